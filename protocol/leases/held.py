@@ -99,7 +99,8 @@ class HeldLeases:
             self._all.answer(amendment.reply, failure)
         elif error is None:
             self._all.touch(entry)
-            self._all.answer(amendment.reply, entry.lease)
+            # Another change may have been asked for since, which is not written yet.
+            self._all.answer(amendment.reply, attrs.evolve(entry.lease, owner=amendment.after))
         else:
             if entry.lease.owner == amendment.after:
                 self._undo(entry, amendment)

@@ -975,3 +975,15 @@ def test_only_a_process_can_be_stopped(owner: Owner) -> None:
     failure = Node("GPU-0").ask(STOPPED, owner=owner).failure
     assert failure.problem is Problem.USAGE
     assert failure.text.endswith("this lease is to have none: use -- CMD")
+
+
+def test_each_container_that_binds_a_lease_is_told_of_itself() -> None:
+    """The first one has ended, and a second one binds the lease, before the disk has answered for the first."""
+    node = Node("a")
+    lease = node.hold(IN_CONTAINER, owner=ContainerOwner())
+    first = node.bind(lease.id)
+    node.send(m.OwnerEnded(lease.id))
+    second = node.bind(lease.id, OTHER_INIT)
+    node.save()
+    owners = [answer.owner for answer in (*first, *second) if isinstance(answer, Lease)]
+    assert owners == [ContainerOwner(INIT), ContainerOwner(OTHER_INIT)]

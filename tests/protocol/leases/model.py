@@ -1,0 +1,465 @@
+"""A disk, plugins, owners and callers around the book of leases, and what must hold whatever they do.
+
+The model knows what was said to plugins, owners and callers, and the rules of leases. It makes no choice of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import attrs
+
+from plugind.protocol.leases import effects as e
+from plugind.protocol.leases import messages as m
+from plugind.protocol.leases.book import GRACE, Leases
+from plugind.protocol.leases.entries import Sources
+from plugind.protocol.leases.limits import Limits, devices_of
+from plugind.protocol.leases.messages import Failure, Problem
+from plugind.protocol.leases.values import (
+    ConnectionOwner,
+    ContainerOwner,
+    Lease,
+    LeaseState,
+    NoOwner,
+    Owner,
+    Pool,
+    ProcessOwner,
+    Request,
+    TimeOwner,
+)
+from plugind.tests.protocol.leases.script import GPU, NIC, PLUGIN, offer
+
+#: A device, with its resource.
+Thing = tuple[str, str]
+#: A resource, and a pool of it.
+Place = tuple[str, str | None]
+Turn = Callable[[], list[e.Effect]]
+
+IDS = {GPU: ["g0", "g1", "g2", "g3"], NIC: ["n0"]}
+POOL = Pool("big", GPU, frozenset(["g3"]))
+LIMITS = Limits(leases=4, devices=5)
+#: Seconds for which the devices of an uncertain lease are nobody's, and in which a lease must be bound.
+MINUTE = 60.0
+
+#: The states of one whose turn has come.
+_TURN = (LeaseState.CHOOSING, LeaseState.PENDING)
+_GIVEN = (LeaseState.PENDING, LeaseState.HELD, LeaseState.UNCERTAIN)
+
+
+def things(lease: Lease) -> set[Thing]:
+    return {(name, device) for name, devices in lease.devices.items() for device in devices}
+
+
+@attrs.define(eq=False)
+class Caller:
+    """One that asked for something; a reply is one answer and no more."""
+
+    asked: m.LeaseAsked | None = None
+    answers: list[Lease | Failure] = attrs.field(factory=list)
+    left: bool = False
+
+    def send_nowait(self, message: Lease | Failure, /) -> None:
+        assert not self.answers, "a caller was answered twice"
+        self.answers.append(message)
+
+
+class Sink:
+    def send_nowait(self, message: object, /) -> None:
+        """Take it."""
+
+
+class Model:
+    """A node with a book of leases."""
+
+    def __init__(self, *, preferred: bool) -> None:
+        self.now = 0.0
+        self.preferred = preferred
+        self.numbers = itertools.count(1)
+        self.book = self.new_book()
+        self.calls: list[m.PluginCall] = []
+        self.writes: list[e.Write] = []
+        self.files: list[Lease] = []
+        self.callers: dict[int, Caller] = {}
+        self.tickets = itertools.count()
+        #: In which order leases were asked for, and until when they wait.
+        self.arrivals: dict[str, int] = {}
+        self.deadlines: dict[str, float] = {}
+        self.watched: dict[str, Owner] = {}
+        #: When a lease goes by itself: one that no container has bound, or whose container has ended.
+        self.until: dict[str, float] = {}
+        self.in_grace: set[str] = set()
+        #: What is on the disk: leases by id.
+        self.disk: dict[str, Lease] = {}
+        #: Devices that a plugin is preparing, and those that it may be preparing until a time, or until its end.
+        self.preparing: dict[Thing, str] = {}
+        self.doubtful: dict[Thing, float] = {}
+        #: The leases that are uncertain since that plugin did not answer.
+        self.lost: set[str] = set()
+        #: The ids that are listed, and those of them that are healthy.
+        self.listed: dict[str, set[str]] = {}
+        self.healthy: dict[str, set[str]] = {}
+        self.files_there: set[str] = set()
+        self.withheld = False
+        for resource, ids in IDS.items():
+            self.change_offer(resource, ids)
+
+    def new_book(self) -> Leases:
+        sources = Sources(lambda: 1e9, lambda: round(self.now * 1e9), lambda: next(self.numbers))
+        return Leases(Sink(), sources, pools=[POOL], limits=LIMITS)
+
+    @property
+    def leases(self) -> tuple[Lease, ...]:
+        return self.book.snapshot(self.now).leases
+
+    # --- what is said to the book, and by it ---
+
+    def send(self, message: m.StateMessage) -> None:
+        self.take(lambda: self.book.handle(message, self.now))
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        self.doubtful = {thing: until for thing, until in self.doubtful.items() if until > self.now}
+        bounded = {**self.until}
+        self.take(lambda: self.book.pass_time(self.now))
+        assert self.book.next_end > self.now
+        for lease, until in bounded.items():
+            found = self.book.find(lease)
+            assert (found is None) is (until <= self.now), f"{found} outlived its time, or {lease} ended before"
+        for lease, owner in [*self.watched.items()]:
+            if isinstance(owner, TimeOwner) and (owner.expires or 0) <= self.now * 1e9:
+                self.end_owner(lease)
+
+    def take(self, turn: Turn) -> None:
+        """Let the book make one turn, and check what follows from it."""
+        before = {lease.id: lease for lease in self.leases}
+        for effect in turn():
+            self.carry_out(effect)
+        self.check(before)
+
+    def carry_out(self, effect: e.Effect) -> None:
+        match effect:
+            case e.Reply():
+                self.check_reply(effect)
+                effect.send()
+            case e.Call():
+                self.check_call(effect.call)
+                self.calls.append(effect.call)
+            case e.Write():
+                self.writes.append(effect)
+            case e.WriteFile():
+                self.files.append(effect.lease)
+                self.files_there.add(effect.lease.id)
+            case e.RemoveFile():
+                self.files_there.discard(effect.id)
+            case e.WatchOwner():
+                self.watched[effect.id] = effect.owner
+                self.until.pop(effect.id, None)
+                self.in_grace.discard(effect.id)
+            case e.ForgetOwner():
+                self.watched.pop(effect.id, None)
+            case e.StopOwner():
+                assert self.watched[effect.id] == ProcessOwner(effect.process), "a signal goes by a pidfd"
+            case _:
+                pass
+
+    def change_offer(self, resource: str, words: list[str], *, lost: bool = False) -> None:
+        self.listed[resource] = {word.removesuffix("!") for word in words}
+        self.healthy[resource] = set() if lost else {word for word in words if not word.endswith("!")}
+        key = None if lost else PLUGIN
+        self.send(m.OfferChanged(offer(words, resource, key=key, preferred=self.preferred)))
+
+    def ask(self, asked: Request, owner: Owner, name: str | None, wait: float | None, uid: int) -> None:
+        ticket = next(self.tickets)
+        caller = self.callers[ticket] = Caller()
+        deadline = None if wait is None else self.now + wait
+        caller.asked = m.LeaseAsked(asked, owner, uid, ticket, caller, name, deadline)
+        alone = not any(lease.state is LeaseState.QUEUED for lease in self.leases)
+        enough = alone and not self.withheld and self.fits(asked, Counter(), set()) and not self.is_known(name)
+        over = self.is_over_limit(uid, asked)
+        if name is not None and not self.is_known(name):
+            self.arrivals[name], self.deadlines[name] = ticket, -1.0 if deadline is None else deadline
+        elif name is not None and deadline is not None:
+            self.deadlines[name] = max(self.deadlines[name], deadline)
+        self.send(caller.asked)
+        if caller.answers and isinstance(failure := caller.answers[0], Failure):
+            assert not (enough and failure.problem is Problem.UNAVAILABLE), failure
+            assert over or failure.problem is not Problem.LIMIT, failure
+        for lease in self.leases:
+            self.arrivals.setdefault(lease.id, ticket)
+            self.deadlines.setdefault(lease.id, -1.0 if deadline is None else deadline)
+
+    def is_known(self, name: str | None) -> bool:
+        return name is not None and self.book.find(name) is not None
+
+    def is_over_limit(self, uid: int, asked: Request) -> bool:
+        theirs = [lease.request for lease in self.leases if lease.uid == uid]
+        return uid != 0 and (len(theirs) >= LIMITS.leases or sum(map(devices_of, [*theirs, asked])) > LIMITS.devices)
+
+    def write(self, error: str | None = None) -> None:
+        """The disk makes the first write; of one that is late nobody knows whether it was made, and it was."""
+        done = self.writes.pop(0)
+        if error != "disk full" or not done.awaited:
+            for change in done.changes:
+                match change:
+                    case e.SaveLease():
+                        self.check_written(change.lease)
+                        self.disk[change.lease.id] = change.lease
+                    case e.DeleteLease():
+                        self.disk.pop(change.id, None)
+                    case e.EndWithholding():
+                        self.withheld = False
+        if done.awaited:
+            self.send(m.Saved(done.number, error, unknown=error == "late"))
+
+    def answer(self, call: m.PluginCall, answer: m.CallMessage) -> None:
+        """A plugin answers a call, or it never will."""
+        self.calls.remove(call)
+        if isinstance(call, m.AllocateAsked):
+            for device in call.devices:
+                del self.preparing[call.resource, device]
+                if isinstance(answer, m.AllocationLost):
+                    self.doubtful[call.resource, device] = self.now + MINUTE
+        self.send(answer)
+        found = self.book.find(call.lease)
+        if isinstance(answer, m.AllocationRefused):
+            assert found is None, "a refusal frees"
+        elif isinstance(answer, m.AllocationLost):
+            assert found is not None
+            assert found.state is LeaseState.UNCERTAIN
+            self.lost.add(call.lease)
+
+    def file(self, error: str | None = None) -> None:
+        self.send(m.FileWritten(self.files.pop(0).id, error))
+
+    def end_owner(self, lease: str) -> None:
+        owner, before = self.watched.pop(lease), self.book.find(lease)
+        may_come_back = isinstance(owner, ContainerOwner) and before and before.state is LeaseState.HELD
+        if may_come_back:
+            self.until[lease] = self.now + GRACE
+            self.in_grace.add(lease)
+        self.send(m.OwnerEnded(lease))
+        found = self.book.find(lease)
+        if may_come_back:
+            assert found == before, "a container may be started again"
+        else:
+            assert found is None or found.state in (LeaseState.PENDING, LeaseState.UNCERTAIN)
+
+    def leave(self, ticket: int) -> None:
+        caller = self.callers.pop(ticket)
+        assert caller.asked is not None
+        self.send(m.AskerLeft(ticket))
+        if caller.asked.id is None and caller.answers and isinstance(lease := caller.answers[0], Lease):
+            assert self.book.find(lease.id) is None, "an answer that is not delivered releases"
+
+    def release(self, lease: Lease, uid: int) -> None:
+        self.send(m.ReleaseAsked((lease.id,), uid, Sink()))
+        after = self.book.find(lease.id)
+        if uid not in (0, lease.uid):
+            assert after == lease
+        else:
+            assert after is None or after.state in (LeaseState.UNCERTAIN, LeaseState.PENDING)
+
+    def end_plugin(self) -> None:
+        self.doubtful.clear()
+        self.send(m.PluginEnded(PLUGIN))
+        assert self.lost.isdisjoint(lease.id for lease in self.leases), "a plugin that has ended prepares nothing"
+        self.lost.clear()
+
+    def restart(self, *, withheld: bool) -> None:
+        """SIGKILL: what was not written is lost, and all callers with it; plugins go on with what they do."""
+        answered = {it.id for it in self.answered()}
+        self.doubtful = dict.fromkeys([*self.doubtful, *self.preparing], self.now + MINUTE)
+        gone = self.writes, self.calls, self.files, self.preparing, self.watched, self.callers
+        for of in (*gone, self.until, self.in_grace, self.lost):
+            of.clear()
+        self.book, self.withheld = self.new_book(), withheld
+        kept = m.Kept(tuple(self.disk.values()), "the state was lost" if withheld else None)
+        self.take(lambda: self.book.start(kept, self.now))
+        held = {it.id for it in self.leases if it.state is LeaseState.HELD}
+        assert answered <= held, "a lease that a caller was told of is lost"
+        assert {it.id for it in self.leases} == self.disk.keys()
+        assert {it.id for it in self.leases if it.state is LeaseState.HELD and it.cdi_name} <= self.files_there
+        for lease in self.leases:
+            if lease.state is LeaseState.HELD and lease.owner in (ContainerOwner(), ConnectionOwner("hash")):
+                self.until[lease.id] = self.now + MINUTE
+        for resource, ids in IDS.items():
+            self.change_offer(resource, ids)
+
+    def answered(self) -> Iterator[Lease]:
+        """Yield the leases that callers were told of, and that are held still."""
+        for answer in itertools.chain.from_iterable(caller.answers for caller in self.callers.values()):
+            if isinstance(answer, Lease):
+                found = self.book.find(answer.id)
+                if found is not None and found.state is LeaseState.HELD and things(found) == things(answer):
+                    yield answer
+
+    # --- what holds of each message ---
+
+    def check_reply(self, reply: e.Reply[Any]) -> None:
+        answer = reply.answer
+        if isinstance(answer, Lease):
+            assert answer.state is LeaseState.HELD
+            assert answer.answer is not None
+            on_disk = self.disk.get(answer.id)
+            assert on_disk is not None, "a caller was told of a lease that is not written"
+            assert on_disk.state is LeaseState.HELD, "a caller was told of a lease that is not written as held"
+            assert things(on_disk) == things(answer)
+            if isinstance(reply.reply, Caller):
+                asked = reply.reply.asked
+                if asked is None:
+                    assert on_disk.owner == answer.owner, "a change of the owner is not written"
+                else:
+                    assert (answer.request, answer.uid) == (asked.request, asked.uid), "it is the lease of another one"
+            assert not answer.request.container or answer.id in self.files_there
+
+    def check_call(self, call: m.PluginCall) -> None:
+        assert not self.withheld, "a device is given though all are withheld"
+        if isinstance(call, m.PreferenceAsked):
+            assert set(call.must_include) <= set(call.available)
+            assert call.size < len(call.available)
+            return
+        on_disk = self.disk.get(call.lease)
+        assert on_disk is not None, "a plugin was asked before the lease was written"
+        assert on_disk.devices[call.resource] == call.devices
+        assert {*call.devices} <= self.healthy[call.resource], "a device is not healthy"
+        for device in call.devices:
+            thing = call.resource, device
+            assert thing not in self.preparing, "two plugins' calls for one device"
+            self.preparing[thing] = call.lease
+
+    def check_written(self, lease: Lease) -> None:
+        taken = {thing for other in self.disk.values() if other.id != lease.id for thing in things(other)}
+        assert not taken & things(lease), "two leases with one device cannot be written"
+
+    # --- what holds after each turn ---
+
+    def check(self, before: dict[str, Lease]) -> None:
+        leases = self.leases
+        self.lost &= {lease.id for lease in leases}
+        self.until = {it: until for it, until in self.until.items() if self.book.find(it) is not None}
+        self.check_devices(leases)
+        for lease in leases:
+            self.check_lease(lease)
+        granted = [
+            it for it in leases if it.state in _TURN and (it.id not in before or before[it.id].state != it.state)
+        ]
+        for lease in granted:
+            self.check_turn(lease, granted)
+        self.check_line(leases)
+        assert self.files_there <= {lease.id for lease in leases}, "a file is there without a lease"
+        if not self.writes:
+            there = {it.id: (it.state, it.owner) for it in leases if it.id in self.disk or it.state in _GIVEN}
+            assert there == {it.id: (it.state, it.owner) for it in self.disk.values()}, "the disk differs"
+
+    def check_devices(self, leases: tuple[Lease, ...]) -> None:
+        holders: dict[Thing, list[str]] = defaultdict(list)
+        for lease in leases:
+            for thing in things(lease):
+                holders[thing].append(lease.id)
+        assert all(len(found) == 1 for found in holders.values()), holders
+        for thing, lease_id in self.preparing.items():
+            assert holders[thing] == [lease_id], "a device is free while its plugin prepares it"
+        for thing in self.doubtful:
+            assert holders[thing], "a device is free that its plugin may be preparing"
+
+    def check_lease(self, lease: Lease) -> None:
+        wanted = {it.resource: it.count for it in lease.request.wanted}
+        has = {name: len(devices) for name, devices in lease.devices.items()}
+        assert lease.state is not LeaseState.GONE
+        assert has == ({} if lease.state is LeaseState.QUEUED else wanted)
+        if lease.state is LeaseState.QUEUED:
+            assert self.deadlines.get(lease.id, math.inf) > self.now, "it waits for too long"
+            return
+        devices = {device for _, device in things(lease)}
+        assert devices >= {*lease.request.ids, *lease.request.include}
+        assert all(device in POOL.ids for device in devices) or lease.request.pool is None
+        assert devices.isdisjoint(POOL.ids) or lease.request.pool is not None
+        if lease.state is LeaseState.HELD:
+            self.check_owner(lease)
+
+    def check_owner(self, lease: Lease) -> None:
+        match lease.owner:
+            case NoOwner() | ConnectionOwner():
+                return
+            case ContainerOwner(init=None):
+                self.until.setdefault(lease.id, self.now + MINUTE)
+                if lease.id in self.in_grace:
+                    # It was not written that the container had bound it, which may do so again.
+                    self.in_grace.discard(lease.id)
+                    self.until[lease.id] = self.now + MINUTE
+            case ProcessOwner() | TimeOwner() | ContainerOwner():
+                assert lease.id in self.watched or lease.id in self.until, "nobody hears of its owner's end"
+
+    def check_turn(self, lease: Lease, granted: list[Lease]) -> None:
+        """One that was just given devices has left those that are not known to be free, and those for earlier ones."""
+        earlier = [it for it in self.in_line() if self.arrival(it) < self.arrival(lease) and self.could(it.request)]
+        others, named = reserved(it.request for it in earlier)
+        assert named.isdisjoint(things(lease)), "a device is given that an earlier one has named"
+        for wanted in lease.request.wanted:
+            place = wanted.resource, lease.request.pool
+            left = len(self.free(place) - {it for _, it in named})
+            if not lease.request.ignore_missing:
+                # Those after it may have taken devices that are not known to be free.
+                left += sum(len(it.devices.get(place[0], ())) for it in granted if it.request.ignore_missing)
+                left -= self.unlisted(lease.request, wanted.resource)
+            assert left >= others[place], f"{lease} took what is not free, or what an earlier one waits for"
+
+    def check_line(self, leases: tuple[Lease, ...]) -> None:
+        """Each one in line waits for something."""
+        others, named = Counter[Place](), set[Thing]()
+        for lease in () if self.withheld else self.in_line():
+            assert not self.fits(lease.request, others, named), f"{lease} waits for nothing"
+            if self.could(lease.request):
+                more, more_named = reserved([lease.request])
+                others, named = others + more, named | more_named
+
+    def in_line(self) -> list[Lease]:
+        return sorted((it for it in self.leases if it.state is LeaseState.QUEUED), key=self.arrival)
+
+    def arrival(self, lease: Lease) -> int:
+        return self.arrivals.get(lease.id, 1 << 60)
+
+    def free(self, place: Place) -> set[str]:
+        taken = {device for lease in self.leases for name, device in things(lease) if name == place[0]}
+        return self.of(place) - taken
+
+    def of(self, place: Place) -> set[str]:
+        ids = self.healthy[place[0]]
+        return ids & POOL.ids if place[1] else ids - (POOL.ids if place[0] == GPU else set())
+
+    def unlisted(self, request: Request, resource: str) -> int:
+        """Return how many devices may be those of leases, by other names."""
+        if request.ignore_missing:
+            return 0
+        taken = {device for lease in self.leases for name, device in things(lease) if name == resource}
+        return len(taken - self.listed[resource])
+
+    def could(self, request: Request) -> bool:
+        named = {*request.ids, *request.include}
+        ids = {it.resource: self.of((it.resource, request.pool)) for it in request.wanted}
+        return all(len(ids[it.resource]) >= it.count and named <= ids[it.resource] for it in request.wanted)
+
+    def fits(self, request: Request, others: Counter[Place], named: set[Thing]) -> bool:
+        mine = {*request.ids, *request.include}
+        for wanted in request.wanted:
+            place = wanted.resource, request.pool
+            free = {it for it in self.free(place) if (wanted.resource, it) not in named}
+            left = len(free) - others[place] - self.unlisted(request, wanted.resource)
+            if left < wanted.count or not mine <= free:
+                return False
+        return True
+
+
+def reserved(requests: Iterator[Request] | list[Request]) -> tuple[Counter[Place], set[Thing]]:
+    """Return what is reserved for those that wait: so many of each place, and the devices that they name."""
+    others, named = Counter[Place](), set[Thing]()
+    for request in requests:
+        mine = {*request.ids, *request.include}
+        for wanted in request.wanted:
+            others[wanted.resource, request.pool] += wanted.count - len(mine)
+            named |= {(wanted.resource, device) for device in mine}
+    return others, named

@@ -1,0 +1,281 @@
+"""Check the model of leases by bugs in the book that are put in on purpose.
+
+    python -m tests.tools.book_bugs [NAME …] [--seeds N]
+
+The test of ``tests/protocol/leases/test_book_properties.py`` runs with each bug, at the size that it has in the suite,
+once for each of N seeds (5). The exit code is 1 if there is a bug that no run finds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Final
+from unittest.mock import patch
+
+import attrs
+import hypothesis
+
+from plugind.protocol.leases import allocations, book, choices, states
+from plugind.protocol.leases.allocations import Allocations
+from plugind.protocol.leases.book import Leases
+from plugind.protocol.leases.choosing import choose
+from plugind.protocol.leases.entries import Ends, Entry
+from plugind.protocol.leases.held import HeldLeases
+from plugind.protocol.leases.limits import Usage
+from plugind.protocol.leases.line import Reserved
+from plugind.protocol.leases.states import Action, Event, Phase
+from plugind.protocol.leases.stock import Stock
+from plugind.tests.protocol.leases.test_book_properties import SCRIPTS, SETTINGS, play
+
+Bug = AbstractContextManager[object]
+
+
+def _step(phase: Phase, event: Event, outcome: states.Outcome) -> Bug:
+    """Let one transition have another outcome."""
+    changed: Mapping[Phase, Mapping[Event, states.Outcome]] = {
+        **states._STEPS,
+        phase: {**states._STEPS[phase], event: outcome},
+    }
+    return patch.object(states, "_STEPS", changed)
+
+
+def _nothing(*_arguments: Any, **_options: Any) -> None:
+    """Do nothing."""
+
+
+def _without(action: Action) -> Bug:
+    """Do nothing for one action."""
+    carry_out = Allocations._carry_out
+
+    def skip(self: Allocations, entry: Entry, todo: Action, *more: Any) -> None:
+        if todo is not action:
+            carry_out(self, entry, todo, *more)
+
+    return patch.object(Allocations, "_carry_out", skip)
+
+
+def _back_at_the_end(self: Allocations, entry: Entry) -> None:
+    self._arrivals += 1
+    entry.arrival = self._arrivals
+    _QUEUE(self, entry)
+
+
+_QUEUE: Final = Allocations._queue
+
+
+def _requeue_last() -> Bug:
+    carry_out = Allocations._carry_out
+
+    def requeue(self: Allocations, entry: Entry, todo: Action, *more: Any) -> None:
+        if todo is Action.REQUEUE:
+            _back_at_the_end(self, entry)
+        else:
+            carry_out(self, entry, todo, *more)
+
+    return patch.object(Allocations, "_carry_out", requeue)
+
+
+def _take_up_only_held() -> Bug:
+    take_up = Leases._take_up
+
+    def only_held(self: Leases, lease: Any) -> None:
+        if lease.state.value != "pending":
+            take_up(self, lease)
+
+    return patch.object(Leases, "_take_up", only_held)
+
+
+def _take_up_without_watch() -> Bug:
+    take_up = Leases._take_up
+
+    def unwatched(self: Leases, lease: Any) -> None:
+        with patch.object(Allocations, "wait_for_owner", _nothing):
+            take_up(self, lease)
+
+    return patch.object(Leases, "_take_up", unwatched)
+
+
+def _ignore(message: str) -> Bug:
+    return patch.object(Leases, message, _nothing)
+
+
+def _keep_unlisted() -> Bug:
+    give_back = Stock.give_back
+
+    def keep(self: Stock, name: str, ids: Any) -> None:
+        before = self.unlisted(name)
+        give_back(self, name, ids)
+        if (resource := self._resources.get(name)) is not None:
+            resource.unlisted = before
+
+    return patch.object(Stock, "give_back", keep)
+
+
+def _forget_a_held_one_named_again() -> Bug:
+    ask_again = Leases._ask_again
+
+    def any_request(self: Leases, entry: Entry, asked: Any) -> Any:
+        return ask_again(self, entry, attrs.evolve(asked, request=entry.lease.request, uid=entry.lease.uid))
+
+    return patch.object(Leases, "_ask_again", any_request)
+
+
+def _choose_without_include() -> Bug:
+    return patch.object(choices, "choose", lambda free, size, _include, *more: choose(free, size, (), *more))
+
+
+def _choose_reserved() -> Bug:
+    return patch.object(Reserved, "named", lambda _self, _resource: frozenset())
+
+
+def _unhealthy_are_prepared() -> Bug:
+    return patch.object(Stock, "is_healthy", lambda self, name, _ids: self.is_offered(name))
+
+
+def _ends_never() -> Bug:
+    return patch.object(Ends, "take", lambda _self, _now: [])
+
+
+def _serve_though_withheld() -> Bug:
+    serve, refusal = Allocations.serve, Leases._refusal
+
+    def anyway(call: Callable[..., Any], of: Callable[[Any], Allocations]) -> Callable[..., Any]:
+        def run(self: Any, *arguments: Any) -> Any:
+            kept, of(self).withheld = of(self).withheld, None
+            try:
+                return call(self, *arguments)
+            finally:
+                of(self).withheld = kept
+
+        return run
+
+    stack = contextlib.ExitStack()
+    stack.enter_context(patch.object(Allocations, "serve", anyway(serve, lambda it: it)))
+    stack.enter_context(patch.object(Leases, "_refusal", anyway(refusal, lambda it: it._all)))
+    return stack
+
+
+def _free_at_end_of_container() -> Bug:
+    return patch.object(book, "GRACE", 0.0)
+
+
+BUGS: Final[dict[str, Callable[[], Bug]]] = {
+    "renamed devices are free": lambda: patch.object(Stock, "unlisted", lambda *_: 0),
+    "unlisted devices stay counted": _keep_unlisted,
+    "later ones overtake": lambda: patch.object(Reserved, "add", _nothing),
+    "named devices are not reserved": _choose_reserved,
+    "one that wants too much shadows all": lambda: patch.object(Stock, "could", lambda *_: True),
+    "one without devices goes to the end of the line": _requeue_last,
+    "impatient ones are put in line": lambda: patch.object(Allocations, "fail", _nothing),
+    "a refusal withholds": lambda: _step(
+        Phase.PREPARING, Event.REFUSED, (Phase.UNCERTAIN, (Action.FAIL, Action.WITHHOLD))
+    ),
+    "a lost call frees": lambda: _step(Phase.PREPARING, Event.LOST, (Phase.GONE, (Action.FAIL, Action.END))),
+    "a lost call of an abandoned one frees": lambda: _step(Phase.ABANDONED, Event.LOST, (Phase.GONE, (Action.END,))),
+    "a release frees amid Allocate": lambda: _step(
+        Phase.PREPARING, Event.RELEASED, (Phase.GONE, (Action.FAIL, Action.END))
+    ),
+    "an owner's end frees amid Allocate": lambda: _step(
+        Phase.PREPARING, Event.OWNER_ENDED, (Phase.GONE, (Action.FAIL, Action.END))
+    ),
+    "a caller is told before it is written": lambda: _step(
+        Phase.FILING, Event.FILED, (Phase.HELD, (Action.CONFIRM, Action.TELL))
+    ),
+    "a plugin is asked before it is written": lambda: _step(
+        Phase.CHOOSING, Event.CHOSEN, (Phase.PREPARING, (Action.PREPARE,))
+    ),
+    "a lease whose write failed is held": lambda: _step(
+        Phase.CONFIRMING, Event.NOT_SAVED, (Phase.HELD, (Action.TELL,))
+    ),
+    "a lease that is not held stays written": lambda: _step(
+        Phase.CONFIRMING, Event.NOT_SAVED, (Phase.GONE, (Action.FAIL,))
+    ),
+    "uncertain devices are free at once": lambda: patch.object(allocations, "WITHHELD", 0.5),
+    "uncertain devices are free after 30 s": lambda: patch.object(allocations, "WITHHELD", 30.0),
+    "uncertain devices are never free": lambda: _without(Action.WITHHOLD),
+    "a restart forgets pending leases": _take_up_only_held,
+    "a restart frees pending ones early": lambda: patch.object(book, "WITHHELD", 1.0),
+    "a restart watches no owner": _take_up_without_watch,
+    "a restart withholds nothing": _serve_though_withheld,
+    "an undelivered answer keeps its lease": lambda: _step(Phase.HELD, Event.LEFT, (Phase.HELD, ())),
+    "the end of an owner is not heard": lambda: _ignore("_owner_ended"),
+    "nothing ever ends by itself": _ends_never,
+    "containers may take for ever": lambda: patch.object(allocations, "BIND", 1e9),
+    "a container has no grace": _free_at_end_of_container,
+    "a bind that was not written counts": lambda: patch.object(HeldLeases, "_undo", _nothing),
+    "an amendment is not written": lambda: _amend_in_memory(),
+    "users are never given back what they had": lambda: _usage_grows(),
+    "another request with a name gets its lease": _forget_a_held_one_named_again,
+    "devices that must be included are not": _choose_without_include,
+    "unhealthy devices are prepared": _unhealthy_are_prepared,
+    "no file is removed": lambda: _keep_files(),
+    "the end of a plugin settles nothing": lambda: _ignore("_plugin_ended"),
+}
+
+
+def _amend_in_memory() -> Bug:
+    def amend(self: HeldLeases, entry: Entry, owner: Any, reply: Any) -> None:
+        entry.lease = attrs.evolve(entry.lease, owner=owner)
+        self._all.watch(entry)
+        self._all.answer(reply, entry.lease)
+
+    return patch.object(HeldLeases, "_amend", amend)
+
+
+def _usage_grows() -> Bug:
+    add = Usage.add
+
+    def only_add(self: Usage, lease: Any, sign: int = 1) -> None:
+        if sign > 0:
+            add(self, lease)
+
+    return patch.object(Usage, "add", only_add)
+
+
+def _keep_files() -> Bug:
+    end = Allocations._end
+
+    def keep(self: Allocations, entry: Entry) -> None:
+        entry.filed = False
+        end(self, entry)
+
+    return patch.object(Allocations, "_end", keep)
+
+
+def found(bug: Bug, seed: int) -> str | None:
+    """Return how the test finds a bug; None if it does not."""
+    once = hypothesis.settings(SETTINGS, database=None, phases=[hypothesis.Phase.generate])
+    test = once(hypothesis.seed(seed)(hypothesis.given(SCRIPTS)(play)))
+    with bug, contextlib.redirect_stdout(io.StringIO()):
+        try:
+            test()
+        except Exception as error:  # noqa: BLE001 - whatever it finds
+            return f"{type(error).__name__}: {error}".splitlines()[0]
+    return None
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the test with each bug."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--seeds", type=int, default=5)
+    options = parser.parse_args(arguments)
+    missed = 0
+    for name, bug in BUGS.items():
+        if not options.names or name in options.names:
+            results = [found(bug(), seed) for seed in range(options.seeds)]
+            missed += not any(results)
+            print(
+                f"{sum(map(bool, results))}/{len(results)}  {name}: {next(filter(None, results), 'MISSED')[:100]}",
+                flush=True,
+            )
+    return missed > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
