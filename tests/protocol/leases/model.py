@@ -16,8 +16,9 @@ import attrs
 from plugind.protocol.leases import effects as e
 from plugind.protocol.leases import messages as m
 from plugind.protocol.leases.book import GRACE, Leases
+from plugind.protocol.leases.config import Limits
 from plugind.protocol.leases.entries import Sources
-from plugind.protocol.leases.limits import Limits, devices_of
+from plugind.protocol.leases.limits import devices_of
 from plugind.protocol.leases.messages import Failure, Problem
 from plugind.protocol.leases.values import (
     ConnectionOwner,
