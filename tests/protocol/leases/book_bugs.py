@@ -1,6 +1,6 @@
 """Check the model of leases by bugs in the book that are put in on purpose.
 
-    python -m tests.tools.book_bugs [NAME …] [--seeds N]
+    python -m tests.protocol.leases.book_bugs [NAME …] [--seeds N]
 
 The test of ``tests/protocol/leases/test_book_properties.py`` runs with each bug, at the size that it has in the suite,
 once for each of N seeds (5). The exit code is 1 if there is a bug that no run finds.
