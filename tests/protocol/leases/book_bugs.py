@@ -270,10 +270,9 @@ def main(arguments: list[str] | None = None) -> int:
         if not options.names or name in options.names:
             results = [found(bug(), seed) for seed in range(options.seeds)]
             missed += not any(results)
-            print(
-                f"{sum(map(bool, results))}/{len(results)}  {name}: {next(filter(None, results), 'MISSED')[:100]}",
-                flush=True,
-            )
+            what = next(filter(None, results), "MISSED")[:100]
+            sys.stdout.write(f"{len(results) - results.count(None)}/{len(results)}  {name}: {what}\n")
+            sys.stdout.flush()
     return missed > 0
 
 

@@ -1,8 +1,7 @@
 """Leases under any order of messages: no device in two leases, every refusal frees, and nothing waits for ever.
 
-Hypothesis writes a script of bytes, and each act takes from it what it needs to know: a script of a thousand acts takes
-a few milliseconds to write, and one that fails shrinks to a short one. ``python -m tests.protocol.leases.book_bugs`` shows which
-bugs it finds.
+Hypothesis writes a script of bytes, and each act takes from it what it needs to know: a script takes no time to write,
+and one that fails shrinks to a short one. ``python -m tests.protocol.leases.book_bugs`` shows which bugs it finds.
 """
 
 from __future__ import annotations
