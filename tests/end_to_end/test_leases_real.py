@@ -1,0 +1,150 @@
+"""A daemon leases the devices of device plugins on other implementations of gRPC, some of which misbehave."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+
+from plugind.tests.end_to_end.device_clients import Running, running
+from plugind.tests.end_to_end.device_plugins import ALL, GRPCIO, DevicePluginProgram
+from plugind.tests.end_to_end.leasing import allocate, ended, leases, listed, release
+from plugind.tests.end_to_end.processes import Daemon, daemon
+
+#: Plugins on grpcio that run during all tests, by the resource that each offers.
+PLUGINS = {
+    "example.com/numa": ("--plain", "--preferred", "--by-numa", "--pre-start"),
+    "example.com/hang": ("--plain", "--hang", "Allocate"),
+    "example.com/start": ("--plain", "--pre-start", "--hang", "PreStartContainer"),
+    "example.com/bad": ("--nonsense", "each", "--devices", "7"),
+}
+#: A plugin that does not answer has less time than in a real daemon.
+TIMEOUTS = {"actors.handlers.device_calls.ALLOCATE_TIMEOUT": 1.0, "actors.handlers.device_calls.PRE_START_TIMEOUT": 0.5}
+
+
+@attrs.frozen
+class Node:
+    """A daemon and its device plugins."""
+
+    daemon: Daemon
+    directory: Path
+    plugins: dict[str, Running]
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Node]:
+    with ExitStack() as stack:
+        # The path of a device plugin's socket may have 107 bytes.
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/tmp")))
+        directory = place / "device-plugins"
+        directory.mkdir()
+        started = stack.enter_context(daemon(place, f"--device-plugins={directory}", timeouts=TIMEOUTS))
+        plugins = {
+            name: stack.enter_context(running(_command(GRPCIO, directory, name, *options)))
+            for name, options in PLUGINS.items()
+        }
+        yield Node(started, directory, plugins)
+
+
+def _command(program: DevicePluginProgram, directory: Path, resource: str, *options: str) -> list[str]:
+    return program.command(directory, f"{resource.rpartition('/')[2]}.sock", resource, *options)
+
+
+@pytest.mark.parametrize("program", ALL, ids=lambda program: program.label)
+async def test_a_plugin_gives_devices_and_is_told_nothing_at_their_end(
+    program: DevicePluginProgram, node: Node
+) -> None:
+    resource = f"example.com/{program.label}"
+    short = program.label
+    with running(_command(program, node.directory, resource, "--plain", "--preferred")) as plugin:
+        await listed(node.daemon, resource)
+        status, lease = await allocate(node.daemon, resource, 2, include=[f"{short}-3"])
+        assert status == 201, lease
+        assert lease["devices"] == {resource: [f"{short}-0", f"{short}-3"]}
+        assert lease["answer"]["env"] == {"VISIBLE_DEVICES": f"{short}-0,{short}-3"}
+        plugin.line(call="GetPreferredAllocation")
+        assert plugin.line(call="Allocate")["ids"] == [f"{short}-0", f"{short}-3"]
+        status, failure = await allocate(node.daemon, resource, 3)
+        text = f"requested number of devices unavailable for {resource}. Requested: 3, Available: 2"
+        assert (status, failure["error"]) == (409, text)
+        await release(node.daemon, lease["id"])
+        status, lease = await allocate(node.daemon, resource, 4)
+        assert (status, plugin.line()["call"]) == (201, "Allocate")  # All four: there is no choice.
+        await release(node.daemon, lease["id"])
+
+
+async def test_devices_of_one_numa_node_are_preferred_and_made_ready(node: Node) -> None:
+    """The devices with even numbers are near to node 0, and the others to node 1."""
+    resource = "example.com/numa"
+    await listed(node.daemon, resource)
+    status, lease = await allocate(node.daemon, resource, 2, include=["numa-3"])
+    assert (status, lease["devices"]) == (201, {resource: ["numa-1", "numa-3"]})
+    assert node.plugins[resource].line(call="PreStartContainer")["ids"] == ["numa-1", "numa-3"]
+    status, other = await allocate(node.daemon, resource, 2)
+    assert (status, other["devices"]) == (201, {resource: ["numa-0", "numa-2"]})
+    for it in (lease, other):
+        await release(node.daemon, it["id"])
+
+
+@pytest.mark.parametrize("call", ["Allocate", "PreStartContainer"])
+async def test_a_plugin_that_hangs_delays_no_other_and_its_devices_are_withheld_until_its_process_ends(
+    call: str, node: Node
+) -> None:
+    resource = "example.com/hang" if call == "Allocate" else "example.com/start"
+    short = resource.rpartition("/")[2]
+    await listed(node.daemon, resource, "example.com/numa")
+    failures: list[tuple[int, str]] = []
+    async with trio.open_nursery() as nursery:
+
+        async def ask() -> None:
+            status, failure = await allocate(node.daemon, resource, id="stuck")
+            failures.append((status, failure["error"]))
+
+        nursery.start_soon(ask)
+        await trio.to_thread.run_sync(lambda: node.plugins[resource].line(call=call))
+        status, lease = await allocate(node.daemon, "example.com/numa")
+        assert (status, failures) == (201, [])
+        await release(node.daemon, lease["id"])
+    ((status, text),) = failures
+    assert (status, f"no answer within {TIMEOUTS[_TIMEOUT[call]]:g} s" in text) == (502, True), text
+    stuck = (await leases(node.daemon))["stuck"]
+    assert (stuck["state"], stuck["devices"]) == ("uncertain", {resource: [f"{short}-0"]})
+    status, failure = await allocate(node.daemon, resource, 4)
+    assert (status, failure["error"].endswith("Requested: 4, Available: 3")) == (409, True)
+    process = node.plugins[resource].process
+    process.send_signal(signal.SIGKILL)
+    await ended(node.daemon, "stuck")
+
+
+_TIMEOUT = {
+    "Allocate": "actors.handlers.device_calls.ALLOCATE_TIMEOUT",
+    "PreStartContainer": "actors.handlers.device_calls.PRE_START_TIMEOUT",
+}
+
+#: What the plugin answers for each of its devices, in order, and what is said of that.
+NONSENSE = (
+    "no containers return in allocation response",
+    "2 containers return in allocation response, and one was asked for",
+    'the host path "null" is not absolute',
+    r'the host path "/dev/nu\nll" has a control character',
+    "limit of 4194304 (limit message_bytes)",
+    "the response is no valid AllocateResponse",
+)
+
+
+async def test_a_plugin_that_answers_nonsense_or_dies_holds_nothing(node: Node) -> None:
+    resource = "example.com/bad"
+    await listed(node.daemon, resource)
+    for number, text in enumerate(NONSENSE):
+        status, failure = await allocate(node.daemon, resource, ids=[f"bad-{number}"])
+        assert (status, text in failure["error"]) == (502, True), failure
+        assert await leases(node.daemon) == {}
+    status, failure = await allocate(node.daemon, resource, ids=["bad-6"], id="dying")
+    assert (status, failure["error"]) == (502, "UNAVAILABLE: the peer closed the connection")
+    await ended(node.daemon, "dying")  # With the process, and not after a minute.
