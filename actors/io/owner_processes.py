@@ -20,6 +20,9 @@ from .descriptors import EXHAUSTED
 from .pidfds import Pidfds, has_ended
 from .state_database import boot_id
 
+#: More bytes than a ``/proc/PID/stat`` has.
+_STAT = 4096
+
 
 class OwnerProcesses:
     """The real :class:`~plugind.actors.leases.owners.OwnerPort`."""
@@ -34,8 +37,8 @@ class OwnerProcesses:
 
     def identity(self, pid: int) -> ProcessIdentity:
         """See :class:`~plugind.actors.leases.owners.OwnerPort`."""
-        with self._descriptor(), open(f"/proc/{pid}/stat", "rb") as file:
-            return ProcessIdentity(pid, start_ticks(file.read()), self._boot)
+        with self._descriptor():
+            return ProcessIdentity(pid, _start(pid), self._boot)
 
     def watch(self, process: ProcessIdentity) -> int | None:
         """See :class:`~plugind.actors.leases.owners.OwnerPort`."""
@@ -46,12 +49,18 @@ class OwnerProcesses:
         except (ProcessLookupError, OverflowError):
             raise ProcessLookupError(errno.ESRCH, "there is none with its pid") from None
         except OSError:
-            pidfd = None  # No descriptors are left.
+            return self._not_watched(process)  # No descriptors are left.
+        with self._descriptor():
+            began = _start_of(process.pid)
+        # If it has not ended now, the pid was its own when that was read.
+        if began not in (None, process.start_ticks) or has_ended(pidfd):
+            os.close(pidfd)
+            raise _ended()
+        return self._pidfds.add(pidfd)
+
+    def _not_watched(self, process: ProcessIdentity) -> None:
         if not self.runs(process):
-            if pidfd is not None:
-                os.close(pidfd)
-            raise ProcessLookupError(errno.ESRCH, "it has ended")
-        return None if pidfd is None else self._pidfds.add(pidfd)
+            raise _ended()
 
     def is_there(self, pid: int) -> bool:
         """See :class:`~plugind.actors.leases.owners.OwnerPort`."""
@@ -128,7 +137,18 @@ def _is_alive(pid: int) -> bool:
 def _start_of(pid: int) -> int | None:
     """Return when the process with this pid began; None if that cannot be read."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return start_ticks(file.read())
+        return _start(pid)
     except OSError:
         return None
+
+
+def _start(pid: int) -> int:
+    file = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return start_ticks(os.read(file, _STAT))
+    finally:
+        os.close(file)
+
+
+def _ended() -> ProcessLookupError:
+    return ProcessLookupError(errno.ESRCH, "it has ended")
