@@ -90,8 +90,10 @@ def _save(database: sqlite3.Connection, lease: Lease, boot_id: str) -> None:
     database.execute(_SAVE, attrs.astuple(row_of(lease, boot_id)))
     rows = device_rows_of(lease)
     # They are written once, with what is pending: to write them again would write three pages more of the journal.
-    if _devices_of(database, lease.id) != rows:
-        database.execute("DELETE FROM lease_device WHERE lease = ?", (lease.id,))
+    written = _devices_of(database, lease.id)
+    if written != rows:
+        if written:
+            database.execute("DELETE FROM lease_device WHERE lease = ?", (lease.id,))
         database.executemany("INSERT INTO lease_device VALUES(?, ?, ?)", [(*row, lease.id) for row in rows])
 
 

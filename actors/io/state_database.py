@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import secrets
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import TypeVar
 from urllib.parse import quote
@@ -274,18 +274,32 @@ def _make_tables(database: sqlite3.Connection) -> None:
         database.execute(f"PRAGMA user_version = {VERSION}")
 
 
-def write(database: sqlite3.Connection, groups: Iterable[Group], now: float, boot: str) -> list[str | None]:
+def write(database: sqlite3.Connection, groups: Sequence[Group], now: float, boot: str) -> list[str | None]:
     """Make the changes in one transaction, those of each group all or none; ``now`` is a Unix time.
 
     Returns, for each group, why it contradicts what is written; None if it is made.
     """
     try:
+        if len(groups) == 1:
+            return [_write_only(database, groups[0], now, boot)]
         with database:
             database.execute("BEGIN IMMEDIATE")
             return [_write_group(database, group, now, boot) for group in groups]
     except sqlite3.OperationalError:
         _empty_journal(database)  # So that the next try has its space.
         raise
+
+
+def _write_only(database: sqlite3.Connection, group: Group, now: float, boot: str) -> str | None:
+    """Make the changes of the only group, in a transaction; savepoints would be half as many statements more."""
+    try:
+        with database:
+            database.execute("BEGIN IMMEDIATE")
+            for change in group:
+                _write_change(database, change, now, boot)
+    except lease_tables.ConflictError as error:
+        return str(error)
+    return None
 
 
 def _write_group(database: sqlite3.Connection, group: Group, now: float, boot: str) -> str | None:

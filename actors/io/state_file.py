@@ -20,17 +20,17 @@ from functools import partial
 from typing import TypeVar
 
 import attrs
-import trio
 
 from ...protocol.devices import KnownResource
 from ...protocol.errors import ConfigError, StateError
-from ...protocol.leases.effects import Change, SaveLease
+from ...protocol.leases.effects import Change, DeleteLease, EndWithholding, SaveLease
 from ...protocol.leases.messages import Kept
 from ...protocol.leases.rows import RowError
 from ...protocol.logs import Level, Logger
 from ...protocol.resources import Forget, Remember
 from . import state_database
 from .lease_marker import LeaseMarker
+from .worker_thread import WorkerThread
 
 T = TypeVar("T")
 
@@ -92,8 +92,8 @@ class StateFile:
         self._database: sqlite3.Connection | None = None
         #: The start is noted in the database that is open.
         self._has_begun = False
-        # A thread that is left behind keeps its token until it ends, so that no two use the database at once.
-        self._one_at_a_time = trio.CapacityLimiter(1)
+        # An access that was given up goes on, and all others wait for it, so that no two use the database at once.
+        self._thread = WorkerThread("plugind state")
         self._closed = False
         #: For the log, which threads do not write.
         self._set_aside_because: list[str] = []
@@ -168,15 +168,14 @@ class StateFile:
         return waiting.conflicts
 
     def close(self) -> None:
-        """Close the file, unless a thread that was left behind uses it; then the end of the process does."""
+        """Close the file, unless an access that was given up goes on; then its end closes it."""
         self._closed = True
-        if self._one_at_a_time.borrowed_tokens == 0:
+        self._thread.close()
+        if not self._thread.is_at_work:
             self._let_go()
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
-        result = await trio.to_thread.run_sync(
-            partial(self._translated, call), abandon_on_cancel=True, limiter=self._one_at_a_time
-        )
+        result = await self._thread.run(partial(self._translated, call))
         while self._set_aside_because:
             why = self._set_aside_because.pop()
             self._log.event(Level.ERROR, "the state was set aside", path=f"{self.path}.bad", reason=why)
@@ -287,10 +286,12 @@ class StateFile:
     def _write_all(self, together: Sequence[_Waiting]) -> None:
         database = self._begin()
         groups = [group for it in together for group in it.groups]
-        if any(isinstance(change, SaveLease) for group in groups for change in group):
+        changes = [change for group in groups for change in group]
+        if any(isinstance(change, SaveLease) for change in changes):
             self._marker.put()
         conflicts = state_database.write(database, groups, self._wall(), self._boot)
-        self._mark(database)
+        if any(isinstance(change, DeleteLease | EndWithholding) for change in changes):
+            self._mark(database)
         for it in together:
             it.conflicts, conflicts = conflicts[: len(it.groups)], conflicts[len(it.groups) :]
 
