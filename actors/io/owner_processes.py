@@ -48,8 +48,10 @@ class OwnerProcesses:
             pidfd = os.pidfd_open(process.pid)
         except (ProcessLookupError, OverflowError):
             raise ProcessLookupError(errno.ESRCH, "there is none with its pid") from None
-        except OSError:
-            return self._not_watched(process)  # No descriptors are left.
+        except OSError:  # No descriptors are left.
+            if not self.runs(process):
+                raise _ended() from None
+            return None
         with self._descriptor():
             began = _start_of(process.pid)
         # If it has not ended now, the pid was its own when that was read.
@@ -57,10 +59,6 @@ class OwnerProcesses:
             os.close(pidfd)
             raise _ended()
         return self._pidfds.add(pidfd)
-
-    def _not_watched(self, process: ProcessIdentity) -> None:
-        if not self.runs(process):
-            raise _ended()
 
     def is_there(self, pid: int) -> bool:
         """See :class:`~plugind.actors.leases.owners.OwnerPort`."""
