@@ -6,6 +6,9 @@ slots are for checks that may take their whole deadline. While all of those are 
 answered is asked in one of the others, for a moment only: one that does not answer in that waits for a slot of the
 first kind, and is asked anew there.
 
+Checks begin at times of a grid, so that those of many endpoints need few timers and wake the process rarely: a thousand
+endpoints have 33 checks in a second, which begin at four times.
+
 PYTEST_DONT_REWRITE
 """
 
@@ -23,6 +26,7 @@ from ..protocol.errors import PluginError
 from ..protocol.health_checks import Began, Checked, Connected, Failed, HealthChecks, Passed, silence, step
 from ..protocol.status import Outcome
 from ..protocol.wire.outcomes import status_text
+from .alarms import Alarms
 from .io.grpc_client.channel import Channel
 from .mailbox import report
 
@@ -60,6 +64,7 @@ class EndpointChecks:
         self._rule = rule
         self._status = status
         self._rng = rng
+        self._alarms = Alarms()
         self._long = trio.CapacityLimiter(LONG)
         self._short = trio.CapacityLimiter(SHORT)
 
@@ -67,6 +72,10 @@ class EndpointChecks:
     def out(self) -> int:
         """How many checks are out."""
         return int(self._long.borrowed_tokens + self._short.borrowed_tokens)
+
+    async def serve(self) -> None:
+        """Have the checks begin when they are due, for ever."""
+        await self._alarms.run()
 
     async def run(self, plugin_type: str, channel: Channel, check: Check, note: Note) -> None:
         """Check the endpoint of ``channel`` again and again, until the channel fails; the caller may know that first.
@@ -78,7 +87,7 @@ class EndpointChecks:
         rule = self._rule.of_type(plugin_type)
         state = step(rule, Checked(), Connected(trio.current_time(), self._rng.random()))
         while True:
-            await trio.sleep_until(state.due)
+            await self._alarms.until(rule.on_grid(state.due))
             began, answer = await self._ask(channel, check, failing=state.failures > 0)
             if channel.connection.failure is not None:
                 return
@@ -93,13 +102,25 @@ class EndpointChecks:
     async def _ask(self, channel: Channel, check: Check, *, failing: bool) -> tuple[float, _Answer]:
         """Return when the check began, and how it ended."""
         if not failing and self._long.available_tokens == 0:
-            async with self._short:
-                began, moment = trio.current_time(), min(MOMENT, self._rule.deadline)
-                answer = await _answer(channel, check, moment)
+            began, answer = await _within(self._short, channel, check, min(MOMENT, self._rule.deadline))
             if answer.outcome is not Outcome.TIMED_OUT:
                 return began, answer
-        async with self._long:
-            return trio.current_time(), await _answer(channel, check, self._rule.deadline)
+        return await _within(self._long, channel, check, self._rule.deadline)
+
+
+async def _within(
+    slots: trio.CapacityLimiter, channel: Channel, check: Check, deadline: float
+) -> tuple[float, _Answer]:
+    """Take one of ``slots`` for a check; return when it began, and how it ended."""
+    # A slot that is free is taken without a pass of Trio's loop.
+    if slots.available_tokens:
+        slots.acquire_nowait()
+    else:
+        await slots.acquire()
+    try:
+        return trio.current_time(), await _answer(channel, check, deadline)
+    finally:
+        slots.release()
 
 
 async def _answer(channel: Channel, check: Check, deadline: float) -> _Answer:

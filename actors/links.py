@@ -140,6 +140,7 @@ class Links:
                 for link in self._links.values():
                     link.reset()
                     self._start(link)
+                self._nursery.start_soon(self.checks.serve)
                 await self._send_all()
         finally:
             self._nursery = None

@@ -67,6 +67,14 @@ class HealthChecks:
         """Return the seconds to the next check; ``chance`` is drawn from [0, 1)."""
         return self.period * (1.0 + self.jitter * (2.0 * chance - 1.0))
 
+    def on_grid(self, due: float) -> float:
+        """Return when a check begins that is due at ``due``: a little earlier, together with those of others."""
+        step = min(GRID, self.period / 50, self.confirm_after / 10)
+        return math.floor(due / step) * step
+
+
+#: The most seconds by which a check begins earlier than it is due.
+GRID = 0.5
 
 #: In :attr:`HealthChecks.off`, each type.
 ALL_TYPES = "*"
@@ -142,7 +150,7 @@ def step(rule: HealthChecks, before: Checked, event: CheckEvent) -> Checked:
         case Began(time):
             if before.due == math.inf:
                 raise IllegalStepError(f"a check began, and none was due: {before}")
-            return attrs.evolve(before, due=math.inf, began=time)
+            return Checked(before.health, before.reason, before.failures, began=time)
         case Passed(chance):
             return before if before.began is None else _passed(rule, before.began, chance)
         case Failed(reason, chance):

@@ -105,6 +105,7 @@ class Bench:
         checks = EndpointChecks(self.rule, status, random.Random(7))
         with trio.move_on_after(seconds + more):
             async with trio.open_nursery() as nursery:
+                nursery.start_soon(checks.serve)
                 for endpoint in self.endpoints:
                     endpoint.count = self._counter(checks)
                     note = endpoint.notes.append
@@ -137,6 +138,15 @@ async def test_checks_are_spread_over_the_period_and_go_on(autojump_clock: MockC
     assert all(24 <= pause <= 36 for endpoint in endpoints for pause in endpoint.pauses)
     assert all(len(endpoint.asked) >= 16 for endpoint in endpoints)
     assert bench.outcomes() == {("DevicePlugin", Outcome.OK)}
+
+
+async def test_those_of_many_endpoints_begin_at_a_few_times(autojump_clock: MockClock) -> None:
+    """Each of these times wakes the process once: a check that wakes it alone costs three times as much."""
+    endpoints = [Endpoint() for _ in range(500)]
+    await Bench(endpoints).run(61)
+    times = {time for endpoint in endpoints for time in endpoint.asked}
+    assert sum(len(endpoint.asked) for endpoint in endpoints) > 900
+    assert len(times) <= 2 * 61
 
 
 async def test_an_endpoint_that_hangs_is_asked_again_after_5_seconds_and_is_unhealthy_after_the_third_time(

@@ -9,6 +9,7 @@ import pytest
 from plugind.protocol.errors import ConfigError, IllegalStepError
 from plugind.protocol.health_checks import (
     ALL_TYPES,
+    GRID,
     Began,
     Checked,
     CheckEvent,
@@ -180,3 +181,19 @@ def test_the_worse_of_two_findings_is_known() -> None:
             assert not is_worse(better, worse)
     assert not is_worse(Health.UNKNOWN, Health.HEALTHY)
     assert not is_worse(Health.HEALTHY, Health.UNKNOWN)
+
+
+@pytest.mark.parametrize("period", [0.05, 1.0, 9.0, 30.0, 3600.0])
+def test_a_check_begins_with_others_and_hardly_earlier_than_it_is_due(period: float) -> None:
+    """Otherwise each of a thousand endpoints wakes the process alone."""
+    rule = HealthChecks(period=period)
+    early = [due - rule.on_grid(due) for due in (1000.0 + number * period / 7.3 for number in range(200))]
+    assert all(-1e-9 <= seconds <= min(0.5, period / 50) + 1e-9 for seconds in early)
+
+
+def test_the_seconds_between_two_checks_stay_within_their_bounds() -> None:
+    for chance in (0.0, 0.3, 0.7, 0.999):
+        assert 24 <= RULE.on_grid(500.5 + RULE.next_period(chance)) - 500.5 <= 36
+    assert RULE.on_grid(500.5 + RULE.confirm_after) - 500.5 == 5
+    assert HealthChecks(confirm_after=0.1).on_grid(0.1) == pytest.approx(0.1)
+    assert GRID == 0.5
