@@ -25,7 +25,7 @@ from plugind.protocol.proto.pluginregistration_pb2 import PluginInfo, Registrati
 
 DATA, HEADERS, SETTINGS_FRAME, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 4, 6, 7, 8
 #: Seconds until a peer must have done what it does.
-PATIENCE = 20.0
+PATIENCE = 60.0
 Frame = tuple[int, int, bytes]
 
 

@@ -55,7 +55,7 @@ async def test_a_plugin_killed_with_sigkill_is_shown_as_not_serving_until_it_is_
             retried = await command("retry", NAME, status=started.status)
             why = "registered already, nothing to retry; not serving: nobody listens on its socket"
             assert retried == Done(1, f"{path}: {why}\n", "")
-            waited = await command("wait", NAME, "--serving", "--timeout", "0.5", status=started.status)
+            waited = await command("wait", NAME, "--serving", "--timeout", "2", status=started.status)
             assert waited.code == 1
             why = f"{path} is registered, but nobody listens on its socket"
             assert waited.err == f"plugind: {NAME} is not serving: {why}\n"

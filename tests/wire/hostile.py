@@ -117,8 +117,8 @@ def sends_forever(first: bytes, again: bytes) -> Script:
 
 @asynccontextmanager
 async def served(path: Path, script: Script) -> AsyncIterator[str]:
-    """Run ``script`` on every connection to a socket, within ten seconds; the value is the socket's path."""
-    with trio.fail_after(10), listen(str(path / "peer.sock")) as listener:
+    """Run ``script`` on every connection to a socket, within a minute; the value is the socket's path."""
+    with trio.fail_after(60), listen(str(path / "peer.sock")) as listener:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.serve_listeners, script, [trio.SocketListener(listener.socket)])
             yield listener.path
@@ -127,7 +127,7 @@ async def served(path: Path, script: Script) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def connected(path: Path, script: Script, limits: Limits = DEFAULT_LIMITS) -> AsyncIterator[Channel]:
-    async with served(path, script) as name, await dial(name, timeout=5, limits=limits) as channel:
+    async with served(path, script) as name, await dial(name, timeout=60, limits=limits) as channel:
         yield channel
 
 
@@ -139,12 +139,12 @@ def budgets_used(channel: Channel) -> list[float]:
     return [*parts, budgets.spent[SETTINGS_ENTRIES] / limits.settings_entries]
 
 
-async def get_info(channel: Channel, timeout: float | None = 5) -> PluginInfo:
+async def get_info(channel: Channel, timeout: float | None = 60) -> PluginInfo:
     return await channel.stub(RegistrationStub).GetInfo(InfoRequest(), timeout=timeout)
 
 
 async def refused(
-    path: Path, script: Script, *, limits: Limits = DEFAULT_LIMITS, timeout: float | None = 5
+    path: Path, script: Script, *, limits: Limits = DEFAULT_LIMITS, timeout: float | None = 60
 ) -> tuple[str, WireProblem | None, str | None]:
     """Call GetInfo, which must fail; return its status, problem and reason."""
     async with connected(path, script, limits) as channel:

@@ -17,7 +17,7 @@ import trio
 from plugind.actors.io.unix_socket import listen
 from plugind.tests.end_to_end.packages import program
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 
 @attrs.frozen

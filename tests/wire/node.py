@@ -15,7 +15,7 @@ import trio
 from plugind.tests.end_to_end.foreign import GRPC_JS, install_grpc_js
 
 PROGRAMS = Path(__file__).parent / "grpc_js"
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 
 @attrs.frozen

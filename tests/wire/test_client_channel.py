@@ -334,7 +334,7 @@ async def test_both_sides_may_be_blocked_in_sending(tmp_path: Path) -> None:
             heard.extend(await stream.receive_some())
         await stream.send_all(trailers(1))
 
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery, Channel(SocketTransport(ours)) as channel:
             nursery.start_soon(server)
             reply = await channel.stub(ExampleStub).GetExampleInfo(ExampleRequest(request="x" * 1_000_000))
@@ -392,7 +392,7 @@ async def test_a_sender_goes_on_while_another_call_reads(tmp_path: Path) -> None
             await upload.end()
             assert await upload.recv_message() == ExampleResponse()
 
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with Channel(SocketTransport(ours)) as channel, trio.open_nursery() as nursery:
             nursery.start_soon(server)
             nursery.start_soon(get_info, channel, None)
@@ -419,7 +419,7 @@ async def test_a_message_is_sent_to_a_peer_that_reads_and_stays_silent() -> None
             heard.extend(await stream.receive_some(3000))
         complete.set()
 
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with Channel(SocketTransport(ours)) as channel, trio.open_nursery() as nursery:
             nursery.start_soon(server)
             # The client has read the windows before it sends the message.

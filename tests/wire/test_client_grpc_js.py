@@ -63,8 +63,8 @@ def server(path: str) -> Iterator[Node]:
 
 @asynccontextmanager
 async def connected(path: str, limits: Limits | None = None) -> AsyncIterator[Echo]:
-    with trio.fail_after(20):
-        async with await dial(path, timeout=5, limits=limits or Limits()) as channel:
+    with trio.fail_after(60):
+        async with await dial(path, timeout=60, limits=limits or Limits()) as channel:
             yield Echo(channel)
 
 

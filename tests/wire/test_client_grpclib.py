@@ -26,13 +26,13 @@ from plugind.protocol.wire.limits import REGISTRATION_LIMITS, UNLIMITED
 async def connected(path: Path) -> AsyncIterator[Channel]:
     name = str(path / "a.sock")
     command = [sys.executable, "-m", "plugind.tests.wire.grpclib_plugin", name]
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             start = partial(trio.run_process, command, stdout=subprocess.PIPE, check=False)
             process: trio.Process = await nursery.start(start)
             assert process.stdout is not None
             assert await process.stdout.receive_some() == b"ready\n"
-            async with await dial(name, timeout=5) as channel:
+            async with await dial(name, timeout=60) as channel:
                 yield channel
             process.terminate()
 
@@ -53,6 +53,6 @@ async def test_calls_streams_and_errors_behave_as_with_the_client_of_grpclib(tmp
             if status is Status.OK:
                 continue
             with pytest.raises(GRPCError) as caught:
-                await example.GetExampleInfo(ExampleRequest(v1beta1_field=status.name), timeout=5)
+                await example.GetExampleInfo(ExampleRequest(v1beta1_field=status.name), timeout=60)
             assert (caught.value.status, caught.value.message) == (status, "für %41 ✓")
     assert devices == [ListAndWatchResponse(devices=[Device(ID=str(number) * 1000)]) for number in range(50)]

@@ -38,7 +38,7 @@ async def files(directory: Path, *options: str, **content: bytes) -> AsyncIterat
     (directory / "files").mkdir()
     for name, data in content.items():
         (directory / "files" / name.replace("_", ".")).write_bytes(data)
-    async with nghttpd(directory, *options) as server, await dial(server.path, timeout=5) as channel:
+    async with nghttpd(directory, *options) as server, await dial(server.path, timeout=60) as channel:
         yield server, channel
 
 
@@ -73,7 +73,7 @@ async def test_an_answer_takes_a_tenth_of_its_budgets_at_most(tmp_path: Path) ->
     CACHE.clear()  # A response that is recognized whole is not counted.
     async with (
         files(tmp_path, OK, "-b255", a_grpc=message(b"a" * 300)) as (server, _),
-        await dial(server.path, timeout=5, limits=REGISTRATION_LIMITS) as channel,
+        await dial(server.path, timeout=60, limits=REGISTRATION_LIMITS) as channel,
     ):
         assert (await unary(channel, "/a.grpc")(BytesValue())).value == b"a" * 300
         assert 0 < max(budgets_used(channel)) < 0.1
@@ -150,7 +150,7 @@ async def test_a_server_that_is_killed_in_the_middle_of_a_stream_is_unavailable(
 
 async def still_serves(server: Served) -> None:
     """Another client is served, and no handler failed."""
-    async with await dial(server.path, timeout=5) as channel:
+    async with await dial(server.path, timeout=60) as channel:
         assert (await unary(channel, "/test.Echo/unary")(BytesValue(value=b"next"))).value == b"next"
     assert server.reports.failures == []
 

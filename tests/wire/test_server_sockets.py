@@ -51,7 +51,7 @@ async def test_a_socket_that_has_replaced_the_servers_own_is_not_removed(tmp_pat
 async def test_stopping_refuses_new_connections_and_removes_the_path_while_calls_end(tmp_path: Path) -> None:
     path = str(tmp_path / "s")
     echo, stopping = Echo(), trio.Event()
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             await nursery.start(functools.partial(serve_unix, [echo], path, stopping=stopping))
             client = ByteClient(await trio.open_unix_socket(path))

@@ -35,7 +35,7 @@ from plugind.protocol.plugins import InstancePolicy, Plugin
 from plugind.protocol.trust import Trust, user_words
 from plugind.testing import Call, FakePlugin
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 GOOD = FakePlugin("CSIPlugin", "csi.example.com")
 
 
