@@ -3,7 +3,9 @@
 Each message is the whole list, though two that follow each other differ little: one device turns unhealthy, or none
 does and the plugin only repeats itself. So a reader keeps the bytes of the list before, in blocks of a few devices.
 Blocks whose bytes are the same at the beginning or at the end of the next message, or in the same place in between,
-are not parsed again. The list of devices is then made from the one before, which costs its reader little too.
+are not parsed again. The list of devices is then made from the one before, which costs its reader little too. A device
+that turns mostly turns back, so each block remembers the one whose place it took: where all devices turn with each
+list, none is parsed again.
 
 What protobuf's parser accepts is accepted here, with the same result, except for what exceeds a limit.
 
@@ -61,12 +63,19 @@ class ReadList:
     warning: str | None = None
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class _Block:
     """Some devices that follow each other in a message, and their bytes."""
 
     raw: bytes
     devices: tuple[Device, ...]
+    #: The block whose place it took, which has none itself.
+    before: _Block | None = None
+
+    def take_place_of(self, block: _Block) -> _Block:
+        """Remember ``block``, and return this one."""
+        block.before, self.before = None, block
+        return self
 
 
 @attrs.frozen(eq=False)
@@ -143,8 +152,12 @@ class DeviceListReader:
         for old in before:
             if position >= stop:
                 break
-            same = message.startswith(old.raw, position, stop)
-            block = old if same else self._read_again(message, position, stop, old)
+            if message.startswith(old.raw, position, stop):
+                block = old
+            elif old.before is not None and message.startswith(old.before.raw, position, stop):
+                block = old.before.take_place_of(old)
+            else:
+                block = self._read_again(message, position, stop, old).take_place_of(old)
             blocks.append(block)
             position += len(block.raw)
         count = 0

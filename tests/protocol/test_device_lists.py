@@ -123,6 +123,22 @@ def test_a_device_that_turns_unhealthy_is_the_only_one_that_is_read_and_compared
     assert reader.newest.devices.compared(first) == Difference((Device("gpu-999", "Unhealthy", (1,)),))
 
 
+def test_devices_that_turn_back_are_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even where all of them turn with each list, as those of a driver do that fails and recovers."""
+    reader = DeviceListReader()
+    well, ill = message(*some(1000)), message(*some(1000, *range(1000)))
+    first, second = reader.read(well).devices, reader.read(ill).devices
+    made = counted(monkeypatch)
+    for sent, expected in ((well, first), (ill, second), (well, first)):
+        before = reader.newest.devices
+        now = reader.read(sent).devices
+        assert now == expected
+        assert len(now.compared(before).changed) == 1000
+    reader.read(message(*some(1000, 500)))
+    assert reader.read(well).devices == first
+    assert len(made) <= BLOCK
+
+
 def test_of_a_block_only_the_device_that_turned_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     reader = DeviceListReader()
     before = reader.read(message(*some(1000))).devices
