@@ -53,7 +53,15 @@ from .actors.registrations import Registrations
 from .actors.status import actor as status
 from .actors.status.actor import StatusConfig
 from .actors.supervision import Children, ChildSpec, Crashes, GaveUpError, Restart
-from .actors.wiring import connect_endpoints, endpoints_of, leases_of, limited_log, rules_of, watchers_of
+from .actors.wiring import (
+    connect_endpoints,
+    endpoints_of,
+    lease_users_of,
+    leases_of,
+    limited_log,
+    rules_of,
+    watchers_of,
+)
 from .protocol import messages as m
 from .protocol import world
 from .protocol.config import Config, check_roots
@@ -192,6 +200,7 @@ class Supervisor:
                 roots=tuple(directories_of(self.config)),
                 expected=self.config.expected,
                 rules=self._rules,
+                lease_users=lease_users_of(self.config, self._users),
                 heartbeat=max(StatusConfig().heartbeat, 3 * self.config.rescan),
             ),
             inbox=self._status_inbox,

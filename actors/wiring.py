@@ -9,12 +9,16 @@ import os
 import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 
+import attrs
 import trio
 
 from ..protocol import messages as m
 from ..protocol.config import Config, Root
 from ..protocol.endpoints import default_directories
+from ..protocol.errors import ConfigError
 from ..protocol.identity import Identity
+from ..protocol.leases.config import LeaseUsers
+from ..protocol.leases.stock import Pools
 from ..protocol.logs import Logger
 from ..protocol.plugins import Plugin
 from ..protocol.rules import Rules
@@ -65,10 +69,24 @@ def connect_endpoints(endpoints: Endpoints) -> Callable[[Plugin, Identity | None
     return connect
 
 
+def lease_users_of(config: Config, users: Users) -> LeaseUsers:
+    """Return who may lease over the status socket: not the user that stands for many in a user namespace."""
+    named = config.leases.users
+    return attrs.evolve(named, uids=named.uids - {users.overflow})
+
+
 def leases_of(
     config: Config, users: Users, store: LeaseStore, ports: Callable[[], LeasePorts], log: Logger
 ) -> LeaseUnit:
-    """Return the lease actor of a node with its parts."""
+    """Return the lease actor of a node with its parts.
+
+    Raises:
+      ConfigError: if a device is in two pools.
+    """
+    try:
+        Pools(config.leases.pools)
+    except ValueError as error:
+        raise ConfigError(f"{error}: name each device in one --pool") from error
     closed = None if store.lasting or config.leases.without_state else _NO_STATE
     return LeaseUnit(store, ports, config.leases, log, operators=frozenset({ROOT, users.own}), closed=closed)
 

@@ -29,7 +29,6 @@ from ...protocol.config import (
 from ...protocol.endpoints import default_directories
 from ...protocol.errors import ConfigError, SocketBusyError, leaves
 from ...protocol.health_checks import ALL_TYPES, HealthChecks
-from ...protocol.leases.config import LeasesConfig
 from ...protocol.logs import Format, Level
 from ...protocol.plugins import BUILT_IN_TYPES, MAX_INSTANCES
 from ...protocol.trust import Trust
@@ -44,6 +43,7 @@ from ..supervision import GaveUpError
 from .arguments import add_trust_argument, health_switch, plugin_name, seconds, typed_seconds
 from .client import add_status_argument, status_path
 from .ending import EXIT_CONFIG, EXIT_FAILED, EXIT_OK, CommandError, complain
+from .lease_options import add_lease_arguments, leases_from
 from .signals import Answering, StopLimit, answer, received
 from .typed_options import warn_of_types
 
@@ -188,6 +188,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " $PLUGIND_STATE, or /var/lib/plugind for root, and $XDG_STATE_HOME/plugind for others; none without"
         " --device-plugins)",
     )
+    add_lease_arguments(parser)
     parser.add_argument(
         "--metrics-path-labels",
         action="store_true",
@@ -255,8 +256,7 @@ def config_from(args: argparse.Namespace, environment: Mapping[str, str]) -> Con
         strict=args.strict,
         device_plugins=_device_plugins(args, roots),
         state=_state(args, environment),
-        # A daemon that forgot its leases at a restart would give the same devices to others.
-        leases=LeasesConfig(without_state=False),
+        leases=leases_from(args),
         endpoint_directories=(
             *default_directories(root.path for root in roots),
             *map(_absolute, args.endpoint_dir),

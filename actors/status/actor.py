@@ -55,7 +55,7 @@ from ...protocol.view import Row
 from ..io import http_server as http
 from ..io.descriptors import DescriptorReserve
 from ..mailbox import Readable, offer
-from .api import Api, LastCrash, Memory, StatusConfig, place
+from .api import Api, LastCrash, Memory, StatusConfig, is_for_lease_users, place
 from .devices_api import DevicesApi
 from .event_log import EventLog
 from .leases_api import LeasesApi
@@ -63,6 +63,9 @@ from .listener import StatusSocket
 
 __all__ = ["Memory", "StatusConfig", "run"]
 
+LEASE_USERS_ONLY = (
+    "only the user of the daemon and root may ask that: others may see and lease devices, at /v1/devices and /v1/leases"
+)
 #: How many messages are taken before other actors have their turn: less than a millisecond of work.
 BATCH = 128
 
@@ -97,14 +100,16 @@ async def run(
         task_status.started()
         await actor.run(inbox)
         return
-    status_socket = StatusSocket(config.socket, log, again=memory.has_served, failed=memory.note_unmade)
+    users = config.lease_users
+    status_socket = StatusSocket(config.socket, log, again=memory.has_served, failed=memory.note_unmade, users=users)
     memory.has_served = True
     try:
         async with trio.open_nursery() as nursery:
             devices_api = DevicesApi(config.wall, devices, memory.refused_calls)
             api = Api(config, memory, reconciler, health, devices_api, LeasesApi(config.wall, leases))
             allowed = frozenset({0, os.geteuid()})
-            serve = partial(http.serve, allowed=allowed, place=place, reserve=reserve)
+            guests = http.Guests(users.uids, users.group, is_for_lease_users, LEASE_USERS_ONLY)
+            serve = partial(http.serve, allowed=allowed, guests=guests, place=place, reserve=reserve)
             nursery.start_soon(status_socket.serve, nursery, partial(serve, handler=api, limits=config.http))
             task_status.started()
             await actor.run(inbox)

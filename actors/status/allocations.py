@@ -97,7 +97,7 @@ class Allocations:
         ticket = new_ticket()
         return LateResponse(
             make=partial(self._make, ticket, ask, answer),
-            undelivered=lambda _: self.leases.send_nowait(AskerLeft(ticket)),
+            undelivered=lambda left: self.leases.send_nowait(AskerLeft(ticket, cut=not left)),
         )
 
     async def _make(self, ticket: int, ask: Ask, answer: Callable[[Lease], Response]) -> Response:

@@ -18,6 +18,7 @@ import attrs
 import trio
 
 from ...protocol.health import ActorHealth, Condition
+from ...protocol.leases.config import LeaseUsers
 from ...protocol.logs import timestamp
 from ...protocol.messages import (
     Address,
@@ -91,7 +92,8 @@ _PLACES = {
 class StatusConfig:
     """What a node serves on its status socket: ``Supervisor(config, status_config=StatusConfig(socket=PATH))``.
 
-    Times are seconds. The supervisor sets ``roots``, ``expected``, ``rules`` and ``heartbeat`` itself.
+    Times are seconds. The supervisor sets ``roots``, ``expected``, ``rules``, ``lease_users`` and
+    ``heartbeat`` itself.
     """
 
     #: The path of the status socket; None for no socket.
@@ -102,6 +104,8 @@ class StatusConfig:
     expected: tuple[str, ...] = ()
     #: The rules of the node, for ``GET /rules``.
     rules: Rules = attrs.field(factory=Rules)
+    #: Who may see and lease devices, besides root and the user of the daemon.
+    lease_users: LeaseUsers = attrs.field(factory=LeaseUsers)
     #: Give ``plugin_manager_total_plugins`` a series for each path, up to ``max_path_metrics`` paths, as the kubelet
     #: does. Otherwise it counts sockets by world alone (behaviour 39, fault 92).
     path_metrics: bool = False
@@ -119,6 +123,11 @@ class StatusConfig:
     http: HttpLimits = attrs.field(factory=HttpLimits)
     #: Unix time, for ``watch``.
     wall: Callable[[], float] = time.time
+
+
+def is_for_lease_users(request: Request) -> bool:
+    """Whether those may send ``request`` who may only see and lease devices."""
+    return is_about_leases(request.path) or request.path == "/v1/devices" or request.path.startswith("/v1/devices/")
 
 
 def place(request: Request) -> Place:

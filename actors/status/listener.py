@@ -1,4 +1,6 @@
-"""The socket on which the daemon answers questions about its plugins: only its own user and root may connect.
+"""The socket on which the daemon answers questions about its plugins.
+
+Only its own user and root may connect, unless others may lease devices.
 
 PYTEST_DONT_REWRITE
 """
@@ -15,13 +17,14 @@ import trio
 
 from ...protocol.crashes import in_one_line
 from ...protocol.errors import ConfigError, SocketBusyError
+from ...protocol.leases.config import LeaseUsers
 from ...protocol.logs import SILENT, Level, Logger
 from ...protocol.text import escaped
 from ..io import unix_socket
 from ..io.directory_trust import access_of, who_may_replace
 from ..io.file_watch import FileWatch
 
-#: The mode of the socket, by which a stale one is recognised.
+#: The usual mode of the socket. By this one, or the one that it would have now, a stale one is recognised.
 _MODE = 0o600
 #: Seconds after which a missing socket is noticed where no event tells of it, and between tries to make it again.
 _PERIOD = 10.0
@@ -45,8 +48,9 @@ class StatusSocket:
         *,
         again: bool = False,
         failed: Callable[[str], object] = lambda _reason: None,
+        users: LeaseUsers | None = None,
     ) -> None:
-        """Listen at ``path``; see :func:`listen`.
+        """Listen at ``path`` for these ``users``, too; see :func:`listen`.
 
         ``again`` says that this process has listened there before: if that fails now, it is tried again while the node
         goes on, and raises nothing. ``failed`` is given the reason of each such failure.
@@ -54,6 +58,7 @@ class StatusSocket:
         self._path = path
         self._log = log
         self._failed = failed
+        self._users = users or LeaseUsers()
         self._problem: str | None = None
         #: What has happened to the socket that is to be made again.
         self._end = _RESTARTED
@@ -62,7 +67,7 @@ class StatusSocket:
         if again:
             self._make_again()
         else:
-            self._listener = listen(path, log)
+            self._listener = listen(path, log, self._users)
 
     def close(self) -> None:
         """Remove the socket, and stop listening. Connections that are open are still served."""
@@ -91,7 +96,7 @@ class StatusSocket:
 
     def _make_again(self) -> None:
         try:
-            self._listener = listen(self._path, self._log)
+            self._listener = listen(self._path, self._log, self._users)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with this socket must not end the node
             reason = str(error) if isinstance(error, ConfigError) else f"{in_one_line(error)}; {_ELSEWHERE}"
             self._failed(reason)
@@ -106,32 +111,70 @@ class StatusSocket:
         self._problem = None
 
 
-def listen(path: str, log: Logger = SILENT) -> unix_socket.UnixListener:
+def listen(path: str, log: Logger = SILENT, users: LeaseUsers | None = None) -> unix_socket.UnixListener:
     """Listen at ``path`` with mode 0600; its directory is made, with mode 0700, where it alone is missing.
 
-    The stale socket of a dead daemon is replaced.
+    If other ``users`` are to connect, both have a wider mode. The stale socket of a dead daemon is replaced.
 
     Raises:
-      ConfigError: if something else is there, others may replace it, or the directory cannot be written.
+      ConfigError: if something else is there, others may replace it, the directory cannot be written, or these users
+        cannot reach it.
       SocketBusyError: if another process listens there.
     """
     if path.endswith("/") or "\0" in path or not path:
         raise ConfigError(f"the status socket {escaped(path)!r} is not the path of a file; give one with --status")
-    whole = os.path.abspath(path)
+    whole, users = os.path.abspath(path), users or LeaseUsers()
     try:
         directory = os.path.dirname(whole)
         _judge_above(directory)
-        _make_directory(directory, log)
+        _make_directory(directory, log, 0o700 if users.socket_mode == _MODE else 0o711)
         _judge_directory(directory, log)
-        foreign = _is_foreign(whole)
-        return unix_socket.listen(whole, mode=_MODE, remove_stale=not foreign, any_length=True)
+        _judge_reach(directory, users)
+        foreign = _is_foreign(whole, users.socket_mode)
+        listener = unix_socket.listen(whole, mode=_MODE, remove_stale=not foreign, any_length=True)
     except OSError as error:
         raise _occupied(whole, error) or _cannot_listen(path, error) from error
-
-
-def _make_directory(directory: str, log: Logger) -> None:
     try:
-        os.mkdir(directory, mode=0o700)
+        _share(whole, users)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _share(path: str, users: LeaseUsers) -> None:
+    """Let others connect to the socket; its directory is trusted, so that it is ours."""
+    if users.socket_mode == _MODE:
+        return
+    try:
+        if users.group is not None:
+            os.chown(path, -1, users.group, follow_symlinks=False)
+        os.chmod(path, users.socket_mode)
+    except OSError as error:
+        raise ConfigError(
+            f"user {os.geteuid()} cannot give the status socket {escaped(path)} to the group {users.group}:"
+            f" {error.strerror}; only root and members of the group can, so run plugind as one, or name another"
+            " --lease-group"
+        ) from error
+
+
+def _judge_reach(directory: str, users: LeaseUsers) -> None:
+    """Check that those who may lease devices can get at the socket in the directory."""
+    if users.socket_mode == _MODE:
+        return
+    found = os.stat(directory)
+    of_group = users.group is not None and found.st_gid == users.group and not users.uids
+    if found.st_mode & stat.S_IXOTH or (of_group and found.st_mode & stat.S_IXGRP):
+        return
+    raise ConfigError(
+        f"the users of --lease-uids and --lease-group cannot reach the status socket in {escaped(directory)}: run"
+        f" 'chmod o+x {escaped(directory)}', or {_ELSEWHERE}"
+    )
+
+
+def _make_directory(directory: str, log: Logger, mode: int) -> None:
+    try:
+        os.mkdir(directory, mode=mode)
     except FileExistsError:
         return
     except FileNotFoundError as error:
@@ -176,13 +219,13 @@ def _judge_directory(directory: str, log: Logger) -> None:
         log.event(Level.WARNING, "a group may replace the status socket", directory=directory, group=found.st_gid)
 
 
-def _is_foreign(path: str) -> bool:
+def _is_foreign(path: str, mode: int) -> bool:
     """Whether there is a socket that no daemon of this user made: it is not removed, even if nobody listens there."""
     try:
         found = os.lstat(path)
     except FileNotFoundError:
         return False
-    ours = found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) == _MODE
+    ours = found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) in (_MODE, mode)
     return stat.S_ISSOCK(found.st_mode) and not ours
 
 

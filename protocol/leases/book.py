@@ -142,7 +142,7 @@ class Leases:
             case m.LeaseAsked():
                 self._ask(message)
             case m.AskerLeft():
-                self._asker_left(message.ticket)
+                self._asker_left(message)
             case m.ReleaseAsked():
                 self._release(message)
             case m.RenewAsked():
@@ -253,13 +253,16 @@ class Leases:
         entry.askers[asked.ticket] = asked.reply
         return None
 
-    def _asker_left(self, ticket: int) -> None:
-        entry = self._all.entries.get(self._all.tickets.pop(ticket, ""))
+    def _asker_left(self, left: m.AskerLeft) -> None:
+        entry = self._all.entries.get(self._all.tickets.pop(left.ticket, ""))
         if entry is None:
             return
-        entry.tickets.discard(ticket)
-        entry.askers.pop(ticket, None)
+        entry.tickets.discard(left.ticket)
+        entry.askers.pop(left.ticket, None)
         if isinstance(entry.lease.owner, ConnectionOwner) and not entry.tickets:
+            if left.cut and entry.phase is Phase.HELD:
+                self._all.ends.set(entry.lease.id, self._all.now + BIND)
+                return
             self._all.step(entry, Event.OWNER_ENDED)
         elif not entry.askers:
             self._all.step(entry, Event.NAMED_LEFT if entry.named else Event.LEFT)

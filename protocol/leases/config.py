@@ -24,8 +24,30 @@ class Limits:
 
 
 @attrs.frozen
+class LeaseUsers:
+    """Who may see and lease devices over the status socket, besides root and the user of the daemon.
+
+    They may do nothing else there. Whoever may connect to the socket is asked who it is, so its mode may let in more.
+    """
+
+    uids: frozenset[int] = frozenset()
+    #: The members of this group, too.
+    group: int | None = None
+
+    @property
+    def socket_mode(self) -> int:
+        """The mode of the status socket: no mode lets in some users who have no group in common."""
+        if self.uids:
+            return 0o666
+        return 0o600 if self.group is None else 0o660
+
+
+@attrs.frozen
 class LeasesConfig:
     """Who may lease what."""
+
+    #: Who may lease over the status socket.
+    users: LeaseUsers = attrs.field(factory=LeaseUsers)
 
     #: Devices that are taken only by requests that name their pool.
     pools: tuple[Pool, ...] = ()

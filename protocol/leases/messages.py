@@ -177,6 +177,8 @@ class AskerLeft:
     """
 
     ticket: int
+    #: The connection was closed by plugind itself: a lease that it owned waits some time for the next one.
+    cut: bool = False
 
 
 @value

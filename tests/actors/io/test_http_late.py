@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -239,14 +240,19 @@ def _only_wait(request: Request) -> bool:
     ],
 )
 @root_only
-async def test_guests_may_ask_for_some_things(guests: Guests, path: str, status: int, tmp_path: Path) -> None:
+async def test_guests_may_ask_for_some_things(guests: Guests, path: str, status: int) -> None:
     """They are known by user, by group, and by further groups (SO_PEERGROUPS)."""
-    for directory in (tmp_path, *tmp_path.parents):
-        if directory != Path("/tmp"):
-            directory.chmod(directory.stat().st_mode | 0o011)
-        else:
-            break
-    listener = listen(str(tmp_path / "s"), mode=0o666)
+    # The directories of pytest are for one user.
+    with tempfile.TemporaryDirectory() as directory:
+        os.chmod(directory, 0o711)
+        answer = await _answer_to_nobody(os.path.join(directory, "s"), guests, path)
+    assert answer.startswith(f"HTTP/1.1 {status} "), answer
+    if status == 403 and path == "/plugins":
+        assert "wait only" in answer
+
+
+async def _answer_to_nobody(socket_path: str, guests: Guests, path: str) -> str:
+    listener = listen(socket_path, mode=0o666)
 
     async def handler(_: Request) -> Response:
         return json_response(200, "answered")
@@ -258,11 +264,9 @@ async def test_guests_may_ask_for_some_things(guests: Guests, path: str, status:
 
         nursery.start_soon(serve)
         with trio.fail_after(10):
-            answer = await trio.to_thread.run_sync(_ask_as_nobody, str(tmp_path / "s"), path)
+            answer = await trio.to_thread.run_sync(_ask_as_nobody, socket_path, path)
         listener.close()
-    assert answer.startswith(f"HTTP/1.1 {status} "), answer
-    if status == 403 and path == "/plugins":
-        assert "wait only" in answer
+    return answer
 
 
 def _ask_as_nobody(socket_path: str, path: str) -> str:

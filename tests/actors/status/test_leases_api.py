@@ -20,6 +20,7 @@ from plugind.actors.status.api import REQUESTS, Api, Memory, StatusConfig, place
 from plugind.actors.status.devices_api import DevicesApi
 from plugind.actors.status.leases_api import DEADLINE, WRITING, LeasesApi
 from plugind.protocol.leases import messages as m
+from plugind.protocol.leases.allocations import BIND
 from plugind.protocol.leases.leases_json import failure_from_json, lease_from_json
 from plugind.protocol.leases.replies import Problem
 from plugind.protocol.leases.values import ProcessIdentity, ProcessOwner, TimeOwner
@@ -364,6 +365,32 @@ async def test_the_end_of_plugind_does_not_end_the_leases_of_connections(autojum
         await client.lines()
         assert client.received.endswith(b"0\r\n\r\n")
         assert len(daemon.leases.leases) == 1
+
+
+async def test_a_connection_that_plugind_has_cut_may_come_back_for_a_minute(autojump_clock: MockClock) -> None:
+    """So it is when the server of the status socket has crashed: the lease actor is still there."""
+    async with running("GPU-0") as daemon:
+        async with trio.open_nursery() as crashing:
+            before, daemon.nursery = daemon.nursery, crashing
+            client = await daemon.wait(owner=CONNECTION, id="mine")
+            (given,) = await client.lines()
+            crashing.cancel_scope.cancel()
+        daemon.nursery = before
+        await trio.sleep(BIND - 1)
+        daemon.leases.pass_time()
+        again = await daemon.send("POST", "/v1/leases/mine/resume", {"token": given["token"]})
+        assert await again.lines() == [given]
+        await trio.sleep(BIND)
+        daemon.leases.pass_time()
+        assert [lease.id for lease in daemon.leases.leases] == ["mine"]
+        async with trio.open_nursery() as crashing:
+            daemon.nursery, before = crashing, daemon.nursery
+            await daemon.ask("DELETE", "/v1/leases/mine")
+            await daemon.wait(owner=CONNECTION)
+            crashing.cancel_scope.cancel()
+        await trio.sleep(BIND)
+        daemon.leases.pass_time()
+        assert not daemon.leases.leases
 
 
 # --- the stream of changes --------------------------------------------------------------------------------------------

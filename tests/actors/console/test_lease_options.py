@@ -1,0 +1,95 @@
+"""The options of ``plugind run`` about leases."""
+
+from __future__ import annotations
+
+import argparse
+import grp
+import os
+import pwd
+
+import pytest
+
+from plugind.actors.console.lease_options import add_lease_arguments, leases_from
+from plugind.actors.wiring import lease_users_of
+from plugind.protocol.config import Config
+from plugind.protocol.errors import ConfigError
+from plugind.protocol.leases.config import LeasesConfig, LeaseUsers
+from plugind.protocol.leases.values import Pool
+from plugind.protocol.trust import Users
+from plugind.supervisor import Supervisor
+
+GPU = "vendor.com/gpu"
+ME = pwd.getpwuid(os.geteuid()).pw_name
+
+
+def parsed(*words: str) -> LeasesConfig:
+    parser = argparse.ArgumentParser()
+    add_lease_arguments(parser)
+    return leases_from(parser.parse_args(words))
+
+
+def test_without_options_only_root_and_the_user_of_the_daemon_lease() -> None:
+    assert parsed() == LeasesConfig(without_state=False)
+
+
+def test_users_are_uids_ranges_and_names() -> None:
+    users = parsed("--lease-uids", f"1000,2000-2002,{ME}", "--lease-uids", "7").users
+    assert users == LeaseUsers(frozenset({1000, 2000, 2001, 2002, 7, os.geteuid()}))
+
+
+def test_a_group_is_a_gid_or_a_name() -> None:
+    assert parsed("--lease-group", "4711").users == LeaseUsers(group=4711)
+    own = grp.getgrgid(os.getegid())
+    assert parsed("--lease-group", own.gr_name).users.group == own.gr_gid
+
+
+@pytest.mark.parametrize(
+    ("word", "pool"),
+    [
+        ("lab=vendor.com/gpu", Pool("lab", GPU)),
+        ("lab=vendor.com/gpu:GPU-0,GPU-1", Pool("lab", GPU, frozenset({"GPU-0", "GPU-1"}))),
+        ("lab=vendor.com/gpu:0000:3b:00.0", Pool("lab", GPU, frozenset({"0000:3b:00.0"}))),
+        ("lab=vendor.com/gpu@1000,1001", Pool("lab", GPU, uids=frozenset({1000, 1001}))),
+        ("lab=vendor.com/gpu:a@b@1000", Pool("lab", GPU, frozenset({"a@b"}), frozenset({1000}))),
+        ("lab=vendor.com/gpu:a@b@", Pool("lab", GPU, frozenset({"a@b"}))),
+    ],
+)
+def test_a_pool_is_a_resource_or_some_devices_and_may_name_users(word: str, pool: Pool) -> None:
+    assert parsed("--pool", word).pools == (pool,)
+
+
+@pytest.mark.parametrize(
+    ("option", "word", "why"),
+    [
+        ("--lease-uids", "nobody-here", "no user is called 'nobody-here': name another one, or give the uid"),
+        ("--lease-uids", "1000,", "the name of a trusted user is empty"),
+        ("--lease-uids", "0-70000", "0-70000 has more than 65536 uids: give a smaller range"),
+        ("--lease-uids", "4294967295", "is no uid"),
+        ("--lease-group", "no-group-here", "no group is called 'no-group-here': name another one, or give the gid"),
+        ("--lease-group", "4294967295", "4294967295 is no gid"),
+        ("--pool", "lab", "'lab' is no pool: give a name of letters, digits, '_', '.' and '-', and the resource, such"),
+        ("--pool", "=vendor.com/gpu", "is no pool: give a name"),
+        ("--pool", "a b=vendor.com/gpu", "is no pool: give a name"),
+        ("--pool", "lab=gpu", "'gpu' does not name a resource, such as vendor.com/gpu"),
+        ("--pool", "lab=vendor.com/gpu:", "names a device without an id: give ids with a comma between two"),
+        ("--pool", "lab=vendor.com/gpu@nobody-here", "no user is called 'nobody-here'"),
+    ],
+)
+def test_a_wrong_option_says_what_to_give(option: str, word: str, why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parsed(option, word)
+    assert ended.value.code == 2
+    assert why in capsys.readouterr().err
+
+
+def test_a_device_in_two_pools_is_an_error_at_the_start() -> None:
+    config = Config(leases=parsed("--pool", f"a={GPU}", "--pool", f"b={GPU}:GPU-0"))
+    with pytest.raises(ConfigError, match=f"the pools a and b have devices of {GPU} in common: name each device"):
+        Supervisor(config)
+
+
+def test_the_user_that_stands_for_many_leases_nothing() -> None:
+    """In a user namespace the overflow uid may be anybody of the host."""
+    config = Config(leases=LeasesConfig(LeaseUsers(frozenset({1000, 65534}))))
+    assert lease_users_of(config, Users(overflow=65534)).uids == {1000}
+    assert lease_users_of(config, Users()).uids == {1000, 65534}

@@ -1,0 +1,112 @@
+"""The status socket of a node whose devices other users may lease: its mode, its directory, and what they may ask."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from plugind.actors.io.http_server import Request
+from plugind.actors.status.api import REQUESTS, is_for_lease_users
+from plugind.actors.status.listener import listen
+from plugind.protocol.errors import ConfigError
+from plugind.protocol.leases.config import LeaseUsers
+from plugind.protocol.logs import SILENT
+
+OWN_GROUP = LeaseUsers(group=os.getegid())
+ALICE = LeaseUsers(frozenset({1000}))
+
+
+@pytest.mark.parametrize(
+    ("users", "mode", "directory"),
+    [
+        (LeaseUsers(), 0o600, 0o700),
+        (OWN_GROUP, 0o660, 0o711),
+        (ALICE, 0o666, 0o711),
+        (LeaseUsers(frozenset({1000}), os.getegid()), 0o666, 0o711),
+    ],
+)
+async def test_the_socket_is_as_wide_as_its_users_need(
+    users: LeaseUsers, mode: int, directory: int, tmp_path: Path
+) -> None:
+    """A group can be let in alone. Users who have no group in common cannot, and are asked who they are."""
+    path = tmp_path / "made" / "status.sock"
+    with listen(str(path), SILENT, users):
+        assert stat.S_IMODE(path.stat().st_mode) == mode
+        assert stat.S_IMODE(path.parent.stat().st_mode) == directory
+        assert path.stat().st_gid == os.getegid()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files to any group")
+async def test_the_socket_belongs_to_the_group(tmp_path: Path) -> None:
+    path = tmp_path / "made" / "status.sock"
+    with listen(str(path), SILENT, LeaseUsers(group=4711)):
+        assert (path.stat().st_gid, stat.S_IMODE(path.stat().st_mode)) == (4711, 0o660)
+
+
+async def test_a_group_that_the_daemon_may_not_give_it_to_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No socket is left, and none was open to others meanwhile."""
+
+    def chown(*_: object, **__: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "chown", chown)
+    path = tmp_path / "made" / "status.sock"
+    with pytest.raises(ConfigError, match=r"to the group 4711: Operation not permitted; .* name another --lease-group"):
+        listen(str(path), SILENT, LeaseUsers(group=4711))
+    assert os.listdir(path.parent) == []
+
+
+async def test_a_directory_that_the_users_cannot_pass_is_an_error(tmp_path: Path) -> None:
+    """The socket would be there, and nobody could lease anything."""
+    os.chmod(tmp_path, 0o700)
+    with pytest.raises(ConfigError, match=f"in {tmp_path}: run 'chmod o[+]x {tmp_path}'"):
+        listen(str(tmp_path / "s"), SILENT, OWN_GROUP)
+    os.chmod(tmp_path, 0o710)
+    listen(str(tmp_path / "s"), SILENT, OWN_GROUP).close()
+    with pytest.raises(ConfigError, match="cannot reach"):
+        listen(str(tmp_path / "s"), SILENT, ALICE)
+    os.chmod(tmp_path, 0o701)
+    listen(str(tmp_path / "s"), SILENT, ALICE).close()
+
+
+@pytest.mark.parametrize(
+    ("mode", "users", "replaced"),
+    [
+        (0o600, OWN_GROUP, True),
+        (0o660, OWN_GROUP, True),
+        (0o660, LeaseUsers(), False),
+        (0o666, ALICE, True),
+        (0o666, OWN_GROUP, False),
+        (0o755, ALICE, False),
+    ],
+)
+async def test_a_stale_socket_is_known_by_the_mode_that_a_daemon_gives_it(
+    mode: int, users: LeaseUsers, replaced: bool, tmp_path: Path
+) -> None:
+    """With these users or without any: a daemon that was killed may have been started before they were named."""
+    path = tmp_path / "status.sock"
+    os.chmod(tmp_path, 0o711)
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    path.chmod(mode)
+    if replaced:
+        listen(str(path), SILENT, users).close()
+        return
+    with pytest.raises(ConfigError, match="nobody listens, and which no daemon of this user has left: run 'rm"):
+        listen(str(path), SILENT, users)
+
+
+def test_other_users_see_devices_and_leases_and_nothing_else() -> None:
+    asked = set()
+    for line in REQUESTS:
+        method, path = line.split()
+        if is_for_lease_users(Request(method, path, {}, b"")):
+            asked.add(line)
+    assert asked == {line for line in REQUESTS if "/v1/devices" in line or "/v1/leases" in line}
+    assert not is_for_lease_users(Request("GET", "/v1/devicesx", {}, b""))
