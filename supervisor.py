@@ -441,6 +441,7 @@ class Supervisor:
             if not scope.cancelled_caught:
                 break
         await self._links.close_all()
+        await self._leases.settle()
         # A follow that does not let itself be cancelled keeps the links from their end, and nothing else.
         await self._children.stop_all(but=("status", "links"))
         # The status actor ends by itself when it has read the last messages of the others.

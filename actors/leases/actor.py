@@ -99,24 +99,37 @@ class LeaseActor:
             send_answer(asked.reply, m.Failure(m.Problem.UNAVAILABLE, CRASHED))
         for gone in [it for it in self._memory.shown.values() if self._book.find(it.id) is None]:
             self._show(attrs.evolve(gone, state=LeaseState.GONE, reason=CRASHED))
+        reader, self._memory.reader = self._memory.reader, None
+        if reader is not None:
+            self._show_all(reader)
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
     def _take(self, message: m.LeasesMessage) -> None:
         match message:
-            case m.LeasesAsked():
-                offer(message.reply, self._snapshot())
-            case m.LeasesSubscribed():
-                self._publish()  # So that nothing of the snapshot comes again as a change.
-                self._memory.audience.add(message.subscriber, self._snapshot())
+            case m.LeasesAsked() | m.LeasesSubscribed():
+                self._memory.reader = message
+                self._show_all(message)
+                self._memory.reader = None
             case m.LeasesUnsubscribed():
                 self._memory.audience.remove(message.subscriber)
             case _:
                 self._memory.note(message)
                 self._carry_out(self._book.handle(message, trio.current_time()))
 
+    def _show_all(self, reader: m.LeasesAsked | m.LeasesSubscribed) -> None:
+        match reader:
+            case m.LeasesAsked():
+                offer(reader.reply, self._snapshot())
+            case m.LeasesSubscribed():
+                self._publish()  # So that nothing of the snapshot comes again as a change.
+                self._memory.audience.add(reader.subscriber, self._snapshot())
+            case _:
+                assert_never(reader)
+
     def _snapshot(self) -> m.LeasesSnapshot:
-        return self._book.snapshot(trio.current_time(), self._saving.problem or self._files.problem)
+        shown = self._book.snapshot(trio.current_time(), self._saving.problem or self._files.problem)
+        return self._memory.counts.added_to(shown)
 
     # --- effects ------------------------------------------------------------------------------------------------------
 
@@ -153,6 +166,7 @@ class LeaseActor:
             case e.Changed():
                 self._show(effect.lease)
             case e.Failed():
+                self._memory.counts.fail(effect)
                 self._log.fail(effect)
             case _:
                 assert_never(effect)

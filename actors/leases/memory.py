@@ -17,6 +17,7 @@ from ...protocol.leases.messages import LeasesViewMessage
 from ...protocol.leases.values import Lease, LeaseState
 from ...protocol.messages import Address, Lagged
 from ..mailbox import Audience
+from .counts import LeaseCounts
 
 
 class Failable(Protocol):
@@ -45,6 +46,8 @@ class Memory:
     #: The leases as they were shown last, and those that the subscribers have not been told of.
     shown: dict[str, Lease] = attrs.field(factory=dict)
     changed: dict[str, Lease] = attrs.field(factory=dict)
+    #: Who was about to be shown all leases.
+    reader: m.LeasesAsked | m.LeasesSubscribed | None = None
     #: Who waits for an answer, by the identity of the address.
     asked: dict[int, Asked] = attrs.field(factory=dict)
     #: The leases of which somebody was notified, and the lease of each ticket.
@@ -52,6 +55,9 @@ class Memory:
     tickets: dict[int, str] = attrs.field(factory=dict)
     #: Where the call is under way, or waits, with which the devices of a lease are prepared.
     calls: dict[str, Address[m.DeviceCall]] = attrs.field(factory=dict)
+
+    #: What is counted.
+    counts: LeaseCounts = attrs.field(factory=LeaseCounts)
 
     def begin(self, kept: Iterable[Lease]) -> None:
         """Note the leases that are there at the start: whoever has one that is held knows of it."""
@@ -72,6 +78,7 @@ class Memory:
 
     def note(self, message: m.StateMessage) -> None:
         """Note what is lost if the actor crashes over this message."""
+        self.counts.note(message)
         match message:
             case m.LeaseAsked():
                 self._wait(Asked(message.reply, message.ticket, message.id is not None))

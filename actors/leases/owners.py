@@ -234,6 +234,10 @@ class _Processes:
             self._end(subject)
 
     async def run(self) -> None:
+        # What ended amid a crash of an earlier run is not reported again.
+        for process in tuple(self._numbers):
+            if not self._port.runs(process):
+                self._has_ended(process)
         while True:
             for number in await self._port.ended():
                 process = self._processes.get(number)

@@ -60,6 +60,8 @@ class Saving:
         self._has_due = trio.Event()
         #: Set while there is something to do.
         self._wake = trio.Event()
+        #: Where those wait that go on when all is written.
+        self._settled = trio.lowlevel.ParkingLot()
         #: Set when somebody awaits a write.
         self._awaited = trio.Event()
         #: How many tries have failed since one succeeded.
@@ -129,6 +131,11 @@ class Saving:
                 case EndWithholding():
                     withheld = None
         return Kept(tuple(leases[name] for name in sorted(leases)), withheld)
+
+    async def settle(self) -> None:
+        """Return once all is written that was asked for."""
+        while self._queue or self._under_way or self._unwritten:
+            await self._settled.park()
 
     async def run(self) -> None:
         """Write until cancelled. There is one access at a time, however long it takes.
@@ -205,6 +212,7 @@ class Saving:
                 self._answer(write)
             else:
                 self._fail_one(write, conflict)
+        self._settled.unpark_all()
         if any(conflicts):
             self._fail(next(filter(None, conflicts)))
         elif not self._unwritten:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Awaitable, Callable, Mapping
 
 import attrs
+import trio
 
 from ...protocol.leases.book import Leases
 from ...protocol.leases.config import LeasesConfig
@@ -26,6 +27,9 @@ from .memory import Memory
 from .owners import BootClock, OwnerPort, Owners
 from .saving import Saving
 from .store import LeaseStore
+
+#: Seconds for which a node that stops waits for its last writes: what is not written is as after a kill.
+SETTLE_TIMEOUT = 2.0
 
 
 @attrs.frozen
@@ -127,6 +131,11 @@ class LeaseUnit:
             closed=self._closed,
             numbers=self._numbers,
         )
+
+    async def settle(self) -> None:
+        """Wait until all is written that the actor has decided, for a few seconds."""
+        with trio.move_on_after(SETTLE_TIMEOUT):
+            await self._saving.settle()
 
     def close(self) -> None:
         """Let go of the store, and of all processes."""

@@ -5,7 +5,6 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import assert_never
@@ -13,7 +12,6 @@ from typing import assert_never
 import attrs
 
 from ..messages import Address
-from ..metrics import OTHER
 from . import effects as e
 from .answers import AnswerError, joined
 from .cdi import name_of
@@ -33,8 +31,6 @@ WITHHELD = 60.0
 BIND = 60.0
 #: How many holders a failure names.
 MAX_HOLDERS = 64
-#: How many resources have counts of failures of their own.
-MAX_LABELS = 64
 
 _REASONS = {
     Event.LEFT: "its caller has left",
@@ -63,8 +59,6 @@ class Allocations:
         self.tickets: dict[int, str] = {}
         #: The leases whose owners are to be stopped when a device is unhealthy.
         self.stoppable: dict[str, Entry] = {}
-        #: How many callers got no lease, by resource and problem.
-        self.failures: Counter[tuple[str, str]] = Counter()
         #: Why no device is given to anybody.
         self.withheld: str | None = None
         self.effects: list[e.Effect] = []
@@ -335,17 +329,12 @@ class Allocations:
         for reply in entry.askers.values():
             self.answer(reply, failure)
         if entry.askers:
-            self.count_failure(entry.resources, entry.lease.uid, failure)
+            self.report_failure(entry.resources, entry.lease.uid, failure)
         entry.askers.clear()
 
-    def count_failure(self, resources: tuple[str, ...], uid: int, failure: Failure) -> None:
+    def report_failure(self, resources: tuple[str, ...], uid: int, failure: Failure) -> None:
         """Note that a caller got no lease."""
         self.effects.append(e.Failed(resources, uid, failure))
-        for name in resources:
-            key = name, failure.problem.value
-            if key not in self.failures and len(self.failures) >= MAX_LABELS * len(Problem):
-                key = OTHER, failure.problem.value
-            self.failures[key] += 1
 
     def _withhold(self, entry: Entry) -> None:
         self.write(e.SaveLease(entry.lease))

@@ -6,7 +6,6 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import assert_never
 
@@ -78,8 +77,7 @@ class Leases:
     def snapshot(self, now: float, problem: str | None = None) -> m.LeasesSnapshot:
         """Return all leases as they are shown; ``problem`` is what is wrong with the file that keeps them."""
         leases = tuple(entry.lease for _, entry in sorted(self._all.entries.items()))
-        counts = Counter(name for lease in leases for name in lease.devices)
-        return m.LeasesSnapshot(now, leases, self._all.withheld, problem, counts, dict(self._all.failures))
+        return m.LeasesSnapshot(now, leases, self._all.withheld, problem)
 
     # --- to drive ---
 
@@ -202,7 +200,7 @@ class Leases:
                 entry = self._new_entry(asked)
         if failure is not None:
             self._all.answer(asked.reply, failure)
-            self._all.count_failure(tuple(it.resource for it in asked.request.wanted), asked.uid, failure)
+            self._all.report_failure(tuple(it.resource for it in asked.request.wanted), asked.uid, failure)
         elif entry is not None:
             entry.tickets.add(asked.ticket)
             self._all.tickets[asked.ticket] = entry.lease.id

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import attrs
 
+from ..histograms import Histogram
 from ..values import value
 from .values import Lease
 
@@ -63,9 +64,11 @@ class LeasesSnapshot:
     withheld: str | None = None
     #: What is wrong with the file that keeps the leases; None if nothing is.
     problem: str | None = None
-    #: For metrics, by the label of the resource: leases, and failures by resource and problem.
+    #: For metrics, by the label of the resource: leases that have devices, failures by resource and problem, and how
+    #: long plugins took to answer Allocate.
     counts: Mapping[str, int] = attrs.field(factory=dict, hash=False)
     failures: Mapping[tuple[str, str], int] = attrs.field(factory=dict, hash=False)
+    durations: Mapping[str, Histogram] = attrs.field(factory=dict, eq=False)
 
 
 @value

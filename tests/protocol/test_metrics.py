@@ -2,13 +2,12 @@ from __future__ import annotations
 
 import attrs
 
+from plugind.protocol.histograms import BUCKETS, Histogram
 from plugind.protocol.messages import HealthReported, RootReported, StateChanged
 from plugind.protocol.metrics import (
-    BUCKETS,
     MAX_RESOURCES,
     MAX_TYPES,
     ByResource,
-    Histogram,
     Metrics,
     RootCounters,
     healths,

@@ -9,16 +9,15 @@ import attrs
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plugind.protocol.histograms import BUCKETS, Histogram
 from plugind.protocol.messages import RootReported, StateChanged
 from plugind.protocol.metrics import (
     ACTUAL,
     ACTUAL_STATE,
-    BUCKETS,
     DESIRED_STATE,
     MAX_TYPES,
     OTHER,
     UNKNOWN,
-    Histogram,
     Metrics,
     worlds,
 )

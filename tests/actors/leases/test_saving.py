@@ -294,3 +294,65 @@ async def test_leases_are_written_again_to_a_store_that_was_replaced(autojump_cl
         assert it.store.leases == {"a": lease("a", "GPU-0"), "c": lease("c", "GPU-3")}
         assert it.store.withheld is None
         assert it.saving.problem is None
+
+
+# --- a crash of whoever asks, and the end of the node -----------------------------------------------------------------
+
+
+async def test_after_a_crash_of_the_actor_it_is_said_what_will_be_written(autojump_clock: object) -> None:
+    """Nobody awaits any of it: nobody is answered, and it is tried until it succeeds."""
+    async with running() as it:
+        it.saving.write(save(1, "old", "a"))
+        await wait_all_tasks_blocked()
+        it.received()
+        it.store.open = trio.Event()
+        it.saving.write(save(2, "under way", "b"))
+        await wait_all_tasks_blocked()
+        it.saving.write(delete(3, "old"))
+        it.saving.write(save(4, "waits", "c"))
+        kept = it.saving.start_again()
+        assert [lease.id for lease in kept.leases] == ["under way", "waits"]
+        assert kept.withheld is None
+        it.store.error = StateError("the disk is full")
+        it.store.open.set()
+        await trio.sleep(2)
+        it.store.error = None
+        await trio.sleep(30)
+        assert it.names == ["under way", "waits"]
+        assert it.received() == []
+        assert it.saving.problem is None
+
+
+async def test_after_a_crash_devices_are_withheld_as_before(autojump_clock: object) -> None:
+    """Until it is written that they are not."""
+    async with running() as it:
+        assert it.saving.start_again().withheld is None
+    store = Store(withheld="the file was lost")
+    store.open.set()
+    saving = Saving(store, trio.open_memory_channel[Saved | StoreRead](math.inf)[0], SILENT)
+    await saving.open()
+    assert saving.start_again().withheld == "the file was lost"
+    saving.write(Write(1, (EndWithholding(),)))
+    assert saving.start_again().withheld is None
+
+
+async def test_after_a_crash_a_store_that_was_not_read_is_not_taken_for_empty(autojump_clock: object) -> None:
+    async with running(is_open=False) as it:
+        assert "are not known yet" in (it.saving.start_again().withheld or "")
+        it.store.open.set()
+        await trio.sleep(60)
+        assert it.saving.start_again().withheld is None
+
+
+async def test_a_node_that_stops_waits_for_its_writes(autojump_clock: object) -> None:
+    """Also for those that are tried again."""
+    async with running() as it:
+        await it.saving.settle()
+        it.store.error = StateError("the disk is full")
+        it.saving.write(save(1, "a", "GPU-0", awaited=False))
+        with trio.move_on_after(5) as waiting:
+            await it.saving.settle()
+        assert waiting.cancelled_caught
+        it.store.error = None
+        await it.saving.settle()
+        assert it.names == ["a"]

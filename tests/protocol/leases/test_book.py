@@ -903,18 +903,6 @@ def test_a_user_has_limits_and_root_has_none() -> None:
     assert node.hold().state is LeaseState.HELD
 
 
-def test_failures_and_leases_are_counted() -> None:
-    node = Node("a")
-    node.hold()
-    node.ask()
-    shown = node.book.snapshot(1.0)
-    assert shown.counts == {GPU: 1}
-    assert shown.failures == {(GPU, "unavailable"): 1}
-    for number in range(2000):
-        node.ask(request((f"vendor.com/{number}", 1)))
-    assert len(node.book.snapshot(1.0).failures) < 1000
-
-
 # --- devices that turn unhealthy --------------------------------------------------------------------------------------
 
 STOPPED = attrs.evolve(ONE, stop_on_unhealthy=True)

@@ -1,0 +1,46 @@
+"""What is counted of leases, for metrics.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+import attrs
+
+from ...protocol.histograms import Histogram
+from ...protocol.leases import messages as m
+from ...protocol.leases.effects import Failed
+from ...protocol.metrics import ResourceLabels
+
+
+@attrs.define
+class LeaseCounts:
+    """Counters by the labels of resources: those that device plugins offer have some of their own."""
+
+    _labels: ResourceLabels = attrs.field(init=False, factory=ResourceLabels)
+    _failures: Counter[tuple[str, str]] = attrs.field(init=False, factory=Counter)
+    _durations: defaultdict[str, Histogram] = attrs.field(init=False, factory=lambda: defaultdict(Histogram))
+
+    def note(self, message: m.StateMessage) -> None:
+        """Count what a plugin has answered; a resource that is offered has a label."""
+        match message:
+            case m.OfferChanged():
+                self._labels.label(message.offer.resource)
+            case m.Allocated() | m.AllocationRefused() | m.AllocationLost() if message.seconds is not None:
+                self._durations[self._labels.label(message.resource)].observe(message.seconds)
+            case _:
+                pass
+
+    def fail(self, failed: Failed) -> None:
+        """Count a caller who got no lease; it may have asked for anything."""
+        for name in failed.resources:
+            self._failures[self._labels.label(name, may_be_new=False), failed.failure.problem.value] += 1
+
+    def added_to(self, snapshot: m.LeasesSnapshot) -> m.LeasesSnapshot:
+        """Return ``snapshot`` with the counts."""
+        names = (name for lease in snapshot.leases for name in lease.devices)
+        counts = Counter(self._labels.label(name) for name in names)
+        durations = {label: Histogram([*it.counts], it.total) for label, it in self._durations.items()}
+        return attrs.evolve(snapshot, counts=counts, failures=dict(self._failures), durations=durations)
