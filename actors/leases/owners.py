@@ -235,9 +235,9 @@ class _Processes:
 
     async def run(self) -> None:
         # What ended amid a crash of an earlier run is not reported again.
-        for process in tuple(self._numbers):
-            if not self._port.runs(process):
-                self._has_ended(process)
+        for watched in tuple(self._numbers):
+            if not self._port.runs(watched):
+                self._has_ended(watched)
         while True:
             for number in await self._port.ended():
                 process = self._processes.get(number)

@@ -259,6 +259,20 @@ async def test_an_example_takes_a_relative_path(
         assert str(tmp_path / "red.sock") in await program.until(seen)
 
 
+async def test_the_example_of_a_lease_has_a_device_and_gives_it_back(tmp_path: Path) -> None:
+    fake = ["fake", "--type", "DevicePlugin", "--name", "example.com/gpu", "--socket", str(tmp_path / "gpu.sock")]
+    async with (
+        started(EXAMPLES / "lease.py", tmp_path) as program,
+        started(*PLUGIND[1:], *fake, "--env", "GPUS={ids}"),
+    ):
+        await program.until("leased: gpu-0")
+        await program.until("the plugin says: GPUS=gpu-0")
+        assert "Requested: 1000, Available: 3; held by 1: " in await program.until("")
+        await program.until("leases: 0")
+        with trio.fail_after(DEADLINE):
+            assert await program.process.wait() == 0
+
+
 async def test_the_embedding_example_registers_a_plugin_and_deregisters_it(tmp_path: Path) -> None:
     path = tmp_path / "red.sock"
     fake: list[str | Path] = [

@@ -168,3 +168,22 @@ async def test_a_daemon_that_would_forget_its_leases_gives_none(tmp_path: Path) 
         status, failed = await lease(started)
         assert (status, failed["problem"]) == (507, "storage")
         assert failed["error"].endswith("start it with --device-plugins, or with --state DIR")
+
+
+async def test_after_a_kill_of_the_daemon_leases_end_with_their_processes(tmp_path: Path) -> None:
+    """Also with one that ends while no daemon runs; what the other one has, nobody else is given."""
+    async with plugin_process(["sleep", "600"]) as stays, plugin_process(["sleep", "600"]) as ends:
+        async with leasing(tmp_path, devices=2) as started:
+            for name, owner in (("stays", stays), ("ends", ends)):
+                process = {"kind": "process", "pid": owner.process.pid}
+                assert (await lease(started, owner=process, client_pid=os.getpid(), id=name))[0] == 201
+            started.process.send_signal(signal.SIGKILL)
+        ends.process.kill()
+        await ends.process.wait()
+        async with leasing(tmp_path, devices=2) as started:
+            await until_held(started, "stays")
+            status, failed = await lease(started, resources={GPU: 2})
+            assert (status, [it["id"] for it in failed["holders"]]) == (409, ["stays"])
+            stays.process.kill()
+            await until_held(started)
+            assert (await lease(started, resources={GPU: 2}))[0] == 201
