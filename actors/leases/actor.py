@@ -99,23 +99,30 @@ class LeaseActor:
             send_answer(asked.reply, m.Failure(m.Problem.UNAVAILABLE, CRASHED))
         for gone in [it for it in self._memory.shown.values() if self._book.find(it.id) is None]:
             self._show(attrs.evolve(gone, state=LeaseState.GONE, reason=CRASHED))
-        reader, self._memory.reader = self._memory.reader, None
-        if reader is not None:
-            self._show_all(reader)
+        match self._memory.take_in_hand():
+            case None:
+                pass
+            case m.AskerLeft() as left:
+                self._carry_out(self._book.handle(left, trio.current_time()))
+                self._memory.leave(left.ticket)
+            case reader:
+                self._show_all(reader)
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
     def _take(self, message: m.LeasesMessage) -> None:
         match message:
             case m.LeasesAsked() | m.LeasesSubscribed():
-                self._memory.reader = message
+                self._memory.in_hand = message
                 self._show_all(message)
-                self._memory.reader = None
             case m.LeasesUnsubscribed():
                 self._memory.audience.remove(message.subscriber)
             case _:
                 self._memory.note(message)
                 self._carry_out(self._book.handle(message, trio.current_time()))
+        self._memory.in_hand = None
+        if isinstance(message, m.AskerLeft):
+            self._memory.leave(message.ticket)
 
     def _show_all(self, reader: m.LeasesAsked | m.LeasesSubscribed) -> None:
         match reader:

@@ -19,6 +19,9 @@ from ...protocol.messages import Address, Lagged
 from ..mailbox import Audience
 from .counts import LeaseCounts
 
+#: What is taken once more after a crash.
+Once = m.LeasesAsked | m.LeasesSubscribed | m.AskerLeft
+
 
 class Failable(Protocol):
     """Where a caller waits that can be notified of a failure."""
@@ -46,10 +49,11 @@ class Memory:
     #: The leases as they were shown last, and those that the subscribers have not been told of.
     shown: dict[str, Lease] = attrs.field(factory=dict)
     changed: dict[str, Lease] = attrs.field(factory=dict)
-    #: Who was about to be shown all leases.
-    reader: m.LeasesAsked | m.LeasesSubscribed | None = None
-    #: Who waits for an answer, by the identity of the address.
+    #: The message that is being taken, if whoever sent it cannot be told to send it again.
+    in_hand: Once | None = None
+    #: Who waits for an answer, by the identity of the address; and which of them has a ticket.
     asked: dict[int, Asked] = attrs.field(factory=dict)
+    waiting: dict[int, Asked] = attrs.field(factory=dict)
     #: The leases of which somebody was notified, and the lease of each ticket.
     notified: dict[str, Notified] = attrs.field(factory=dict)
     tickets: dict[int, str] = attrs.field(factory=dict)
@@ -73,7 +77,7 @@ class Memory:
 
     def take_asked(self) -> list[Asked]:
         """Return those who wait for an answer."""
-        asked, self.asked = self.asked, {}
+        asked, self.asked, self.waiting = self.asked, {}, {}
         return list(asked.values())
 
     def note(self, message: m.StateMessage) -> None:
@@ -87,22 +91,35 @@ class Memory:
             case m.ReleaseAsked() | m.RenewAsked() | m.BindAsked() | m.RecoverAsked():
                 self._wait(Asked(message.reply))
             case m.AskerLeft():
-                self._leave(message.ticket)
+                self.in_hand = message
+                if (asked := self.waiting.get(message.ticket)) is not None:
+                    self.answered(asked.reply)
             case m.Allocated() | m.AllocationRefused() | m.AllocationLost():
                 self.calls.pop(message.lease, None)
             case _:
                 pass
 
+    def take_in_hand(self) -> Once | None:
+        """Return the message that was being taken when the actor crashed; it is taken once more at most."""
+        message, self.in_hand = self.in_hand, None
+        return message
+
     def _wait(self, asked: Asked) -> None:
         self.asked[id(asked.reply)] = asked
+        if asked.ticket is not None:
+            self.waiting[asked.ticket] = asked
 
-    def _leave(self, ticket: int) -> None:
+    def leave(self, ticket: int) -> None:
+        """Note that whoever was notified of a lease has left."""
         if (notified := self.notified.get(self.tickets.pop(ticket, ""))) is not None:
             notified.tickets.discard(ticket)
 
     def answered(self, reply: object) -> Asked | None:
         """Note that a caller is given its answer; return the caller."""
-        return self.asked.pop(id(reply), None)
+        asked = self.asked.pop(id(reply), None)
+        if asked is not None and asked.ticket is not None:
+            del self.waiting[asked.ticket]
+        return asked
 
     def tell(self, asked: Asked, lease: Lease) -> None:
         """Note that a caller knows of a lease."""

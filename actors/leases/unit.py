@@ -73,7 +73,8 @@ class LeaseUnit:
         self._saving = Saving(store, self.inbox, log)
         self._log = LeaseLog(log)
         self._logger = log
-        self._memory = Memory()
+        #: What outlives a crash of the actor.
+        self.memory = Memory()
         #: What was found at the start, until the actor has taken it.
         self._kept: Kept | None = Kept()
         self._numbers = itertools.count(1)
@@ -104,7 +105,7 @@ class LeaseUnit:
 
     async def _run(self) -> None:
         actor = LeaseActor(
-            self.inbox, self._new_book(), self._saving, self._owners, self._files, self._memory, self._log
+            self.inbox, self._new_book(), self._saving, self._owners, self._files, self.memory, self._log
         )
         kept, self._kept = self._kept, None
         if kept is None:
@@ -115,8 +116,13 @@ class LeaseUnit:
 
     @property
     def own_process(self) -> ProcessIdentity:
-        """This process, as the owner of a lease."""
-        assert self._ports is not None, "it was opened"
+        """This process, as the owner of a lease.
+
+        Raises:
+          RuntimeError: if the node was not started.
+        """
+        if self._ports is None:
+            raise RuntimeError("the node was not started: use it as an async with block")
         return self._ports.owners.identity(os.getpid())
 
     def _new_book(self) -> Leases:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Literal
 
@@ -19,7 +20,7 @@ from plugind.actors.simulation.lease_owners import MemoryOwnerProcesses
 from plugind.protocol.devices import Device
 from plugind.protocol.leases import messages as m
 from plugind.protocol.leases.book import Leases
-from plugind.protocol.leases.effects import Change
+from plugind.protocol.leases.effects import Change, Effect
 from plugind.protocol.leases.messages import Failure
 from plugind.protocol.leases.tickets import new_ticket
 from plugind.protocol.leases.values import (
@@ -106,6 +107,7 @@ class Rig:
 async def rig() -> AsyncIterator[Rig]:
     node, store, processes = SimulatedNode(), ScriptedStore(lasting=True), ScriptedProcesses()
     node.lease_store, node.owners, node.network.owners = store, processes, processes
+    processes.start(os.getpid())
     devices = FakeDevices((Device("gpu-0"), Device("gpu-1")))
     node.plug("a.sock", FakePlugin("DevicePlugin", GPU, ("v1beta1",), serves=[devices]))
     async with node:
@@ -238,3 +240,36 @@ async def test_a_crash_of_a_part_ends_no_lease(
     await trio.sleep(5.0)
     assert await shown(rig.node) == {}
     assert rig.store.leases == {}
+
+
+async def test_that_a_caller_has_left_is_not_lost_with_the_message_that_crashes_the_actor(
+    rig: Rig, autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caller, other = Caller(rig.node), Caller(rig.node)
+    assert isinstance(await caller.ask(CONNECTION, "a"), Lease)
+    assert isinstance(await other.ask(NOBODY, "b"), Lease)
+    handle = Leases.handle
+
+    def crash(self: Leases, message: m.StateMessage, now: float) -> list[Effect]:
+        monkeypatch.setattr(Leases, "handle", handle)
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(Leases, "handle", crash)
+    caller.leave()
+    await trio.sleep(1.0)
+    assert await shown(rig.node) == {"b": LeaseState.HELD}
+
+
+async def test_nothing_is_remembered_of_callers_who_have_their_answer_or_have_left(
+    rig: Rig, autojump_clock: object
+) -> None:
+    memory = rig.node.supervisor.internals.leases.memory
+    for _ in range(3):
+        async with rig.node.supervisor.allocate({GPU: 2}):
+            with trio.move_on_after(1.0):
+                async with rig.node.supervisor.allocate({GPU: 1}, wait=60.0):
+                    pass
+            await rig.node.supervisor.release("unknown")
+    await shown(rig.node)
+    assert (memory.asked, memory.waiting, memory.notified, memory.tickets) == ({}, {}, {}, {})
+    assert (memory.shown, memory.calls, memory.in_hand) == ({}, {}, None)
