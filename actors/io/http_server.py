@@ -1,4 +1,4 @@
-"""HTTP/1.1 on a stream, with h11: one request for each connection, under limits and deadlines (fault 93).
+"""HTTP/1.1 on a stream: one request for each connection, under limits and deadlines (fault 93).
 
 Each kind of request has its own places, so that health is answered even if streams or listings occupy all of theirs. A
 connection occupies a place for unread requests until its request is complete. If all of these places, or all of those
@@ -19,7 +19,6 @@ import contextlib
 import json
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from http import HTTPStatus
 from typing import Protocol
 from urllib.parse import parse_qsl, urlsplit
 
@@ -27,7 +26,9 @@ import attrs
 import h11
 import trio
 
+from ...protocol.simple_requests import SimpleRequest
 from .descriptors import DescriptorReserve
+from .http_exchange import HttpExchange, TooLargeError
 from .http_places import AllPlaces, Connection, Place, Standing
 from .unix_socket import Credentials, UnixListener, has_hung_up, peer_credentials, peer_groups
 
@@ -146,10 +147,6 @@ class RequestHandler(Protocol):
         """Return the answer to ``request``."""
 
 
-class _TooLargeError(Exception):
-    """The body is over the limit."""
-
-
 def query(_: Request) -> Place:
     """Give every request the same kind of place."""
     return Place.QUERY
@@ -265,87 +262,55 @@ async def serve_connection(
     peer: Credentials | None = None,
 ) -> None:
     """Serve the one request of ``stream`` and close it."""
-    connection = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.header_bytes)
+    exchange = HttpExchange(stream, limits.header_bytes, limits.body_bytes)
     request: Request | None = None
+    answer: Response | None = None
     try:
-        answer = problem(408, f"the request did not arrive within {limits.request:g} seconds")
-        with trio.move_on_after(limits.request):
+        with trio.move_on_after(limits.request) as scope:
             try:
-                request = await _receive_request(stream, connection, limits, peer)
+                request = _request_of(await exchange.receive(), peer)
             except h11.RemoteProtocolError as error:
                 answer = problem(error.error_status_hint, f"bad request: {error}")
-            except _TooLargeError:
+            except TooLargeError:
                 answer = problem(413, f"the body is over {limits.body_bytes} bytes")
-        if request is not None:
-            answer = problem(503, f"no answer within {limits.response:g} seconds")
-            with trio.move_on_after(limits.response):
+            else:
+                scope.deadline = trio.current_time() + limits.response
                 answer = await handler(request)
+        answer = answer or _late(request, limits)
         if isinstance(answer, LateResponse):
-            await _respond_late(stream, connection, answer, limits)
+            await _respond_late(exchange, answer, limits)
         else:
             bodiless = request is not None and request.method == "HEAD"
-            await _respond(stream, connection, answer, limits, bodiless=bodiless)
+            await _respond(exchange, answer, limits, bodiless=bodiless)
     except _NO_CLIENT:
         pass
     finally:
-        await trio.aclose_forcefully(stream)
+        await exchange.close()
 
 
-async def _receive_request(
-    stream: trio.abc.Stream, connection: h11.Connection, limits: HttpLimits, peer: Credentials | None
-) -> Request:
-    head, body = await _receive_whole(stream, connection, limits)
-    if head.http_version not in (b"1.0", b"1.1"):
-        raise h11.RemoteProtocolError("only HTTP/1.1 is supported", error_status_hint=505)
-    try:
-        target = urlsplit(head.target.decode("ascii"))
-        query = dict(parse_qsl(target.query, keep_blank_values=True, errors="surrogateescape", max_num_fields=16))
-    except ValueError as error:
-        raise h11.RemoteProtocolError(f"the request's target cannot be read: {error}") from error
-    return Request(head.method.decode("ascii"), target.path, query, body, peer)
+def _late(request: Request | None, limits: HttpLimits) -> Response:
+    if request is None:
+        return problem(408, f"the request did not arrive within {limits.request:g} seconds")
+    return problem(503, f"no answer within {limits.response:g} seconds")
 
 
-async def _receive_whole(
-    stream: trio.abc.Stream, connection: h11.Connection, limits: HttpLimits
-) -> tuple[h11.Request, bytes]:
-    head: h11.Request | None = None
-    body = bytearray()
-    while True:
-        event = connection.next_event()
-        if event is h11.NEED_DATA:
-            await _receive_more(stream, connection, begun=head is not None)
-        elif isinstance(event, h11.Request):
-            head = event
-        elif isinstance(event, h11.Data):
-            body += event.data
-            if len(body) > limits.body_bytes:
-                raise _TooLargeError
-        elif head is None:
-            raise trio.BrokenResourceError("the client closed before it sent a request")
-        else:
-            return head, bytes(body)
+def _request_of(received: SimpleRequest, peer: Credentials | None) -> Request:
+    path, query = received.target, {}
+    if not path.startswith("/") or "?" in path or "#" in path or path.startswith("//"):
+        try:
+            target = urlsplit(path)
+            path = target.path
+            query = dict(parse_qsl(target.query, keep_blank_values=True, errors="surrogateescape", max_num_fields=16))
+        except ValueError as error:
+            raise h11.RemoteProtocolError(f"the request's target cannot be read: {error}") from error
+    return Request(received.method, path, query, received.body, peer)
 
 
-async def _receive_more(stream: trio.abc.Stream, connection: h11.Connection, *, begun: bool) -> None:
-    if connection.they_are_waiting_for_100_continue:
-        await stream.send_all(_go_on(connection))
-    data = await stream.receive_some(65536)
-    if not data and not begun and not connection.trailing_data[0]:
-        raise trio.BrokenResourceError("the client closed before it sent a request")
-    connection.receive_data(bytes(data))
-
-
-def _go_on(connection: h11.Connection) -> bytes:
-    return connection.send(h11.InformationalResponse(status_code=100, headers=[])) or b""
-
-
-async def _respond_late(
-    stream: trio.abc.Stream, connection: h11.Connection, late: LateResponse, limits: HttpLimits
-) -> None:
+async def _respond_late(exchange: HttpExchange, late: LateResponse, limits: HttpLimits) -> None:
     left = delivered = False
     try:
-        response = await _made_while_there(stream, late.make, limits.body_bytes)
-        await _respond(stream, connection, response, limits, bodiless=False)
+        response = await _made_while_there(exchange.stream, late.make, limits.body_bytes)
+        await _respond(exchange, response, limits, bodiless=False)
         delivered = True
     except _NO_CLIENT:
         left = True
@@ -393,34 +358,32 @@ async def _until_left(stream: trio.abc.Stream, most: int) -> None:
             await trio.sleep(_LOOK_AGAIN)
 
 
-async def _respond(
-    stream: trio.abc.Stream, connection: h11.Connection, response: Response, limits: HttpLimits, *, bodiless: bool
-) -> None:
-    headers = [("Content-Type", response.content_type), ("Connection", "close"), *response.headers]
+async def _respond(exchange: HttpExchange, response: Response, limits: HttpLimits, *, bodiless: bool) -> None:
+    headers = (("Content-Type", response.content_type), *response.headers)
     if response.write is None:
-        headers.append(("Content-Length", str(len(response.body))))
-    phrase = HTTPStatus(response.status).phrase.encode("ascii")
-    head = connection.send(h11.Response(status_code=response.status, headers=headers, reason=phrase)) or b""
-    if response.write is None or bodiless:
-        with trio.fail_after(limits.piece):
-            data = b"" if bodiless else connection.send(h11.Data(data=response.body)) or b""
-            await stream.send_all(head + data + (connection.send(h11.EndOfMessage()) or b""))
+        body = b"" if bodiless else response.body
+        await exchange.send(response.status, headers, body, len(response.body), limits.piece)
         return
 
     async def send_all(data: bytes) -> None:
         with trio.fail_after(limits.piece):
-            await stream.send_all(data)
+            await exchange.stream.send_all(data)
+
+    head = exchange.begin(response.status, headers)
+    if bodiless:
+        await send_all(head + exchange.end())
+        return
 
     async def send(piece: bytes) -> None:
-        await send_all(connection.send(h11.Data(data=piece)) or b"")
+        await send_all(exchange.go_on(piece))
 
     with trio.fail_after(math.inf if response.endless else limits.response):
         await send_all(head)
         if response.endless:
-            await _write_while_there(stream, response.write, send)
+            await _write_while_there(exchange.stream, response.write, send)
         else:
             await response.write(send)
-        await send_all(connection.send(h11.EndOfMessage()) or b"")
+        await send_all(exchange.end())
 
 
 async def _write_while_there(stream: trio.abc.Stream, write: Callable[[Send], Awaitable[None]], send: Send) -> None:

@@ -18,6 +18,8 @@ from .values import LeaseState
 class Phase(enum.Enum):
     """The states of a lease."""
 
+    __hash__ = object.__hash__  # Members are compared by identity, and the hash of ``Enum`` is a function of Python.
+
     #: It waits in line for devices.
     QUEUED = "queued"
     #: Devices are reserved for it, and plugins are asked which ones they prefer.
@@ -56,6 +58,8 @@ _SHOWN = {
 
 class Event(enum.Enum):
     """What can happen to a lease."""
+
+    __hash__ = object.__hash__
 
     #: It is its turn, and there are devices for it.
     GRANTED = "its turn has come"
