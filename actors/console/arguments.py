@@ -13,22 +13,7 @@ from ...protocol.errors import ConfigError
 from ...protocol.health_checks import ALL_TYPES
 from ...protocol.plugins import wrong_with_resource
 from ...protocol.trust import TrustedUser, parse_trusted_user
-
-
-def seconds(least: float, most: float) -> Callable[[str], float]:
-    """Return a parser of a number of seconds from ``least`` to ``most``."""
-
-    def parsed(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = least - 1.0
-        # A value that is not a number is not between any two.
-        if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from {least:g} to {most:.10g}")
-        return value
-
-    return parsed
+from .times import seconds
 
 
 def typed_seconds(least: float, most: float) -> Callable[[str], tuple[str | None, float]]:

@@ -20,42 +20,19 @@ from ...protocol.status import Watching
 from ...protocol.status_json import Json
 from ...protocol.text import escaped
 from ..client.calls import ANSWER_TIMEOUT, watched
-from ..client.errors import NoDaemonError, why_unreachable
-from ..client.paths import default_status_path
 from ..io.http_client import Reply, UnreachableError, ask
-from .arguments import path_of, seconds
-from .ending import EXIT_BUSY, EXIT_CONFIG, EXIT_FAILED, EXIT_UNREACHABLE, CommandError
+from .arguments import path_of
+from .ending import EXIT_BUSY, EXIT_FAILED, EXIT_UNREACHABLE, CommandError
+from .status_socket import add_answer_timeout, add_status_argument, status_path, unreachable
 
 #: The description of one socket by the status socket.
 Plugin = dict[str, Json]
-
-
-def add_status_argument(parser: argparse.ArgumentParser) -> None:
-    """Add ``--status``, which the daemon and all commands that ask it have."""
-    parser.add_argument(
-        "--status",
-        metavar="PATH",
-        default=None,
-        help="the daemon's status socket (default: $PLUGIND_STATUS, else /run/plugind/status.sock for root and"
-        " $XDG_RUNTIME_DIR/plugind/status.sock for others)",
-    )
 
 
 def add_daemon_arguments(parser: argparse.ArgumentParser) -> None:
     """Add ``--status`` and ``--answer-timeout``, which all commands that ask a daemon have."""
     add_status_argument(parser)
     add_answer_timeout(parser)
-
-
-def add_answer_timeout(parser: argparse.ArgumentParser) -> None:
-    """Add ``--answer-timeout``."""
-    parser.add_argument(
-        "--answer-timeout",
-        metavar="S",
-        type=seconds(0.1, 3600.0),
-        default=ANSWER_TIMEOUT,
-        help="how long the daemon may be silent, in seconds (default: %(default)g)",
-    )
 
 
 @attrs.frozen
@@ -70,31 +47,6 @@ class Daemon:
 def daemon(args: argparse.Namespace) -> Daemon:
     """Return the daemon that the arguments name."""
     return Daemon(status_path(args), args.answer_timeout)
-
-
-def status_path(args: argparse.Namespace) -> str:
-    """Return the path that ``--status`` names, or the default.
-
-    Raises:
-      CommandError: if it names an empty path.
-    """
-    given: str | None = args.status
-    if given == "":
-        raise CommandError("the path of the status socket is empty: give one with --status", EXIT_CONFIG)
-    return default_status_path() if given is None else given
-
-
-#: What the user of a command can do about a daemon that does not answer.
-_ADVICE = {
-    "other": "name the daemon's status socket with --status or PLUGIND_STATUS",
-    "none": "start one with 'plugind run', or name its socket with --status or PLUGIND_STATUS",
-    "late": "--answer-timeout gives it more time",
-}
-
-
-def unreachable(error: UnreachableError | NoDaemonError) -> str:
-    """Return what to do about a daemon that does not answer."""
-    return why_unreachable(error.path, error.reason, error.code, _ADVICE)
 
 
 @asynccontextmanager

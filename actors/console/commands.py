@@ -28,6 +28,10 @@ COMMANDS = {
     "run": "run the daemon",
     "ls": "list the plugins",
     "devices": "list the devices of device plugins",
+    "allocate": "lease devices, for a command, a container or some time",
+    "release": "end leases",
+    "renew": "begin the time of a lease again",
+    "leases": "list the leases",
     "describe": "tell all about a plugin",
     "watch": "print changes as they happen",
     "wait": "wait until plugins are registered",
@@ -39,12 +43,15 @@ COMMANDS = {
 }
 #: Commands that programs run; the help does not list them.
 _HIDDEN = ("lease-hook",)
+#: What follows ``--`` is a command of the user for these.
+_RUNNING = ("allocate",)
 
 _EPILOG = """examples:
   plugind demo                                     a small node at work, nothing to set up
   plugind run --root /tmp/plugins                  a daemon on a directory of your own
   plugind ls                                       every plugin, its state, and why
   plugind wait csi.example.com --timeout 60        until a plugin is registered
+  plugind allocate vendor.com/gpu=1 -- ./train.py  a command that has a device
   plugind probe ./csi.example.com-reg.sock         what is right and wrong with a plugin's socket
 
 exit codes: 0 ok, 1 failed, 2 usage, 69 no daemon answers, 75 the daemon is busy,
@@ -70,6 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Parse ``arguments`` (those of the process if None), run the command, and return its exit code."""
     open_standard_descriptors()
     words = sys.argv[1:] if arguments is None else arguments
+    words, command = _split(words)
     if _asked_for(words) == "run":
         hold_requests()
     try:
@@ -83,6 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.exit(flush(end.code if isinstance(end.code, int) else EXIT_OK))
     except (OutputError, KeyboardInterrupt) as error:
         return code_of(error)
+    args.command = command
     run: Callable[[argparse.Namespace], int] = args.run
     return run_to_end(run, args)
 
@@ -121,6 +130,17 @@ def _complete(parser: argparse.ArgumentParser, name: str) -> None:
     module = command(name)
     module.add_arguments(parser)
     parser.set_defaults(run=module.run, parser=parser)
+
+
+def _split(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str] | None]:
+    """Return the words of plugind, and the command of the user after ``--``, or None.
+
+    argparse would take options of that command for its own.
+    """
+    if _asked_for(words) not in _RUNNING or "--" not in words:
+        return words, None
+    end = list(words).index("--")
+    return words[:end], words[end + 1 :]
 
 
 def _asked_for(words: Sequence[str]) -> str | None:

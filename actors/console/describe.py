@@ -6,6 +6,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import argparse
+import json
 from urllib.parse import quote
 
 import trio
@@ -15,6 +16,7 @@ from ...protocol.status import StateName
 from .arguments import plugin_target
 from .client import (
     Daemon,
+    Plugin,
     UnknownPluginError,
     add_daemon_arguments,
     daemon,
@@ -26,6 +28,7 @@ from .client import (
 )
 from .description import described
 from .device_description import described_resource
+from .device_leases import add_leases_of_plugin, leases_of
 from .ending import say
 from .refused_calls import refused_calls
 
@@ -54,7 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Describe a plugin; return the exit code."""
     if args.json:
-        say(trio.run(_fetch, daemon(args), args.target).decode())
+        plugins = trio.run(_plugins, daemon(args), args.target)
+        say("[" + ",\n".join(map(json.dumps, plugins)) + "]\n")
     else:
         say("\n".join(trio.run(_described, daemon(args), args.target)))
     return 0
@@ -68,10 +72,19 @@ async def _fetch(daemon: Daemon, target: str) -> bytes:
     return await fetch_about(target, asked)
 
 
+async def _plugins(daemon: Daemon, target: str) -> list[Plugin]:
+    plugins = plugins_in(await _fetch(daemon, target))
+    if any(plugin.get("device_plugin") is not None for plugin in plugins):
+        leases = await leases_of(daemon)
+        for plugin in plugins:
+            add_leases_of_plugin(plugin, leases)
+    return plugins
+
+
 async def _described(daemon: Daemon, target: str) -> list[str]:
     """Return what is known of each plugin, and of a resource that is known without one."""
     try:
-        plugins = plugins_in(await _fetch(daemon, target))
+        plugins = await _plugins(daemon, target)
     except UnknownPluginError:
         resources = await _resources(daemon, target)
         if not resources:

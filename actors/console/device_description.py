@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 
 from .client import Plugin
+from .device_leases import leases_line
 from .phrases import ago, by_the_clock, duration, exact, text, time_of_day, unix_time
 
 _OPTIONS = {
@@ -28,6 +29,9 @@ def device_lines(plugin: Plugin) -> Iterator[tuple[str, str]]:
     for device in unhealthy if isinstance(unhealthy, list) else []:
         if isinstance(device, dict):
             yield "Unhealthy", f"{exact(device.get('id'))} since {ago(device.get('age'))} (the API gives no reason)"
+    leases = found.get("leases")
+    if isinstance(leases, list):
+        yield "Leases", leases_line(leases)
     yield "Options", ", ".join(words for key, words in _OPTIONS.items() if found.get(key) is True) or "none"
     if found.get("warning") is not None:
         yield "Warning", text(found["warning"])

@@ -32,6 +32,7 @@ from .client import (
     roots,
     to_mend,
 )
+from .device_leases import add_leases, leases_of
 from .ending import EXIT_OK, say
 from .phrases import ago, duration, exact, text
 from .refused_calls import lines as refused_lines
@@ -40,15 +41,15 @@ from .table import aligned, narrowed
 
 COLUMNS = ("RESOURCE", "ID", "HEALTH", "SINCE", "NUMA", "LEASE", "PLUGIN")
 #: The columns that a terminal without room for them does not show, the first one first.
-_DROPPED = ("PLUGIN", "NUMA", "LEASE", "SINCE")
+_DROPPED = ("PLUGIN", "NUMA", "SINCE", "LEASE")
 _EPILOG = """examples:
   plugind devices
   plugind devices vendor.com/gpu
   plugind devices -o json | jq -r '.resources[] | "\\(.resource) \\(.allocatable) of \\(.capacity)"'
 
 On a terminal, columns for which there is no room are left out, PLUGIN first. In a pipe, and with -o wide, all are
-shown. A resource without devices has one line, with its state in place of a health. LEASE is a dash: devices cannot be
-leased yet.
+shown. A resource without devices has one line, with its state in place of a health. LEASE says which lease has the
+device, and whose it is; 'plugind leases' tells more.
 
 exit codes: 0 ok, 1 there is no such resource, 2 usage, 69 no daemon answers, 75 it is busy"""
 _EMPTY = "no devices: no device plugin has registered; 'plugind ls' shows those that are on their way"
@@ -77,10 +78,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """List the devices; return the exit code."""
-    answer, roots, rest = trio.run(_ask, daemon(args), args.resource)
-    resources, problem = resources_in(answer), json.loads(answer).get("problem")
+    content, resources, roots, rest = trio.run(_ask, daemon(args), args.resource)
+    problem = content.get("problem")
     if args.output == "json":
-        say(answer.decode())
+        say(json.dumps({**content, "resources": resources}) + "\n")
     elif not resources:
         say("".join(f"{line}\n" for line in why_none(roots)))
     else:
@@ -94,16 +95,19 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-async def _ask(daemon: Daemon, resource: str | None) -> tuple[bytes, list[Plugin], list[str]]:
-    """Return the answer, how the roots of the daemon are if there is nothing in it, and a line for all that is wrong.
+async def _ask(daemon: Daemon, resource: str | None) -> tuple[Plugin, list[Plugin], list[Plugin], list[str]]:
+    """Return the answer, its resources with the leases of their devices, and more that is to be said.
 
-    That are plugins that are not healthy, and calls of Register that were refused.
+    That is how the roots of the daemon are if there are no resources, and a line for all that is wrong: plugins that
+    are not healthy, and calls of Register that were refused.
     """
     answer = await fetch(daemon, "GET", resources_target(resource))
-    where = [] if resources_in(answer) else await roots(daemon)
+    resources = resources_in(answer)
+    add_leases(resources, await leases_of(daemon))
+    where = [] if resources else await roots(daemon)
     plugins = plugins_in(await fetch(daemon, "GET", f"/plugins?type={DEVICE}"))
     refused = refused_lines(await refused_calls(daemon), resource)
-    return answer, where, [*not_healthy(plugins, resource), *refused]
+    return json.loads(answer), resources, where, [*not_healthy(plugins, resource), *refused]
 
 
 def not_healthy(plugins: Iterable[Plugin], resource: str | None = None) -> Iterator[str]:
@@ -161,11 +165,15 @@ def _rows(resource: Plugin) -> Iterator[tuple[str, ...]]:
             exact(device.get("health")),
             ago(device.get("age")),
             _numa(device),
-            "-",
+            _lease(device),
             plugin,
         )
     if not there:
         yield name, "-", text(resource.get("state")), ago(resource.get("age")), "-", "-", plugin
+
+
+def _lease(device: Plugin) -> str:
+    return "-" if device.get("lease") is None else f"{text(device['lease'])} ({text(device.get('leased_by'))})"
 
 
 def _numa(device: Plugin) -> str:

@@ -11,8 +11,9 @@ import attrs
 
 from ...protocol.text import escaped
 from ..io.http_client import Reply, UnreachableError, ask
-from .client import Daemon, Plugin, has_heartbeats, plugin_in, refusal, unreachable, watch_target
+from .client import Daemon, Plugin, has_heartbeats, plugin_in, refusal, watch_target
 from .ending import EXIT_UNREACHABLE, CommandError
+from .status_socket import unreachable
 
 #: Seconds between attempts to reach a daemon that does not run yet.
 RECONNECT = 0.2

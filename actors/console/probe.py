@@ -26,13 +26,15 @@ from ...protocol.trust import Trust
 from ..handlers.handler import Handler
 from ..handlers.registry import built_in_handlers, installed_handlers
 from ..io.users import users_of
-from .arguments import add_trust_argument, seconds
+from .arguments import add_trust_argument
 from .beside import registered_at, rules_of
-from .client import add_answer_timeout, daemon
+from .client import daemon
 from .ending import EXIT_CONFIG, EXIT_FAILED, EXIT_OK, CommandError, say
 from .findings import Fate, ProbeOptions, ProbeResult, ProbeStep, Verdict
 from .probe_places import as_discovered
 from .probing import probe
+from .status_socket import add_answer_timeout
+from .times import seconds
 
 _EPILOG = """exit codes:
   0  nothing is wrong: a daemon would register the plugin, and its endpoint can be called

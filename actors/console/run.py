@@ -40,11 +40,12 @@ from ..io.roots import RootBusyError
 from ..logs import Log
 from ..status.actor import StatusConfig
 from ..supervision import GaveUpError
-from .arguments import add_trust_argument, health_switch, plugin_name, seconds, typed_seconds
-from .client import add_status_argument, status_path
+from .arguments import add_trust_argument, health_switch, plugin_name, typed_seconds
 from .ending import EXIT_CONFIG, EXIT_FAILED, EXIT_OK, CommandError, complain
 from .lease_options import add_lease_arguments, leases_from
 from .signals import Answering, StopLimit, answer, received
+from .status_socket import add_status_argument, status_path
+from .times import seconds
 from .typed_options import warn_of_types
 
 _EPILOG = """examples:

@@ -15,7 +15,7 @@ import trio
 from ...protocol.plugin_health import Health
 from ...protocol.text import escaped
 from . import phrases, wait_for_devices
-from .arguments import plugin_name, seconds
+from .arguments import plugin_name
 from .client import (
     Daemon,
     Plugin,
@@ -27,6 +27,7 @@ from .client import (
 )
 from .ending import EXIT_BUSY, EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, CommandError, complain, say
 from .following import RECONNECT, follow
+from .times import seconds
 from .wait_for_devices import EXPLAIN
 
 #: Seconds to wait where ``--timeout`` is not given.

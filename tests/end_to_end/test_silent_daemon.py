@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from plugind.actors.console.client import unreachable
+from plugind.actors.console.status_socket import unreachable
 from plugind.actors.io import http_server
 from plugind.actors.io.http_client import UnreachableError
 from plugind.actors.io.unix_socket import listen

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
+import time
+from typing import Any
 
 import attrs
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from plugind.actors.console import commands
 from plugind.actors.console.client import Plugin
 from plugind.actors.console.device_description import described_resource, device_lines
+from plugind.actors.console.device_leases import add_leases, add_leases_of_plugin, leases_line
 from plugind.actors.console.devices import lines, not_healthy, why_none
 from plugind.actors.console.ending import EXIT_BUSY, EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, CommandError
 from plugind.actors.console.wait_for_devices import Waiting, Wanted, strictest, wanted
@@ -24,6 +27,7 @@ from plugind.protocol.devices import (
 )
 from plugind.protocol.devices_json import described_to_json, device_to_json, resource_to_json
 from plugind.protocol.status_json import Json
+from plugind.tests.actors.console.test_allocate import LEASE
 
 GPU = "vendor.com/gpu"
 NOW, UNIX = 100.0, 1_700_037_000.0
@@ -67,7 +71,7 @@ def test_on_a_narrow_terminal_the_columns_without_room_are_left_out() -> None:
     assert list(lines([resource], max(map(len, wide)))) == wide
     assert [next(lines([resource], width)).split() for width in (80, 60, 20)] == [
         ["RESOURCE", "ID", "HEALTH", "SINCE", "NUMA", "LEASE"],
-        ["RESOURCE", "ID", "HEALTH", "SINCE"],
+        ["RESOURCE", "ID", "HEALTH", "LEASE"],
         ["RESOURCE", "ID", "HEALTH"],
     ]
     assert max(map(len, list(lines([resource], 80))[:4])) <= 80
@@ -275,3 +279,23 @@ def test_plugins_and_devices_are_waited_for_by_different_commands(
         commands.main(["wait", *words])
     assert end.value.code == 2
     assert "--resource" in capsys.readouterr().err
+
+
+def test_a_device_that_is_leased_has_its_lease_and_who_has_it() -> None:
+    gpu: Any = shown(RESOURCE)
+    devices = gpu["devices"]
+    name = str(devices[0]["id"])
+    lease = attrs.evolve(LEASE, devices={str(gpu["resource"]): (name,)})
+    add_leases([gpu], [lease])
+    assert [(it["lease"], it["leased_by"]) for it in devices[:2]] == [("a1b2", "pid 991"), (None, None)]
+    assert "  a1b2 (pid 991)" in next(line for line in lines([gpu]) if f" {name} " in line)
+
+
+def test_a_description_names_some_leases() -> None:
+    plugin: Any = {"device_plugin": {"active": True, "resource": "vendor.com/gpu"}}
+    many = [attrs.evolve(LEASE, id=f"l{number}", created=time.time() - 729) for number in range(9)]
+    add_leases_of_plugin(plugin, [*many, attrs.evolve(LEASE, devices={"vendor.com/nic": ("n0",)})])
+    line = leases_line(plugin["device_plugin"]["leases"])
+    assert line.startswith("9: l0 (pid 991, GPU-0, 00:12:09), l1 (")
+    assert line.endswith(", 1 more")
+    assert leases_line([]) == "none"

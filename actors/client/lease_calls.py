@@ -1,0 +1,111 @@
+"""What is asked of a daemon about leases, and what its answers mean. Nothing here waits, and it imports little.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping
+from typing import Final
+from urllib.parse import quote
+
+from ...protocol.leases.leases_json import (
+    Asked,
+    LeaseJsonError,
+    ProcessWish,
+    asked_to_json,
+    failure_from_json,
+    lease_from_json,
+    released_from_json,
+    snapshot_from_json,
+)
+from ...protocol.leases.replies import LeasesSnapshot, Released
+from ...protocol.leases.values import Lease, Request, Wanted
+from .calls import ANSWER_TIMEOUT, Call, refusal
+from .errors import ClientError, LeaseFailedError
+
+#: Seconds beyond the wait for devices in which plugins prepare them: each of several calls may take 30 s, and others
+#: may be before it in line.
+PREPARING: Final = 600.0
+#: Seconds for an answer that is written to the disk first; the daemon gives up a little earlier.
+WRITING: Final = 2 * ANSWER_TIMEOUT
+_PATH: Final = "/v1/leases"
+
+
+def own_process() -> ProcessWish:
+    """Return this process as the owner of a lease."""
+    return ProcessWish(os.getpid(), os.getpid())
+
+
+def request_of(
+    resources: Mapping[str, int],
+    *,
+    ids: Iterable[str] = (),
+    include: Iterable[str] = (),
+    labels: Mapping[str, str] | None = None,
+    pool: str | None = None,
+    ignore_missing: bool = False,
+    stop_on_unhealthy: bool = False,
+    container: bool = False,
+) -> Request:
+    """Return what a lease is to give."""
+    return Request(
+        wanted=tuple(Wanted(name, count) for name, count in resources.items()),
+        ids=tuple(ids),
+        include=tuple(include),
+        pool=pool,
+        labels=tuple(sorted((labels or {}).items())),
+        container=container,
+        ignore_missing=ignore_missing,
+        stop_on_unhealthy=stop_on_unhealthy,
+    )
+
+
+def allocation(asked: Asked) -> Call[Lease]:
+    """Ask for a lease."""
+    return Call("POST", _PATH, lease_from_json, _body(asked_to_json(asked)), refused)
+
+
+def deadline_of(asked: Asked) -> float:
+    """Return how many seconds an allocation may take in all."""
+    return PREPARING + (asked.wait or 0.0)
+
+
+def release(lease: str) -> Call[Released]:
+    """Ask to end a lease."""
+    return Call("DELETE", _path_of(lease), released_from_json, refused=refused)
+
+
+def renewal(lease: str) -> Call[Lease]:
+    """Ask that the time of a lease begin again."""
+    return Call("POST", f"{_path_of(lease)}/renew", lease_from_json, refused=refused)
+
+
+def all_leases(prefix: str = "") -> Call[LeasesSnapshot]:
+    """Ask for all leases, or for those whose ids begin with ``prefix``."""
+    query = f"?prefix={quote(os.fsencode(prefix), safe='')}" if prefix else ""
+    return Call("GET", _PATH + query, lambda content: snapshot_from_json(content, time.time()), refused=refused)
+
+
+def recovery() -> Call[None]:
+    """Say that no leased device is in use."""
+    return Call("POST", f"{_PATH}/recover", lambda _: None, _body({"none_held": True}), refused)
+
+
+def _path_of(lease: str) -> str:
+    return f"{_PATH}/{quote(os.fsencode(lease), safe='')}"
+
+
+def _body(content: object) -> bytes:
+    return json.dumps(content).encode("ascii")
+
+
+def refused(status: int, body: bytes) -> ClientError:
+    """Return the error of an answer that is none of success."""
+    try:
+        return LeaseFailedError(failure_from_json(json.loads(body)))
+    except (LeaseJsonError, ValueError, RecursionError):
+        return refusal(status, body)

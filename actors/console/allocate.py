@@ -1,0 +1,207 @@
+"""``plugind allocate``: devices for a command, a process, a container, or for some time.
+
+The command of the user is exec'ed, so that nothing stands between it and the shell. It must start quickly: what is
+imported here is little, and a test has the list.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from ...protocol.leases.forms import FORMS, FormError
+from ...protocol.leases.leases_json import Asked, ProcessWish, lease_to_json
+from ...protocol.leases.values import ContainerOwner, Lease, NoOwner, TimeOwner
+from ...protocol.text import escaped
+from ..client.errors import ClientError
+from ..client.lease_calls import WRITING, allocation, deadline_of, own_process, release, request_of
+from ..client.sync_transport import answer
+from .ending import EXIT_OK, CommandError, OutputError, complain, say
+from .lease_command import execute, is_there
+from .lease_failures import EXIT_NOT_FOUND, EXIT_NOT_RUN, fail
+from .lease_nodes import warn_of_nodes
+from .status_socket import add_status_argument, status_path
+from .times import some_span, span
+
+_EPILOG = """examples:
+  plugind allocate vendor.com/gpu=1 -- ./train.py
+  plugind allocate vendor.com/gpu=2 vendor.com/nic=1 --wait 10m -- mpirun ./solve
+  podman run $(plugind allocate vendor.com/gpu=1 -o podman) IMAGE
+  plugind allocate vendor.com/serial=1 --ttl 8h --id bench-3
+  plugind allocate vendor.com/gpu=1 --owner $$ -o env
+
+Exactly one way says who has the devices, and until when:
+  -- CMD            the command, until it ends; it replaces this process
+  --owner PID       that process, until it ends
+  -o cdi, -o podman the container that gets them, until it ends; it must start within a minute
+  --ttl TIME        nobody; for that time, which 'plugind renew' begins again
+  --until-release   nobody; until 'plugind release', or a reboot
+
+CMD finds in its environment PLUGIND_LEASE, PLUGIND_DEVICES (R=ID,ID;R2=ID), PLUGIND_NODES (the paths of device nodes,
+with a comma between two), and what the plugin has set. A TIME is 90, 90s, 15m, 2h or 1d.
+
+exit codes: 0 ok, 1 not available, 2 usage, 3 no daemon answers, 4 the plugin has refused, 124 waited too long,
+130 interrupted; with -- CMD: 125 there is no lease, 126 CMD cannot be run, 127 CMD is not there, else that of CMD"""
+_WAYS = "-- CMD, --owner PID, -o cdi or podman, --ttl TIME, or --until-release"
+#: The forms in which a lease is given to a container.
+_CONTAINERS = ("cdi", "podman")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Complete the parser of ``plugind allocate``."""
+    parser.usage = "plugind allocate R=N [R2=M ...] [options] [-- CMD ...]"
+    parser.description = "Lease devices that device plugins offer: all that are asked for, or none."
+    parser.epilog = _EPILOG
+    parser.add_argument(
+        "resources",
+        metavar="R=N",
+        nargs="+",
+        type=_resource,
+        help="N devices of the resource R, such as vendor.com/gpu=1",
+    )
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--ids", metavar="ID,ID", type=_words, default=(), help="exactly these devices")
+    choice.add_argument("--include", metavar="ID,ID", type=_words, default=(), help="these devices and others")
+    parser.add_argument("--pool", metavar="POOL", help="take devices of this pool, and no others")
+    parser.add_argument(
+        "--id", metavar="ID", help="the name of the lease; asked for again in the same words, the same lease is given"
+    )
+    parser.add_argument(
+        "--label", metavar="KEY=TEXT", action="append", default=[], type=_label, help="words of yours; may be repeated"
+    )
+    parser.add_argument(
+        "--wait", metavar="TIME", type=span, help="wait in line for devices, so long at most (default: do not wait)"
+    )
+    parser.add_argument(
+        "--ignore-missing", action="store_true", help="devices that are leased and no longer listed were taken out"
+    )
+    parser.add_argument(
+        "--stop-on-unhealthy", action="store_true", help="send SIGTERM to CMD if a device of it turns unhealthy"
+    )
+    owner = parser.add_argument_group("who has the devices (exactly one, or -- CMD, or -o cdi or podman)")
+    owner.add_argument("--owner", metavar="PID", type=_pid, help="this process, until it ends")
+    owner.add_argument("--ttl", metavar="TIME", type=some_span, help="nobody, for that time")
+    owner.add_argument("--until-release", action="store_true", help="nobody, until they are released")
+    parser.add_argument(
+        "-o",
+        "--output",
+        choices=(*FORMS, "json"),
+        help="text for people (default); json; env: lines for a shell and systemd's EnvironmentFile=; cdi: the names of"
+        " CDI devices; podman, docker: options of 'run'",
+    )
+    add_status_argument(parser)
+
+
+def _resource(text: str) -> tuple[str, int]:
+    name, _, number = text.rpartition("=")
+    if not name or not (number.isascii() and number.isdigit() and len(number) < 8 and int(number)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not RESOURCE=NUMBER, such as vendor.com/gpu=1")
+    return name, int(number)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    words = tuple(text.split(","))
+    if not all(words):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of ids, such as GPU-0,GPU-1")
+    return words
+
+
+def _label(text: str) -> tuple[str, str]:
+    key, equals, word = text.partition("=")
+    if not key or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=TEXT, such as job=7")
+    return key, word
+
+
+def _pid(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text[:11]) < 2**31):
+        raise argparse.ArgumentTypeError(f"{text!r} is not the pid of a process")
+    return int(text)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Lease devices; return the exit code."""
+    asked, path = _asked(args), status_path(args)
+    command: Sequence[str] | None = args.command
+    if command is not None and not is_there(command[0]):
+        complain(f"{escaped(command[0])}: there is no such command")
+        return EXIT_NOT_FOUND
+    try:
+        lease = answer(path, allocation(asked), seconds=deadline_of(asked))
+    except ClientError as error:
+        code = fail(error)
+        return code if command is None else EXIT_NOT_RUN
+    for warning in lease.warnings:
+        complain(f"warning: {escaped(warning)}")
+    if command is not None:
+        warn_of_nodes(lease)
+        return execute(command, lease)
+    return _print(args.output or "text", lease, path, keep=args.id is not None)
+
+
+def _asked(args: argparse.Namespace) -> Asked:
+    """Return what is asked for; a wrong usage ends the process."""
+    names = [name for name, _ in args.resources]
+    if len(names) > len(set(names)):
+        args.parser.error("a resource is named twice: add up the numbers")
+    is_contained = args.output in _CONTAINERS
+    ways = (args.command is not None, args.owner is not None, is_contained, args.ttl is not None, args.until_release)
+    if sum(ways) != 1:
+        begin = "say who has the devices" if not any(ways) else "more than one way says who has the devices"
+        args.parser.error(f"{begin}: give exactly one of {_WAYS}")
+    if args.command is not None and args.output is not None:
+        args.parser.error("-- CMD gets the devices in its environment: leave out -o")
+    if args.command == []:
+        args.parser.error("there is no command after --")
+    if args.stop_on_unhealthy and args.command is None and args.owner is None:
+        args.parser.error("--stop-on-unhealthy stops a process: give -- CMD or --owner PID")
+    request = request_of(
+        dict(args.resources),
+        ids=args.ids,
+        include=args.include,
+        labels=dict(args.label),
+        pool=args.pool,
+        ignore_missing=args.ignore_missing,
+        stop_on_unhealthy=args.stop_on_unhealthy,
+        container=is_contained,
+    )
+    return Asked(request, _owner(args), args.id, args.wait)
+
+
+def _owner(args: argparse.Namespace) -> ProcessWish | TimeOwner | NoOwner | ContainerOwner:
+    if args.command is not None:
+        return own_process()
+    if args.owner is not None:
+        return ProcessWish(args.owner, os.getpid())
+    if args.ttl is not None:
+        return TimeOwner(args.ttl)
+    return NoOwner() if args.until_release else ContainerOwner()
+
+
+def _print(form: str, lease: Lease, path: str, *, keep: bool) -> int:
+    """Print what the lease gives. One that nobody can learn of is released, unless its name was given."""
+    try:
+        say(_text(form, lease), now=True)
+    except (FormError, OutputError, KeyboardInterrupt) as error:
+        if not keep:
+            with suppress(ClientError):  # It may have ended meanwhile.
+                answer(path, release(lease.id), seconds=WRITING)
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        why = f"standard output cannot be written: {error.cause.strerror}" if isinstance(error, OutputError) else error
+        raise CommandError(f"{why}; the lease {escaped(lease.id)} was {'kept' if keep else 'released'}") from error
+    if form not in (*_CONTAINERS, "docker"):
+        warn_of_nodes(lease)
+    return EXIT_OK
+
+
+def _text(form: str, lease: Lease) -> str:
+    if form == "json":
+        return json.dumps(lease_to_json(lease, time.clock_gettime_ns(time.CLOCK_BOOTTIME))) + "\n"
+    return FORMS[form](lease)

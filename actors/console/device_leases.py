@@ -1,0 +1,81 @@
+"""Which leases have the devices that other commands show.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator
+
+from ...protocol.leases.leases_json import LeaseJsonError, snapshot_from_json
+from ...protocol.leases.values import Lease
+from ...protocol.text import escaped
+from .client import Daemon, Plugin, UnknownPluginError, fetch
+from .ending import CommandError
+from .lease_words import owner, since
+
+#: How many leases a description names.
+_NAMED = 8
+
+
+async def leases_of(daemon: Daemon) -> tuple[Lease, ...]:
+    """Return all leases; none of a daemon that has no leases.
+
+    Raises:
+      CommandError: if it does not answer in time.
+    """
+    try:
+        answer = await fetch(daemon, "GET", "/v1/leases")
+    except UnknownPluginError:
+        return ()
+    try:
+        return snapshot_from_json(json.loads(answer), time.time()).leases
+    except (LeaseJsonError, ValueError) as error:
+        raise CommandError(f"the daemon's answer about leases cannot be understood: {error}") from error
+
+
+def add_leases(resources: Iterable[Plugin], leases: Iterable[Lease]) -> None:
+    """Note at each device which lease has it, as ``lease`` and ``leased_by``."""
+    held = {
+        (resource, device): lease
+        for lease in leases
+        for resource, devices in lease.devices.items()
+        for device in devices
+    }
+    for resource in resources:
+        devices = resource.get("devices")
+        for device in devices if isinstance(devices, list) else []:
+            lease = held.get((str(resource.get("resource")), str(device.get("id"))))
+            device["lease"] = None if lease is None else lease.id
+            device["leased_by"] = None if lease is None else owner(lease)
+
+
+def add_leases_of_plugin(plugin: Plugin, leases: Iterable[Lease]) -> None:
+    """Note in the description of the active device plugin of a resource what is leased of it."""
+    found = plugin.get("device_plugin")
+    if isinstance(found, dict) and found.get("active") is True:
+        found["leases"] = [*_of_resource(str(found.get("resource")), leases)]
+
+
+def _of_resource(resource: str, leases: Iterable[Lease]) -> Iterator[Plugin]:
+    for lease in leases:
+        if resource in lease.devices:
+            ids = [*lease.devices[resource]]
+            yield {"id": lease.id, "owner": owner(lease), "devices": ids, "held_for": since(lease)}
+
+
+def leases_line(leases: list[Plugin]) -> str:
+    """Return the leases of a resource in one line: ``2: a1b2 (pid 991, GPU-0, 00:12:09), ...``."""
+    if not leases:
+        return "none"
+    named = [_named(lease) for lease in leases[:_NAMED]]
+    more = [f"{len(leases) - _NAMED} more"] if len(leases) > _NAMED else []
+    return f"{len(leases)}: {', '.join([*named, *more])}"
+
+
+def _named(lease: Plugin) -> str:
+    devices = lease["devices"]
+    words = (lease["owner"], *(devices if isinstance(devices, list) else ()), lease["held_for"])
+    return f"{escaped(str(lease['id']))} ({', '.join(escaped(str(word)) for word in words)})"

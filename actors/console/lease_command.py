@@ -1,0 +1,45 @@
+"""The command of the user, which takes the place of ``plugind allocate``.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+from ...protocol.leases.forms import FormError, environment
+from ...protocol.leases.values import Lease
+from ...protocol.text import escaped
+from .ending import complain
+from .lease_failures import EXIT_CANNOT_RUN, EXIT_NOT_FOUND, EXIT_NOT_RUN
+
+#: The signals that Python ignores, and that a program does not expect to be ignored.
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+
+
+def is_there(name: str) -> bool:
+    """Return whether there is such a command, before anybody waits an hour for its devices."""
+    places = [name] if "/" in name else [os.path.join(directory, name) for directory in os.get_exec_path()]
+    return any(map(os.path.exists, places))
+
+
+def execute(command: Sequence[str], lease: Lease) -> int:
+    """Become the command, with the lease in its environment; return the exit code if that cannot be.
+
+    The lease ends with this process, whatever it has become.
+    """
+    try:
+        variables = {**os.environ, **environment(lease)}
+        sys.stderr.flush()
+        for number in _IGNORED_BY_PYTHON:
+            signal.signal(number, signal.SIG_DFL)
+        os.execvpe(command[0], [*command], variables)
+    except (FormError, ValueError) as error:
+        complain(str(error))
+        return EXIT_NOT_RUN
+    except OSError as error:
+        complain(f"{escaped(command[0])} cannot be run: {error.strerror}")
+        return EXIT_NOT_FOUND if isinstance(error, FileNotFoundError) else EXIT_CANNOT_RUN

@@ -1,0 +1,41 @@
+"""How the commands about leases fail: what they print, and with which exit code.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from typing import Final
+
+from ...protocol.leases.replies import Problem
+from ..client.errors import ClientError, LeaseFailedError, NoDaemonError
+from .ending import EXIT_FAILED, EXIT_USAGE, complain
+from .status_socket import unreachable
+
+EXIT_NO_DAEMON: Final = 3
+EXIT_REFUSED: Final = 4
+#: Of ``timeout``, as the next ones are of ``env``: the command of the user was not run, could not be, is not there.
+EXIT_TIMED_OUT: Final = 124
+EXIT_NOT_RUN: Final = 125
+EXIT_CANNOT_RUN: Final = 126
+EXIT_NOT_FOUND: Final = 127
+_CODES: Final = {Problem.USAGE: EXIT_USAGE, Problem.REFUSED: EXIT_REFUSED, Problem.TIMEOUT: EXIT_TIMED_OUT}
+
+
+def fail(error: ClientError) -> int:
+    """Print why a daemon has not done what it was asked for; return the exit code."""
+    if isinstance(error, NoDaemonError):
+        complain(unreachable(error))
+        return EXIT_NO_DAEMON
+    complain(str(error))
+    if not isinstance(error, LeaseFailedError):
+        return EXIT_FAILED
+    if error.holders:
+        # Only a failure pays for what this imports.
+        from .lease_words import holder_lines
+
+        with suppress(OSError):
+            sys.stderr.write("".join(f"  {line}\n" for line in holder_lines(error.holders)))
+    return _CODES.get(error.problem, EXIT_FAILED)

@@ -1,0 +1,107 @@
+"""Leases in the words that people read: who has which devices, since when, and until when.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import pwd
+import time
+from collections.abc import Iterable, Iterator
+from typing import assert_never
+
+from ...protocol.leases.values import (
+    ConnectionOwner,
+    ContainerOwner,
+    Lease,
+    LeaseState,
+    NoOwner,
+    ProcessOwner,
+    TimeOwner,
+)
+from ...protocol.text import escaped
+from .phrases import by_the_clock
+
+
+def holder_lines(leases: Iterable[Lease]) -> Iterator[str]:
+    """Yield a line for each lease that has what somebody else asks for."""
+    for lease in leases:
+        what = ", ".join(device_words(lease))
+        yield f"{what}: {escaped(lease.id)}, {who(lease)}, since {since(lease)}, {until(lease)}"
+
+
+def device_words(lease: Lease) -> list[str]:
+    """Return the devices of a lease; a resource stands before them if there are several."""
+    several = len(lease.devices) > 1
+    return [
+        escaped(f"{resource}={device}" if several else device)
+        for resource, devices in lease.devices.items()
+        for device in devices
+    ]
+
+
+def since(lease: Lease) -> str:
+    """Return how long ago a lease was asked for, as a clock counts: ``00:12:09``."""
+    return by_the_clock(max(0.0, time.time() - lease.created))
+
+
+def who(lease: Lease) -> str:
+    """Return the owner of a lease, and its user; the user alone if nobody owns it."""
+    if isinstance(lease.owner, TimeOwner | NoOwner):
+        return user(lease.uid)
+    return f"{owner(lease)} of {user(lease.uid)}"
+
+
+def owner(lease: Lease) -> str:
+    """Return the owner of a lease: ``pid 991``."""
+    match lease.owner:
+        case ProcessOwner():
+            return f"pid {lease.owner.process.pid}"
+        case ContainerOwner(init=None):
+            return "container"
+        case ContainerOwner():
+            return f"container {lease.owner.init.pid}" if lease.owner.init else "container"
+        case TimeOwner():
+            return "time"
+        case ConnectionOwner():
+            return "connection"
+        case NoOwner():
+            return "nobody"
+        case _:
+            assert_never(lease.owner)
+
+
+def until(lease: Lease) -> str:
+    """Return until when a lease is held."""
+    if lease.state is not LeaseState.HELD:
+        return f"{lease.state}"
+    match lease.owner:
+        case ProcessOwner():
+            return "until the process ends"
+        case ContainerOwner(init=None):
+            return "until its container starts, at most a minute"
+        case ContainerOwner():
+            return "until the container ends"
+        case TimeOwner():
+            return f"for another {left(lease.owner)}"
+        case ConnectionOwner():
+            return "until it closes"
+        case NoOwner():
+            return f"until 'plugind release {escaped(lease.id)}'"
+        case _:
+            assert_never(lease.owner)
+
+
+def left(time_owner: TimeOwner) -> str:
+    """Return how long a lease that ends at a time still lasts, as a clock counts."""
+    if time_owner.expires is None:
+        return by_the_clock(time_owner.seconds)
+    return by_the_clock(max(0.0, (time_owner.expires - time.clock_gettime_ns(time.CLOCK_BOOTTIME)) / 1e9))
+
+
+def user(uid: int) -> str:
+    """Return the name of a user, or the number of one without a name."""
+    try:
+        return escaped(pwd.getpwuid(uid).pw_name)
+    except KeyError:
+        return f"user {uid}"

@@ -1,0 +1,137 @@
+"""``plugind leases``: who has which devices.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+from ...protocol.leases.leases_json import snapshot_to_json
+from ...protocol.leases.replies import LeasesSnapshot
+from ...protocol.leases.values import (
+    ConnectionOwner,
+    ContainerOwner,
+    Lease,
+    LeaseState,
+    NoOwner,
+    ProcessOwner,
+    TimeOwner,
+)
+from ..client.calls import ANSWER_TIMEOUT
+from ..client.errors import ClientError
+from ..client.lease_calls import WRITING, all_leases, recovery
+from ..client.sync_transport import answer
+from .ending import EXIT_OK, say
+from .lease_failures import fail
+from .lease_words import device_words, left, owner, user
+from .phrases import text, time_of_day
+from .status_socket import add_status_argument, status_path
+from .table import aligned, narrowed
+
+_COLUMNS = ("LEASE", "STATE", "OWNER", "USER", "SINCE", "UNTIL", "DEVICES", "REASON")
+#: The columns that a terminal without room for them does not show, the first one first.
+_DROPPED = ("USER", "SINCE", "REASON", "UNTIL", "OWNER")
+_EPILOG = """examples:
+  plugind leases
+  plugind leases --prefix slurm- -o json | jq -r '.leases[].id'
+  plugind leases recover --none-held
+
+A lease is queued, choosing, pending, held, or uncertain: its plugin has not said whether it has prepared the devices.
+On a terminal, columns for which there is no room are left out, USER first. In a pipe, and with -o wide, all are shown.
+
+'recover --none-held' says that no leased device is in use, after the state of plugind was lost while some were: until
+then, or a reboot, no device is given to anybody.
+
+exit codes: 0 ok, 1 failed, 2 usage, 3 no daemon answers"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Complete the parser of ``plugind leases``."""
+    parser.description = "List the leases: who has which devices, since when, and until when."
+    parser.epilog = _EPILOG
+    parser.add_argument("action", nargs="?", choices=("recover",), help="free the devices that a lost state withholds")
+    parser.add_argument("--none-held", action="store_true", help="of recover: no leased device is in use")
+    parser.add_argument("--prefix", metavar="TEXT", default="", help="list only leases whose ids begin with this")
+    parser.add_argument(
+        "-o", "--output", choices=("wide", "json"), help="wide: all columns; json: one object, with a list of leases"
+    )
+    parser.add_argument("--json", action="store_const", const="json", dest="output", help="the same as -o json")
+    add_status_argument(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """List the leases, or free what a lost state withholds; return the exit code."""
+    if args.action is None and args.none_held:
+        args.parser.error("--none-held is an option of 'plugind leases recover'")
+    if args.action is not None and not args.none_held:
+        args.parser.error("recover frees devices that may be in use: say with --none-held that none is")
+    path = status_path(args)
+    try:
+        if args.action is not None:
+            answer(path, recovery(), seconds=WRITING)
+            return EXIT_OK
+        found = answer(path, all_leases(args.prefix), seconds=ANSWER_TIMEOUT, silence=ANSWER_TIMEOUT)
+    except ClientError as error:
+        return fail(error)
+    if args.output == "json":
+        boottime = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        say(json.dumps(snapshot_to_json(found, found.time, boottime)) + "\n")
+    else:
+        width = shutil.get_terminal_size().columns if args.output is None and sys.stdout.isatty() else None
+        say("".join(f"{line}\n" for line in lines(found, width)))
+    return EXIT_OK
+
+
+def lines(found: LeasesSnapshot, width: int | None = None) -> Iterator[str]:
+    """Yield the table, for a terminal of ``width`` columns, the sum, and what is wrong."""
+    if found.leases:
+        rows: Sequence[Sequence[str]] = [_COLUMNS, *map(_row, found.leases)]
+        yield from aligned(rows if width is None else narrowed(rows, width, _DROPPED))
+    yield summary(found.leases)
+    if found.withheld is not None:
+        yield f"all devices are withheld: {text(found.withheld)}; 'plugind leases recover --none-held' frees them"
+    if found.problem is not None:
+        yield f"leases cannot be written now: {text(found.problem)}"
+
+
+def summary(leases: Sequence[Lease]) -> str:
+    """Return how many leases there are, in one line."""
+    if not leases:
+        return "no leases"
+    states = [state for state in LeaseState if any(lease.state is state for lease in leases)]
+    counted = ", ".join(f"{sum(lease.state is state for lease in leases)} {state}" for state in states)
+    return f"{len(leases)} lease{'' if len(leases) == 1 else 's'}: {counted}"
+
+
+def _row(lease: Lease) -> tuple[str, ...]:
+    return (
+        text(lease.id),
+        lease.state.value,
+        owner(lease),
+        user(lease.uid),
+        time_of_day(lease.created, time.time()),
+        _until(lease),
+        ",".join(device_words(lease)) or _wanted(lease),
+        text(lease.reason),
+    )
+
+
+def _wanted(lease: Lease) -> str:
+    """Return what a lease waits for."""
+    return ",".join(f"{it.count} of {text(it.resource)}" for it in lease.request.wanted)
+
+
+def _until(lease: Lease) -> str:
+    match lease.owner:
+        case ProcessOwner() | ContainerOwner() | ConnectionOwner():
+            return "it ends"
+        case TimeOwner():
+            return left(lease.owner)
+        case NoOwner():
+            return "released"

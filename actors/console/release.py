@@ -1,0 +1,49 @@
+"""``plugind release``: the end of leases.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from ...protocol.leases.replies import Problem
+from ..client.errors import ClientError, LeaseFailedError, NoDaemonError
+from ..client.lease_calls import WRITING, release
+from ..client.sync_transport import answer
+from .ending import EXIT_FAILED, EXIT_OK
+from .lease_failures import fail
+from .status_socket import add_status_argument, status_path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Complete the parser of ``plugind release``."""
+    parser.description = (
+        "End leases: their devices are free at once. The plugin is told nothing, since its API has no call for that,"
+        " and a process that still has a device open keeps it open."
+    )
+    parser.epilog = (
+        "examples:\n  plugind release a1b2c3d4e5f6\n  plugind release --if-exists bench-3 bench-4\n\n"
+        "exit codes: 0 ok, 1 one is not there, or belongs to another user, 2 usage, 3 no daemon answers"
+    )
+    parser.add_argument("ids", metavar="ID", nargs="+", help="a lease")
+    parser.add_argument("--if-exists", action="store_true", help="a lease that is not there is no error")
+    add_status_argument(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """End the leases, each by itself; return the exit code of the first that failed."""
+    path, code = status_path(args), EXIT_OK
+    for lease in args.ids:
+        try:
+            answer(path, release(lease), seconds=WRITING)
+        except ClientError as error:
+            if not (args.if_exists and _is_unknown(error)):
+                code = code or fail(error) or EXIT_FAILED
+            if isinstance(error, NoDaemonError):
+                break
+    return code
+
+
+def _is_unknown(error: ClientError) -> bool:
+    return isinstance(error, LeaseFailedError) and error.problem is Problem.UNKNOWN

@@ -1,0 +1,40 @@
+"""``plugind renew``: the time of a lease, from the beginning.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from ...protocol.leases.values import TimeOwner
+from ...protocol.text import escaped
+from ..client.errors import ClientError
+from ..client.lease_calls import WRITING, renewal
+from ..client.sync_transport import answer
+from .ending import EXIT_OK, say
+from .lease_failures import fail
+from .status_socket import add_status_argument, status_path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Complete the parser of ``plugind renew``."""
+    parser.description = "Begin the time of a lease again that was asked for with --ttl."
+    parser.epilog = (
+        "examples:\n  plugind renew bench-3\n\n"
+        "exit codes: 0 ok, 1 it is not there, or belongs to another user, 2 it has no time, or usage,"
+        " 3 no daemon answers"
+    )
+    parser.add_argument("id", metavar="ID", help="the lease")
+    add_status_argument(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Begin the time of a lease again; return the exit code."""
+    try:
+        lease = answer(status_path(args), renewal(args.id), seconds=WRITING)
+    except ClientError as error:
+        return fail(error)
+    if isinstance(lease.owner, TimeOwner):
+        say(f"{escaped(lease.id)} ends in {lease.owner.seconds:g} s\n")
+    return EXIT_OK

@@ -1,0 +1,52 @@
+"""Times on the command line.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Final
+
+#: The units of a time, in seconds.
+_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+#: The longest time that can be given: the daemon takes no longer one.
+_MOST: Final = 2.0**31 - 1
+
+
+def seconds(least: float, most: float) -> Callable[[str], float]:
+    """Return a parser of a number of seconds from ``least`` to ``most``."""
+
+    def parsed(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = least - 1.0
+        # A value that is not a number is not between any two.
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from {least:g} to {most:.10g}")
+        return value
+
+    return parsed
+
+
+def span(text: str) -> float:
+    """Return the seconds of a time: ``90``, ``90s``, ``15m``, ``2h`` or ``1.5d``."""
+    number, unit = (text[:-1], text[-1]) if text[-1:] in _UNITS else (text, "s")
+    try:
+        value = float(number) * _UNITS[unit]
+    except ValueError:
+        value = -1.0
+    # A value that is not a number is not between any two.
+    if not 0.0 <= value <= _MOST or not number[-1:].isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time, such as 90, 90s, 15m, 2h or 1d")
+    return value
+
+
+def some_span(text: str) -> float:
+    """Return the seconds of a time above 0."""
+    value = span(text)
+    if not value:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time: give more than 0")
+    return value

@@ -1,0 +1,463 @@
+"""``plugind allocate``, ``release``, ``renew`` and ``leases`` as a user runs them, against a server that answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from plugind.actors.console.commands import main
+from plugind.actors.console.lease_nodes import warn_of_nodes
+from plugind.actors.console.times import span
+from plugind.protocol.leases.leases_json import failure_to_json, lease_to_json, released_to_json, snapshot_to_json
+from plugind.protocol.leases.replies import Failure, LeasesSnapshot, Problem, Released
+from plugind.protocol.leases.values import (
+    Answer,
+    ContainerOwner,
+    Lease,
+    LeaseState,
+    Mount,
+    Node,
+    NoOwner,
+    ProcessIdentity,
+    ProcessOwner,
+    Request,
+    TimeOwner,
+    Wanted,
+)
+from plugind.tests.actors.console.lease_server import Asked, answer, lease_server
+
+GPU = "vendor.com/gpu"
+PROCESS = ProcessIdentity(991, 4711, "boot")
+LEASE = Lease(
+    "a1b2",
+    os.getuid(),
+    Request((Wanted(GPU, 1),)),
+    ProcessOwner(PROCESS),
+    LeaseState.HELD,
+    1_700_000_000.0,
+    {GPU: ("GPU-0",)},
+    Answer({"GPUS": "0"}, nodes=(Node("/dev/null", "/dev/null"),)),
+)
+INSIDE = attrs.evolve(LEASE, answer=Answer(mounts=(Mount("/opt/lib", "/usr/lib/gpu"),)))
+CONTAINED = attrs.evolve(LEASE, owner=ContainerOwner(), cdi_name="x77")
+#: The variables of plugind's own, for Docker.
+OURS = f"-e PLUGIND_LEASE=a1b2 -e PLUGIND_DEVICES={GPU}=GPU-0 -e PLUGIND_NODES=/dev/null"
+TOO_FEW = "requested number of devices unavailable for vendor.com/gpu. Requested: 2, Available: 1"
+
+
+def held(lease: Lease = LEASE) -> bytes:
+    return answer(201, lease_to_json(lease))
+
+
+def failed(problem: Problem, text: str = "no", *holders: Lease) -> bytes:
+    return answer(409, failure_to_json(Failure(problem, text, holders)))
+
+
+@attrs.frozen
+class Done:
+    code: int
+    out: str
+    err: str
+    asked: Sequence[Asked]
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def plugind(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs a command in this process, against a daemon that answers so."""
+
+    def run(answers: Sequence[bytes], *words: str) -> Done:
+        with lease_server(tmp_path, *answers) as server:
+            monkeypatch.setenv("PLUGIND_STATUS", str(server.path))
+            code = main(words)
+            return Done(code, *capsys.readouterr(), server.requests)
+
+    return run
+
+
+def process(directory: Path, answers: Sequence[bytes], *words: str, **more: Any) -> Done:
+    """Run a command in a process of its own, against a daemon that answers so."""
+    with lease_server(directory, *answers) as server:
+        environment = {**os.environ, "PLUGIND_STATUS": str(server.path)}
+        command = [sys.executable, "-m", "plugind", *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=60, **more)
+        return Done(done.returncode, done.stdout, done.stderr, server.requests)
+
+
+# --- -- CMD -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_takes_the_place_of_plugind_with_the_lease_in_its_environment(tmp_path: Path) -> None:
+    """Its pid is the one that was named as the owner. Options after ``--`` are its own, and SIGPIPE is as at first."""
+    words = 'echo $$ $PLUGIND_LEASE $PLUGIND_DEVICES $PLUGIND_NODES $GPUS "$@"; grep SigIgn /proc/$$/status; exit 7'
+    done = process(tmp_path, [held()], "allocate", f"{GPU}=1", "--", "sh", "-c", words, "sh", "-o", "json")
+    (asked,) = done.asked
+    assert asked.line == "POST /v1/leases HTTP/1.1"
+    pid = asked.body["owner"]["pid"]
+    assert (asked.body["owner"]["kind"], asked.body["client_pid"], asked.body["container"]) == ("process", pid, False)
+    first, ignored = done.out.splitlines()
+    assert first == f"{pid} a1b2 {GPU}=GPU-0 /dev/null 0 -o json"
+    mask = int(ignored.split()[1], 16)
+    assert not mask & (1 << (signal.SIGPIPE - 1) | 1 << (signal.SIGXFSZ - 1))
+    assert (done.code, done.err) == (7, "")
+
+
+@pytest.mark.parametrize(
+    ("said", "command", "code", "why"),
+    [
+        (failed(Problem.UNAVAILABLE, TOO_FEW), ["true"], 125, TOO_FEW),
+        (failed(Problem.USAGE), ["true"], 125, "no"),
+        (failed(Problem.TIMEOUT), ["true"], 125, "no"),
+        (b"", ["true"], 125, "does not answer as it should"),
+        (held(INSIDE), ["true"], 125, "the answer needs a container: use -o cdi"),
+        (held(), ["no-such-command-here"], 127, "no-such-command-here: there is no such command"),
+        (held(), ["./no/such"], 127, "./no/such: there is no such command"),
+    ],
+)
+def test_why_the_command_was_not_run(plugind: Run, said: bytes, command: list[str], code: int, why: str) -> None:
+    done = plugind([said], "allocate", f"{GPU}=1", "--", *command)
+    assert (done.code, done.out) == (code, "")
+    assert why in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_a_command_that_cannot_be_run(tmp_path: Path) -> None:
+    done = process(tmp_path, [held()], "allocate", f"{GPU}=1", "--", "/dev/null")
+    assert (done.code, done.out, done.err) == (126, "", "plugind: /dev/null cannot be run: Permission denied\n")
+
+
+def test_no_devices_are_taken_for_a_command_that_is_not_there(plugind: Run) -> None:
+    """It may wait for an hour before."""
+    assert plugind([held()], "allocate", f"{GPU}=1", "--", "no-such-command-here").asked == []
+
+
+def test_a_device_node_that_the_user_cannot_open_is_a_warning(tmp_path: Path) -> None:
+    lease = attrs.evolve(LEASE, answer=Answer(nodes=(Node("/no/such", "/no/such"),)), warnings=("its plugin is slow",))
+    done = process(tmp_path, [held(lease)], "allocate", f"{GPU}=1", "--", "true")
+    assert (done.code, done.out) == (0, "")
+    assert done.err.splitlines() == [
+        "plugind: warning: its plugin is slow",
+        "plugind: warning: you cannot open /no/such (rw): No such file or directory",
+    ]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, which may become another user")
+def test_a_device_node_of_another_user_is_a_warning() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        node = Path(name, "tty")
+        os.mknod(node, stat.S_IFCHR, os.makedev(1, 3))
+        node.chmod(0o640)
+        os.chmod(name, 0o755)
+        lease = attrs.evolve(LEASE, answer=Answer(nodes=(Node(str(node), str(node)), Node("/dev/null", "/dev/null"))))
+        reading, writing = os.pipe()
+        child = os.fork()
+        if not child:
+            os.dup2(writing, 2)
+            os.setgid(65534)
+            os.setuid(65534)
+            sys.stderr = os.fdopen(2, "w")
+            warn_of_nodes(lease)
+            os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading) as said:
+            lines = said.read()
+        os.waitpid(child, 0)
+    why = "it belongs to the user 0 and the group 0, and its mode is 0640"
+    assert lines == f"plugind: warning: you cannot open {node} (rw): {why}\n"
+
+
+# --- other owners, and what is printed --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "owner"),
+    [
+        (["--owner", "991"], {"kind": "process", "pid": 991}),
+        (["--ttl", "15m"], {"kind": "time", "seconds": 900.0}),
+        (["--until-release"], {"kind": "none"}),
+        (["-o", "cdi"], {"kind": "container"}),
+        (["-o", "podman"], {"kind": "container"}),
+    ],
+)
+def test_who_is_to_have_the_devices(plugind: Run, words: list[str], owner: dict[str, Any]) -> None:
+    done = plugind([held(CONTAINED)], "allocate", f"{GPU}=1", *words)
+    (asked,) = done.asked
+    assert (done.code, done.err) == (0, "")
+    assert asked.body["owner"] == owner
+    assert asked.body["container"] is (owner["kind"] == "container")
+
+
+def test_all_that_can_be_asked_for(plugind: Run) -> None:
+    words = ["--include", "GPU-1,GPU-0", "--id", "job-7", "--label", "job=7", "--label", "a=", "--pool", "p", "--wait"]
+    words += ["1.5h", "--ignore-missing", "--stop-on-unhealthy", "--owner", "991"]
+    done = plugind([held()], "allocate", f"{GPU}=2", "vendor.com/nic=1", *words)
+    assert done.code == 0
+    body = done.asked[0].body
+    del body["client_pid"]
+    assert body == {
+        "resources": {GPU: 2, "vendor.com/nic": 1},
+        "ids": [],
+        "include": ["GPU-1", "GPU-0"],
+        "id": "job-7",
+        "labels": {"a": "", "job": "7"},
+        "pool": "p",
+        "wait": 5400.0,
+        "ignore_missing": True,
+        "stop_on_unhealthy": True,
+        "container": False,
+        "owner": {"kind": "process", "pid": 991},
+    }
+
+
+@pytest.mark.parametrize(
+    ("form", "lines"),
+    [
+        (
+            "text",
+            [
+                "lease       a1b2",
+                "devices     vendor.com/gpu: GPU-0",
+                "node        /dev/null (rw)",
+                "variable    GPUS=0",
+            ],
+        ),
+        ("env", ['GPUS="0"', 'PLUGIND_LEASE="a1b2"', f'PLUGIND_DEVICES="{GPU}=GPU-0"', 'PLUGIND_NODES="/dev/null"']),
+        ("docker", [f"--device /dev/null:/dev/null:rw -e GPUS=0 {OURS}"]),
+    ],
+)
+def test_what_is_printed(plugind: Run, form: str, lines: list[str]) -> None:
+    done = plugind([held()], "allocate", f"{GPU}=1", "--until-release", "-o", form)
+    assert (done.code, done.err, done.out.splitlines()) == (0, "", lines)
+
+
+def test_json_is_the_lease(plugind: Run) -> None:
+    done = plugind([held()], "allocate", f"{GPU}=1", "--until-release", "-o", "json")
+    assert json.loads(done.out) == json.loads(json.dumps(lease_to_json(LEASE)))
+
+
+def test_the_options_of_podman_name_the_lease(plugind: Run) -> None:
+    done = plugind([held(CONTAINED)], "allocate", f"{GPU}=1", "-o", "podman")
+    assert (done.code, done.out) == (0, "--device plugind/lease=x77\n")
+
+
+@pytest.mark.parametrize(("words", "kept"), [([], "released"), (["--id", "a1b2"], "kept")])
+def test_a_lease_that_cannot_be_printed_is_released_unless_it_was_named(
+    plugind: Run, words: list[str], kept: str
+) -> None:
+    said = [held(INSIDE), answer(200, released_to_json(Released(("a1b2",))))]
+    done = plugind(said, "allocate", f"{GPU}=1", "--until-release", "-o", "env", *words)
+    assert (done.code, done.out) == (1, "")
+    assert done.err == f"plugind: the answer needs a container: use -o cdi; the lease a1b2 was {kept}\n"
+    assert [it.line for it in done.asked[1:]] == (["DELETE /v1/leases/a1b2 HTTP/1.1"] if kept == "released" else [])
+
+
+def test_a_lease_that_nobody_can_read_of_is_released(tmp_path: Path) -> None:
+    said = [held(), answer(200, released_to_json(Released(("a1b2",))))]
+    with lease_server(tmp_path, *said) as server, open("/dev/full", "wb") as full:
+        environment = {**os.environ, "PLUGIND_STATUS": str(server.path)}
+        command = [sys.executable, "-m", "plugind", "allocate", f"{GPU}=1", "--ttl", "60"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=environment)
+    assert done.returncode == 1
+    why = "standard output cannot be written: No space left on device"
+    assert done.stderr == f"plugind: {why}; the lease a1b2 was released\n"
+    assert server.requests[1].line == "DELETE /v1/leases/a1b2 HTTP/1.1"
+
+
+# --- usage ------------------------------------------------------------------------------------------------------------
+
+
+WAYS = "-- CMD, --owner PID, -o cdi or podman, --ttl TIME, or --until-release"
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ([f"{GPU}=1"], f"say who has the devices: give exactly one of {WAYS}\n"),
+        ([f"{GPU}=1", "--ttl", "5", "--", "true"], "more than one way says who has the devices: give exactly one of"),
+        ([f"{GPU}=1", "--ttl", "5", "-o", "cdi"], "more than one way says who has the devices"),
+        ([f"{GPU}=1", "--owner", "1", "--until-release"], "more than one way says who has the devices"),
+        ([f"{GPU}=1", "-o", "json", "--", "true"], "-- CMD gets the devices in its environment: leave out -o"),
+        ([f"{GPU}=1", "--"], "there is no command after --"),
+        ([f"{GPU}=1", "--ttl", "5", "--stop-on-unhealthy"], "--stop-on-unhealthy stops a process"),
+        ([f"{GPU}=1", f"{GPU}=2", "--", "true"], "a resource is named twice: add up the numbers"),
+        ([GPU, "--", "true"], "is not RESOURCE=NUMBER, such as vendor.com/gpu=1"),
+        ([f"{GPU}=0", "--", "true"], "is not RESOURCE=NUMBER"),
+        ([f"{GPU}=1", "--ids", "a,", "--", "true"], "is not a list of ids, such as GPU-0,GPU-1"),
+        ([f"{GPU}=1", "--ids", "a", "--include", "b", "--", "true"], "not allowed with argument --ids"),
+        ([f"{GPU}=1", "--label", "job", "--", "true"], "is not KEY=TEXT, such as job=7"),
+        ([f"{GPU}=1", "--owner", "0"], "is not the pid of a process"),
+        ([f"{GPU}=1", "--ttl", "0"], "give more than 0"),
+        ([f"{GPU}=1", "--ttl", "soon"], "is not a time, such as 90, 90s, 15m, 2h or 1d"),
+        (["--", "true"], "the following arguments are required: R=N"),
+    ],
+)
+def test_a_wrong_usage_exits_2_and_says_what_to_do(
+    words: list[str], why: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLUGIND_STATUS", "/nowhere/status.sock")
+    with pytest.raises(SystemExit) as ended:
+        main(["allocate", *words])
+    assert ended.value.code == 2
+    assert why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("1.5m", 90), ("2h", 7200), ("1d", 86400), ("0", 0)]
+)
+def test_a_time(text: str, seconds: float) -> None:
+    assert span(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "s", "-1", "nan", "inf", "1e400", "1w", "1 h", "99999d"])
+def test_what_is_no_time(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["allocate", f"{GPU}=1", f"--wait={text}", "--", "true"])
+    assert "is not a time" in capsys.readouterr().err
+
+
+# --- failures ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("problem", "code"),
+    [
+        (Problem.UNAVAILABLE, 1),
+        (Problem.USAGE, 2),
+        (Problem.REFUSED, 4),
+        (Problem.TIMEOUT, 124),
+        (Problem.FORBIDDEN, 1),
+        (Problem.STORAGE, 1),
+        (Problem.LIMIT, 1),
+    ],
+)
+def test_the_exit_code_without_a_command(plugind: Run, problem: Problem, code: int) -> None:
+    done = plugind([failed(problem, "why\nnot")], "allocate", f"{GPU}=1", "--ttl", "60")
+    assert (done.code, done.out, done.err) == (code, "", "plugind: why\\nnot\n")
+
+
+@pytest.mark.parametrize(
+    "words", [["allocate", f"{GPU}=1", "--ttl", "60"], ["release", "a", "b"], ["renew", "a"], ["leases"]]
+)
+def test_without_a_daemon_the_exit_code_is_3(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words, "--status", "/nowhere/status.sock"]) == 3
+    assert capsys.readouterr().err == (
+        "plugind: no daemon answers at /nowhere/status.sock (No such file or directory);"
+        " start one with 'plugind run', or name its socket with --status or PLUGIND_STATUS\n"
+    )
+
+
+def test_those_who_hold_the_others_are_named(plugind: Run) -> None:
+    """Who, since when, and until when."""
+    many = attrs.evolve(LEASE, id="c3", devices={GPU: ("GPU-1",), "vendor.com/nic": ("n\x1b0",)}, owner=NoOwner())
+    timed = attrs.evolve(LEASE, id="d4", owner=TimeOwner(60.0))
+    done = plugind([failed(Problem.UNAVAILABLE, TOO_FEW, LEASE, many, timed)], "allocate", f"{GPU}=2", "--ttl", "9")
+    first, *holders = done.err.splitlines()
+    assert first == f"plugind: {TOO_FEW}"
+    user = "root" if os.getuid() == 0 else subprocess.check_output(["id", "-un"], text=True).strip()
+    passed = holders[0].split("since ")[1].split(",")[0]
+    assert holders == [
+        f"  GPU-0: a1b2, pid 991 of {user}, since {passed}, until the process ends",
+        f"  vendor.com/gpu=GPU-1, vendor.com/nic=n\\x1b0: c3, {user}, since {passed}, until 'plugind release c3'",
+        f"  GPU-0: d4, {user}, since {passed}, for another 00:01:00",
+    ]
+
+
+# --- release, renew, leases -------------------------------------------------------------------------------------------
+
+
+def test_each_lease_is_released_and_one_that_is_not_there_is_an_error(plugind: Run) -> None:
+    gone = answer(404, failure_to_json(Failure(Problem.UNKNOWN, "there is no lease b/2")))
+    ended = answer(200, released_to_json(Released(("a",))))
+    done = plugind([gone, ended], "release", "b/2", "a")
+    assert (done.code, done.out, done.err) == (1, "", "plugind: there is no lease b/2\n")
+    assert [it.line for it in done.asked] == ["DELETE /v1/leases/b%2F2 HTTP/1.1", "DELETE /v1/leases/a HTTP/1.1"]
+
+
+def test_with_if_exists_one_that_is_not_there_is_no_error(plugind: Run) -> None:
+    gone = answer(404, failure_to_json(Failure(Problem.UNKNOWN, "there is no lease b")))
+    forbidden = answer(403, failure_to_json(Failure(Problem.FORBIDDEN, "lease c belongs to another user")))
+    done = plugind([gone, forbidden], "release", "--if-exists", "b", "c")
+    assert (done.code, done.err) == (1, "plugind: lease c belongs to another user\n")
+
+
+def test_a_lease_is_renewed(plugind: Run) -> None:
+    said = [answer(200, lease_to_json(attrs.evolve(LEASE, owner=TimeOwner(60.0, 1))))]
+    done = plugind(said, "renew", "a1b2")
+    assert (done.code, done.out, done.err) == (0, "a1b2 ends in 60 s\n", "")
+    assert done.asked[0].line == "POST /v1/leases/a1b2/renew HTTP/1.1"
+
+
+def test_the_leases_are_listed(plugind: Run) -> None:
+    queued = attrs.evolve(LEASE, id="q", state=LeaseState.QUEUED, devices={}, owner=TimeOwner(60.0), answer=None)
+    uncertain = attrs.evolve(LEASE, id="u", state=LeaseState.UNCERTAIN, reason="Allocate timed out", owner=NoOwner())
+    found = LeasesSnapshot(0.0, (LEASE, queued, uncertain), problem="disk full")
+    done = plugind([answer(200, snapshot_to_json(found, 0.0))], "leases", "--prefix", "a b")
+    assert (done.code, done.err) == (0, "")
+    header, *rows = done.out.splitlines()
+    assert header.split() == ["LEASE", "STATE", "OWNER", "USER", "SINCE", "UNTIL", "DEVICES", "REASON"]
+    assert [row.split()[:2] for row in rows[:3]] == [["a1b2", "held"], ["q", "queued"], ["u", "uncertain"]]
+    assert rows[0].endswith("it ends   GPU-0                -")
+    assert rows[1].endswith("00:01:00  1 of vendor.com/gpu  -")
+    assert rows[2].endswith("released  GPU-0                Allocate timed out")
+    assert rows[3:] == ["3 leases: 1 queued, 1 held, 1 uncertain", "leases cannot be written now: disk full"]
+    assert done.asked[0].line == "GET /v1/leases?prefix=a%20b HTTP/1.1"
+
+
+def test_withheld_devices_are_told_and_freed(plugind: Run) -> None:
+    found = LeasesSnapshot(0.0, withheld="the state was lost")
+    done = plugind([answer(200, snapshot_to_json(found, 0.0))], "leases")
+    assert done.out.splitlines() == [
+        "no leases",
+        "all devices are withheld: the state was lost; 'plugind leases recover --none-held' frees them",
+    ]
+
+
+def test_recover_says_that_no_device_is_in_use(plugind: Run) -> None:
+    done = plugind([answer(200, {"recovered": True})], "leases", "recover", "--none-held")
+    assert (done.code, done.out, done.err) == (0, "", "")
+    assert (done.asked[0].line, done.asked[0].body) == ("POST /v1/leases/recover HTTP/1.1", {"none_held": True})
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["recover"], "recover frees devices that may be in use: say with --none-held that none is"),
+        (["--none-held"], "--none-held is an option of 'plugind leases recover'"),
+    ],
+)
+def test_recover_must_say_that_no_device_is_in_use(
+    words: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["leases", *words])
+    assert ended.value.code == 2
+    assert why in capsys.readouterr().err
+
+
+# --- how fast it starts -----------------------------------------------------------------------------------------------
+
+
+def test_allocate_loads_little() -> None:
+    """It stands before each command of the user."""
+    code = (
+        "import sys; from plugind.actors.console.commands import main, command; command('allocate');"
+        "heavy = {'trio', 'h11', 'rich', 'email', 'http', 'ssl', 'sqlite3', 'asyncio', 'subprocess', 'logging', 'pwd',"
+        " 'google', 'grpclib', 'prometheus_client', 'plugind.supervisor', 'plugind.protocol.messages',"
+        " 'plugind.protocol.leases.messages', 'plugind.protocol.plugins', 'plugind.actors.client.sync'};"
+        "print(*sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"
