@@ -67,6 +67,7 @@ class LeaseActor:
     async def run(self) -> None:
         """Own the leases until cancelled."""
         while True:
+            self._memory.withheld = self._book.withheld
             self._publish()
             await self._take_one()
             for _ in range(BATCH):

@@ -9,10 +9,14 @@ from collections import Counter, defaultdict
 
 import attrs
 
-from ...protocol.histograms import Histogram
+from ...protocol.histograms import KUBELET_BUCKETS, Histogram
 from ...protocol.leases import messages as m
 from ...protocol.leases.effects import Failed
 from ...protocol.metrics import ResourceLabels
+
+
+def _no_durations() -> Histogram:
+    return Histogram(KUBELET_BUCKETS)
 
 
 @attrs.define
@@ -20,14 +24,16 @@ class LeaseCounts:
     """Counters by the labels of resources: those that device plugins offer have some of their own."""
 
     _labels: ResourceLabels = attrs.field(init=False, factory=ResourceLabels)
+    #: The labels of what was offered: their numbers of leases begin with 0.
+    _offered: set[str] = attrs.field(init=False, factory=set)
     _failures: Counter[tuple[str, str]] = attrs.field(init=False, factory=Counter)
-    _durations: defaultdict[str, Histogram] = attrs.field(init=False, factory=lambda: defaultdict(Histogram))
+    _durations: defaultdict[str, Histogram] = attrs.field(init=False, factory=lambda: defaultdict(_no_durations))
 
     def note(self, message: m.StateMessage) -> None:
         """Count what a plugin has answered; a resource that is offered has a label."""
         match message:
             case m.OfferChanged():
-                self._labels.label(message.offer.resource)
+                self._offered.add(self._labels.label(message.offer.resource))
             case m.Allocated() | m.AllocationRefused() | m.AllocationLost() if message.seconds is not None:
                 self._durations[self._labels.label(message.resource)].observe(message.seconds)
             case _:
@@ -41,6 +47,6 @@ class LeaseCounts:
     def added_to(self, snapshot: m.LeasesSnapshot) -> m.LeasesSnapshot:
         """Return ``snapshot`` with the counts."""
         names = (name for lease in snapshot.leases for name in lease.devices)
-        counts = Counter(self._labels.label(name) for name in names)
-        durations = {label: Histogram([*it.counts], it.total) for label, it in self._durations.items()}
+        counts = dict.fromkeys(sorted(self._offered), 0) | Counter(self._labels.label(name) for name in names)
+        durations = {label: attrs.evolve(it, counts=[*it.counts]) for label, it in self._durations.items()}
         return attrs.evolve(snapshot, counts=counts, failures=dict(self._failures), durations=durations)

@@ -60,6 +60,8 @@ class Memory:
     #: Where the call is under way, or waits, with which the devices of a lease are prepared.
     calls: dict[str, Address[m.DeviceCall]] = attrs.field(factory=dict)
 
+    #: Why no device is given to anybody, and what to do; for health.
+    withheld: str | None = None
     #: What is counted.
     counts: LeaseCounts = attrs.field(factory=LeaseCounts)
 

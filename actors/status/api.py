@@ -51,7 +51,7 @@ from .streams import JSON_LINES, PIECE, heartbeat_headers, next_messages, pause_
 
 #: How many changes may wait for one reader of ``/watch`` before it is dropped.
 WATCH_LAG = 4096
-#: Seconds that the devices actor has to count its devices for metrics, which go without them otherwise.
+#: Seconds that the actors for devices and for leases have to count them for metrics, which go without them otherwise.
 METRICS_DEADLINE = 1.0
 #: The requests that are answered, for ``GET /``.
 REQUESTS = {
@@ -342,11 +342,13 @@ class Api:
 
     async def _metrics(self, _: Request) -> Response:
         devices = await self.devices.snapshot(METRICS_DEADLINE)
+        leases = await self.leases.snapshot(METRICS_DEADLINE)
         pieces = exposition.render(
             self.memory.metrics,
             list(self.memory.view.rows.values()),
             self.health(),
             devices,
+            leases,
             path_metrics=self.config.path_metrics,
             max_paths=self.config.max_path_metrics,
         )

@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector
 
 from ...protocol.devices import DevicesSnapshot
 from ...protocol.health import ActorHealth, Condition
+from ...protocol.leases.replies import LeasesSnapshot
 from ...protocol.metrics import Metrics, count_worlds, healths, kind_of, not_serving, worlds
 from ...protocol.text import escaped
 from ...protocol.view import Row
@@ -60,6 +61,7 @@ def render(
     rows: list[Row],
     actors: Iterable[ActorHealth] = (),
     devices: DevicesSnapshot | None = None,
+    leases: LeasesSnapshot | None = None,
     *,
     path_metrics: bool,
     max_paths: int,
@@ -72,6 +74,7 @@ def render(
             _directories(metrics, by_path=path_metrics),
             *_mailboxes(actors),
             *(() if devices is None else _devices(devices)),
+            *(() if leases is None else _leases(leases)),
         )
     )
     if not path_metrics or suppressed:
@@ -135,6 +138,27 @@ def _devices(snapshot: DevicesSnapshot) -> Iterable[Metric]:
         "Reads and writes of the state that failed or were late.",
         snapshot.state_failures,
     )
+
+
+def _leases(snapshot: LeasesSnapshot) -> Iterable[Metric]:
+    durations = HistogramMetricFamily(
+        "device_plugin_alloc_duration_seconds",
+        "How long device plugins took to answer Allocate.",
+        labels=("resource_name",),
+    )
+    for label, histogram in snapshot.durations.items():
+        durations.add_metric((_shown(label),), histogram.cumulative(), histogram.total)
+    yield durations
+    leases = GaugeMetricFamily("plugind_leases", "Leases that have devices.", labels=("resource_name",))
+    for label, number in snapshot.counts.items():
+        leases.add_metric((_shown(label),), number)
+    yield leases
+    failures = CounterMetricFamily(
+        "plugind_lease_failures", "Times that a caller got no lease, by why.", labels=("resource_name", "reason")
+    )
+    for (label, reason), number in snapshot.failures.items():
+        failures.add_metric((_shown(label), reason), number)
+    yield failures
 
 
 def _checks(metrics: Metrics) -> Iterator[Metric]:

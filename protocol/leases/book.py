@@ -69,6 +69,11 @@ class Leases:
         """When :meth:`pass_time` has something to do; infinity if that is never."""
         return self._all.ends.next
 
+    @property
+    def withheld(self) -> str | None:
+        """Why no device is given to anybody, and what to do; None if they are."""
+        return None if self._all.withheld is None else self._all.withheld_failure().text
+
     def find(self, lease: str) -> Lease | None:
         """Return a lease, or None."""
         entry = self._all.entries.get(lease)

@@ -114,6 +114,7 @@ async def test_leases_outlive_a_kill_of_the_daemon_and_connections_come_back(tmp
     """A connection has a minute to show its token to the next daemon."""
     async with leasing(tmp_path, devices=2) as started:
         assert (await lease(started, id="kept"))[0] == 201
+        assert b'plugind_leases{resource_name="example.com/gpu"} 1.0' in (await started.get("/metrics"))[1]
         body = {"resources": {GPU: 1}, "owner": CONNECTION, "id": "mine"}
         async with owning(started, "/v1/leases", body) as given:
             started.process.send_signal(signal.SIGKILL)

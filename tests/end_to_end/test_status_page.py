@@ -220,6 +220,9 @@ async def test_the_list_of_metrics_is_what_the_daemon_exposes(node: Daemon, tmp_
     # No actor has crashed, no device plugin has called, and no endpoint was checked.
     labels["plugind_actor_restarts_total"] = frozenset({"actor"})
     labels["device_plugin_registration_total"] = frozenset({"resource_name"})
+    for name in ("device_plugin_alloc_duration_seconds", "plugind_leases"):
+        labels[name] = frozenset({"resource_name"})
+    labels["plugind_lease_failures_total"] = frozenset({"resource_name", "reason"})
     labels["plugind_devices"] = frozenset({"resource_name", "health"})
     labels["plugind_device_streams_ended_total"] = frozenset({"resource_name"})
     labels["plugind_health_check_duration_seconds"] = frozenset({"plugin_type"})

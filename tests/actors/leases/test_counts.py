@@ -34,6 +34,16 @@ def test_leases_failures_and_durations_are_counted_by_resource() -> None:
     assert shown.durations[GPU].cumulative()[-1] == ("+Inf", 3.0)
 
 
+def test_a_resource_that_is_offered_counts_no_leases_at_first() -> None:
+    """A rate needs a first value, and so does an alert. The buckets are those of the kubelet's histogram."""
+    counts = LeaseCounts()
+    counts.note(OfferChanged(offer(["a"])))
+    counts.note(AllocationRefused("x", GPU, "no", 0.3))
+    shown = counts.added_to(LeasesSnapshot(0.0))
+    assert shown.counts == {GPU: 0}
+    assert [number for _, number in shown.durations[GPU].cumulative()] == [0.0] * 6 + [1.0] * 6
+
+
 def test_a_snapshot_does_not_change_with_what_is_counted_later() -> None:
     counts = LeaseCounts()
     counts.note(Allocated("x", GPU, Answer(), 0.5))

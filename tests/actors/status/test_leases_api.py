@@ -25,6 +25,7 @@ from plugind.protocol.leases.leases_json import failure_from_json, lease_from_js
 from plugind.protocol.leases.replies import Problem
 from plugind.protocol.leases.values import ProcessIdentity, ProcessOwner, TimeOwner
 from plugind.protocol.messages import ReconcilerMessage
+from plugind.tests.actors.status.bench import body_of
 from plugind.tests.actors.status.lease_book import ANSWER, BookActor
 from plugind.tests.protocol.leases.script import GPU
 
@@ -417,6 +418,37 @@ async def test_a_watch_says_when_nobody_answers(autojump_clock: MockClock) -> No
         client = await daemon.send("GET", "/v1/leases/watch")
         await trio.sleep(DEADLINE)
         assert await client.lines() == [{"error": f"the lease actor has not answered within {DEADLINE:g} s"}]
+
+
+async def test_leases_are_counted_for_metrics(autojump_clock: MockClock) -> None:
+    """Consumers B.6: the kubelet's histogram, with its buckets. Only offered resources have labels."""
+    async with running("GPU-0") as daemon:
+        assert 'plugind_leases{resource_name="vendor.com/gpu"} 0.0' in await metrics(daemon)
+        await daemon.post()
+        await daemon.post()
+        await daemon.post(resources={"vendor.com/made-up": 1})
+        lines = await metrics(daemon)
+    bucket = 'device_plugin_alloc_duration_seconds_bucket{le="%s",resource_name="vendor.com/gpu"} %s'
+    assert bucket % ("0.1", "0.0") in lines
+    assert bucket % ("0.25", "1.0") in lines
+    assert 'device_plugin_alloc_duration_seconds_sum{resource_name="vendor.com/gpu"} 0.25' in lines
+    assert 'plugind_leases{resource_name="vendor.com/gpu"} 1.0' in lines
+    assert 'plugind_lease_failures_total{reason="unavailable",resource_name="vendor.com/gpu"} 1.0' in lines
+    assert 'plugind_lease_failures_total{reason="unavailable",resource_name="other"} 1.0' in lines
+    assert "made-up" not in "".join(lines)
+
+
+async def metrics(daemon: Daemon) -> list[str]:
+    response = await daemon.api(Request("GET", "/metrics", {}, b""))
+    return (await body_of(response)).decode().splitlines()
+
+
+async def test_metrics_go_without_leases_if_the_lease_actor_hangs(autojump_clock: MockClock) -> None:
+    async with running("GPU-0") as daemon:
+        daemon.leases.hangs = True
+        lines = await metrics(daemon)
+    assert not [line for line in lines if line.startswith("plugind_leases")]
+    assert "plugind_state_failing 0.0" in lines
 
 
 # --- routes -----------------------------------------------------------------------------------------------------------

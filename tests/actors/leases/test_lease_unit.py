@@ -1,0 +1,73 @@
+"""The lease actor with its parts, as health and metrics see it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from plugind.actors.leases.cdi_writer import MemoryCdiStore
+from plugind.actors.leases.store import MemoryLeaseStore
+from plugind.actors.leases.unit import LeasePorts, LeaseUnit
+from plugind.actors.simulation.lease_owners import MemoryBootClock, MemoryOwnerProcesses
+from plugind.protocol.leases import messages as m
+from plugind.protocol.leases.config import LeasesConfig
+from plugind.protocol.leases.replies import Failure, LeasesSnapshot
+from plugind.protocol.leases.values import Lease, NoOwner
+from plugind.protocol.logs import SILENT
+from plugind.tests.protocol.leases.script import GPU, offer, request
+
+
+@asynccontextmanager
+async def running(store: MemoryLeaseStore) -> AsyncIterator[LeaseUnit]:
+    numbers = itertools.count(1)
+    ports = LeasePorts(
+        MemoryOwnerProcesses(), MemoryBootClock(), lambda _: MemoryCdiStore(), trio.current_time, lambda: next(numbers)
+    )
+    unit = LeaseUnit(store, lambda: ports, LeasesConfig(), SILENT, operators=frozenset({0}))
+    await unit.open()
+    async with trio.open_nursery() as nursery:
+        for run in unit.parts.values():
+            nursery.start_soon(run)
+        await wait_all_tasks_blocked()
+        yield unit
+        nursery.cancel_scope.cancel()
+    unit.close()
+
+
+async def snapshot(unit: LeaseUnit) -> LeasesSnapshot:
+    reply, answer = trio.open_memory_channel[LeasesSnapshot](1)
+    unit.inbox.send_nowait(m.LeasesAsked(reply))
+    return await answer.receive()
+
+
+async def test_health_says_that_devices_are_withheld_and_what_to_do(autojump_clock: MockClock) -> None:
+    async with running(MemoryLeaseStore(withheld="the file with the leases is lost")) as unit:
+        assert unit.inbox.read().wrong == (
+            "all devices are withheld: the file with the leases is lost; when no leased device is in use, run plugind"
+            " leases recover --none-held"
+        )
+        assert (await snapshot(unit)).withheld == "the file with the leases is lost"
+        reply, answer = trio.open_memory_channel[Failure | None](1)
+        unit.inbox.send_nowait(m.RecoverAsked(0, reply))
+        assert await answer.receive() is None
+        await wait_all_tasks_blocked()
+        assert unit.inbox.read().wrong is None
+        assert (await snapshot(unit)).withheld is None
+
+
+async def test_the_snapshot_has_what_metrics_count(autojump_clock: MockClock) -> None:
+    """Calls of Allocate whose answer comes for a lease that is gone count, too."""
+    async with running(MemoryLeaseStore()) as unit:
+        unit.inbox.send_nowait(m.OfferChanged(offer(())))
+        reply, answer = trio.open_memory_channel[Lease | Failure](1)
+        unit.inbox.send_nowait(m.LeaseAsked(request((GPU, 1)), NoOwner(), 0, 1, reply))
+        assert isinstance(await answer.receive(), Failure)
+        unit.inbox.send_nowait(m.AllocationRefused("gone", GPU, "no", 0.2))
+        found = await snapshot(unit)
+    assert found.counts == {GPU: 0}
+    assert found.failures == {(GPU, "unavailable"): 1}
+    assert found.durations[GPU].total == 0.2
