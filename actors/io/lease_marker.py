@@ -12,6 +12,7 @@ import os
 from contextlib import suppress
 
 from ...protocol.errors import StateError
+from .file_identity import identity_at
 
 
 def place_of_markers() -> str | None:
@@ -48,8 +49,21 @@ class LeaseMarker:
     def is_there(self) -> bool:
         """Return whether it is there."""
         path = self.path
-        self._is_there = path is not None and os.path.lexists(path)
+        self._is_there = path is not None and os.path.lexists(path) and self._is_ours(path)
         return self._is_there
+
+    def _is_ours(self, path: str) -> bool:
+        """Whether it is not of an earlier directory that had this inode number; yes if that is not known."""
+        token = self._token()
+        with suppress(OSError, UnicodeError), open(path, encoding="ascii") as file:
+            return not token or file.read() in ("", token)
+        return True
+
+    def _token(self) -> str:
+        """Return what tells the directory from those that had its inode number before; empty if nothing does."""
+        real = os.path.realpath(self._directory)
+        found = identity_at(os.stat(real), real)
+        return "" if found.handle is None else found.handle.hex()
 
     def put(self) -> None:
         """Make it, before leases are written.
@@ -61,7 +75,9 @@ class LeaseMarker:
             return
         try:
             os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+            with open(os.open(path, flags, 0o600), "w", encoding="ascii") as file:
+                file.write(self._token())
         except OSError as error:
             raise StateError(
                 f"{path} cannot be made, which would show that leases are held: {error.strerror}; make"

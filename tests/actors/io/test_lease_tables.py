@@ -14,6 +14,7 @@ import attrs
 import pytest
 import trio
 
+from plugind.actors.io.file_identity import identity_at
 from plugind.actors.io.lease_marker import place_of_markers
 from plugind.actors.io.state_database import APPLICATION_ID, VERSION, begin, leases, open_to_write, write
 from plugind.actors.io.state_file import StateFile
@@ -323,6 +324,27 @@ async def test_a_file_that_is_lost_while_leases_are_held_is_noticed(tmp_path: Pa
         assert "state.db is lost, and leases were held" in str((await lost.read_leases()).withheld)
         await lost.begin()
         lost.close()
+
+
+@pytest.mark.parametrize(("said", "withholds"), [("00ff", False), ("", True), ("\xff", True)])
+async def test_a_marker_of_an_earlier_directory_with_the_same_inode_number_withholds_nothing(
+    said: str, withholds: bool, tmp_path: Path
+) -> None:
+    """File systems use inode numbers again. One that does not say whose it is counts."""
+    (tmp_path / "state").mkdir(0o700)
+    status = (tmp_path / "state").stat()
+    if identity_at(status, str(tmp_path / "state")).handle is None:
+        pytest.skip("this file system has no file handles")
+    (tmp_path / "run").mkdir()
+    (tmp_path / f"run/leases-{status.st_dev}-{status.st_ino}").write_bytes(said.encode("latin-1"))
+    file = file_in(tmp_path)
+    assert ((await file.read_leases()).withheld is not None) is withholds
+    await save(file, SaveLease(lease("a", "GPU-0")))
+    file.close()
+    (tmp_path / "state/state.db").unlink()
+    lost = file_in(tmp_path)
+    assert "is lost, and leases were held" in str((await lost.read_leases()).withheld)
+    lost.close()
 
 
 async def test_a_file_that_is_removed_when_no_lease_is_held_withholds_nothing(tmp_path: Path) -> None:
