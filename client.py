@@ -1,4 +1,4 @@
-"""Ask a running daemon from Python: its plugins and their devices.
+"""Ask a running daemon from Python: its plugins and their devices, and lease devices.
 
 :class:`SyncClient` needs no Trio, and importing it loads little. :class:`Client` is for programs that use Trio. Both
 have the same methods. A program that embeds a node asks its :class:`plugind.Supervisor` instead.
@@ -11,12 +11,15 @@ have the same methods. A program that embeds a node asks its :class:`plugind.Sup
     client.wait("csi.example.com", timeout=120)
     for plugin in client.list():
         print(plugin.name, plugin.state)
+    with client.allocate({"vendor.com/gpu": 1}, wait=60) as lease:
+        print(lease.devices["vendor.com/gpu"])
 
 **Values.** :class:`PluginStatus`, :class:`ResourceStatus` and :class:`DeviceStatus` are those of an embedded node.
-Their times are Unix seconds, by the clock of the daemon.
+Their times are Unix seconds, by the clock of the daemon. A :class:`Lease` is in a :class:`LeaseState`.
 
 **Errors.** Each is a :class:`ClientError`, and its text says what to do: :class:`NoDaemonError` if no daemon answers in
-time, :class:`DaemonError` if it refuses, and :class:`NotReadyError` if what was waited for has not come.
+time, :class:`DaemonError` if it refuses, :class:`NotReadyError` if what was waited for has not come, and
+:class:`LeaseFailedError` with a :class:`Problem` if there is no lease.
 
 PYTEST_DONT_REWRITE
 """
@@ -25,9 +28,11 @@ import typing as _typing
 
 if _typing.TYPE_CHECKING:
     from .actors.client.client import Client
-    from .actors.client.errors import ClientError, DaemonError, NoDaemonError, NotReadyError
+    from .actors.client.errors import ClientError, DaemonError, LeaseFailedError, NoDaemonError, NotReadyError
     from .actors.client.sync import SyncClient
     from .protocol.devices import DeviceStatus, ResourceState, ResourceStatus
+    from .protocol.leases.replies import Problem
+    from .protocol.leases.values import Lease, LeaseState
     from .protocol.status import PluginStatus, StateName
 
 __all__ = [
@@ -35,9 +40,13 @@ __all__ = [
     "ClientError",
     "DaemonError",
     "DeviceStatus",
+    "Lease",
+    "LeaseFailedError",
+    "LeaseState",
     "NoDaemonError",
     "NotReadyError",
     "PluginStatus",
+    "Problem",
     "ResourceState",
     "ResourceStatus",
     "StateName",
@@ -51,9 +60,13 @@ if not _typing.TYPE_CHECKING:
         "ClientError": ".actors.client.errors",
         "DaemonError": ".actors.client.errors",
         "DeviceStatus": ".protocol.devices",
+        "Lease": ".protocol.leases.values",
+        "LeaseFailedError": ".actors.client.errors",
+        "LeaseState": ".protocol.leases.values",
         "NoDaemonError": ".actors.client.errors",
         "NotReadyError": ".actors.client.errors",
         "PluginStatus": ".protocol.status",
+        "Problem": ".protocol.leases.replies",
         "ResourceState": ".protocol.devices",
         "ResourceStatus": ".protocol.devices",
         "StateName": ".protocol.status",

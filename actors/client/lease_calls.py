@@ -22,8 +22,8 @@ from ...protocol.leases.leases_json import (
     released_from_json,
     snapshot_from_json,
 )
-from ...protocol.leases.replies import LeasesSnapshot, Released
-from ...protocol.leases.values import Lease, Request, Wanted
+from ...protocol.leases.replies import LeasesSnapshot, Problem, Released
+from ...protocol.leases.values import ContainerOwner, Lease, NoOwner, Request, TimeOwner, Wanted
 from .calls import ANSWER_TIMEOUT, Call, refusal
 from .errors import ClientError, LeaseFailedError
 
@@ -62,6 +62,33 @@ def request_of(
         ignore_missing=ignore_missing,
         stop_on_unhealthy=stop_on_unhealthy,
     )
+
+
+def owner_of(
+    *, pid: int | None, seconds: float | None, until_release: bool, container: bool
+) -> ProcessWish | TimeOwner | NoOwner | ContainerOwner:
+    """Return who is to own a lease.
+
+    Raises:
+      ValueError: if that is not said in exactly one way.
+    """
+    if [pid is not None, seconds is not None, until_release, container].count(True) != 1:
+        raise ValueError("say who has the devices: give exactly one of pid, seconds, until_release and container")
+    if pid is not None:
+        return ProcessWish(pid, os.getpid())
+    if seconds is not None:
+        return TimeOwner(seconds)
+    return NoOwner() if until_release else ContainerOwner()
+
+
+def new_id() -> str:
+    """Return a name for a lease that no other has, so that it can be released whatever becomes of the answer."""
+    return os.urandom(6).hex()
+
+
+def is_unknown(error: ClientError) -> bool:
+    """Return whether there is no such lease."""
+    return isinstance(error, LeaseFailedError) and error.problem is Problem.UNKNOWN
 
 
 def allocation(asked: Asked) -> Call[Lease]:

@@ -6,17 +6,32 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from ...protocol.devices import ResourceStatus
+from ...protocol.leases.leases_json import Asked, lease_from_json
+from ...protocol.leases.values import Lease
 from ...protocol.status import PluginStatus
 from ...protocol.status_values import plugin_from_json
 from . import requests
 from .awaited import RECONNECT, Awaited, AwaitedDevices, AwaitedPlugins, Following
 from .calls import ANSWER_TIMEOUT, Call, understood, watched
-from .errors import ClientError
+from .errors import ClientError, LeaseFailedError
+from .lease_calls import (
+    WRITING,
+    all_leases,
+    allocation,
+    deadline_of,
+    is_unknown,
+    new_id,
+    own_process,
+    owner_of,
+    release,
+    renewal,
+    request_of,
+)
 from .paths import default_status_path
 from .sync_transport import answer, lines
 
@@ -96,8 +111,137 @@ class SyncClient:
         """
         self._follow(AwaitedDevices(wanted), timeout)
 
-    def _ask(self, call: Call[T]) -> T:
-        return answer(self.path, call, seconds=self.timeout, silence=self.timeout)
+    # --- leases ---
+
+    @contextmanager
+    def allocate(
+        self,
+        resources: Mapping[str, int],
+        *,
+        ids: Iterable[str] = (),
+        include: Iterable[str] = (),
+        id: str | None = None,  # noqa: A002 - as --id
+        labels: Mapping[str, str] | None = None,
+        pool: str | None = None,
+        wait: float | None = None,
+        ignore_missing: bool = False,
+    ) -> Iterator[Lease]:
+        """Lease devices for a block: so many of each resource, all or none.
+
+        ::
+
+            with client.allocate({"vendor.com/gpu": 1}, wait=60) as lease:
+                print(lease.devices["vendor.com/gpu"])
+
+        This process owns the lease: if it is killed, the devices are free. ``ids`` are exactly the devices to take, and
+        ``include`` some of them; ``wait`` is how many seconds to wait in line.
+
+        Raises:
+          LeaseFailedError: if there is no such lease; ``problem`` says why, and ``holders`` who has the others.
+        """
+        request = request_of(
+            resources, ids=ids, include=include, labels=labels, pool=pool, ignore_missing=ignore_missing
+        )
+        asked = Asked(request, own_process(), id or new_id(), wait)
+        lease = self._taken(asked, named=id is not None)
+        try:
+            yield lease
+        except BaseException:
+            self._try_to_release(lease.id)
+            raise
+        self._end(lease.id)
+
+    def take(
+        self,
+        resources: Mapping[str, int],
+        *,
+        pid: int | None = None,
+        seconds: float | None = None,
+        until_release: bool = False,
+        container: bool = False,
+        ids: Iterable[str] = (),
+        include: Iterable[str] = (),
+        id: str | None = None,  # noqa: A002 - as --id
+        labels: Mapping[str, str] | None = None,
+        pool: str | None = None,
+        wait: float | None = None,
+        ignore_missing: bool = False,
+        stop_on_unhealthy: bool = False,
+    ) -> Lease:
+        """Lease devices for others: as :meth:`allocate`, but the lease outlives this call and this process.
+
+        Exactly one way says until when: the end of the process ``pid``, so many ``seconds``, until somebody releases
+        it, or the end of a ``container``, which gets ``plugind/lease=NAME`` with the lease's ``cdi_name`` as a CDI
+        device. ``stop_on_unhealthy`` sends SIGTERM to the process when a device turns unhealthy.
+
+        Raises:
+          LeaseFailedError: if there is no such lease.
+          ValueError: if it is not said in exactly one way.
+        """
+        owner = owner_of(pid=pid, seconds=seconds, until_release=until_release, container=container)
+        request = request_of(
+            resources,
+            ids=ids,
+            include=include,
+            labels=labels,
+            pool=pool,
+            ignore_missing=ignore_missing,
+            stop_on_unhealthy=stop_on_unhealthy,
+            container=container,
+        )
+        asked = Asked(request, owner, id, wait)
+        return self._ask(allocation(asked), seconds=deadline_of(asked))
+
+    def release(self, lease: str) -> None:
+        """End a lease.
+
+        Raises:
+          LeaseFailedError: if there is none of that id, or it belongs to another user.
+        """
+        self._ask(release(lease), seconds=WRITING)
+
+    def renew(self, lease: str) -> Lease:
+        """Begin the time of a lease again that was taken for some seconds.
+
+        Raises:
+          LeaseFailedError: if there is none of that id, it has no time, or it belongs to another user.
+        """
+        return self._ask(renewal(lease), seconds=WRITING)
+
+    def leases(self, prefix: str = "") -> tuple[Lease, ...]:
+        """Return all leases, or those whose ids begin with ``prefix``."""
+        return self._ask(all_leases(prefix)).leases
+
+    @contextmanager
+    def watch_leases(self) -> Iterator[Iterator[Lease]]:
+        """Follow the leases as :meth:`watch` follows the plugins; one that has ended comes once more as ``gone``."""
+        with lines(self.path, self._stream("/v1/leases/watch"), silence=self.timeout) as found:
+            yield (understood(lease_from_json, line) for line in found if line)
+
+    def _taken(self, asked: Asked, *, named: bool) -> Lease:
+        try:
+            return self._ask(allocation(asked), seconds=deadline_of(asked))
+        except BaseException as error:
+            # The answer may be under way.
+            if not (named or asked.id is None or isinstance(error, LeaseFailedError)):
+                self._try_to_release(asked.id)
+            raise
+
+    def _try_to_release(self, lease: str) -> None:
+        with suppress(ClientError):
+            self.release(lease)
+
+    def _end(self, lease: str) -> None:
+        try:
+            self.release(lease)
+        except LeaseFailedError as error:
+            if not is_unknown(error):
+                raise
+
+    # --- to ask ---
+
+    def _ask(self, call: Call[T], *, seconds: float | None = None) -> T:
+        return answer(self.path, call, seconds=seconds or self.timeout, silence=self.timeout)
 
     def _stream(self, path: str) -> Call[object]:
         return Call("GET", watched(path, self.timeout), lambda content: content)

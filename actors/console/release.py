@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import argparse
 
-from ...protocol.leases.replies import Problem
-from ..client.errors import ClientError, LeaseFailedError, NoDaemonError
-from ..client.lease_calls import WRITING, release
+from ..client.errors import ClientError, NoDaemonError
+from ..client.lease_calls import WRITING, is_unknown, release
 from ..client.sync_transport import answer
 from .ending import EXIT_FAILED, EXIT_OK
 from .lease_failures import fail
@@ -38,12 +37,8 @@ def run(args: argparse.Namespace) -> int:
         try:
             answer(path, release(lease), seconds=WRITING)
         except ClientError as error:
-            if not (args.if_exists and _is_unknown(error)):
+            if not (args.if_exists and is_unknown(error)):
                 code = code or fail(error) or EXIT_FAILED
             if isinstance(error, NoDaemonError):
                 break
     return code
-
-
-def _is_unknown(error: ClientError) -> bool:
-    return isinstance(error, LeaseFailedError) and error.problem is Problem.UNKNOWN

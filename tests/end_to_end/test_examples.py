@@ -213,11 +213,9 @@ async def test_the_examples_of_clients_ask_a_daemon(tmp_path: Path) -> None:
                     env=environment,
                     capture_stdout=True,
                 )
-                assert done.stdout.decode().splitlines() == [
-                    "vendor.com/gpu: 2 of 2 devices are healthy",
-                    "gpu-0 Healthy",
-                    "gpu-1 Healthy",
-                ]
+                *lines, leased = done.stdout.decode().splitlines()
+                assert lines == ["vendor.com/gpu: 2 of 2 devices are healthy", "gpu-0 Healthy", "gpu-1 Healthy"]
+                assert leased.startswith("gpu-0 is ours, by the lease ")
                 await watching.until("in service: red.example.com")
                 await plugin.end(signal.SIGTERM)
                 await watching.until("out of service: red.example.com")

@@ -6,10 +6,10 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 import pytest
 import trio
@@ -18,15 +18,17 @@ from plugind.client import (
     Client,
     ClientError,
     DaemonError,
+    Lease,
     NoDaemonError,
     NotReadyError,
     PluginStatus,
-    ResourceStatus,
     SyncClient,
 )
 from plugind.protocol.status_json import plugin_to_json
-from plugind.tests.actors.console.lease_server import answer, lease_server
+from plugind.tests.actors.console.lease_server import LeaseServer, answer, lease_server
 from plugind.tests.protocol.test_status_values import GPU, NOW, PLUGIN, resource_json
+
+T = TypeVar("T")
 
 PATH = "/nowhere/status.sock"
 
@@ -44,17 +46,6 @@ def amount(healthy: int, state: str = "listed") -> bytes:
     return json.dumps({"resource": "vendor.com/gpu", "state": state, "allocatable": healthy}).encode() + b"\n"
 
 
-class Both(Protocol):
-    """What both clients do, as coroutine functions."""
-
-    async def list(self, name: str | None = None, *, type: str | None = None) -> tuple[PluginStatus, ...]: ...  # noqa: A002
-    async def describe(self, target: str) -> tuple[PluginStatus, ...]: ...
-    async def devices(self, resource: str | None = None) -> tuple[ResourceStatus, ...]: ...
-    async def watched(self) -> Sequence[PluginStatus]: ...
-    async def wait(self, *names: str, timeout: float = 60.0) -> None: ...
-    async def wait_for_devices(self, wanted: dict[str, int], *, timeout: float = 60.0) -> None: ...
-
-
 class OfSync:
     """The synchronous client, in a thread."""
 
@@ -68,11 +59,15 @@ class OfSync:
         return called
 
     async def watched(self) -> list[PluginStatus]:
-        def follow() -> list[PluginStatus]:
-            with self._client.watch() as changes:
-                return [*changes]
+        return await trio.to_thread.run_sync(_all, self._client.watch())
 
-        return await trio.to_thread.run_sync(follow)
+    async def leases_watched(self) -> list[Lease]:
+        return await trio.to_thread.run_sync(_all, self._client.watch_leases())
+
+
+def _all(stream: AbstractContextManager[Iterator[T]]) -> list[T]:
+    with stream as found:
+        return [*found]
 
 
 class OfTrio:
@@ -87,6 +82,10 @@ class OfTrio:
     async def watched(self) -> list[PluginStatus]:
         async with self._client.watch() as changes:
             return [plugin async for plugin in changes]
+
+    async def leases_watched(self) -> list[Lease]:
+        async with self._client.watch_leases() as changes:
+            return [lease async for lease in changes]
 
 
 Make = Callable[..., Any]
@@ -103,7 +102,9 @@ def make(request: pytest.FixtureRequest) -> Make:
 
 
 @asynccontextmanager
-async def asking(make: Make, directory: Path, *answers: bytes, hold: bool = False) -> AsyncIterator[tuple[Both, Any]]:
+async def asking(
+    make: Make, directory: Path, *answers: bytes, hold: bool = False
+) -> AsyncIterator[tuple[Any, LeaseServer]]:
     with lease_server(directory, *answers, hold=hold) as server:
         yield make(server.path), server
 
