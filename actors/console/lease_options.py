@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import grp
+import os
 import pwd
 import re
 from typing import Final
@@ -23,7 +24,7 @@ _POOL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 
 def add_lease_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add ``--lease-uids``, ``--lease-group`` and ``--pool``."""
+    """Add ``--lease-uids``, ``--lease-group``, ``--pool`` and ``--cdi-dir``."""
     parser.add_argument(
         "--lease-uids",
         action="append",
@@ -48,6 +49,14 @@ def add_lease_arguments(parser: argparse.ArgumentParser) -> None:
         help="lease all devices of a resource, or these, only to who asks for the pool, or only to these users; may be"
         " repeated. With an @ in an id, end with another one",
     )
+    parser.add_argument(
+        "--cdi-dir",
+        type=_directory,
+        default=LeasesConfig().cdi_directory,
+        metavar="DIR",
+        help="where container engines look for CDI devices: the files of leased containers are written there (default:"
+        " %(default)s)",
+    )
 
 
 def leases_from(args: argparse.Namespace) -> LeasesConfig:
@@ -58,7 +67,14 @@ def leases_from(args: argparse.Namespace) -> LeasesConfig:
         pools=tuple(args.pool),
         # A daemon that forgot its leases at a restart would give the same devices to others.
         without_state=False,
+        cdi_directory=args.cdi_dir,
     )
+
+
+def _directory(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("the path is empty: name a directory")
+    return os.path.abspath(text)
 
 
 def _users(text: str) -> frozenset[int]:

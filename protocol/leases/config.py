@@ -48,7 +48,6 @@ class LeasesConfig:
 
     #: Who may lease over the status socket.
     users: LeaseUsers = attrs.field(factory=LeaseUsers)
-
     #: Devices that are taken only by requests that name their pool.
     pools: tuple[Pool, ...] = ()
     #: How much a user may have.

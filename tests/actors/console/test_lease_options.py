@@ -6,6 +6,7 @@ import argparse
 import grp
 import os
 import pwd
+from pathlib import Path
 
 import pytest
 
@@ -30,6 +31,14 @@ def parsed(*words: str) -> LeasesConfig:
 
 def test_without_options_only_root_and_the_user_of_the_daemon_lease() -> None:
     assert parsed() == LeasesConfig(without_state=False)
+
+
+def test_the_directory_of_container_engines_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert parsed("--cdi-dir", "cdi").cdi_directory == f"{tmp_path}/cdi"
+    assert parsed().cdi_directory == "/var/run/cdi"
+    with pytest.raises(SystemExit):
+        parsed("--cdi-dir", "")
 
 
 def test_users_are_uids_ranges_and_names() -> None:

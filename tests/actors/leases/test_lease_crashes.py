@@ -273,3 +273,37 @@ async def test_nothing_is_remembered_of_callers_who_have_their_answer_or_have_le
     await shown(rig.node)
     assert (memory.asked, memory.waiting, memory.notified, memory.tickets) == ({}, {}, {}, {})
     assert (memory.shown, memory.calls, memory.in_hand) == ({}, {}, None)
+
+
+# --- the end of the node ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+async def test_leases_stay_held_while_no_daemon_runs(rig: Rig, autojump_clock: object, how: str) -> None:
+    """Their devices are in use: the next daemon gives them to nobody else, and hears of the ends of owners."""
+    await Caller(rig.node).ask(NOBODY, "nobody's")
+    await Caller(rig.node).ask(ProcessOwner(rig.processes.start(42)), "a process's")
+    await (rig.node.stop() if how == "stop" else rig.node.kill())
+    assert set(rig.store.leases) == {"nobody's", "a process's"}
+    await rig.node.start()
+    await rig.node.settled()
+    assert isinstance(await Caller(rig.node).ask(NOBODY), Failure)
+    rig.processes.end(42)
+    await trio.sleep(1.0)
+    assert await shown(rig.node) == {"nobody's": LeaseState.HELD}
+
+
+async def test_what_was_released_before_a_stop_is_not_held_after_it(rig: Rig, autojump_clock: object) -> None:
+    """Also if it could not be written at once, since the disk failed for a moment."""
+    await Caller(rig.node).ask(NOBODY, "a")
+    rig.store.breaks = True
+    await rig.node.supervisor.release("a")
+    await rig.node.stop()
+    assert rig.store.leases == {}
+
+
+async def test_a_stop_leaves_no_process_watched(rig: Rig, autojump_clock: object) -> None:
+    await Caller(rig.node).ask(ProcessOwner(rig.processes.start(42)), "a")
+    assert rig.processes.watched == 1
+    await rig.node.stop()
+    assert rig.processes.watched == 0
