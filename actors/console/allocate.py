@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from ...protocol.leases.forms import FORMS, FormError
+from ...protocol.leases.forms import FORMS, NO_LEASE, FormError
 from ...protocol.leases.leases_json import Asked, ProcessWish, lease_to_json
 from ...protocol.leases.values import ContainerOwner, Lease, NoOwner, TimeOwner
 from ...protocol.text import escaped
@@ -136,6 +136,7 @@ def run(args: argparse.Namespace) -> int:
         lease = answer(path, allocation(asked), seconds=deadline_of(asked))
     except ClientError as error:
         code = fail(error)
+        _say_none(args.output)
         return code if command is None else EXIT_NOT_RUN
     for warning in lease.warnings:
         complain(f"warning: {escaped(warning)}")
@@ -194,11 +195,20 @@ def _print(form: str, lease: Lease, path: str, *, keep: bool) -> int:
                 answer(path, release(lease.id), seconds=WRITING)
         if isinstance(error, KeyboardInterrupt):
             raise
+        if isinstance(error, FormError):
+            _say_none(form)
         why = f"standard output cannot be written: {error.cause.strerror}" if isinstance(error, OutputError) else error
         raise CommandError(f"{why}; the lease {escaped(lease.id)} was {'kept' if keep else 'released'}") from error
     if form not in (*_CONTAINERS, "docker"):
         warn_of_nodes(lease)
     return EXIT_OK
+
+
+def _say_none(form: str | None) -> None:
+    """Say that there is no lease in a form that keeps a container from starting without it."""
+    if form is not None and form in NO_LEASE:
+        with suppress(OutputError):  # The reason is on standard error.
+            say(NO_LEASE[form], now=True)
 
 
 def _text(form: str, lease: Lease) -> str:

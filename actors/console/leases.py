@@ -95,7 +95,7 @@ def lines(found: LeasesSnapshot, width: int | None = None) -> Iterator[str]:
         yield from aligned(rows if width is None else narrowed(rows, width, _DROPPED))
     yield summary(found.leases)
     if found.withheld is not None:
-        yield f"all devices are withheld: {text(found.withheld)}; 'plugind leases recover --none-held' frees them"
+        yield f"all devices are withheld: {text(found.withheld)}"
     if found.problem is not None:
         yield f"leases cannot be written now: {text(found.problem)}"
 

@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 FILE_NAME = "state.db"
 _RECOVER = (
-    "so it is not known which devices are in use: when none is, give them free with"
+    "so it is not known which devices are in use: when none is, free them with"
     " 'plugind leases recover --none-held', or reboot"
 )
 

@@ -322,8 +322,7 @@ class Allocations:
 
     def withheld_failure(self) -> Failure:
         """Return why nobody gets any device."""
-        advice = "when no leased device is in use, run plugind leases recover --none-held"
-        return Failure(Problem.STORAGE, f"all devices are withheld: {self.withheld}; {advice}")
+        return Failure(Problem.STORAGE, f"all devices are withheld: {self.withheld}")
 
     def _fail(self, entry: Entry, failure: Failure) -> None:
         for reply in entry.askers.values():

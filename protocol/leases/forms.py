@@ -181,3 +181,11 @@ def _answer(lease: Lease) -> Answer:
 Form = Callable[[Lease], str]
 #: The forms by their names in ``plugind allocate -o``, but for JSON.
 FORMS: Final[Mapping[str, Form]] = {"text": text, "env": env_file, "cdi": cdi, "podman": podman, "docker": docker}
+
+#: What is said where there is no lease, in the forms that stand in the command of a container engine: a device that is
+#: not there. With nothing in its place, ``podman run $(plugind allocate ...)`` would start a container without devices.
+NO_LEASE: Final[Mapping[str, str]] = {
+    "cdi": f"{CDI_KIND}=none\n",
+    "podman": f"--device {CDI_KIND}=none\n",
+    "docker": "--device /dev/plugind-gave-no-lease\n",
+}

@@ -6,16 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from plugind.tests.end_to_end.lease_scene import Forks, forks
 from plugind.tests.end_to_end.processes import PATIENT, Daemon, daemon
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _markers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Let no daemon of a test find the marker of another one, whose state directory had the same inode."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("PLUGIND_MARKERS", str(tmp_path_factory.mktemp("markers")))
-        yield
 
 
 @pytest.fixture(scope="session")
@@ -29,11 +20,4 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """Run a daemon with long deadlines, for tests that expect the first attempt to succeed even on a busy machine."""
     with daemon(tmp_path_factory.mktemp("p"), timeouts=PATIENT) as started:
-        yield started
-
-
-@pytest.fixture(scope="session", name="forks")
-def _forks() -> Iterator[Forks]:
-    """Have a process from which daemons are forked."""
-    with forks() as started:
         yield started

@@ -19,6 +19,7 @@ import pytest
 from plugind.actors.console.commands import main
 from plugind.actors.console.lease_nodes import warn_of_nodes
 from plugind.actors.console.times import span
+from plugind.protocol.leases.forms import NO_LEASE
 from plugind.protocol.leases.leases_json import failure_to_json, lease_to_json, released_to_json, snapshot_to_json
 from plugind.protocol.leases.replies import Failure, LeasesSnapshot, Problem, Released
 from plugind.protocol.leases.values import (
@@ -248,6 +249,21 @@ def test_json_is_the_lease(plugind: Run) -> None:
     assert json.loads(done.out) == json.loads(json.dumps(lease_to_json(LEASE)))
 
 
+@pytest.mark.parametrize("form", ["cdi", "podman", "docker"])
+def test_an_engine_without_a_lease_is_told_of_a_device_that_is_not_there(plugind: Run, form: str) -> None:
+    """``podman run $(plugind allocate ...)`` must not start a container without devices."""
+    owner = ["--ttl", "5"] if form == "docker" else []
+    done = plugind([failed(Problem.UNAVAILABLE, TOO_FEW)], "allocate", f"{GPU}=2", "-o", form, *owner)
+    assert (done.code, done.out) == (1, NO_LEASE[form])
+
+
+def test_an_engine_is_told_so_too_if_a_form_cannot_say_the_lease(plugind: Run) -> None:
+    named = attrs.evolve(LEASE, answer=Answer(cdi_devices=("vendor.com/gpu=0",)))
+    released = answer(200, released_to_json(Released(("a1b2",))))
+    done = plugind([held(named), released], "allocate", f"{GPU}=1", "-o", "docker", "--ttl", "5")
+    assert (done.code, done.out) == (1, NO_LEASE["docker"])
+
+
 def test_the_options_of_podman_name_the_lease(plugind: Run) -> None:
     done = plugind([held(CONTAINED)], "allocate", f"{GPU}=1", "-o", "podman")
     assert (done.code, done.out) == (0, "--device plugind/lease=x77\n")
@@ -421,7 +437,7 @@ def test_withheld_devices_are_told_and_freed(plugind: Run) -> None:
     done = plugind([answer(200, snapshot_to_json(found, 0.0))], "leases")
     assert done.out.splitlines() == [
         "no leases",
-        "all devices are withheld: the state was lost; 'plugind leases recover --none-held' frees them",
+        "all devices are withheld: the state was lost",
     ]
 
 

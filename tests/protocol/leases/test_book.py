@@ -831,8 +831,7 @@ def test_a_file_that_cannot_be_written_again_is_a_warning() -> None:
 def test_after_lost_state_all_devices_are_withheld_until_an_operator_recovers() -> None:
     node = restarted(withheld="the file was damaged")
     node.offer("a")
-    advice = "when no leased device is in use, run plugind leases recover --none-held"
-    assert node.ask(wait=10).why == ("storage", f"all devices are withheld: the file was damaged; {advice}")
+    assert node.ask(wait=10).why == ("storage", "all devices are withheld: the file was damaged")
     answers: Inbox[Failure | None] = Inbox()
     node.send(m.RecoverAsked(ALICE, answers))
     node.send(m.RecoverAsked(ROOT, answers))

@@ -1,0 +1,178 @@
+"""``podman run $(plugind allocate … -o podman)``, with a daemon, a fake device plugin and the hook of plugind."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import trio
+
+from plugind.tests.end_to_end.containers import engine
+from plugind.tests.end_to_end.leasing import ended, leases, listed, release
+from plugind.tests.end_to_end.processes import PLUGIND, Daemon, daemon_process
+
+CHECKOUT = Path(__file__).parents[2]
+#: The user of the rootless engine.
+USER = 1000
+GPU, DATA = "example.com/gpu", "example.com/data"
+#: A container's end is followed by the lease's sooner than in a real daemon.
+TIMEOUTS = {"protocol.leases.book.GRACE": 0.2}
+
+
+@attrs.frozen
+class Served:
+    """A daemon with two device plugins: one has a device node, and the other a file."""
+
+    daemon: Daemon
+    directory: Path
+    #: The command ``plugind``.
+    plugind: list[str]
+
+    def allocate(self, *arguments: str, uid: int = 0) -> list[str]:
+        """Return the options that ``plugind allocate -o podman`` prints for a user, as a shell splits them."""
+        command = [*(as_user(uid) if uid else []), *self.plugind, "allocate", *arguments, "-o", "podman"]
+        status = ["--status", self.daemon.status]
+        done = subprocess.run([*command, *status], capture_output=True, text=True, cwd="/", check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split()
+
+
+def as_user(uid: int) -> list[str]:
+    return ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    if os.geteuid() != 0:
+        pytest.skip("only root makes device nodes and writes to /var/run/cdi")
+    with ExitStack() as stack:
+        # Other users reach it; podman refuses paths of more than 50 characters.
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/tmp")))
+        os.chmod(place, 0o755)
+        plugins = place / "device-plugins"
+        plugins.mkdir()
+        os.mknod(place / "node", stat.S_IFCHR | 0o600, os.makedev(1, 3))
+        os.chmod(place / "node", 0o640)
+        os.chown(place / "node", 0, 20)
+        (place / "file").write_text("read\n")
+        python = python_of_all(place / "python")
+        script = [python, str(Path(__file__).with_name("patient.py")), json.dumps(TIMEOUTS), "--log-format=json"]
+        root, status = ["--root", str(place / "root")], ["--status", str(place / "status.sock")]
+        options = [f"--device-plugins={plugins}", f"--state={place}/state", f"--lease-uids={USER}"]
+        log = stack.enter_context((place / "log").open("ab"))
+        process = stack.enter_context(daemon_process([*script, *root, *status, *options], log))
+        started = Daemon(place / "root", status[1], process, place / "log")
+        for name, *devices in (
+            (GPU, f"--device=gpu-0={place}/node", "--device=gpu-1=/dev/null", "--env=GIVEN={ids}"),
+            (DATA, f"--device=data-0={place}/file"),
+        ):
+            fake = ["fake", "--type=DevicePlugin", f"--name={name}", f"--device-plugins={plugins}", *devices]
+            plugin = subprocess.Popen([*PLUGIND, *fake], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            stack.callback(_end, plugin)
+        trio.run(listed, started, GPU, DATA)
+        yield Served(started, place, [python, "-m", "plugind"])
+
+
+def python_of_all(directory: Path) -> str:
+    """Return an interpreter with plugind that all users reach, if there is one: the hook of their containers runs it.
+
+    The environment of the tests may lie where only its owner reaches it.
+    """
+    python = directory / "bin" / "python3"
+    made = subprocess.run(["/usr/bin/python3", "-m", "venv", "--without-pip", directory], check=False)
+    for packages in directory.glob("lib/python*/site-packages"):
+        (packages / "tests.pth").write_text(f"{CHECKOUT}/.links\n{Path(attrs.__file__).parents[1]}\n")
+    tried = subprocess.run([python, "-m", "plugind", "--version"], capture_output=True, check=False)
+    return sys.executable if made.returncode or tried.returncode else str(python)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+
+
+def owner(served: Served, lease: str) -> dict[str, Any]:
+    found: dict[str, Any] = trio.run(leases, served.daemon)[lease]["owner"]
+    return found
+
+
+#: Prints what the container got, and ends with its input.
+_LOOK = """
+echo $GIVEN $PLUGIND_LEASE $PLUGIND_DEVICES $PLUGIND_NODES
+stat -c '%A %u %g %t:%T' /dev/gpu-0
+cat /dev/data-0
+cat
+"""
+
+
+def test_a_container_has_the_devices_of_its_lease_alone_and_frees_them_after_its_end(served: Served) -> None:
+    podman = engine(served.directory / "e")
+    options = served.allocate(f"{GPU}=1", f"{DATA}=1", "--id", "job")
+    assert owner(served, "job")["kind"] == "container"
+    with podman.started(options, _LOOK) as first:
+        assert first.stdin is not None
+        assert first.stdout is not None
+        seen = [first.stdout.readline() for _ in range(3)]
+        assert [line.strip() for line in seen] == [
+            f"gpu-0 job {GPU}=gpu-0;{DATA}=data-0 /dev/gpu-0",
+            "crw-r----- 0 20 1:3",
+            "read",
+        ]
+        init = owner(served, "job")["init"]["pid"]
+        second = podman.run(options, "echo started")
+        assert (second.returncode != 0, second.stdout) == (True, "")
+        text = f"lease job is bound to another container, whose init is {init}"
+        assert f"plugind: lease job cannot be bound to this container: {text}" in second.stderr
+        first.communicate()
+    assert first.returncode == 0
+    trio.run(ended, served.daemon, "job")
+    third = podman.run(options, "echo started")
+    assert f"unresolvable CDI devices {options[1]}" in third.stderr
+
+
+def test_a_user_has_containers_of_leases_of_its_own(served: Served) -> None:
+    """Where an engine can make no nodes, it mounts them. A lease of another user is not bound: the hook has a user."""
+    podman = engine(served.directory / "u", USER)
+    alone = [*as_user(USER), "unshare", "--user", "--map-root-user", *served.plugind, "--version"]
+    tried = subprocess.run(alone, capture_output=True, text=True, check=False, cwd="/")
+    if tried.returncode:
+        pytest.skip(f"users have no user namespaces here, or do not reach plugind: {tried.stderr}")
+    own = served.allocate(f"{GPU}=1", "--ids=gpu-1", "--id=own", uid=USER)
+    done = podman.run(own, "echo $PLUGIND_DEVICES; stat -Lc %t:%T /dev/gpu-1; echo > /dev/gpu-1")
+    assert (done.stdout.split(), done.returncode) == ([f"{GPU}=gpu-1", "1:3"], 0), done.stderr
+    trio.run(ended, served.daemon, "own")
+    foreign = served.allocate(f"{DATA}=1", "--id=foreign")
+    done = podman.run(foreign, "echo started")
+    assert (done.returncode != 0, done.stdout) == (True, "")
+    assert "lease foreign cannot be bound to this container: lease foreign belongs to another user" in done.stderr
+    assert owner(served, "foreign")["init"] is None
+    trio.run(release, served.daemon, "foreign")
+
+
+def test_a_shell_gives_the_options_to_podman(served: Served) -> None:
+    """The line of docs/leases.md. Without a lease the container does not start, for want of a device."""
+    podman = engine(served.directory / "s")
+    allocate = f"{' '.join(served.plugind)} allocate {DATA}=1 -o podman --status {served.daemon.status}"
+    line = " ".join(podman.command(["$OPTIONS"], "'cat /dev/data-0'")).replace("$OPTIONS", f"$({allocate})")
+
+    def run() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=podman.environment, check=False)
+
+    served.allocate(f"{DATA}=1", "--id=before")
+    done = run()
+    assert "Requested: 1, Available: 0" in done.stderr
+    assert "unresolvable CDI devices plugind/lease=none" in done.stderr
+    assert "cat: " not in done.stderr
+    trio.run(release, served.daemon, "before")
+    done = run()
+    assert (done.stdout, done.returncode) == ("read\n", 0), done.stderr
