@@ -119,6 +119,18 @@ class OwnerProcesses:
             os.close(spare)
 
 
+def may_run(process: ProcessIdentity) -> bool:
+    """Return whether a process that somebody else names runs here, or that cannot be found out.
+
+    One of another pid namespace does not: here its pid is another process's, or nobody's.
+    """
+    try:
+        here = process.boot_id == boot_id()
+    except OSError:
+        return True
+    return here and _is_alive(process.pid) and _start_of(process.pid) in (None, process.start_ticks)
+
+
 def _is_alive(pid: int) -> bool:
     try:
         pidfd = os.pidfd_open(pid)

@@ -40,6 +40,7 @@ from ...protocol.logs import timestamp
 from ...protocol.messages import Address, Lagged
 from ...protocol.text import encodable
 from ..io.http_server import Request, Response, Send, json_response, problem
+from ..io.owner_processes import may_run
 from ..io.process_identity import identity_of
 from ..io.unix_socket import Credentials
 from .allocations import Allocations, failed, new_token, owner_by
@@ -89,6 +90,8 @@ class LeasesApi:
     leases: Address[LeasesMessage] | None = None
     #: Returns which process has a pid; None if there is none.
     identity: Callable[[int], ProcessIdentity | None] = identity_of
+    #: Returns whether a process that a client names runs, or that cannot be found out.
+    may_run: Callable[[ProcessIdentity], bool] = may_run
     #: ``CLOCK_BOOTTIME`` in nanoseconds.
     boottime: Callable[[], int] = _boottime
     _routes: _Routes | None = attrs.field(init=False, default=None)
@@ -96,7 +99,7 @@ class LeasesApi:
     def __attrs_post_init__(self) -> None:
         if self.leases is not None:
             allocations = Allocations(self.leases, self.boottime)
-            self._routes = _Routes(self.leases, allocations, self.wall, self.identity, self.boottime)
+            self._routes = _Routes(self.leases, allocations, self.wall, self.identity, self.may_run, self.boottime)
 
     def end_watches(self) -> None:
         """End the streams, and whatever waits for a lease."""
@@ -117,7 +120,8 @@ class LeasesApi:
         if self._routes is None:
             return problem(404, "this node has no leases")
         # Bytes, because whoever asks may write anything.
-        names = [os.fsdecode(unquote_to_bytes(part)) for part in request.path.removeprefix(PATH).split("/")[1:]]
+        parts = request.path.removeprefix(PATH).split("/")[1:]
+        names = [unquote_to_bytes(part).decode("utf-8", "surrogateescape") for part in parts]
         handlers = self._routes.find(names)
         if handlers is None:
             return problem(404, f"there is no {encodable(request.path)}")
@@ -139,6 +143,7 @@ class _Routes:
     _allocations: Allocations
     _wall: Callable[[], float]
     _identity: Callable[[int], ProcessIdentity | None]
+    _may_run: Callable[[ProcessIdentity], bool]
     _boottime: Callable[[], int]
     _watches: set[trio.MemorySendChannel[LeasesViewMessage]] = attrs.field(factory=set)
 
@@ -323,6 +328,13 @@ class _Routes:
 
     async def _bind(self, request: Request, name: str) -> Response:
         init, uid = init_from_json(request.body), _peer_of(request).uid
+        if not self._may_run(init):
+            # Otherwise the lease would end while the container runs.
+            text = (
+                f"plugind sees no process {init.pid} of this start time: the container has ended, or its hook runs in"
+                " another pid namespace than plugind; run both in the same one"
+            )
+            return self._failed(Problem.USAGE, text)
         return self._one_lease(await self._answer(lambda reply: m.BindAsked(name, uid, init, reply), WRITING))
 
     def _one_lease(self, answer: Lease | Failure) -> Response:

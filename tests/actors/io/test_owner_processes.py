@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import signal
@@ -15,7 +16,8 @@ import attrs
 import pytest
 import trio
 
-from plugind.actors.io.owner_processes import OwnerProcesses
+from plugind.actors.io.owner_processes import OwnerProcesses, may_run
+from plugind.actors.io.process_identity import identity_of
 from plugind.actors.leases.owners import Owners
 from plugind.actors.simulation.lease_owners import MemoryBootClock
 from plugind.protocol.leases.effects import WatchOwner
@@ -122,7 +124,8 @@ async def test_a_thousand_owners_that_die_at_once_are_told() -> None:
 
 _HIDDEN = """
 import codecs, os, sys
-from plugind.actors.io.owner_processes import OwnerProcesses
+from plugind.actors.io.owner_processes import OwnerProcesses, may_run
+from plugind.actors.io.process_identity import identity_of
 from plugind.protocol.leases.values import ProcessIdentity
 
 owner = ProcessIdentity(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
@@ -177,3 +180,24 @@ def test_a_process_of_another_user_is_not_stopped_for_a_user() -> None:
         assert processes.runs(owner)
         reaped(pid)
         processes.stop(number, owner, os.getuid() + 1)
+
+
+def test_a_process_that_somebody_else_names_may_run_here() -> None:
+    """Its pid alone says nothing: in another pid namespace it is another process."""
+    own = identity_of(os.getpid())
+    assert own is not None
+    assert may_run(own)
+    assert not may_run(attrs.evolve(own, start_ticks=own.start_ticks + 1))
+    assert not may_run(attrs.evolve(own, boot_id="another boot"))
+    assert not may_run(attrs.evolve(own, pid=2**31 - 1))
+
+
+def test_a_process_of_which_nothing_can_be_read_may_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    own = identity_of(os.getpid())
+    assert own is not None
+    monkeypatch.setattr(os, "open", refuse)
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    assert may_run(own)

@@ -130,7 +130,7 @@ async def running(*gpus: str, leases: bool = True) -> AsyncIterator[Daemon]:
     with to_reconciler, asked:
         async with trio.open_nursery() as nursery:
             actor = BookActor(*gpus)
-            about = LeasesApi(wall, actor if leases else None, identity, lambda: 0)
+            about = LeasesApi(wall, actor if leases else None, identity, lambda process: process.pid != 12, lambda: 0)
             config = StatusConfig(wall=wall)
             api = Api(config, Memory(), to_reconciler, tuple, DevicesApi(wall), about)
             yield Daemon(api, actor, nursery)
@@ -240,6 +240,15 @@ async def test_a_lease_is_bound_to_its_container(autojump_clock: MockClock) -> N
         status, failed = await daemon.ask("POST", "/v1/leases/a/bind", other)
         assert (status, failed["error"]) == (403, "lease a is bound to another container, whose init is 77")
         assert (await daemon.ask("POST", "/v1/leases/a/bind", {"pid": 78}))[0] == 400
+
+
+async def test_a_container_of_another_pid_namespace_does_not_start(autojump_clock: MockClock) -> None:
+    """plugind would find its process ended, and give the devices to others while the container runs."""
+    async with running("GPU-0") as daemon:
+        await daemon.post(id="a", owner={"kind": "container"}, container=True)
+        status, failed = await daemon.ask("POST", "/v1/leases/a/bind", {"pid": 12, "start_ticks": 8, "boot_id": "boot"})
+        assert (status, failed["problem"]) == (400, "usage")
+        assert "plugind sees no process 12 of this start time" in failed["error"]
 
 
 async def test_what_a_lost_state_withholds_is_shown_and_given_free(autojump_clock: MockClock) -> None:
