@@ -179,7 +179,7 @@ class Config:
     state: str | None = None
     #: Who may lease which devices of device plugins.
     leases: LeasesConfig = attrs.field(factory=LeasesConfig)
-    #: How many lines the log has of one socket, root or actor, and in all. None leaves nothing out.
+    #: How many lines the log has of one socket, root, actor or user, and in all. None leaves nothing out.
     log_limits: LogLimits | None = attrs.field(factory=LogLimits)
     #: The seed of the jitter of backoff and rescans. None takes one from the system.
     seed: int | None = None

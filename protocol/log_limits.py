@@ -39,9 +39,9 @@ class LogLimits:
       ConfigError: if a number is out of range.
     """
 
-    #: Lines with the same message and cause of one socket, root or actor.
+    #: Lines with the same message and cause of one socket, root, actor or user.
     same: int = attrs.field(default=10, validator=at_least_one)
-    #: Lines of one socket, root or actor.
+    #: Lines of one socket, root, actor or user.
     each: int = attrs.field(default=100, validator=at_least_one)
     #: All lines. A node may have tens of thousands of plugins that vanish at once.
     total: int = attrs.field(default=30_000, validator=at_least_one)
