@@ -60,18 +60,34 @@ class DaemonProcess:
         """Return the number of open descriptors."""
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
+    def cpu_of_threads(self) -> tuple[float, float]:
+        """Return the seconds for which the first thread has run, and those of all others."""
+        runs = {
+            int(task.parent.name): int(task.read_text().split()[0]) / 1e9
+            for task in Path(f"/proc/{self.pid}/task").glob("*/schedstat")
+        }
+        return runs.pop(self.pid), sum(runs.values())
+
     def get(self, path: str) -> tuple[int, bytes]:
         """Send one request to the status socket; return the status code and the body.
 
         Raises:
           OSError: if the daemon does not answer.
         """
+        return self.ask("GET", path)
+
+    def ask(self, method: str, path: str, body: bytes | None = None, patience: float = _PATIENCE) -> tuple[int, bytes]:
+        """Send one request of any method; return the status code and the body.
+
+        Raises:
+          OSError: if the daemon does not answer.
+        """
         connection = http.client.HTTPConnection("localhost")
         connection.sock = socket.socket(socket.AF_UNIX)
-        connection.sock.settimeout(_PATIENCE)
+        connection.sock.settimeout(patience)
         try:
             connection.sock.connect(str(self.status))
-            connection.request("GET", path)
+            connection.request(method, path, body)
             response = connection.getresponse()
             return response.status, response.read()
         finally:
@@ -195,13 +211,15 @@ def plugind_started(
     core: int | None = None,
     profile: Path | None = None,
     prefix: Sequence[str] = (),
+    module: Sequence[str] = ("plugind",),
 ) -> Iterator[DaemonProcess]:
     """Like ``plugind_run``, without waiting until it is ready. The sampler writes the file ``profile`` at the end.
 
-    The command begins with ``prefix``, which must become the daemon's process.
+    The command begins with ``prefix``, which must become the daemon's process. ``module`` has the module that runs, and
+    its arguments before those of the daemon.
     """
     status = log.parent / "status.sock"
-    module = ["plugind.benchmarks.report.sampler", str(profile)] if profile else ["plugind"]
+    module = ["plugind.benchmarks.report.sampler", str(profile)] if profile else module
     command = [*prefix, sys.executable, "-m", *module, "run", "--root", str(root)]
     with _running([*command, "--status", str(status), *options], log, status, core) as daemon:
         yield daemon
