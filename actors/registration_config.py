@@ -35,6 +35,11 @@ class RegistrationConfig:
 def seconds_for(command: states.WaitingCommand, config: RegistrationConfig) -> float:
     """Return how long ``command`` may take."""
     match command:
+        case states.ClaimName() | states.AskValidate() | states.AskRegister():
+            # This is a safety net: twice the handler's deadline, since an earlier call for the same name may itself
+            # take a full deadline. Giving up is safe: a claim is released, a Validate is withdrawn, and a Register is
+            # undone by the Deregister that follows it in the lane of its name.
+            return 2 * config.timeouts.of_handler(command.info.type)
         case states.Dial():
             return math.inf  # The dialer has a deadline of its own, and reports what it waited for.
         case states.AskInfo():
@@ -49,11 +54,6 @@ def seconds_for(command: states.WaitingCommand, config: RegistrationConfig) -> f
             return max(0.0, command.not_before - trio.current_time()) + jitter
         case states.StartTimer():
             return config.backoff.delay(command.failures, config.rng.random())
-        case states.ClaimName() | states.AskValidate() | states.AskRegister():
-            # This is a safety net: twice the handler's deadline, since an earlier call for the same name may itself
-            # take a full deadline. Giving up is safe: a claim is released, a Validate is withdrawn, and a Register is
-            # undone by the Deregister that follows it in the lane of its name.
-            return 2 * config.timeouts.of_handler(command.info.type)
         case states.AskDeregister():
             # No deadline: the claim must keep the name until Deregister has run. It still ends, because the handler
             # actor answers each ask, also after a crash, each of its calls has a deadline, and at most as many calls

@@ -32,6 +32,10 @@ _ANSWERED = (
 )
 
 
+#: The states on the way to a registration: they have no reason, and a cause after a try that failed.
+_ON_THE_WAY = (states.AskingInfo, states.Claiming, states.Validating, states.Registering, states.Notifying)
+
+
 def outcome_of(event: states.Event) -> Outcome | None:
     """Return the outcome of the operation that ``event`` ends, or None if it ends none."""
     if isinstance(event, _ANSWERED):
@@ -49,6 +53,8 @@ def outcome_of(event: states.Event) -> Outcome | None:
 
 def words_of(state: states.State) -> tuple[str | None, str | None, int]:
     """Return reason, cause and attempt of ``state``; the attempt is 0 if no more is made."""
+    if isinstance(state, _ON_THE_WAY):  # Nearly all changes in a storm are to one of these.
+        return None, None if state.cause is None else str(state.cause), state.attempt
     reason, attempt = _reason_of(state)
     cause = states.cause_of(state)
     return reason, reason if cause is None else str(cause), attempt
