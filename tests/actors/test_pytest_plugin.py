@@ -56,7 +56,7 @@ def run_pytest(project: Path, *arguments: str) -> str:
     if not entry_points(group="pytest11", name="plugind"):
         # The environment may have been installed before the entry point existed.
         command += ["-p", "plugind.actors.pytest_plugin"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=project)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=project)
     return done.stdout + done.stderr
 
 

@@ -143,7 +143,7 @@ def test_the_requested_share_hangs_and_the_others_answer(tmp_path: Path, hang: s
 def _wire(*arguments: str, path: str = "") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "benchmarks.wire", "--sockets", "8", "--runs", "1", "--seconds", "0", *arguments]
     environment = os.environ | {"PYTHONPATH": path}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=120)
 
 
 def test_the_benchmark_writes_a_row_for_each_client_and_concurrency(tmp_path: Path) -> None:

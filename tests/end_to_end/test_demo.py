@@ -21,7 +21,7 @@ def test_the_demo_ends_by_itself_when_every_plugin_has_settled_even_if_temporary
         env={**os.environ, "TMPDIR": str(deep)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -35,7 +35,7 @@ async def test_a_plugin_over_a_limit_waits_with_the_limit_as_its_reason(
     config = Config(roots=(Root(str(tmp_path)),), wire_limits=limits)
     name = "a" * (70_000 if limits is Config().wire_limits else 200)
     spec = FakeSpec(str(tmp_path / "a.sock"), FakePlugin("CSIPlugin", f"{name}.example.com"))
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with Supervisor(config) as node, node.changes() as changes, trio.open_nursery() as nursery:
             nursery.start_soon(lambda: run_fake(spec, on_call=lambda _call: None))
             async for change in changes:

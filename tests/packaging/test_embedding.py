@@ -66,7 +66,7 @@ def stubs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run_python(code: str, directory: Path) -> str:
     """Run ``code`` in a fresh interpreter that finds modules in ``directory``, and return what it prints."""
     command = [sys.executable, "-W", "error", "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=directory)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=directory)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

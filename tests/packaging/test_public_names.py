@@ -59,7 +59,7 @@ VALUES = [
 
 def run_python(code: str) -> str:
     """Run ``code`` in a fresh interpreter and return what it prints."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

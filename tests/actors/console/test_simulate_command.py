@@ -30,7 +30,7 @@ def _on_a_terminal(*options: str) -> Iterator[tuple[subprocess.Popen[bytes], Cal
     with ThreadPoolExecutor(1) as reader:
         shown = reader.submit(_read_all, ours)
         try:
-            yield command, lambda: shown.result(timeout=20).decode()
+            yield command, lambda: shown.result(timeout=60).decode()
         finally:
             command.kill()
             command.communicate()
@@ -51,7 +51,7 @@ def test_an_interrupt_ends_the_command_at_once_and_keeps_its_results() -> None:
         first = command.stdout.readline()
         # A terminal sends the signal to the command and all its children.
         os.killpg(command.pid, signal.SIGINT)
-        rest, _ = command.communicate(timeout=20)
+        rest, _ = command.communicate(timeout=60)
         shown = terminal()
     assert first.startswith(b"seed 0 ")
     assert b"interrupted after " in rest.splitlines()[-1]
@@ -64,7 +64,7 @@ def test_an_interrupt_ends_the_command_at_once_and_keeps_its_results() -> None:
 
 def test_without_a_terminal_standard_error_stays_empty() -> None:
     done = subprocess.run(
-        [*COMMAND, "--seeds", "0..2", "--events", "5"], capture_output=True, text=True, timeout=60, check=True
+        [*COMMAND, "--seeds", "0..2", "--events", "5"], capture_output=True, text=True, timeout=120, check=True
     )
     assert done.stderr == ""
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["seed", "seed", "seed", "3"]
@@ -88,5 +88,5 @@ def test_a_closed_output_is_not_an_error(options: tuple[str, ...]) -> None:
     command.stdout.close()
     assert command.stderr is not None
     assert command.stderr.read() == ""
-    assert command.wait(timeout=30) == 0
+    assert command.wait(timeout=60) == 0
     command.stderr.close()

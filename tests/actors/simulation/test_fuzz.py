@@ -56,7 +56,7 @@ def test_one_seed_gives_one_trace_in_every_process() -> None:
     try:
         # The processes run side by side, since starting one takes longer than the script.
         here = simulate(3, events=40)
-        said = [process.communicate(timeout=60)[0] for process in processes]
+        said = [process.communicate(timeout=120)[0] for process in processes]
     finally:
         for process in processes:
             process.kill()

@@ -309,7 +309,7 @@ def test_one_seed_gives_one_trace_in_this_process_and_in_another() -> None:
     assert run_trace(1) == here
     assert run_trace(2) != here
     script = "from plugind.tests.actors.simulation.test_node import run_trace; print(run_trace(1))"
-    elsewhere = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    elsewhere = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
     assert elsewhere.stdout.strip() == here
 
 
