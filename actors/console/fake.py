@@ -274,6 +274,14 @@ def run(args: argparse.Namespace) -> int:
     except OSError as error:
         of_pipe = spec.control is not None and error.filename == spec.control
         what = "cannot take commands" if of_pipe else "cannot listen"
-        _say(f"{what} at {json.dumps(error.filename or spec.socket)}: {error.strerror}")
+        _say(f"{what} at {json.dumps(error.filename or spec.socket)}: {error.strerror}{_advice(spec)}")
         return 1
     return 0
+
+
+def _advice(spec: FakeSpec) -> str:
+    """Return what to do if the directory of device plugins is missing."""
+    directory = os.path.dirname(spec.socket) or "."
+    if spec.announcement is None or os.path.isdir(directory):
+        return ""
+    return f"; start 'plugind run --device-plugins={directory}' first, which makes that directory, or make it"

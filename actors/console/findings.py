@@ -43,6 +43,8 @@ class Fate(enum.StrEnum):
     #: Not registered, and not retried automatically.
     PARKED = "parked"
     NO_HANDLER = "no-handler"
+    #: Registered once it calls Register, and not for its socket.
+    BY_CALL = "by-call"
     #: Registered, and then deregistered because it cannot be notified.
     DEREGISTERED = "deregistered"
 

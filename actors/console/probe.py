@@ -84,6 +84,10 @@ _DOES = {
         "not register this plugin, and park it until a handler for its type is added",
         "not register this plugin, but try it again at growing intervals",
     ),
+    Fate.BY_CALL: (
+        "register this plugin once it calls Register, with 'plugind run --device-plugins=DIR'",
+        "register this plugin once it calls Register",
+    ),
     Fate.DEREGISTERED: (
         "register this plugin, and deregister it because it cannot be notified",
         "register this plugin, deregister it because it cannot be notified, and try it again",

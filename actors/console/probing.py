@@ -28,7 +28,7 @@ from ...protocol.config import Timeouts
 from ...protocol.endpoint_owners import belongs_to
 from ...protocol.endpoints import default_directories
 from ...protocol.errors import ValidationError
-from ...protocol.plugins import BUILT_IN_TYPES, InfoLimits, InstancePolicy, Plugin, PluginInfo, check_info
+from ...protocol.plugins import BUILT_IN_TYPES, DEVICE, InfoLimits, InstancePolicy, Plugin, PluginInfo, check_info
 from ...protocol.proto.pluginregistration_grpc import RegistrationStub
 from ...protocol.proto.pluginregistration_pb2 import InfoRequest, RegistrationStatus
 from ...protocol.status import Outcome
@@ -180,6 +180,8 @@ async def _ask(found: Findings, channel: Channel, path: str, deadline: float) ->
         stub.GetInfo.reply_type = bounded_info_type(limits)
         reply = await stub.GetInfo(InfoRequest(), timeout=clock.left)
     except GRPCError as error:
+        if error.status is Status.UNIMPLEMENTED:
+            await _ask_caller(found, channel, deadline, clock.took)
         fate = Fate.PARKED if error.status is Status.UNIMPLEMENTED else Fate.FAILED
         raise found.stop("GetInfo", _get_info_failed(error, channel, clock), fate, clock.took) from error
     took = clock.took
@@ -198,6 +200,24 @@ async def _ask(found: Findings, channel: Channel, path: str, deadline: float) ->
         raise found.stop("info", str(error), Fate.FAILED) from error
     found.note("info", Verdict.OK, f"type {info.type}, name {info.name}, versions {', '.join(info.versions) or 'none'}")
     return info, took
+
+
+async def _ask_caller(found: Findings, channel: Channel, deadline: float, took: float) -> None:
+    """Find out whether this is a device plugin that registers by a call, as most do, and has no GetInfo to serve.
+
+    Raises:
+      StopError: if it is.
+    """
+    clock = Clock(deadline)
+    method, call = CALLS[DEVICE]
+    try:
+        answer = await call(channel, clock.left)
+    except GRPCError:
+        return
+    found.note("GetInfo", Verdict.OK, "not served, which a device plugin that registers by a call need not do", took)
+    found.note(method, Verdict.OK, f"{answer}: it registers by a call on kubelet.sock beside its socket", clock.took)
+    found.fate = Fate.BY_CALL
+    raise StopError
 
 
 def _judge_endpoint(found: Findings, info: PluginInfo, path: str, options: ProbeOptions) -> None:

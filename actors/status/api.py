@@ -442,6 +442,8 @@ class Api:
 
     def _ready(self, request: Request) -> Response:
         """Say whether the node is ready; with ``?healthy``, expected plugins have to be healthy, too."""
+        if unknown := request.query.keys() - {"healthy"}:
+            return problem(400, f"there is no parameter {encodable(min(unknown))}; {request.path} takes healthy")
         awaited = [*self._awaited(healthy="healthy" in request.query)]
         return json_response(503 if awaited else 200, {"ready": not awaited, "awaiting": awaited})
 

@@ -531,3 +531,17 @@ async def test_a_refused_call_is_repeated_after_a_second(tmp_path: Path) -> None
     first, second = plugin.answers
     assert (first.error, second.error) == ("UNKNOWN: not now", "")
     assert second.time - first.time >= 1.0
+
+
+def test_a_plugin_that_calls_and_whose_directory_is_missing_says_how_to_get_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = tmp_path / "dp"
+    arguments = [*BASE, f"--device-plugins={directory}"]
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    assert fake.run(parser.parse_args(arguments)) == 1
+    assert capsys.readouterr().err == (
+        f'plugind fake: cannot listen at "{directory}/example.com_gpu.sock": No such file or directory;'
+        f" start 'plugind run --device-plugins={directory}' first, which makes that directory, or make it\n"
+    )

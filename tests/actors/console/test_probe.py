@@ -26,8 +26,10 @@ from plugind.actors.handlers.csi import CSIHandler
 from plugind.actors.handlers.handler import Handler
 from plugind.actors.handlers.registry import built_in_handlers
 from plugind.actors.io.grpc_client import dial as grpc_dial
-from plugind.actors.io.unix_socket import Credentials
+from plugind.actors.io.grpc_server.serve import serve_listener
+from plugind.actors.io.unix_socket import Credentials, listen
 from plugind.actors.io.users import users_of
+from plugind.actors.simulation.device_plugins import FakeDevices
 from plugind.protocol.config import Root
 from plugind.protocol.directories import Access, insecurity, root_insecurity, root_insecurity_above
 from plugind.protocol.errors import PluginError
@@ -231,6 +233,25 @@ async def test_each_rule_that_is_broken_is_named_with_what_becomes_of_the_plugin
     found = [step for step in result.steps if (step.step, step.verdict) == expected]
     assert [words in step.detail for step in found] == [True], result.steps
     assert (result.fate, result.well) == (fate, expected[1] is OK)
+
+
+async def test_a_device_plugin_that_registers_by_a_call_needs_no_get_info(tmp_path: Path) -> None:
+    """Nearly all device plugins do: they serve nothing but ``v1beta1.DevicePlugin``."""
+    path = tmp_path / "gpu.sock"
+    devices = FakeDevices()
+    with trio.fail_after(DEADLINE):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(serve_listener, [devices], listen(str(path)))
+            result = await probed(path)
+            strict = await probed(path, strict=True)
+            devices.options_error = NOT_UNDERSTOOD
+            other = await probed(path)
+            nursery.cancel_scope.cancel()
+    for found in (result, strict):
+        assert (found.fate, found.well) == (Fate.BY_CALL, True)
+        assert verdicts(found.steps)[-2:] == [("GetInfo", OK), ("GetDevicePluginOptions", OK)]
+        assert "registers by a call on kubelet.sock" in found.steps[-1].detail
+    assert (other.fate, other.well) == (Fate.PARKED, False)
 
 
 async def test_endpoints_may_be_beside_the_socket_or_where_the_kubelets_drivers_have_them(tmp_path: Path) -> None:
