@@ -40,7 +40,7 @@ async def read_line(stream: trio.abc.ReceiveStream) -> str:
 @asynccontextmanager
 async def process(command: list[str], *, ready: str) -> AsyncIterator[trio.Process]:
     """Run a process, and wait for its first line on ``ready`` (stdout or stderr); kill it at exit if it still runs."""
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         started = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert started.stdout is not None
         assert started.stderr is not None
@@ -121,7 +121,7 @@ async def test_a_socket_that_cannot_be_bound_is_one_line_and_exit_code_1(tmp_pat
         str(tmp_path / "file"): "something that is no socket is in the way",
     }
     for path, reason in reasons.items():
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             done = await trio.run_process(
                 [*FAKE, "--socket", path, *ARGUMENTS], check=False, capture_stdout=True, capture_stderr=True
             )
@@ -182,7 +182,7 @@ async def test_the_example_plugin_exits_1_when_it_is_refused(tmp_path: Path) -> 
 
 async def test_the_example_plugin_prints_one_line_if_it_cannot_listen(tmp_path: Path) -> None:
     path = str(tmp_path / "no" / "e.sock")
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         done = await trio.run_process(
             [*EXAMPLE, "--socket", path, "--name", "n"], check=False, capture_stdout=True, capture_stderr=True
         )
