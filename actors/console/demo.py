@@ -1,7 +1,8 @@
 """``plugind demo``: a small running node that needs no set-up.
 
 The demo makes a temporary directory, embeds a node as a program would, and runs eight fake plugins: some work, some are
-faulty, one dies and comes back, one is replaced, and a device of one turns unhealthy and healthy again.
+faulty, one dies and comes back, one is replaced, and a device of one turns unhealthy and healthy again. The program
+leases devices now and then, as any program can.
 :mod:`~plugind.actors.console.demo_display` shows what happens.
 
 PYTEST_DONT_REWRITE
@@ -17,12 +18,14 @@ import signal
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from functools import partial
 
 import attrs
 import trio
 
 from ...protocol.config import Config, Root
+from ...protocol.errors import AllocationError
 from ...protocol.plugins import CSI, DEVICE, DRA
 from ...supervisor import Supervisor
 from ..io.unix_socket import MAX_PATH
@@ -41,7 +44,7 @@ LONGEST_PARENT = MAX_PATH - 60
 
 #: What each plugin demonstrates.
 LEGEND = (
-    ("csi, dra, gpu", "good plugins; a device of gpu turns unhealthy and healthy again"),
+    ("csi, dra, gpu", "good plugins; devices of gpu are leased, and one turns unhealthy"),
     ("faulty", "its first two answers are errors: registered at the third attempt"),
     ("hung", "never says its name: each attempt ends at a deadline, pauses grow"),
     ("odd", "no handler serves its type: parked, until a program adds one"),
@@ -71,8 +74,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Run a node on a temporary directory with eight fake plugins: one of each type that works, one that fails"
         " twice, one that hangs, one of a type that no handler serves, one that dies and comes back, and one that is"
-        " replaced. A device of the device plugin turns unhealthy and back. It says what to look for, and what to try"
-        " from a second terminal. Ctrl-C ends it."
+        " replaced. A device of the device plugin turns unhealthy and back, and two are leased for a while. It says"
+        " what to look for, and what to try from a second terminal. Ctrl-C ends it."
     )
     parser.epilog = "examples:\n  plugind demo\n  plugind demo --once | grep registered"
     parser.add_argument("--once", action="store_true", help="print the table when all plugins have settled, and exit")
@@ -97,7 +100,7 @@ def steady_plugins(root: str) -> list[FakeSpec]:
 
 def gpu_plugin(root: str) -> FakeSpec:
     """Return the device plugin of which one device turns unhealthy."""
-    devices = FileDevices(DeviceFile(f"gpu-{number}", os.devnull) for number in range(4))
+    devices = FileDevices(DeviceFile(f"gpu-{number}", os.devnull, same_path=True) for number in range(4))
     plugin = FakePlugin(DEVICE, "example.com/gpu", ("v1beta1",), serves=(devices,))
     return FakeSpec(f"{root}/gpu.sock", plugin, devices=devices)
 
@@ -129,7 +132,7 @@ def guide(status: str) -> Guide:
             f"alias plugind={shlex.quote(own_command())}",
             f"export PLUGIND_STATUS={shlex.quote(status)}",
             "plugind ls; plugind describe faulty.example.com; plugind retry odd.example.com",
-            "plugind devices; plugind watch",
+            "plugind devices; plugind allocate example.com/gpu=2 -- sleep 3; plugind watch",
         ),
     )
 
@@ -151,6 +154,8 @@ async def _demo(once: bool) -> int:
             await nursery.start(_cancel_at_signal, nursery.cancel_scope)
             await node.snapshot()
             left_to_do = await _play(nursery, root, ONCE if once else ENDLESS)
+            left_to_do.add("lease")
+            nursery.start_soon(_lease, node, ONCE if once else ENDLESS, partial(left_to_do.discard, "lease"))
             final = {spec.socket for spec in [*steady_plugins(root), mortal_plugin(root), rolling_plugin(root, 1)]}
             with trio.move_on_after(SETTLE) if once else trio.CancelScope():
                 settled = await display.follow(node, lambda sockets: not left_to_do and sockets == final)
@@ -203,6 +208,17 @@ async def _fail_and_recover(devices: FileDevices, pace: Pace, done: Callable[[],
         devices.turn(devices.ids[1:2], healthy=False)
         await trio.sleep(pace.stays_dead)
         devices.turn(devices.ids, healthy=True)
+    done()
+
+
+async def _lease(node: Supervisor, pace: Pace, done: Callable[[], None]) -> None:
+    for _ in _rounds(pace):
+        await trio.sleep(pace.overlaps / 2)
+        # Whoever tries the commands may have all of them.
+        with suppress(AllocationError):
+            async with node.allocate({"example.com/gpu": 2}, wait=SETTLE):
+                await trio.sleep(pace.overlaps)
+        await trio.sleep(pace.stays_dead)
     done()
 
 

@@ -1,14 +1,19 @@
-"""What ``plugind demo`` shows of devices: a line for each resource that has some.
+"""What ``plugind demo`` shows of devices: a line for each resource that has some, and how many of them are leased.
 
 PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import assert_never
+
 import attrs
 
 from ...protocol.device_messages import ResourceChanged
 from ...protocol.devices import DevicesSnapshot, DeviceStatus, ResourceState, ResourceStatus
+from ...protocol.leases.replies import LeaseChanged, LeasesSnapshot
+from ...protocol.leases.values import Lease, LeaseState
 from .phrases import duration, exact, text
 
 
@@ -18,38 +23,54 @@ class DeviceLines:
 
     _resources: dict[str, ResourceStatus] = attrs.field(factory=dict)
     _said: dict[str, str] = attrs.field(factory=dict)
+    _leases: dict[str, Lease] = attrs.field(factory=dict)
 
-    def take(self, change: DevicesSnapshot | ResourceChanged) -> list[str]:
+    def take(self, change: DevicesSnapshot | ResourceChanged | LeasesSnapshot | LeaseChanged) -> list[str]:
         """Record a report of the node; return what is new in it, one line for each resource."""
-        resources = change.resources if isinstance(change, DevicesSnapshot) else (change.resource,)
-        new: list[str] = []
-        for resource in resources:
-            self._resources[resource.name] = resource
-            said = _line(resource, None) if _is_shown(resource) else ""
-            if said and self._said.get(resource.name) != said:
-                new.append(said)
-            self._said[resource.name] = said
-        return new
+        match change:
+            case DevicesSnapshot() | ResourceChanged():
+                resources = change.resources if isinstance(change, DevicesSnapshot) else (change.resource,)
+                self._resources |= {resource.name: resource for resource in resources}
+            case LeasesSnapshot() | LeaseChanged():
+                leases = change.leases if isinstance(change, LeasesSnapshot) else (change.lease,)
+                self._leases |= {lease.id: lease for lease in leases}
+            case _:
+                assert_never(change)
+        return [*self._new()]
+
+    def _new(self) -> Iterator[str]:
+        for name, resource in self._resources.items():
+            said = self._line(resource, None) if _is_shown(resource) else ""
+            if said and self._said.get(name) != said:
+                yield said
+            self._said[name] = said
 
     def lines(self, now: float) -> list[str]:
         """Return a line for each resource that has devices, with the time since which some are unhealthy."""
-        return [_line(resource, now) for resource in self._resources.values() if _is_shown(resource)]
+        return [self._line(resource, now) for resource in self._resources.values() if _is_shown(resource)]
 
     @property
-    def all_healthy(self) -> bool:
-        """Whether some devices are shown, and all of them are healthy."""
+    def at_rest(self) -> bool:
+        """Whether some devices are shown, all of them are healthy, and none is leased."""
         there = [resource for resource in self._resources.values() if _is_shown(resource)]
-        return bool(there) and all(resource.allocatable == resource.capacity for resource in there)
+        return bool(there) and not any(
+            resource.allocatable < resource.capacity or self._leased(resource.name) for resource in there
+        )
+
+    def _leased(self, name: str) -> int:
+        held = (lease for lease in self._leases.values() if lease.state is LeaseState.HELD)
+        return sum(len(lease.devices.get(name, ())) for lease in held)
+
+    def _line(self, resource: ResourceStatus, now: float | None) -> str:
+        leased, name = self._leased(resource.name), text(resource.name)
+        counted = f"{name}: {resource.allocatable} of {resource.capacity} devices healthy"
+        counted += f", {leased} leased" if leased else ""
+        unhealthy = [device for device in resource.devices() if not device.healthy]
+        return f"{counted}; {_words(unhealthy, now)}" if unhealthy else counted
 
 
 def _is_shown(resource: ResourceStatus) -> bool:
     return resource.capacity > 0 and resource.state is not ResourceState.GONE
-
-
-def _line(resource: ResourceStatus, now: float | None) -> str:
-    counted = f"{text(resource.name)}: {resource.allocatable} of {resource.capacity} devices healthy"
-    unhealthy = [device for device in resource.devices() if not device.healthy]
-    return f"{counted}; {_words(unhealthy, now)}" if unhealthy else counted
 
 
 def _words(unhealthy: list[DeviceStatus], now: float | None) -> str:

@@ -18,6 +18,7 @@ from trio_util import periodic
 
 from ...protocol.device_messages import ResourceChanged
 from ...protocol.devices import DevicesSnapshot
+from ...protocol.leases.replies import LeaseChanged, LeasesSnapshot
 from ...protocol.messages import PluginChanged, Snapshot
 from ...protocol.status import PluginStatus, StateName
 from ...protocol.status_json import plugin_to_json
@@ -46,8 +47,8 @@ _LEGEND = 15
 _INDENT = "  "
 
 
-#: What the node reports of its plugins and of their devices.
-Change = Snapshot | PluginChanged | DevicesSnapshot | ResourceChanged
+#: What the node reports of its plugins, of their devices, and of leases.
+Change = Snapshot | PluginChanged | DevicesSnapshot | ResourceChanged | LeasesSnapshot | LeaseChanged
 
 
 @attrs.frozen
@@ -100,6 +101,7 @@ class Display:
             with sender:
                 nursery.start_soon(_pass_on, node.changes, sender.clone())
                 nursery.start_soon(_pass_on, node.device_changes, sender.clone())
+                nursery.start_soon(_pass_on, node.lease_changes, sender.clone())
             follow = self._follow_live if self.live else self._follow_plain
             settled = await follow(changes, complete)
             nursery.cancel_scope.cancel()
@@ -107,7 +109,7 @@ class Display:
 
     def take(self, change: Change) -> list[str]:
         """Record a report of the node; return what is new of devices, one line for each resource."""
-        if isinstance(change, DevicesSnapshot | ResourceChanged):
+        if isinstance(change, DevicesSnapshot | ResourceChanged | LeasesSnapshot | LeaseChanged):
             return self.devices.take(change)
         for plugin in change.plugins if isinstance(change, Snapshot) else (change.plugin,):
             self.plugins[plugin.socket] = plugin
@@ -120,7 +122,7 @@ class Display:
         """Whether it is shown ``once``, and nothing will change any more."""
         present = self._present()
         settled = complete(set(present)) and all(map(has_settled, present.values()))
-        return self.once and settled and self.devices.all_healthy
+        return self.once and settled and self.devices.at_rest
 
     def rows(self, now: float, shown_gone: float) -> list[Plugin]:
         """Return the plugins that are there, and those that went within the last ``shown_gone`` seconds."""

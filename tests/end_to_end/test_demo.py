@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -57,7 +58,9 @@ def test_the_commands_that_the_demo_shows_work_when_pasted() -> None:
             result = subprocess.run(
                 ["bash", "-euc", script], capture_output=True, text=True, timeout=DEADLINE, check=True
             )
-            setting = PASTED + "\n".join([*questions[:2], watch])
+            # Instead of three seconds' sleep, what the command got is shown.
+            shown = watch.replace("sleep 3", "printenv PLUGIND_DEVICES")
+            setting = PASTED + "\n".join([*questions[:2], shown])
             with subprocess.Popen(
                 ["bash", "-euc", setting], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
             ) as watching:
@@ -65,6 +68,7 @@ def test_the_commands_that_the_demo_shows_work_when_pasted() -> None:
                 now = [watching.stdout.readline() for _ in range(6)]
                 while not now[-1].startswith("4 devices of "):
                     now.append(watching.stdout.readline())
+                leased = watching.stdout.readline()
                 now += [watching.stdout.readline() for _ in range(8)]
                 demo.send_signal(signal.SIGINT)
                 _, complaint = watching.communicate(timeout=DEADLINE)
@@ -77,7 +81,8 @@ def test_the_commands_that_the_demo_shows_work_when_pasted() -> None:
     assert result.stdout.splitlines()[0].split()[:3] == ["STATE", "NAME", "TYPE"]
     assert "Name:       faulty.example.com\n" in result.stdout
     assert result.stdout.endswith(f"{status.parent}/plugins/odd.sock: tried now\n")
-    assert watch == "plugind devices; plugind watch"
+    assert watch == "plugind devices; plugind allocate example.com/gpu=2 -- sleep 3; plugind watch"
+    assert re.fullmatch(r"example\.com/gpu=gpu-\d,gpu-\d\n", leased)
     assert {"gpu-0", "gpu-3", "csi.example.com", "odd.example.com"} <= {word for line in now for word in line.split()}
     assert (watching.returncode, complaint) == (0, f"plugind: the daemon at {status} stopped\n")
     assert demo.returncode == 0

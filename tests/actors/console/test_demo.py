@@ -34,10 +34,13 @@ from plugind.protocol.devices import (
     ResourceState,
     ResourceStatus,
 )
+from plugind.protocol.leases.replies import LeaseChanged
+from plugind.protocol.leases.values import LeaseState
 from plugind.protocol.messages import Snapshot
 from plugind.protocol.plugins import BUILT_IN_TYPES
 from plugind.protocol.status import PluginStatus, StateName
 from plugind.protocol.status_json import plugin_to_json
+from plugind.tests.actors.console.test_allocate import LEASE
 
 STATUS = "/tmp/plugind-demo-12345678/status.sock"
 DEVICES = ["example.com/gpu: 3 of 4 devices healthy; gpu-1 unhealthy for 3.4s"]
@@ -158,21 +161,35 @@ def resource(*unhealthy: str, since: float = 0.0, count: int = 4, lost_since: fl
 
 def test_devices_have_one_line_for_each_resource_with_those_that_are_unhealthy() -> None:
     devices = DeviceLines()
-    assert (devices.take(DevicesSnapshot(0.0)), devices.lines(0.0), devices.all_healthy) == ([], [], False)
+    assert (devices.take(DevicesSnapshot(0.0)), devices.lines(0.0), devices.at_rest) == ([], [], False)
     assert devices.take(DevicesSnapshot(1.0, (resource(count=0),))) == []
     healthy = ["example.com/gpu: 4 of 4 devices healthy"]
     assert (devices.take(ResourceChanged(1.0, resource())), devices.lines(2.0)) == (healthy, healthy)
-    assert devices.all_healthy
+    assert devices.at_rest
     one = devices.take(ResourceChanged(3.0, resource("gpu-1", since=3.0)))
     assert one == ["example.com/gpu: 3 of 4 devices healthy; gpu-1 unhealthy"]
     assert devices.lines(6.4) == DEVICES
-    assert not devices.all_healthy
+    assert not devices.at_rest
     # A list that says the same again is not said again.
     assert devices.take(ResourceChanged(7.0, resource("gpu-1", since=3.0))) == []
     lost = devices.take(ResourceChanged(8.0, resource(lost_since=8.0)))
     assert lost == ["example.com/gpu: 0 of 4 devices healthy; gpu-0 and 3 more unhealthy"]
     gone = attrs.evolve(resource(), state=ResourceState.GONE)
     assert (devices.take(ResourceChanged(9.0, gone)), devices.lines(9.0)) == ([], [])
+
+
+def test_devices_that_are_leased_are_counted() -> None:
+    devices = DeviceLines()
+    devices.take(ResourceChanged(1.0, resource()))
+    lease = attrs.evolve(LEASE, devices={"example.com/gpu": ("gpu-0", "gpu-2")})
+    assert devices.take(LeaseChanged(2.0, lease)) == ["example.com/gpu: 4 of 4 devices healthy, 2 leased"]
+    assert not devices.at_rest
+    sick = devices.take(ResourceChanged(3.0, resource("gpu-1", since=3.0)))
+    assert sick == ["example.com/gpu: 3 of 4 devices healthy, 2 leased; gpu-1 unhealthy"]
+    devices.take(ResourceChanged(4.0, resource()))
+    gone = devices.take(LeaseChanged(5.0, attrs.evolve(lease, state=LeaseState.GONE)))
+    assert gone == ["example.com/gpu: 4 of 4 devices healthy"]
+    assert devices.at_rest
 
 
 def test_the_demo_has_settled_once_all_devices_are_healthy_again() -> None:

@@ -957,6 +957,15 @@ def test_after_a_restart_the_owner_of_an_unhealthy_device_is_stopped() -> None:
     assert stopped(node.effects) == ["kept"]
 
 
+def test_the_owner_of_a_lease_that_is_read_late_is_watched_before_it_is_stopped() -> None:
+    """The signal goes by the descriptor with which it is watched."""
+    kept = attrs.evolve(Node("GPU-0").hold(STOPPED), id="kept")
+    node = Node("GPU-0!")
+    effects = node.take(node.book.start(m.Kept((kept,)), 0.0))
+    kinds = [type(it) for it in effects if isinstance(it, e.WatchOwner | e.StopOwner)]
+    assert kinds == [e.WatchOwner, e.StopOwner]
+
+
 @pytest.mark.parametrize("owner", [TimeOwner(60.0), NoOwner(), ConnectionOwner("t")])
 def test_only_a_process_can_be_stopped(owner: Owner) -> None:
     failure = Node("GPU-0").ask(STOPPED, owner=owner).failure
