@@ -152,6 +152,11 @@ def query(_: Request) -> Place:
     return Place.QUERY
 
 
+def busy(_: Place, why: str) -> Response:
+    """Answer that a request has no place now."""
+    return problem(503, why)
+
+
 async def serve(
     listener: UnixListener,
     handler: RequestHandler,
@@ -160,14 +165,16 @@ async def serve(
     allowed: frozenset[int],
     guests: Guests | None = None,
     place: Callable[[Request], Place] = query,
+    full: Callable[[Place, str], Response] = busy,
     reserve: DescriptorReserve | None = None,
 ) -> None:
     """Serve connections on ``listener`` until it is closed; a client whose user id is not in ``allowed`` gets 403.
 
-    So do ``guests`` for what they may not ask. ``place`` says which places limit a request. While the process has no
-    descriptors left, the connections take theirs from ``reserve`` (fault 46).
+    So do ``guests`` for what they may not ask. ``place`` says which places limit a request, and ``full`` returns the
+    answer to one for which there is none, and why. While the process has no descriptors left, the connections take
+    theirs from ``reserve`` (fault 46).
     """
-    admission = _Admission(handler, limits, allowed, guests or Guests(), place, reserve or DescriptorReserve(0))
+    admission = _Admission(handler, limits, allowed, guests or Guests(), place, full, reserve or DescriptorReserve(0))
     async with trio.open_nursery() as nursery:
         while True:
             try:
@@ -187,6 +194,7 @@ class _Admission:
     _allowed: frozenset[int]
     _guests: Guests
     _place: Callable[[Request], Place]
+    _full: Callable[[Place, str], Response]
     _reserve: DescriptorReserve
     _places: AllPlaces = attrs.field(init=False)
 
@@ -244,7 +252,7 @@ class _Admission:
             return problem(403, self._guests.refusal)
         place = self._place(request)
         if (why := self._places.why_none(connection, place)) is not None:
-            return problem(503, why)
+            return self._full(place, why)
         self._places.leave(connection)
         self._places.take(connection, place)
         return None

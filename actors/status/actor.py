@@ -55,6 +55,7 @@ from ...protocol.view import Row
 from ..io import http_server as http
 from ..io.descriptors import DescriptorReserve
 from ..mailbox import Readable, offer
+from .allocations import no_place
 from .api import Api, LastCrash, Memory, StatusConfig, is_for_lease_users, place
 from .devices_api import DevicesApi
 from .event_log import EventLog
@@ -109,7 +110,7 @@ async def run(
             api = Api(config, memory, reconciler, health, devices_api, LeasesApi(config.wall, leases))
             allowed = frozenset({0, os.geteuid()})
             guests = http.Guests(users.uids, users.group, is_for_lease_users, LEASE_USERS_ONLY)
-            serve = partial(http.serve, allowed=allowed, guests=guests, place=place, reserve=reserve)
+            serve = partial(http.serve, allowed=allowed, guests=guests, place=place, full=no_place, reserve=reserve)
             nursery.start_soon(status_socket.serve, nursery, partial(serve, handler=api, limits=config.http))
             task_status.started()
             await actor.run(inbox)

@@ -29,7 +29,8 @@ from ...protocol.leases.replies import Failure, Problem
 from ...protocol.leases.tickets import new_ticket
 from ...protocol.leases.values import ConnectionOwner, Lease
 from ...protocol.messages import Address
-from ..io.http_server import LateResponse, Response, Send, json_response, problem
+from ..io.http_places import Place
+from ..io.http_server import LateResponse, Response, Send, busy, json_response, problem
 from .streams import JSON_LINES, heartbeat_headers
 
 #: The status of the answer to a request that failed.
@@ -52,6 +53,14 @@ Ask = Callable[[int, Address[Lease | Failure]], LeasesMessage]
 def failed(failure: Failure, boottime: int) -> Response:
     """Return the answer that says why there is no lease, or nothing was done."""
     return json_response(STATUSES[failure.problem], failure_to_json(failure, boottime))
+
+
+def no_place(place: Place, why: str) -> Response:
+    """Answer a request that has no place on the status socket; who asks for a lease is told as of any other limit."""
+    if place is not Place.LEASE:
+        return busy(place, why)
+    text = f"{why}: these callers wait for devices, or own a lease by their connection; ask again later"
+    return failed(Failure(Problem.LIMIT, text), 0)
 
 
 def new_token() -> str:

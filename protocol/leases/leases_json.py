@@ -114,7 +114,7 @@ def _owner_to_json(owner: Owner, boottime: int | None) -> dict[str, Json]:
             return {"kind": "container", "init": None if owner.init is None else init_to_json(owner.init)}
         case TimeOwner():
             has_end = owner.expires is not None and boottime is not None
-            left = max(0.0, ((owner.expires or 0) - (boottime or 0)) / 1e9) if has_end else None
+            left = round(max(0.0, ((owner.expires or 0) - (boottime or 0)) / 1e9), 6) if has_end else None
             return {"kind": "time", "seconds": owner.seconds, "expires_boottime_ns": owner.expires, "ends_in": left}
         case ConnectionOwner():
             return {"kind": "connection"}

@@ -17,6 +17,7 @@ import trio
 from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
 from plugind.actors.io import http_server as http
+from plugind.actors.io.http_client import ask
 from plugind.actors.io.http_places import AllPlaces, Connection, Place, Standing
 from plugind.actors.io.http_server import Guests, HttpLimits, LateResponse, Request, Response, Send, json_response
 from plugind.actors.io.unix_socket import Credentials, connect, listen, peer_groups, stream_socket
@@ -222,6 +223,44 @@ async def test_an_allocation_needs_a_descriptor_of_its_own() -> None:
     async with connection.stream:
         assert places.why_none(connection, Place.LEASE) == "no descriptors left for an allocation"
         assert places.why_none(connection, Place.QUERY) is None
+
+
+async def test_the_answer_to_a_request_without_a_place_is_made_by_whoever_serves(tmp_path: Path) -> None:
+    """Callers of leases are told in another way than readers of streams. The one that waits goes on."""
+    late, path = Late(), str(tmp_path / "s")
+    listener = listen(path)
+    limits = attrs.evolve(LIMITS, leases=1)
+
+    async def status_of() -> int:
+        async with ask(path, "POST", "/wait") as reply:
+            return reply.status
+
+    async with trio.open_nursery() as nursery:
+
+        async def serve() -> None:
+            own = frozenset({os.geteuid()})
+            await http.serve(
+                listener,
+                late,
+                limits,
+                allowed=own,
+                place=lambda _: Place.LEASE,
+                full=lambda _, why: http.problem(429, why),
+            )
+
+        nursery.start_soon(serve)
+        with trio.fail_after(10):
+            async with trio.open_nursery() as asking:
+                statuses: list[int] = []
+
+                async def note() -> None:
+                    statuses.append(await status_of())
+                    late.may_go_on.set()
+
+                asking.start_soon(note)
+                asking.start_soon(note)
+        listener.close()
+    assert sorted(statuses) == [201, 429]
 
 
 def _only_wait(request: Request) -> bool:

@@ -16,6 +16,7 @@ from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 from plugind.actors.io.http_places import Place
 from plugind.actors.io.http_server import HttpLimits, LateResponse, Request, Response, serve_connection
 from plugind.actors.io.unix_socket import Credentials
+from plugind.actors.status.allocations import no_place
 from plugind.actors.status.api import REQUESTS, Api, Memory, StatusConfig, place
 from plugind.actors.status.devices_api import DevicesApi
 from plugind.actors.status.leases_api import DEADLINE, WRITING, LeasesApi
@@ -542,3 +543,11 @@ def test_allocations_have_places_of_their_own(method: str, path: str, expected: 
     """Callers who wait for devices keep nobody from releasing some."""
     assert place(Request(method, path, {}, b"")) is expected
     assert HttpLimits().of(Place.LEASE) == 256
+
+
+def test_a_caller_for_whom_there_is_no_place_is_told_as_of_any_limit() -> None:
+    response = no_place(Place.LEASE, "256 leases are open, which is the limit")
+    failure = failure_from_json(json.loads(response.body))
+    assert (response.status, failure.problem) == (429, Problem.LIMIT)
+    assert failure.text.endswith("own a lease by their connection; ask again later")
+    assert no_place(Place.STREAM, "64 streams are open, which is the limit").status == 503
