@@ -9,6 +9,14 @@ import pytest
 from plugind.tests.end_to_end.processes import PATIENT, Daemon, daemon
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _markers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let no daemon of a test find the marker of another one, whose state directory had the same inode."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PLUGIND_MARKERS", str(tmp_path_factory.mktemp("markers")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """Run a daemon for all tests. Each test works in a directory of its own below the root."""

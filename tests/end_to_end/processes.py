@@ -208,7 +208,8 @@ def daemon(
         run = [sys.executable, str(Path(__file__).with_name("patient.py")), json.dumps(timeouts)]
     command = [*run, *options]
     # The state of the machine's own daemon is none of theirs.
-    environment = {"PLUGIND_STATE": str(directory / "state"), **(environment or {})}
+    places = {"PLUGIND_STATE": str(directory / "state"), "PLUGIND_MARKERS": str(directory / "markers")}
+    environment = {**places, **(environment or {})}
     with (directory / "log").open("ab") as log, daemon_process(command, log, environment, output) as process:
         yield Daemon(root, status, process, directory / "log")
 

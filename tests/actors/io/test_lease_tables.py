@@ -360,12 +360,15 @@ async def test_a_file_that_is_removed_when_no_lease_is_held_withholds_nothing(tm
 
 
 def test_the_place_of_markers_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PLUGIND_MARKERS", raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/1000")
     for uid, place in ((0, "/run/plugind"), (1000, "/run/user/1000/plugind")):
         monkeypatch.setattr(os, "geteuid", lambda uid=uid: uid)
         assert place_of_markers() == place
     monkeypatch.delenv("XDG_RUNTIME_DIR")
     assert place_of_markers() is None
+    monkeypatch.setenv("PLUGIND_MARKERS", "/markers")
+    assert place_of_markers() == "/markers"
 
 
 # --- crashes ----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,182 @@
+"""What the tests of leases have: a plugin in this process, and daemons that are killed and started again.
+
+The daemons are forks of ``fault_points.py``, which says at which step one ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import attrs
+import trio
+
+from plugind.actors.console.fake import FakeSpec, run_fake
+from plugind.actors.io.http_client import UnreachableError, ask
+from plugind.actors.simulation.device_plugins import FakeDevices
+from plugind.actors.simulation.plugins import FakePlugin
+from plugind.protocol.devices import Device
+from plugind.tests.end_to_end.processes import DEADLINE
+
+GPU = "example.com/gpu"
+TOO_FEW = f"requested number of devices unavailable for {GPU}. Requested: {{}}, Available: {{}}"
+
+
+@attrs.define
+class Forks:
+    """The process from which daemons are forked."""
+
+    process: subprocess.Popen[str]
+
+    def say(self, line: Mapping[str, object]) -> dict[str, int]:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(line) + "\n")
+        self.process.stdin.flush()
+        answer: dict[str, int] = json.loads(self.process.stdout.readline())
+        return answer
+
+
+@contextmanager
+def forks() -> Iterator[Forks]:
+    """Start the process from which daemons are forked."""
+    command = [sys.executable, str(Path(__file__).with_name("fault_points.py"))]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield Forks(process)
+
+
+@attrs.define(eq=False)
+class Scene:
+    """One node: its directory, its plugin, and the daemon that runs now."""
+
+    directory: Path
+    forks: Forks
+    nursery: trio.Nursery
+    plugin: FakeDevices
+    devices: int
+    pid: int = 0
+    #: Processes that own leases.
+    owners: list[subprocess.Popen[bytes]] = attrs.field(factory=list)
+
+    @property
+    def status(self) -> str:
+        return str(self.directory / "status.sock")
+
+    @property
+    def cdi(self) -> Path:
+        return self.directory / "cdi"
+
+    @property
+    def state(self) -> Path:
+        return self.directory / "state"
+
+    # --- daemons ---
+
+    async def start(self, *arguments: str, offered: bool = True, **how: object) -> None:
+        """Start a daemon, and wait until it offers the devices."""
+        log, markers = str(self.directory / "log"), str(self.directory / "run")
+        words = ["run", "--root", str(self.directory / "root"), "--state", str(self.state), "--status", self.status]
+        line = {"arguments": [*words, *arguments], "log": log, "cdi": str(self.cdi), "markers": markers, **how}
+        self.pid = self.forks.say(line)["pid"]
+        if offered:
+            with trio.fail_after(DEADLINE):
+                while not await self.is_offered():  # noqa: ASYNC110 - it is in another process
+                    await trio.sleep(0.02)
+
+    async def is_offered(self) -> bool:
+        try:
+            _, answer = await self.get("GET", "/v1/devices")
+        except UnreachableError:
+            return False
+        return [it["allocatable"] for it in answer["resources"]] == [self.devices]
+
+    async def ended(self) -> dict[str, int]:
+        """Wait for the end of the daemon, and return how it has ended."""
+        with trio.fail_after(DEADLINE):
+            pid, self.pid = self.pid, 0
+            return await trio.to_thread.run_sync(self.forks.say, {"wait": pid})
+
+    async def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        assert await self.ended() == {"signal": signal.SIGKILL}
+
+    # --- callers ---
+
+    async def get(self, method: str, target: str, body: object = None) -> tuple[int, Any]:
+        raw = b"" if body is None else json.dumps(body).encode()
+        with trio.fail_after(DEADLINE):
+            async with ask(self.status, method, target, raw) as reply:
+                return reply.status, json.loads(await reply.body())
+
+    async def lease(self, devices: int = 1, **more: object) -> tuple[int, Any]:
+        """Ask for a lease that is not bound to a process."""
+        body = {"resources": {GPU: devices}, "owner": {"kind": "none"}, **more}
+        return await self.get("POST", "/v1/leases", body)
+
+    async def lease_of_process(self, owner: subprocess.Popen[bytes], **more: object) -> Any:
+        """Ask for a lease of a process; None if the daemon ends before it has answered."""
+        process = {"kind": "process", "pid": owner.pid}
+        try:
+            status, answer = await self.lease(owner=process, client_pid=os.getpid(), **more)
+        except UnreachableError:
+            return None
+        assert status == 201, answer
+        return answer
+
+    def owner(self) -> subprocess.Popen[bytes]:
+        """Start a process that can own a lease."""
+        self.owners.append(subprocess.Popen(["sleep", "600"]))
+        return self.owners[-1]
+
+    async def leases(self) -> dict[str, Any]:
+        _, answer = await self.get("GET", "/v1/leases")
+        return {it["id"]: it for it in answer["leases"]}
+
+    async def until_states(self, *states: str) -> None:
+        """Wait until the leases are in these states."""
+        with trio.fail_after(DEADLINE):
+            while sorted(it["state"] for it in (await self.leases()).values()) != [*states]:  # noqa: ASYNC110 - as above
+                await trio.sleep(0.02)
+
+    def files(self) -> list[str]:
+        return sorted(os.listdir(self.cdi))
+
+    async def all_are_free(self) -> None:
+        """Everything can be had at once, and nothing is left of other leases."""
+        await self.until_states()
+        with trio.fail_after(DEADLINE):
+            while self.files():  # noqa: ASYNC110 - as above
+                await trio.sleep(0.02)
+        status, answer = await self.lease(self.devices)
+        assert status == 201, answer
+
+
+@asynccontextmanager
+async def scene(directory: Path, forks: Forks, devices: int = 2) -> AsyncIterator[Scene]:
+    """Make a node whose plugin has some devices; its daemon is still to be started."""
+    for name in ("root", "cdi"):
+        (directory / name).mkdir()
+    served = FakeDevices([Device(f"gpu-{number}") for number in range(devices)])
+    plugin = FakePlugin("DevicePlugin", GPU, ("v1beta1",), serves=[served])
+    spec = FakeSpec(str(directory / "root" / "gpu.sock"), plugin)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(partial(run_fake, spec, on_call=lambda _: None))
+        made = Scene(directory, forks, nursery, served, devices)
+        try:
+            yield made
+        finally:
+            for owner in made.owners:
+                owner.kill()
+                owner.wait()
+            if made.pid:
+                with trio.CancelScope(shield=True):
+                    await made.kill()
+        nursery.cancel_scope.cancel()
