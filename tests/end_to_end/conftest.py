@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from plugind.tests.end_to_end.lease_scene import Forks, forks
 from plugind.tests.end_to_end.processes import PATIENT, Daemon, daemon
 
 
@@ -28,4 +29,11 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """Run a daemon with long deadlines, for tests that expect the first attempt to succeed even on a busy machine."""
     with daemon(tmp_path_factory.mktemp("p"), timeouts=PATIENT) as started:
+        yield started
+
+
+@pytest.fixture(scope="session", name="forks")
+def _forks() -> Iterator[Forks]:
+    """Have a process from which daemons are forked."""
+    with forks() as started:
         yield started

@@ -11,8 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
-from functools import partial
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +59,16 @@ class Scene:
     directory: Path
     forks: Forks
     nursery: trio.Nursery
-    plugin: FakeDevices
     devices: int
+    #: The plugins, by resource.
+    plugs: dict[str, Plug] = attrs.field(factory=dict)
     pid: int = 0
     #: Processes that own leases.
     owners: list[subprocess.Popen[bytes]] = attrs.field(factory=list)
+
+    @property
+    def plugin(self) -> FakeDevices:
+        return self.plugs[GPU].devices
 
     @property
     def status(self) -> str:
@@ -78,6 +82,21 @@ class Scene:
     def state(self) -> Path:
         return self.directory / "state"
 
+    # --- plugins ---
+
+    async def plug(self, resource: str, ids: list[str]) -> Plug:
+        """Start a plugin."""
+        made = self.plugs[resource] = Plug(FakeDevices(map(Device, ids)), trio.CancelScope(), trio.Event())
+        await self.nursery.start(self._play, resource, made)
+        return made
+
+    async def _play(self, resource: str, plug: Plug, *, task_status: trio.TaskStatus[None]) -> None:
+        plugin = FakePlugin("DevicePlugin", resource, ("v1beta1",), serves=[plug.devices])
+        spec = FakeSpec(f"{self.directory}/root/{resource.partition('/')[2]}.sock", plugin)
+        with plug.life:
+            await run_fake(spec, on_call=lambda _: None, task_status=task_status)
+        plug.ended.set()
+
     # --- daemons ---
 
     async def start(self, *arguments: str, offered: bool = True, **how: object) -> None:
@@ -87,16 +106,20 @@ class Scene:
         line = {"arguments": [*words, *arguments], "log": log, "cdi": str(self.cdi), "markers": markers, **how}
         self.pid = self.forks.say(line)["pid"]
         if offered:
-            with trio.fail_after(DEADLINE):
-                while not await self.is_offered():  # noqa: ASYNC110 - it is in another process
-                    await trio.sleep(0.02)
+            await self.offered(GPU, self.devices)
 
-    async def is_offered(self) -> bool:
+    async def offered(self, resource: str, devices: int) -> None:
+        """Wait until so many devices of a resource can be had."""
+        with trio.fail_after(DEADLINE):
+            while await self._allocatable(resource) != devices:  # noqa: ASYNC110 - it is in another process
+                await trio.sleep(0.02)
+
+    async def _allocatable(self, resource: str) -> int | None:
         try:
             _, answer = await self.get("GET", "/v1/devices")
         except UnreachableError:
-            return False
-        return [it["allocatable"] for it in answer["resources"]] == [self.devices]
+            return None
+        return {it["resource"]: it["allocatable"] for it in answer["resources"]}.get(resource)
 
     async def ended(self) -> dict[str, int]:
         """Wait for the end of the daemon, and return how it has ended."""
@@ -116,12 +139,12 @@ class Scene:
             async with ask(self.status, method, target, raw) as reply:
                 return reply.status, json.loads(await reply.body())
 
-    async def lease(self, devices: int = 1, **more: object) -> tuple[int, Any]:
+    async def lease(self, devices: int = 1, *, of: str = GPU, **more: object) -> tuple[int, Any]:
         """Ask for a lease that is not bound to a process."""
-        body = {"resources": {GPU: devices}, "owner": {"kind": "none"}, **more}
+        body = {"resources": {of: devices}, "owner": {"kind": "none"}, **more}
         return await self.get("POST", "/v1/leases", body)
 
-    async def lease_of_process(self, owner: subprocess.Popen[bytes], **more: object) -> Any:
+    async def lease_of_process(self, owner: subprocess.Popen[bytes], **more: Any) -> Any:
         """Ask for a lease of a process; None if the daemon ends before it has answered."""
         process = {"kind": "process", "pid": owner.pid}
         try:
@@ -130,6 +153,11 @@ class Scene:
             return None
         assert status == 201, answer
         return answer
+
+    async def abandon(self, resource: str) -> None:
+        """Ask for a lease that may not come before the end of the test."""
+        with suppress(UnreachableError):
+            await self.lease(of=resource)
 
     def owner(self) -> subprocess.Popen[bytes]:
         """Start a process that can own a lease."""
@@ -159,17 +187,28 @@ class Scene:
         assert status == 201, answer
 
 
+@attrs.define(eq=False)
+class Plug:
+    """A plugin that serves in this process."""
+
+    devices: FakeDevices
+    life: trio.CancelScope
+    ended: trio.Event
+
+    async def stop(self) -> None:
+        """Let it end, and remove its socket."""
+        self.life.cancel()
+        await self.ended.wait()
+
+
 @asynccontextmanager
 async def scene(directory: Path, forks: Forks, devices: int = 2) -> AsyncIterator[Scene]:
     """Make a node whose plugin has some devices; its daemon is still to be started."""
     for name in ("root", "cdi"):
         (directory / name).mkdir()
-    served = FakeDevices([Device(f"gpu-{number}") for number in range(devices)])
-    plugin = FakePlugin("DevicePlugin", GPU, ("v1beta1",), serves=[served])
-    spec = FakeSpec(str(directory / "root" / "gpu.sock"), plugin)
     async with trio.open_nursery() as nursery:
-        await nursery.start(partial(run_fake, spec, on_call=lambda _: None))
-        made = Scene(directory, forks, nursery, served, devices)
+        made = Scene(directory, forks, nursery, devices)
+        await made.plug(GPU, [f"gpu-{number}" for number in range(devices)])
         try:
             yield made
         finally:

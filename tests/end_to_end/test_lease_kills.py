@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,13 +15,7 @@ import trio
 from plugind.actors.io.http_client import UnreachableError
 from plugind.actors.io.process_identity import identity_of
 from plugind.actors.simulation.device_plugins import AllocationCall
-from plugind.tests.end_to_end.lease_scene import TOO_FEW, Forks, forks, scene
-
-
-@pytest.fixture(scope="module", name="forks")
-def _forks() -> Iterator[Forks]:
-    with forks() as started:
-        yield started
+from plugind.tests.end_to_end.lease_scene import TOO_FEW, Forks, scene
 
 
 def end(owner: subprocess.Popen[bytes]) -> None:

@@ -1,0 +1,128 @@
+"""What goes wrong with leases on a real machine: owners and plugins that die, disks, lost state, hidden processes."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from plugind.actors.simulation.device_plugins import AllocationCall
+from plugind.tests.end_to_end.lease_scene import GPU, TOO_FEW, Forks, scene
+
+NIC = "example.com/nic"
+
+
+async def test_the_end_of_an_owner_gives_its_devices_to_one_that_waits(tmp_path: Path, forks: Forks) -> None:
+    async with scene(tmp_path, forks) as it, trio.open_nursery() as nursery:
+        await it.start()
+        owner, answers = it.owner(), list[tuple[int, Any]]()
+        await it.lease_of_process(owner)
+        await it.lease_of_process(owner)
+
+        async def wait() -> None:
+            answers.append(await it.lease(2, wait=60))
+
+        nursery.start_soon(wait)
+        await it.until_states("held", "held", "queued")
+        owner.send_signal(signal.SIGKILL)
+        await it.until_states("held")
+        while not answers:  # noqa: ASYNC110 - the daemon has answered
+            await trio.sleep(0.01)
+        assert [(status, lease["devices"]) for status, lease in answers] == [(201, {GPU: ["gpu-0", "gpu-1"]})]
+
+
+async def test_50_callers_for_4_devices(tmp_path: Path, forks: Forks) -> None:
+    """Exactly 4 succeed, and all others are told the same."""
+    async with scene(tmp_path, forks, devices=4) as it:
+        await it.start()
+        answers: list[tuple[int, Any]] = []
+
+        async def call() -> None:
+            answers.append(await it.lease())
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(50):
+                nursery.start_soon(call)
+        assert Counter(status for status, _ in answers) == {201: 4, 409: 46}
+        assert {answer["error"] for status, answer in answers if status == 409} == {TOO_FEW.format(1, 0)}
+        given = [lease["devices"][GPU] for status, lease in answers if status == 201]
+        assert sorted(given) == [["gpu-0"], ["gpu-1"], ["gpu-2"], ["gpu-3"]]
+
+
+async def test_a_plugin_that_hangs_delays_no_other(tmp_path: Path, forks: Forks) -> None:
+    async with scene(tmp_path, forks) as it, trio.open_nursery() as nursery:
+        nic = await it.plug(NIC, ["eth0", "eth1"])
+        nic.devices.hangs.add(AllocationCall.ALLOCATE)
+        await it.start()
+        await it.offered(NIC, 2)
+        nursery.start_soon(it.abandon, NIC)
+        while not nic.devices.allocations:  # noqa: ASYNC110 - it counts what another process calls
+            await trio.sleep(0.01)
+        assert (await it.lease())[0] == 201
+        assert sorted(lease["state"] for lease in (await it.leases()).values()) == ["held", "pending"]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_plugin_that_renames_its_devices_has_no_leased_one_handed_out_again(
+    tmp_path: Path, forks: Forks
+) -> None:
+    """A plugin that comes back with the same ids goes on; one with other ids has as many devices as are not leased."""
+    async with scene(tmp_path, forks) as it:
+        await it.start()
+        _, lease = await it.lease(id="kept")
+        for ids in (["gpu-0", "gpu-1"], ["uuid-a", "uuid-b"]):
+            await it.plugs[GPU].stop()
+            await it.offered(GPU, 0)
+            await it.plug(GPU, ids)
+            await it.offered(GPU, 2)
+            assert await it.leases() == {"kept": lease}
+            status, failed = await it.lease(2)
+            assert (status, failed["error"]) == (409, TOO_FEW.format(2, 1))
+        assert (await it.lease(2, ignore_missing=True))[0] == 201
+
+
+async def test_leases_of_another_boot_are_gone(tmp_path: Path, forks: Forks) -> None:
+    async with scene(tmp_path, forks) as it:
+        await it.start()
+        assert (await it.lease(container=True))[0] == 201
+        await it.kill()
+        await it.start(boot="another boot")
+        await it.all_are_free()
+
+
+async def test_a_state_that_is_lost_while_a_lease_is_held_withholds_all_devices(tmp_path: Path, forks: Forks) -> None:
+    async with scene(tmp_path, forks) as it:
+        await it.start()
+        assert (await it.lease())[0] == 201
+        await it.kill()
+        for path in it.state.iterdir():
+            path.unlink()
+        for _ in range(2):
+            await it.start()
+            status, failed = await it.lease()
+            assert (status, failed["problem"]) == (507, "storage")
+            assert "all devices are withheld: " in failed["error"]
+            assert "plugind leases recover --none-held" in failed["error"]
+            await it.kill()
+        await it.start()
+        assert await it.get("POST", "/v1/leases/recover", {"none_held": True}) == (200, {"recovered": True})
+        await it.all_are_free()
+
+
+async def test_a_damaged_state_is_set_aside_and_withholds_all_devices(tmp_path: Path, forks: Forks) -> None:
+    async with scene(tmp_path, forks) as it:
+        await it.start()
+        assert (await it.lease())[0] == 201
+        await it.kill()
+        for path in it.state.iterdir():
+            path.write_bytes(b"no database" * 1000)
+        await it.start()
+        assert [path.name for path in it.state.iterdir() if path.name.endswith(".bad")]
+        status, failed = await it.lease()
+        assert (status, failed["problem"]) == (507, "storage")
+        assert "all devices are withheld: " in failed["error"]
+        assert (await it.get("POST", "/v1/leases/recover", {"none_held": True}))[0] == 200
+        await it.all_are_free()
