@@ -43,7 +43,7 @@ async def test_a_daemon_that_is_killed_amid_an_allocation(
     async with scene(tmp_path, forks) as it:
         owner, outside = it.owner(), point in ("Allocate is under way", "the reply is written")
         await it.start(point=None if outside else point)
-        told = None
+        answered = None
         if point == "Allocate is under way":
             it.plugin.hangs.add(AllocationCall.ALLOCATE)
             async with trio.open_nursery() as nursery:
@@ -53,17 +53,17 @@ async def test_a_daemon_that_is_killed_amid_an_allocation(
                 await it.kill()
             it.plugin.hangs.clear()
         else:
-            told = await it.lease_of_process(owner, container=True)
+            answered = await it.lease_of_process(owner, container=True)
             if outside:
                 await it.kill()
             else:
-                assert told is None
+                assert answered is None
                 assert await it.ended() == {"signal": signal.SIGKILL}
         await it.start()
         found = [*(await it.leases()).values()]
         assert [lease["state"] for lease in found] == after
         if point == "the reply is written":
-            assert found[0] == told
+            assert found[0] == answered
         assert len(it.files()) == 1 if after == ["held"] else len(it.files()) <= len(after)
         if after:
             status, refused = await it.lease(2)
