@@ -14,9 +14,12 @@ import attrs
 import trio
 
 from ...protocol.leases.values import ProcessIdentity
+from .faults import InjectedError
 
 #: The boot of the simulated node, until it boots anew.
 BOOT = "a simulated boot"
+#: In the place of the number of a process.
+_CRASH = 0
 
 
 @attrs.define(eq=False)
@@ -49,6 +52,12 @@ class MemoryOwnerProcesses:
             for number in [number for number, process in self._watched.items() if process.pid == pid]:
                 del self._watched[number]
                 self._ended[0].send_nowait(number)
+
+    def reboot(self, boot_id: str) -> None:
+        """Let another boot begin, without any process."""
+        for pid in [*self.running]:
+            self.end(pid)
+        self.boot_id = boot_id
 
     def identity(self, pid: int) -> ProcessIdentity:
         """See :class:`~plugind.actors.leases.owners.OwnerPort`."""
@@ -85,7 +94,14 @@ class MemoryOwnerProcesses:
 
     async def ended(self) -> Sequence[int]:
         """See :class:`~plugind.actors.leases.owners.OwnerPort`."""
-        return [await self._ended[1].receive()]
+        number = await self._ended[1].receive()
+        if number == _CRASH:
+            raise InjectedError
+        return [number]
+
+    def crash(self) -> None:
+        """Crash whoever waits for the end of processes, or waits for it next."""
+        self._ended[0].send_nowait(_CRASH)
 
     def stop(self, number: int, process: ProcessIdentity, uid: int) -> None:
         """See :class:`~plugind.actors.leases.owners.OwnerPort`; the process takes note and runs on."""

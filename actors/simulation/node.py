@@ -266,8 +266,12 @@ class SimulatedNode:
 
     async def kill(self) -> None:
         """End the daemon as kill -9 does: it sends nothing more, and its connections close (fault 88)."""
-        self._daemon.cancel()
+        self.begin_kill()
         await self._ended.wait()
+
+    def begin_kill(self) -> None:
+        """Let the daemon end as :meth:`kill` does, and do not wait for it: for what is called amid its work."""
+        self._daemon.cancel()
 
     async def _run_daemon(self, task_status: trio.TaskStatus[None]) -> None:
         network = self.network

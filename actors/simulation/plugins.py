@@ -274,6 +274,16 @@ class PluggedIn:
         return self._credentials.uid
 
     @property
+    def process(self) -> Process | None:
+        """The process that runs now, if any."""
+        return self._process
+
+    @property
+    def pid(self) -> int:
+        """The id of its process, which is that of the next one as well."""
+        return self._credentials.pid
+
+    @property
     def alive(self) -> bool:
         """Whether its process runs and listens."""
         return self._listener is not None

@@ -220,10 +220,10 @@ class DaemonActs:
         self._sentinels.grant_grace(RECONCILER_RECOVERY)
         self._oracle.orphan()
 
-    async def restart(self, chance: random.Random) -> None:
-        """Stop or kill the daemon, and start it again with another handler."""
+    async def restart(self, chance: random.Random, ended: Callable[[], None], *, kill: bool = False) -> None:
+        """Stop or kill the daemon, call ``ended``, and start it again with another handler."""
         began = trio.current_time()
-        if chance.random() < 0.5:
+        if kill or chance.random() < 0.5:
             await self._node.kill()
         else:
             self._stopping.set()
@@ -241,6 +241,7 @@ class DaemonActs:
         self._generations.forget()
         self._sentinels.give_up()
         self._sentinels.grant_grace(1.0)
+        ended()
         handlers: dict[str, Handler] = {TYPE: self._new_handler()}
         for plugins in self._device_plugins:
             plugins.before_start()

@@ -20,16 +20,15 @@ from grpclib.exceptions import GRPCError
 
 from ....protocol.device_messages import DevicesSubscribed, DevicesViewMessage, InstanceMessage, ResourceChanged
 from ....protocol.devices import DevicesSnapshot
-from ....protocol.messages import Address, PluginChanged
-from ....protocol.plugins import DEVICE, Plugin
-from ...handlers.device_plugin import DevicePluginHandler
-from ...handlers.link import Link
+from ....protocol.messages import PluginChanged
+from ....protocol.plugins import DEVICE
 from ..device_directory import MemoryDeviceDirectory
 from ..device_plugins import FakeDevices
-from ..faults import Actor, InjectedError
+from ..faults import Actor
 from ..node import SimulatedNode
 from ..plugins import FakePlugin
 from .call_oracle import CallOracle
+from .crashing_handler import CrashingHandler
 from .offer_oracle import Offer, OfferOracle
 from .script import Fault
 from .sentinels import ACTOR_RECOVERY, RECONCILER_RECOVERY, Sentinels
@@ -47,31 +46,6 @@ _MOST: Final = 4
 #: How many plugins a resource has at once, at most.
 _AT_ONCE: Final = 3
 Way = Literal["call", "socket"]
-
-
-class CrashingHandler(DevicePluginHandler):
-    """The handler of device plugins, whose follows a script can crash."""
-
-    def __init__(self, devices: Address[InstanceMessage]) -> None:
-        super().__init__(devices)
-        self._crashes: dict[str, trio.Event] = {}
-
-    async def follow(self, plugin: Plugin, link: Link) -> None:
-        """See :class:`DevicePluginHandler`."""
-        crash = self._crashes[plugin.socket] = trio.Event()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_crash_once, crash)
-            await super().follow(plugin, link)
-
-    def crash(self, socket: str) -> None:
-        """Crash the follow of the plugin at ``socket``, if there is one."""
-        if socket in self._crashes:
-            self._crashes[socket].set()
-
-
-async def _crash_once(crash: trio.Event) -> None:
-    await crash.wait()
-    raise InjectedError
 
 
 @attrs.define(eq=False)

@@ -36,6 +36,7 @@ from trio.testing import MockClock
 from ....protocol.backoff import Backoff, RestartIntensity
 from ....protocol.config import DevicePluginDirectory, Root
 from ....protocol.errors import leaves
+from ....protocol.leases.config import LeasesConfig
 from ....protocol.messages import PluginChanged
 from ....protocol.plugins import DEVICE, InstancePolicy, Plugin
 from ....protocol.status import StateName
@@ -57,11 +58,29 @@ from .final_checks import FinalChecks
 from .follow_oracle import EVERY, REMAINDER, FollowOracle
 from .generation_oracle import GenerationOracle
 from .handler_oracle import HandlerOracle
+from .lease_acts import LeaseActs
+from .lease_callers import POOLS
+from .lease_checks import LeaseChecks
+from .lease_plugins import FOUND as LAB
 from .offer_checks import OfferChecks
 from .offers import DIRECTORY as OFFERS
 from .offers import FOUND, Offers
 from .plugs import Plugs
-from .script import DRIVERS, PRIVILEGED, TRUSTED, TYPE, Act, Event, Fault, choose, has_calls, has_offers, numbers, write
+from .script import (
+    DRIVERS,
+    PRIVILEGED,
+    TRUSTED,
+    TYPE,
+    Act,
+    Event,
+    Fault,
+    choose,
+    has_calls,
+    has_leases,
+    has_offers,
+    numbers,
+    write,
+)
 from .sentinels import Sentinels
 from .trace import Trace, Violation
 from .trust_oracle import TrustOracle
@@ -206,6 +225,12 @@ class _Simulation:
             config = attrs.evolve(config, roots=(*config.roots, Root(FOUND)), device_plugins=directory)
             handlers[DEVICE] = self._offers.handler
             apart[OFFERS] = apart[FOUND] = self._offers.shown
+        #: The leases of the scripts that have some.
+        self._leases = LeaseActs(trace, faults) if has_leases(seed) else None
+        if self._leases is not None:
+            config = attrs.evolve(config, roots=(*config.roots, Root(LAB)), leases=LeasesConfig(pools=POOLS))
+            handlers[DEVICE] = self._leases.handler
+            apart[LAB] = self._leases.shown
         self.node = WatchedNode(
             config,
             trace,
@@ -220,6 +245,8 @@ class _Simulation:
             self._device_calls.node = self.node
         if self._offers is not None:
             self._offers.node = self.node
+        if self._leases is not None:
+            self._leases.adopt(self.node)
         self.node.modes.grace = 0.0 if sees_all else NOTICED
         if seed % 16 == FEW_SLOTS:
             self.node.network.dial_slots = 1
@@ -260,7 +287,7 @@ class _Simulation:
                     self._oracle,
                     self._handler,
                     background,
-                    [it for it in (self._device_calls, self._offers) if it is not None],
+                    [it for it in (self._device_calls, self._offers, self._leases) if it is not None],
                 )
                 await self._play(script, daemon)
                 await self._calm_down(daemon)
@@ -336,6 +363,8 @@ class _Simulation:
         self._devices.look()
         if self._offers is not None:
             self._offers.look()
+        if self._leases is not None:
+            self._leases.look()
 
     async def _perform(self, act: Act, chance: random.Random, daemon: DaemonActs) -> None:
         match act:
@@ -377,15 +406,24 @@ class _Simulation:
             case Act.OFFER:
                 if self._offers is not None:
                     self._offers.act(chance)
+            case Act.LEASE:
+                if self._leases is not None:
+                    await self._leases.act(chance)
+            case Act.KILL_AMID_LEASE:
+                if self._leases is not None:
+                    await self._leases.wait_for_kill(chance)
+                    await self._restart(chance, daemon, kill=True)
             case Act.RESTART_DAEMON:
-                # A daemon does not start on a root to which others may write.
-                self._directories.mend_root()
-                await daemon.restart(chance)
-                self._devices.forget()
+                await self._restart(chance, daemon)
             case Act.DEVICES:
                 self._devices.act(chance, may_crash=Fault.CRASHES in self._faults)
             case _:
                 assert_never(act)
+
+    async def _restart(self, chance: random.Random, daemon: DaemonActs, *, kill: bool = False) -> None:
+        # A daemon does not start on a root to which others may write.
+        self._directories.mend_root()
+        await daemon.restart(chance, self._devices.forget, kill=kill)
 
     async def _calm_down(self, daemon: DaemonActs) -> None:
         """The faults stop, and every plugin is well."""
@@ -405,5 +443,8 @@ class _Simulation:
         if self._offers is not None:
             chance = random.Random(f"plugind offers at rest {self._seed}")
             await OfferChecks(self._offers, self._trace, self._faults, chance).check()
+            self._serving.look(disturbed=True)
+        if self._leases is not None:
+            await LeaseChecks(self._leases, self._trace, random.Random(f"plugind leases at rest {self._seed}")).check()
             self._serving.look(disturbed=True)
         self._devices.look()

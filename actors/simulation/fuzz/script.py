@@ -51,6 +51,8 @@ class Fault(enum.Enum):
     CRASHES = "crashes"
     #: The daemon is stopped or killed, and started again.
     RESTARTS = "restarts"
+    #: The disks of leases are full or slow, or lose what is on them.
+    DISK = "disk"
 
 
 class Act(enum.Enum):
@@ -96,6 +98,8 @@ class Act(enum.Enum):
     DEVICES = enum.auto()
     GIVE_DIRECTORY = enum.auto()
     OFFER = enum.auto()
+    LEASE = enum.auto()
+    KILL_AMID_LEASE = enum.auto()
 
 
 #: How often each act comes, in comparison, and the fault that it is part of; None is the life of a node without any.
@@ -156,6 +160,12 @@ _EVENTS_PER_GIFT: Final = 20
 _EVENTS_PER_OFFER: Final = 4
 #: The seeds of these scripts leave this remainder.
 _OFFERS: Final = (4, 2)
+#: What happens to leases, in the scripts that have some; and kills of the daemon at a step of a lease, where it may be
+#: restarted. Numbered after those.
+_EVENTS_PER_LEASE: Final = 2
+_EVENTS_PER_KILL: Final = 40
+#: The seeds of these scripts leave one of these remainders.
+_LEASES: Final = (8, (4, 5))
 #: Seconds between events: mostly none, so that much happens at once, and now and then enough for a backoff.
 _PAUSES: Final = (0.0, 0.0, 0.0, 0.0, 0.001, 0.01, 0.1, 0.6, 1.0, 2.5, 7.0)
 
@@ -207,6 +217,10 @@ def write(seed: int, events: int, faults: Collection[Fault]) -> tuple[Event, ...
         changed = _with_changes(Act.GIVE_DIRECTORY, seed, _gifts(events), changed)
     if has_offers(seed):
         changed = _with_changes(Act.OFFER, seed, _offers(events), changed)
+    if has_leases(seed):
+        changed = _with_changes(Act.LEASE, seed, _leases(events), changed)
+        if Fault.RESTARTS in faults:
+            changed = _with_changes(Act.KILL_AMID_LEASE, seed, _kills(events), changed)
     return tuple(changed)
 
 
@@ -222,9 +236,15 @@ def has_offers(seed: int) -> bool:
     return seed % divisor == remainder
 
 
+def has_leases(seed: int) -> bool:
+    """Whether the script of ``seed`` has device plugins whose devices are leased."""
+    divisor, remainders = _LEASES
+    return seed % divisor in remainders
+
+
 def numbers(events: int) -> range:
     """Return the numbers of a script of so many ``events``, those of its races and of all changes included."""
-    return range(_offers(events).stop)
+    return range(_kills(events).stop)
 
 
 def _users(events: int) -> range:
@@ -259,6 +279,14 @@ def _offers(events: int) -> range:
     return range(_gifts(events).stop, _gifts(events).stop + events // _EVENTS_PER_OFFER)
 
 
+def _leases(events: int) -> range:
+    return range(_offers(events).stop, _offers(events).stop + events // _EVENTS_PER_LEASE)
+
+
+def _kills(events: int) -> range:
+    return range(_leases(events).stop, _leases(events).stop + events // _EVENTS_PER_KILL)
+
+
 def _races_end(events: int) -> int:
     return events + 1 + events // _EVENTS_PER_RACE
 
@@ -283,6 +311,8 @@ _DRAWN: Final = {
     Act.DEVICES: "devices",
     Act.GIVE_DIRECTORY: "gifts",
     Act.OFFER: "offers",
+    Act.LEASE: "leases",
+    Act.KILL_AMID_LEASE: "kills amid leases",
 }
 
 

@@ -1,0 +1,462 @@
+"""What must hold of leases, by what callers are told, owners do, and the store has.
+
+An owner has its devices from the answer on until it ends or gives them up. Whatever the node does meanwhile, crashes
+and restarts included, the lease is there, and its devices are nobody else's.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import attrs
+import trio
+
+from ....protocol.leases.messages import Failure, LeasesSnapshot, Released
+from ....protocol.leases.values import (
+    ConnectionOwner,
+    ContainerOwner,
+    Lease,
+    LeaseState,
+    Owner,
+    ProcessIdentity,
+    ProcessOwner,
+    Request,
+    TimeOwner,
+)
+from ..lease_owners import MemoryBootClock, MemoryOwnerProcesses
+from ..lease_stores import SimulatedCdiStore, SimulatedLeaseStore
+from ..scheduling import EPSILON
+from .preparation_oracle import PreparationOracle, Thing
+
+#: Seconds for a container to bind its lease, or for a connection to come back; until the lease of a container ends that
+#: has ended; and for which the devices of an uncertain lease are withheld.
+BIND: Final = 60.0
+GRACE: Final = 10.0
+WITHHELD: Final = 60.0
+#: Seconds that may pass from the end of an owner until its lease has ended.
+SOON: Final = 3.0
+#: Seconds that all plugins of a request may need in all to prefer and prepare devices, behind all others in line.
+PREPARED: Final = 700.0
+
+#: The label by which a lease is known as that of one asking.
+LABEL: Final = "asking"
+
+
+@attrs.define(eq=False)
+class Asking:
+    """One caller that asks for a lease; it is the address of its answer."""
+
+    ticket: int
+    request: Request
+    owner: Owner
+    uid: int
+    asked: float
+    id: str | None
+    deadline: float | None
+    _oracle: LeaseOracle
+    answer: Lease | Failure | None = None
+    answered: float | None = None
+    #: Whether it waits no more: it has left, or its daemon has ended.
+    left: bool = False
+
+    def send_nowait(self, answer: Lease | Failure, /) -> None:
+        """Take the answer."""
+        self._oracle.answered(self, answer)
+
+    @property
+    def waits(self) -> bool:
+        """Whether an answer is owed."""
+        return self.answer is None and not self.left
+
+
+@attrs.define(eq=False)
+class Holding:
+    """A lease that somebody was told of, as its owner sees it."""
+
+    lease: Lease
+    asking: Asking
+    told: float
+    #: When the owner has given it up, or has ended.
+    ended: float | None = None
+    #: Until when a container may take it up: bind it, or come back after its end; or a connection.
+    until: float = math.inf
+    #: Whether the daemon that runs knows that, or finds it out by itself.
+    released: bool = False
+    is_over: bool = False
+
+    def things(self) -> set[Thing]:
+        """Return its devices, each with its resource."""
+        return things(self.lease)
+
+
+def things(lease: Lease) -> set[Thing]:
+    """Return the devices of a lease, each with its resource."""
+    return {(resource, device) for resource, devices in lease.devices.items() for device in devices}
+
+
+class LeaseOracle:
+    """A lease that somebody was told of is there until its owner ends, and no device of it is anybody else's."""
+
+    def __init__(
+        self,
+        violated: Callable[[str, str], None],
+        trace: Callable[..., None],
+        store: SimulatedLeaseStore,
+        files: SimulatedCdiStore,
+        processes: MemoryOwnerProcesses,
+        clock: MemoryBootClock,
+        preparations: PreparationOracle,
+        pieces: Mapping[str, int],
+    ) -> None:
+        self._violated = violated
+        self._trace = trace
+        self._store = store
+        self._files = files
+        self._processes = processes
+        self._clock = clock
+        self._preparations = preparations
+        self._pieces = pieces
+        #: Called when somebody is told of a lease.
+        self.on_told: Callable[[], None] = lambda: None
+        self.askings: dict[int, Asking] = {}
+        #: By the id of the lease.
+        self.holdings: dict[str, Holding] = {}
+        #: What is shown now, and since when it is in its state.
+        self.shown: dict[str, Lease] = {}
+        self._since: dict[str, float] = {}
+        #: Why no device is given to anybody; and whether the leases of the daemon that runs are known.
+        self.withheld: str | None = None
+        self.is_known = False
+        #: Leases of earlier boots.
+        self._of_earlier_boots: set[str] = set()
+        #: When the lease actor was last known to be late for a reason.
+        self._disturbed = 0.0
+        #: Whether a request ignored devices that are not listed, so that more may be held than there are.
+        self._ignored: set[str] = set()
+
+    # --- what callers do ----------------------------------------------------------------------------------------------
+
+    def asks(self, asking: Asking) -> None:
+        """A caller asks for a lease."""
+        self.askings[asking.ticket] = asking
+        if asking.id is not None:
+            self._of_earlier_boots.discard(asking.id)
+        if asking.request.ignore_missing:
+            self._ignored.update(wanted.resource for wanted in asking.request.wanted)
+
+    def answered(self, asking: Asking, answer: Lease | Failure) -> None:
+        """A caller is answered."""
+        now = trio.current_time()
+        words = _words(answer) if isinstance(answer, Lease) else f"{answer.problem} {answer.text}"
+        self._trace("lease", "answer", asking.ticket, words)
+        if asking.answer is not None:
+            self._violated("asked", f"{asking.ticket} is answered twice: {words}")
+        if asking.left:
+            return
+        asking.answer, asking.answered = answer, now
+        if isinstance(answer, Lease):
+            self._check_answer(asking, answer)
+            self._tell(asking, answer)
+            self.on_told()
+
+    def _tell(self, asking: Asking, lease: Lease) -> None:
+        holding = self.holdings.get(lease.id)
+        if holding is not None and self.is_sure(holding):
+            if holding.lease.devices != lease.devices or holding.lease.answer != lease.answer:
+                self._violated("told", f"{_words(lease)} was told of with {holding.lease.devices} before")
+            return
+        if holding is not None and holding.lease.created == lease.created:
+            return
+        for other in self.holdings.values():
+            both = holding is not other and self.is_sure(other) and things(lease) & other.things()
+            if both:
+                self._violated("twice", f"{sorted(both)} are of {_words(lease)}, and of {_words(other.lease)}")
+        until = trio.current_time() + BIND if isinstance(lease.owner, ContainerOwner) else math.inf
+        new = self.holdings[lease.id] = Holding(lease, asking, trio.current_time(), until=until)
+        if isinstance(lease.owner, ProcessOwner) and not self._processes.runs(lease.owner.process):
+            new.ended, new.is_over, new.released = trio.current_time(), True, True
+        self._check_pieces(lease)
+
+    def _check_pieces(self, lease: Lease) -> None:
+        for resource in lease.devices:
+            sure = [it for it in self.holdings.values() if self.is_sure(it)]
+            held = sum(len(holding.lease.devices.get(resource, ())) for holding in sure)
+            if held > self._pieces[resource] and resource not in self._ignored:
+                self._violated(
+                    "twice", f"{held} devices of {resource} are held, and there are {self._pieces[resource]}"
+                )
+
+    def _check_answer(self, asking: Asking, lease: Lease) -> None:
+        request, written = asking.request, self._store.leases.get(lease.id)
+        if lease.state is not LeaseState.HELD or lease.answer is None:
+            self._violated("told", f"{asking.ticket} is told of {_words(lease)}, which is not held")
+        elif written is None or written.state is not LeaseState.HELD or things(written) != things(lease):
+            self._violated("told", f"{asking.ticket} is told of {_words(lease)}, and written is {written}")
+        elif request.container and lease.cdi_name not in self._files.files:
+            self._violated("told", f"{asking.ticket} is told of {_words(lease)}, which has no file")
+        else:
+            self._check_devices(request, lease)
+            for resource, devices in lease.devices.items():
+                if lease.answer.env.get(resource.rpartition("/")[2].upper()) != ",".join(devices):
+                    self._violated("told", f"{_words(lease)} has the answer {lease.answer}")
+
+    def _check_devices(self, request: Request, lease: Lease) -> None:
+        wanted = {it.resource: it.count for it in request.wanted}
+        named = set(request.ids or request.include)
+        if {name: len(set(devices)) for name, devices in lease.devices.items()} != wanted or not named <= {
+            device for devices in lease.devices.values() for device in devices
+        }:
+            self._violated("told", f"{_words(lease)} has other devices than {request}")
+
+    def leaves(self, asking: Asking) -> None:
+        """A caller leaves: before its answer, which it may not get any more, or a moment after it."""
+        asking.left = True
+        holding = None if not isinstance(asking.answer, Lease) else self.holdings.get(asking.answer.id)
+        if holding is not None and (asking.id is None or isinstance(holding.lease.owner, ConnectionOwner)):
+            self._end(holding)
+            holding.released = True
+
+    def releases(self, lease: str, uid: int) -> None:
+        """Somebody asks that a lease be released."""
+        holding = self.holdings.get(lease)
+        if holding is not None and uid in (0, holding.lease.uid):
+            self._end(holding)
+
+    def release_answered(self, lease: str, uid: int, answer: Released | Failure, *, sure: bool) -> None:
+        """What came of that; ``sure`` says whether the lease was there for sure when it was asked for."""
+        self._trace("lease", "release", lease, answer)
+        holding = self.holdings.get(lease)
+        if holding is None:
+            return
+        if isinstance(answer, Failure):
+            if uid in (0, holding.lease.uid):
+                self._violated("freed", f"{_words(holding.lease)} was not released: {answer.text}")
+        elif lease in answer.released:
+            if uid not in (0, holding.lease.uid):
+                self._violated("told", f"{_words(holding.lease)} was released by user {uid}")
+            holding.released = True
+        elif sure and self.withheld is None:
+            self._violated("told", f"{_words(holding.lease)} was not there when it was released")
+
+    def _end(self, holding: Holding) -> None:
+        if holding.ended is None:
+            holding.ended = trio.current_time()
+
+    # --- what owners do -----------------------------------------------------------------------------------------------
+
+    def process_ended(self, process: ProcessIdentity) -> None:
+        """A process has ended."""
+        now = trio.current_time()
+        for holding in self.holdings.values():
+            match holding.lease.owner:
+                case ProcessOwner(process=it) if it == process:
+                    self._end(holding)
+                    holding.is_over = holding.released = True
+                case ContainerOwner(init=it) if it == process:
+                    holding.until = now + GRACE
+                case _:
+                    pass
+
+    def bound(self, lease: Lease, init: ProcessIdentity) -> None:
+        """The hook of a container was told that the lease is bound to this init."""
+        holding = self.holdings.get(lease.id)
+        if holding is None or holding.ended is not None:
+            return
+        before = holding.lease.owner.init if isinstance(holding.lease.owner, ContainerOwner) else None
+        if before is not None and before != init and self._processes.runs(before):
+            self._violated(
+                "bound", f"{_words(holding.lease)} is bound to {init}, and was bound to {before}, which runs"
+            )
+        holding.lease = attrs.evolve(holding.lease, owner=ContainerOwner(init))
+        holding.until = math.inf if self._processes.runs(init) else trio.current_time() + GRACE
+
+    def not_bound(self, lease: str) -> None:
+        """Whether a lease was bound is not known: its container does not start."""
+        holding = self.holdings.get(lease)
+        if holding is not None:
+            holding.until = min(holding.until, trio.current_time())
+
+    def renewed(self, lease: Lease) -> None:
+        """The owner was told that the time of its lease has begun again."""
+        holding = self.holdings.get(lease.id)
+        if holding is not None:
+            holding.lease = attrs.evolve(holding.lease, owner=lease.owner)
+
+    def resumed(self, lease: Lease, asking: Asking) -> None:
+        """The owner is at another connection."""
+        holding = self.holdings.get(lease.id)
+        self.askings[asking.ticket] = asking
+        if holding is not None and holding.ended is None:
+            holding.until, holding.asking = math.inf, asking
+
+    def is_sure(self, holding: Holding) -> bool:
+        """Whether the lease is there for sure, and its owner's alone."""
+        if holding.ended is not None or trio.current_time() >= holding.until - EPSILON:
+            return False
+        owner = holding.lease.owner
+        return not isinstance(owner, TimeOwner) or self._clock.now() < (owner.expires or 0)
+
+    # --- what the node does -------------------------------------------------------------------------------------------
+
+    def disturbed(self, pause: float = 0.0) -> None:
+        """The lease actor may be late for so many seconds; what was refused just now may not have arrived."""
+        now = trio.current_time()
+        self._disturbed = max(self._disturbed, now + pause)
+        refusals = self._preparations.refusals
+        for thing in [thing for thing, time in refusals.items() if now < time + SOON]:
+            del refusals[thing]
+
+    def daemon_ended(self) -> None:
+        """The daemon has ended: nobody waits for an answer of it."""
+        self.is_known, self.withheld = False, None
+        self.shown.clear()
+        self._since.clear()
+        for asking in self.askings.values():
+            asking.left = True
+        for holding in self.holdings.values():
+            # Whether that was written is not known.
+            holding.released = holding.is_over
+        self.disturbed()
+
+    def daemon_starts(self) -> None:
+        """The daemon starts: connections have some time to come back."""
+        for holding in self.holdings.values():
+            if isinstance(holding.lease.owner, ConnectionOwner):
+                holding.until = trio.current_time() + BIND
+        self.disturbed(SOON)
+
+    def rebooted(self) -> None:
+        """The machine has booted: all leases are gone."""
+        self._of_earlier_boots |= {*self._store.leases, *self.holdings}
+        for holding in self.holdings.values():
+            self._end(holding)
+
+    def recovered(self) -> None:
+        """An operator has said that no device of a lease is in use that is not known."""
+        for holding in self.holdings.values():
+            if holding.lease.id not in self._store.leases:
+                self._end(holding)
+
+    # --- what is shown ------------------------------------------------------------------------------------------------
+
+    def snapshot(self, snapshot: LeasesSnapshot) -> None:
+        """All leases are shown."""
+        self.withheld, self.is_known = snapshot.withheld, True
+        now_shown = {lease.id: lease for lease in snapshot.leases}
+        for gone in self.shown.keys() - now_shown.keys():
+            self._forget(gone)
+        for lease in snapshot.leases:
+            self.look(lease)
+        if self.withheld is not None:
+            self.disturbed()
+            return
+        for holding in self.holdings.values():
+            if holding.lease.id not in now_shown and self.is_sure(holding):
+                self._violated("told", f"{_words(holding.lease)} is not shown any more")
+                self._end(holding)
+
+    def look(self, lease: Lease) -> None:
+        """A lease is shown as it is now."""
+        before, holding = self.shown.get(lease.id), self.holdings.get(lease.id)
+        if before is None or before.state is not lease.state:
+            self._since[lease.id] = trio.current_time()
+            self._trace("lease", "shown", _words(lease), lease.reason)
+        is_held = holding is not None and lease.state is LeaseState.HELD and things(lease) == holding.things()
+        if holding is not None and self.is_sure(holding) and not is_held:
+            self._violated("told", f"{_words(holding.lease)} is {_words(lease)}: {lease.reason}")
+            self._end(holding)
+        if lease.id in self._of_earlier_boots:
+            self._violated("boot", f"{_words(lease)} is of an earlier boot")
+            self._of_earlier_boots.discard(lease.id)
+        if lease.state is LeaseState.GONE:
+            self._forget(lease.id)
+        else:
+            self.shown[lease.id] = lease
+
+    def _forget(self, lease: str) -> None:
+        self.shown.pop(lease, None)
+        self._since.pop(lease, None)
+
+    # --- what time shows ----------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Check what must have happened by now."""
+        if not self.is_known or self.withheld is not None:
+            return
+        now = trio.current_time()
+        self._check_twice()
+        for holding in self.holdings.values():
+            shown = self.shown.get(holding.lease.id)
+            if shown is not None and shown.state is LeaseState.HELD and now > self._gone_by(holding) + EPSILON:
+                self._violated("freed", f"{_words(shown)} is shown, and its owner has ended")
+                holding.ended = math.inf
+        for lease in [*self.shown.values()]:
+            since = max(self._since[lease.id], self._disturbed)
+            if lease.state is LeaseState.UNCERTAIN and now > since + WITHHELD + SOON:
+                self._violated("uncertain", f"{_words(lease)} is so since {since:g}")
+                self._since[lease.id] = math.inf
+            self._check_refused(lease, now)
+        for asking in self.askings.values():
+            if asking.waits:
+                self._check_deadline(asking, now)
+
+    def _check_twice(self) -> None:
+        counts = Counter(thing for lease in self.shown.values() for thing in things(lease))
+        for thing, count in counts.items():
+            if count > 1:
+                self._violated("twice", f"{thing} is shown in {count} leases")
+
+    def _gone_by(self, holding: Holding) -> float:
+        """Return when the lease of an owner that has ended must be gone; infinity if it has not."""
+        owner, disturbed = holding.lease.owner, self._disturbed
+        if holding.ended is not None:
+            return max(holding.ended, disturbed) + SOON if holding.released else math.inf
+        match owner:
+            case ContainerOwner(init=None):
+                return max(holding.until, disturbed + BIND) + SOON
+            case ContainerOwner():
+                return max(holding.until, disturbed + GRACE) + SOON
+            case ConnectionOwner():
+                return max(holding.until, disturbed + BIND) + SOON
+            case TimeOwner():
+                over = (self._clock.now() - (owner.expires or 0)) / 1e9
+                return max(trio.current_time() - over, disturbed) + SOON
+            case _:
+                return math.inf
+
+    def _check_refused(self, lease: Lease, now: float) -> None:
+        if lease.state not in (LeaseState.PENDING, LeaseState.UNCERTAIN):
+            return
+        refused = [self._preparations.refusals[it] for it in things(lease) if it in self._preparations.refusals]
+        since = self._since[lease.id]
+        times = [time for time in refused if time >= since and max(time, self._disturbed) + SOON < now]
+        asking = self._asking_of(lease)
+        failed = asking is not None and isinstance(asking.answer, Failure) and lease.state is LeaseState.PENDING
+        if times or (failed and asking is not None and (asking.answered or now) + SOON < now):
+            self._violated("refused", f"{_words(lease)} is shown, and was refused")
+            for thing in things(lease):
+                self._preparations.refusals.pop(thing, None)
+
+    def _asking_of(self, lease: Lease) -> Asking | None:
+        """Return who has asked first for a lease that nobody can ask for again by name."""
+        asking = self.askings.get(int(dict(lease.request.labels).get(LABEL, "0")))
+        return asking if asking is not None and asking.id is None else None
+
+    def _check_deadline(self, asking: Asking, now: float) -> None:
+        shown = next((it for it in self.shown.values() if it.request == asking.request and it.uid == asking.uid), None)
+        due = max(asking.deadline or asking.asked, self._disturbed) + SOON
+        if shown is not None and shown.state is not LeaseState.QUEUED:
+            due += PREPARED
+        if now > due:
+            self._violated("asked", f"{asking.ticket} is not answered, and its lease is shown as {shown}")
+            asking.left = True
+
+
+def _words(lease: Lease) -> str:
+    devices = "; ".join(f"{name}={','.join(ids)}" for name, ids in lease.devices.items())
+    return f"lease {lease.id} ({lease.state.value}, {type(lease.owner).__name__}, {devices})"
