@@ -159,8 +159,8 @@ class LeaseCallers:
         """Let a caller leave: mostly one that waits, or one that has its answer, which did not reach it."""
         asking = _choice(chance, [it for it in self._oracle.askings.values() if it.waits])
         if asking is None or chance.random() < 0.2:
-            told = [it.asking for it in self._oracle.holdings.values() if it.ended is None]
-            asking = _choice(chance, [it for it in told if not it.left]) or asking
+            answered = [it.asking for it in self._oracle.holdings.values() if it.ended is None]
+            asking = _choice(chance, [it for it in answered if not it.left]) or asking
         if asking is not None:
             self._trace("lease", "leave", asking.ticket)
             self._oracle.leaves(asking)

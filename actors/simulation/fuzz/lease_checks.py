@@ -21,7 +21,7 @@ from .trace import Trace
 
 #: Seconds until all plugins are registered and have listed, and all that wait for something have it or gave up.
 SETTLED: Final = 900.0
-#: Seconds until what was uncertain is not any more, and what was owed to disks is written.
+#: Seconds until what was uncertain is not any more, and all that waits for a disk is written.
 FREED: Final = 130.0
 #: Seconds for which a resource is kept without a plugin.
 GRACE: Final = 300.0

@@ -70,7 +70,7 @@ class Asking:
 
     @property
     def waits(self) -> bool:
-        """Whether an answer is owed."""
+        """Whether it has no answer, and wants one."""
         return self.answer is None and not self.left
 
 
@@ -80,7 +80,7 @@ class Holding:
 
     lease: Lease
     asking: Asking
-    told: float
+    since: float
     #: When the owner has given it up, or has ended.
     ended: float | None = None
     #: Until when a container may take it up: bind it, or come back after its end; or a connection.

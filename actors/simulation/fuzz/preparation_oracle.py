@@ -70,7 +70,7 @@ class PreparationOracle:
         self._open.append(preparing)
 
     def answered(self, preparing: Preparing) -> None:
-        """It has come to an end: nothing is owed."""
+        """It has come to an end."""
         self._open.remove(preparing)
 
     def refused(self, preparing: Preparing) -> None:
