@@ -282,13 +282,16 @@ def test_plugins_and_devices_are_waited_for_by_different_commands(
 
 
 def test_a_device_that_is_leased_has_its_lease_and_who_has_it() -> None:
+    """TestUpdateAllocatedResourcesStatus: beside the health of the device."""
     gpu: Any = shown(RESOURCE)
     devices = gpu["devices"]
     name = str(devices[0]["id"])
     lease = attrs.evolve(LEASE, devices={str(gpu["resource"]): (name,)})
     add_leases([gpu], [lease])
     assert [(it["lease"], it["leased_by"]) for it in devices[:2]] == [("a1b2", "pid 991"), (None, None)]
-    assert "  a1b2 (pid 991)" in next(line for line in lines([gpu]) if f" {name} " in line)
+    shown_line = next(line for line in lines([gpu]) if f" {name} " in line)
+    assert f" {devices[0]['health']} " in shown_line
+    assert "  a1b2 (pid 991)" in shown_line
 
 
 def test_a_description_names_some_leases() -> None:
