@@ -8,11 +8,13 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import attrs
 import pytest
 import trio
 
+from plugind.actors.client.lease_calls import quoted
 from plugind.client import Client, LeaseFailedError, LeaseState, NoDaemonError, Problem
 from plugind.protocol.leases.leases_json import failure_to_json, lease_to_json, released_to_json, snapshot_to_json
 from plugind.protocol.leases.replies import Failure, LeasesSnapshot, Released
@@ -189,3 +191,8 @@ async def test_leases_are_followed(make: Make, tmp_path: Path) -> None:
     async with asking(make, tmp_path, chunked(said + b"\n")) as (client, server):
         assert await client.leases_watched() == [LEASE, gone]
     assert lines(server) == ["GET /v1/leases/watch?heartbeat=1.25"]
+
+
+@pytest.mark.parametrize("text", ["bench-3", "a/b c%?&#", "grün~\udcff", "".join(map(chr, range(1, 256)))])
+def test_an_id_in_a_path_is_quoted_as_urllib_quotes_it(text: str) -> None:
+    assert quoted(text) == quote(os.fsencode(text), safe="")
