@@ -206,7 +206,7 @@ class LeaseActs:
             "container": (6, None, lambda: callers.start_container(chance)),
             "owner": (10, None, lambda: callers.end_owner(chance)),
             "resume": (3, None, lambda: callers.resume(chance)),
-            "suspend": (1, None, lambda: self.clock.suspend(chance.choice((1.0, 20.0, 200.0)))),
+            "suspend": (1, None, lambda: self._suspend(chance.choice((1.0, 20.0, 200.0)))),
             "recover": (2, None, self.recover),
             "devices": (9, None, lambda: self.plugins.change_devices(resource, chance)),
             "start": (12, None, lambda: self._start(resource, chance)),
@@ -227,6 +227,11 @@ class LeaseActs:
     async def _sleep(self, seconds: float) -> None:
         await trio.sleep(seconds)
         self.look()
+
+    def _suspend(self, seconds: float) -> None:
+        """Let the machine sleep; what is over by then, the daemon finds out when it wakes up."""
+        self.clock.suspend(seconds)
+        self.oracle.disturbed()
 
     def _start(self, resource: str, chance: random.Random) -> None:
         present = self.plugins.of(resource)
