@@ -6,15 +6,18 @@ Run as a program, it starts a daemon for each line of JSON that it reads::
 
 and answers with a line such as ``{"pid": 991}``. The daemon is a fork of this process, which has imported plugind
 already. The points are in ``POINTS``; the shipped daemon has none. With ``boot`` it finds another boot id, and with
-``withheld`` it has so many seconds in the place of a minute, and of the grace of containers. When that daemon has
+``withheld`` it has so many seconds in the place of a minute, and of the grace of containers; its ``state`` is on a disk
+that is ``tiny`` or ``read-only`` by ``mount``. When that daemon has
 ended, the line ``{"wait": 991}`` is answered with ``{"signal": 9}`` or ``{"code": 0}``.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
@@ -32,6 +35,8 @@ from plugind.protocol.leases import allocations, book
 from plugind.protocol.leases.effects import Change, DeleteLease, SaveLease
 from plugind.protocol.leases.messages import Allocated, OwnerEnded, ReleaseAsked
 from plugind.protocol.leases.values import LeaseState
+
+_CLONE_NEWNS: Final = 0x20000
 
 
 def _put(of: object, name: str, what: object) -> None:
@@ -130,9 +135,26 @@ POINTS: Final[dict[str, Callable[[], None]]] = {
 }
 
 
+#: What may be mounted on the directory of the state, by the arguments of ``mount``.
+_MOUNTS: Final[dict[str, Callable[[str], list[list[str]]]]] = {
+    "tiny": lambda directory: [["-t", "tmpfs", "-o", "size=512k,mode=700", "none", directory]],
+    "read-only": lambda directory: [["--bind", directory, directory], ["-o", "remount,ro,bind", directory]],
+}
+
+
+def _mount(commands: list[list[str]]) -> None:
+    """Mount something for this process alone."""
+    if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNS):
+        raise OSError(ctypes.get_errno(), "a mount namespace cannot be made")
+    for command in [["--make-rprivate", "/"], *commands]:
+        subprocess.run(["mount", *command], check=True)
+
+
 def _prepare(how: dict[str, Any]) -> None:
     """Change this process as the line says."""
     os.environ["PLUGIND_MARKERS"] = how["markers"]
+    if (kind := how.get("mount")) is not None:
+        _mount(_MOUNTS[kind](how["state"]))
     if (point := how.get("point")) is not None:
         POINTS[point]()
     if (seconds := how.get("withheld")) is not None:

@@ -23,6 +23,7 @@ from plugind.actors.io.http_client import UnreachableError, ask
 from plugind.actors.simulation.device_plugins import FakeDevices
 from plugind.actors.simulation.plugins import FakePlugin
 from plugind.protocol.devices import Device
+from plugind.protocol.process_stat import has_ended
 from plugind.tests.end_to_end.processes import DEADLINE
 
 GPU = "example.com/gpu"
@@ -103,7 +104,8 @@ class Scene:
         """Start a daemon, and wait until it offers the devices."""
         log, markers = str(self.directory / "log"), str(self.directory / "run")
         words = ["run", "--root", str(self.directory / "root"), "--state", str(self.state), "--status", self.status]
-        line = {"arguments": [*words, *arguments], "log": log, "cdi": str(self.cdi), "markers": markers, **how}
+        places = {"log": log, "cdi": str(self.cdi), "markers": markers, "state": str(self.state)}
+        line = {"arguments": [*words, *arguments], **places, **how}
         self.pid = self.forks.say(line)["pid"]
         if offered:
             await self.offered(GPU, self.devices)
@@ -118,8 +120,13 @@ class Scene:
         try:
             _, answer = await self.get("GET", "/v1/devices")
         except UnreachableError:
+            self._check_that_it_runs()
             return None
         return {it["resource"]: it["allocatable"] for it in answer["resources"]}.get(resource)
+
+    def _check_that_it_runs(self) -> None:
+        stat = Path(f"/proc/{self.pid}/stat").read_bytes()
+        assert not has_ended(stat), (self.directory / "log").read_text()
 
     async def ended(self) -> dict[str, int]:
         """Wait for the end of the daemon, and return how it has ended."""
@@ -204,8 +211,8 @@ class Plug:
 @asynccontextmanager
 async def scene(directory: Path, forks: Forks, devices: int = 2) -> AsyncIterator[Scene]:
     """Make a node whose plugin has some devices; its daemon is still to be started."""
-    for name in ("root", "cdi"):
-        (directory / name).mkdir()
+    for name in ("root", "cdi", "state"):
+        (directory / name).mkdir(mode=0o700)
     async with trio.open_nursery() as nursery:
         made = Scene(directory, forks, nursery, devices)
         await made.plug(GPU, [f"gpu-{number}" for number in range(devices)])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 
 from plugind.actors.simulation.device_plugins import AllocationCall
@@ -126,3 +129,26 @@ async def test_a_damaged_state_is_set_aside_and_withholds_all_devices(tmp_path: 
         assert "all devices are withheld: " in failed["error"]
         assert (await it.get("POST", "/v1/leases/recover", {"none_held": True}))[0] == 200
         await it.all_are_free()
+
+
+#: Asks for a lease of the process 1, as a client that calls itself by the pid that it sees.
+_ASK_FOR_INIT = """
+import json, os, socket, sys
+body = {"resources": {"example.com/gpu": 1}, "owner": {"kind": "process", "pid": 1}, "client_pid": os.getpid()}
+raw = json.dumps(body).encode()
+with socket.socket(socket.AF_UNIX) as client:
+    client.connect(sys.argv[1])
+    client.sendall(b"POST /v1/leases HTTP/1.1\\r\\nHost: plugind\\r\\nContent-Length: %d\\r\\n\\r\\n" % len(raw) + raw)
+    print(client.recv(65536).decode())
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes pid namespaces")
+async def test_a_client_of_another_pid_namespace_cannot_name_the_init_of_the_host(tmp_path: Path, forks: Forks) -> None:
+    async with scene(tmp_path, forks) as it:
+        await it.start()
+        command = ["unshare", "--pid", "--fork", sys.executable, "-c", _ASK_FOR_INIT, it.status]
+        done = await trio.run_process(command, capture_stdout=True)
+        assert done.stdout.startswith(b"HTTP/1.1 400 ")
+        assert b"--owner PID cannot be used in another pid namespace than plugind's" in done.stdout
+        assert await it.leases() == {}
