@@ -104,7 +104,7 @@ class MemoryLeaseStore:
         before = [(name, self.leases.get(name)) for name in map(_subject, group) if name is not None]
         withheld = self.withheld
         for change in group:
-            if (conflict := self._make(change)) is not None:
+            if (conflict := self._apply(change)) is not None:
                 self.withheld = withheld
                 for name, _ in before:
                     self._remove(name)
@@ -114,7 +114,7 @@ class MemoryLeaseStore:
                 return conflict
         return None
 
-    def _make(self, change: Change) -> str | None:
+    def _apply(self, change: Change) -> str | None:
         match change:
             case SaveLease():
                 self._remove(change.lease.id)

@@ -39,7 +39,7 @@ def end(owner: subprocess.Popen[bytes]) -> None:
 async def test_a_daemon_that_is_killed_amid_an_allocation(
     point: str, after: list[str], tmp_path: Path, forks: Forks
 ) -> None:
-    """What may be prepared is withheld until its plugin has had time; what is held stays with its owner."""
+    """Fault 88: what may be prepared is withheld until its plugin has had time; what is held stays with its owner."""
     async with scene(tmp_path, forks) as it:
         owner, outside = it.owner(), point in ("Allocate is under way", "the reply is written")
         await it.start(point=None if outside else point)

@@ -106,7 +106,7 @@ async def test_a_thousand_owners_that_end_at_once_free_all_their_devices(autojum
 
 
 async def test_the_wall_clock_decides_nothing(autojump_clock: object) -> None:
-    """It jumps by a day, to and fro, while a lease lasts for 100 seconds and somebody waits for 50."""
+    """Fault 90: it jumps by a day, to and fro, while a lease lasts for 100 seconds and somebody waits for 50."""
     async with running(1) as it:
         lease = await it.ask(TimeOwner(100.0)).receive()
         assert isinstance(lease, Lease)
