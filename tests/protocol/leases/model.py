@@ -27,21 +27,15 @@ from plugind.protocol.leases.values import (
     LeaseState,
     NoOwner,
     Owner,
-    Pool,
     ProcessOwner,
     Request,
     TimeOwner,
 )
-from plugind.tests.protocol.leases.script import GPU, NIC, PLUGIN, offer
+from plugind.tests.protocol.leases.script import PLUGIN, offer
+from plugind.tests.protocol.leases.supply import IDS, POOL, Supply, Thing, things
 
-#: A device, with its resource.
-Thing = tuple[str, str]
-#: A resource, and a pool of it.
-Place = tuple[str, str | None]
 Turn = Callable[[], list[e.Effect]]
 
-IDS = {GPU: ["g0", "g1", "g2", "g3"], NIC: ["n0"]}
-POOL = Pool("big", GPU, frozenset(["g3"]))
 LIMITS = Limits(leases=4, devices=5)
 #: Seconds for which the devices of an uncertain lease are nobody's, and in which a lease must be bound.
 MINUTE = 60.0
@@ -49,10 +43,6 @@ MINUTE = 60.0
 #: The states of one whose turn has come.
 _TURN = (LeaseState.CHOOSING, LeaseState.PENDING)
 _GIVEN = (LeaseState.PENDING, LeaseState.HELD, LeaseState.UNCERTAIN)
-
-
-def things(lease: Lease) -> set[Thing]:
-    return {(name, device) for name, devices in lease.devices.items() for device in devices}
 
 
 @attrs.define(eq=False)
@@ -86,8 +76,8 @@ class Model:
         self.files: list[Lease] = []
         self.callers: dict[int, Caller] = {}
         self.tickets = itertools.count()
-        #: In which order leases were asked for, and until when they wait.
-        self.arrivals: dict[str, int] = {}
+        self.supply = Supply(lambda: self.leases)
+        #: Until when leases wait.
         self.deadlines: dict[str, float] = {}
         self.watched: dict[str, Owner] = {}
         #: When a lease goes by itself: one that no container has bound, or whose container has ended.
@@ -100,9 +90,6 @@ class Model:
         self.doubtful: dict[Thing, float] = {}
         #: The leases that are uncertain since that plugin did not answer.
         self.lost: set[str] = set()
-        #: The ids that are listed, and those of them that are healthy.
-        self.listed: dict[str, set[str]] = {}
-        self.healthy: dict[str, set[str]] = {}
         self.files_there: set[str] = set()
         self.withheld = False
         for resource, ids in IDS.items():
@@ -168,8 +155,8 @@ class Model:
                 pass
 
     def change_offer(self, resource: str, words: list[str], *, lost: bool = False) -> None:
-        self.listed[resource] = {word.removesuffix("!") for word in words}
-        self.healthy[resource] = set() if lost else {word for word in words if not word.endswith("!")}
+        self.supply.listed[resource] = {word.removesuffix("!") for word in words}
+        self.supply.healthy[resource] = set() if lost else {word for word in words if not word.endswith("!")}
         key = None if lost else PLUGIN
         self.send(m.OfferChanged(offer(words, resource, key=key, preferred=self.preferred)))
 
@@ -179,10 +166,10 @@ class Model:
         deadline = None if wait is None else self.now + wait
         caller.asked = m.LeaseAsked(asked, owner, uid, ticket, caller, name, deadline)
         alone = not any(lease.state is LeaseState.QUEUED for lease in self.leases)
-        enough = alone and not self.withheld and self.fits(asked, Counter(), set()) and not self.is_known(name)
+        enough = alone and not self.withheld and self.supply.fits(asked, Counter(), set()) and not self.is_known(name)
         over = self.is_over_limit(uid, asked)
         if name is not None and not self.is_known(name):
-            self.arrivals[name], self.deadlines[name] = ticket, -1.0 if deadline is None else deadline
+            self.supply.arrivals[name], self.deadlines[name] = ticket, -1.0 if deadline is None else deadline
         elif name is not None and deadline is not None:
             self.deadlines[name] = max(self.deadlines[name], deadline)
         self.send(caller.asked)
@@ -190,7 +177,7 @@ class Model:
             assert not (enough and failure.problem is Problem.UNAVAILABLE), failure
             assert over or failure.problem is not Problem.LIMIT, failure
         for lease in self.leases:
-            self.arrivals.setdefault(lease.id, ticket)
+            self.supply.arrivals.setdefault(lease.id, ticket)
             self.deadlines.setdefault(lease.id, -1.0 if deadline is None else deadline)
 
     def is_known(self, name: str | None) -> bool:
@@ -326,7 +313,7 @@ class Model:
         on_disk = self.disk.get(call.lease)
         assert on_disk is not None, "a plugin was asked before the lease was written"
         assert on_disk.devices[call.resource] == call.devices
-        assert {*call.devices} <= self.healthy[call.resource], "a device is not healthy"
+        assert {*call.devices} <= self.supply.healthy[call.resource], "a device is not healthy"
         for device in call.devices:
             thing = call.resource, device
             assert thing not in self.preparing, "two plugins' calls for one device"
@@ -349,8 +336,9 @@ class Model:
             it for it in leases if it.state in _TURN and (it.id not in before or before[it.id].state != it.state)
         ]
         for lease in granted:
-            self.check_turn(lease, granted)
-        self.check_line(leases)
+            self.supply.check_turn(lease, granted)
+        if not self.withheld:
+            self.supply.check_line()
         assert self.files_there <= {lease.id for lease in leases}, "a file is there without a lease"
         if not self.writes:
             there = {it.id: (it.state, it.owner) for it in leases if it.id in self.disk or it.state in _GIVEN}
@@ -394,73 +382,3 @@ class Model:
                     self.until[lease.id] = self.now + MINUTE
             case ProcessOwner() | TimeOwner() | ContainerOwner():
                 assert lease.id in self.watched or lease.id in self.until, "nobody hears of its owner's end"
-
-    def check_turn(self, lease: Lease, granted: list[Lease]) -> None:
-        """One that was just given devices has left those that are not known to be free, and those for earlier ones."""
-        earlier = [it for it in self.in_line() if self.arrival(it) < self.arrival(lease) and self.could(it.request)]
-        others, named = reserved(it.request for it in earlier)
-        assert named.isdisjoint(things(lease)), "a device is given that an earlier one has named"
-        for wanted in lease.request.wanted:
-            place = wanted.resource, lease.request.pool
-            left = len(self.free(place) - {it for _, it in named})
-            if not lease.request.ignore_missing:
-                # Those after it may have taken devices that are not known to be free.
-                left += sum(len(it.devices.get(place[0], ())) for it in granted if it.request.ignore_missing)
-                left -= self.unlisted(lease.request, wanted.resource)
-            assert left >= others[place], f"{lease} took what is not free, or what an earlier one waits for"
-
-    def check_line(self, leases: tuple[Lease, ...]) -> None:
-        """Each one in line waits for something."""
-        others, named = Counter[Place](), set[Thing]()
-        for lease in () if self.withheld else self.in_line():
-            assert not self.fits(lease.request, others, named), f"{lease} waits for nothing"
-            if self.could(lease.request):
-                more, more_named = reserved([lease.request])
-                others, named = others + more, named | more_named
-
-    def in_line(self) -> list[Lease]:
-        return sorted((it for it in self.leases if it.state is LeaseState.QUEUED), key=self.arrival)
-
-    def arrival(self, lease: Lease) -> int:
-        return self.arrivals.get(lease.id, 1 << 60)
-
-    def free(self, place: Place) -> set[str]:
-        taken = {device for lease in self.leases for name, device in things(lease) if name == place[0]}
-        return self.of(place) - taken
-
-    def of(self, place: Place) -> set[str]:
-        ids = self.healthy[place[0]]
-        return ids & POOL.ids if place[1] else ids - (POOL.ids if place[0] == GPU else set())
-
-    def unlisted(self, request: Request, resource: str) -> int:
-        """Return how many devices may be those of leases, by other names."""
-        if request.ignore_missing:
-            return 0
-        taken = {device for lease in self.leases for name, device in things(lease) if name == resource}
-        return len(taken - self.listed[resource])
-
-    def could(self, request: Request) -> bool:
-        named = {*request.ids, *request.include}
-        ids = {it.resource: self.of((it.resource, request.pool)) for it in request.wanted}
-        return all(len(ids[it.resource]) >= it.count and named <= ids[it.resource] for it in request.wanted)
-
-    def fits(self, request: Request, others: Counter[Place], named: set[Thing]) -> bool:
-        mine = {*request.ids, *request.include}
-        for wanted in request.wanted:
-            place = wanted.resource, request.pool
-            free = {it for it in self.free(place) if (wanted.resource, it) not in named}
-            left = len(free) - others[place] - self.unlisted(request, wanted.resource)
-            if left < wanted.count or not mine <= free:
-                return False
-        return True
-
-
-def reserved(requests: Iterator[Request] | list[Request]) -> tuple[Counter[Place], set[Thing]]:
-    """Return what is reserved for those that wait: so many of each place, and the devices that they name."""
-    others, named = Counter[Place](), set[Thing]()
-    for request in requests:
-        mine = {*request.ids, *request.include}
-        for wanted in request.wanted:
-            others[wanted.resource, request.pool] += wanted.count - len(mine)
-            named |= {(wanted.resource, device) for device in mine}
-    return others, named

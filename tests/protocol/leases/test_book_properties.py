@@ -29,8 +29,9 @@ from plugind.protocol.leases.values import (
     Wanted,
 )
 from plugind.tests.protocol.hypothesis_settings import examples
-from plugind.tests.protocol.leases.model import IDS, Caller, Model, Sink, things
+from plugind.tests.protocol.leases.model import Caller, Model, Sink
 from plugind.tests.protocol.leases.script import GPU, NIC, PLUGIN
+from plugind.tests.protocol.leases.supply import IDS, things
 
 T = TypeVar("T")
 
@@ -207,7 +208,7 @@ class Script:
 
     def end_offer(self) -> None:
         resource = self.pick([GPU, NIC])
-        self.model.listed[resource] = self.model.healthy[resource] = set()
+        self.model.supply.listed[resource] = self.model.supply.healthy[resource] = set()
         self.model.send(m.OfferEnded(resource))
 
     def end_plugin(self) -> None:

@@ -1,0 +1,105 @@
+"""Which devices there are for leases, and whose turn it is: the rules, in few words, for :mod:`.model`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import attrs
+
+from plugind.protocol.leases.values import Lease, LeaseState, Pool, Request
+from plugind.tests.protocol.leases.script import GPU, NIC
+
+#: A device, with its resource.
+Thing = tuple[str, str]
+#: A resource, and a pool of it.
+Place = tuple[str, str | None]
+
+IDS = {GPU: ["g0", "g1", "g2", "g3"], NIC: ["n0"]}
+POOL = Pool("big", GPU, frozenset(["g3"]))
+
+
+def things(lease: Lease) -> set[Thing]:
+    return {(name, device) for name, devices in lease.devices.items() for device in devices}
+
+
+@attrs.define(eq=False)
+class Supply:
+    """The devices that are listed, and those that wait for them."""
+
+    _leases: Callable[[], tuple[Lease, ...]]
+    #: In which order leases were asked for.
+    arrivals: dict[str, int] = attrs.field(factory=dict)
+    #: The ids that are listed, and those of them that are healthy.
+    listed: dict[str, set[str]] = attrs.field(factory=dict)
+    healthy: dict[str, set[str]] = attrs.field(factory=dict)
+
+    def check_turn(self, lease: Lease, granted: list[Lease]) -> None:
+        """One that was just given devices has left those that are not known to be free, and those for earlier ones."""
+        earlier = [it for it in self.in_line() if self.arrival(it) < self.arrival(lease) and self.could(it.request)]
+        others, named = reserved(it.request for it in earlier)
+        assert named.isdisjoint(things(lease)), "a device is given that an earlier one has named"
+        for wanted in lease.request.wanted:
+            place = wanted.resource, lease.request.pool
+            left = len(self.free(place) - {it for _, it in named})
+            if not lease.request.ignore_missing:
+                # Those after it may have taken devices that are not known to be free.
+                left += sum(len(it.devices.get(place[0], ())) for it in granted if it.request.ignore_missing)
+                left -= self.unlisted(lease.request, wanted.resource)
+            assert left >= others[place], f"{lease} took what is not free, or what an earlier one waits for"
+
+    def check_line(self) -> None:
+        """Each one in line waits for something."""
+        others, named = Counter[Place](), set[Thing]()
+        for lease in self.in_line():
+            assert not self.fits(lease.request, others, named), f"{lease} waits for nothing"
+            if self.could(lease.request):
+                more, more_named = reserved([lease.request])
+                others, named = others + more, named | more_named
+
+    def in_line(self) -> list[Lease]:
+        return sorted((it for it in self._leases() if it.state is LeaseState.QUEUED), key=self.arrival)
+
+    def arrival(self, lease: Lease) -> int:
+        return self.arrivals.get(lease.id, 1 << 60)
+
+    def free(self, place: Place) -> set[str]:
+        taken = {device for lease in self._leases() for name, device in things(lease) if name == place[0]}
+        return self.of(place) - taken
+
+    def of(self, place: Place) -> set[str]:
+        ids = self.healthy[place[0]]
+        return ids & POOL.ids if place[1] else ids - (POOL.ids if place[0] == GPU else set())
+
+    def unlisted(self, request: Request, resource: str) -> int:
+        """Return how many devices may be those of leases, by other names."""
+        if request.ignore_missing:
+            return 0
+        taken = {device for lease in self._leases() for name, device in things(lease) if name == resource}
+        return len(taken - self.listed[resource])
+
+    def could(self, request: Request) -> bool:
+        named = {*request.ids, *request.include}
+        ids = {it.resource: self.of((it.resource, request.pool)) for it in request.wanted}
+        return all(len(ids[it.resource]) >= it.count and named <= ids[it.resource] for it in request.wanted)
+
+    def fits(self, request: Request, others: Counter[Place], named: set[Thing]) -> bool:
+        mine = {*request.ids, *request.include}
+        for wanted in request.wanted:
+            place = wanted.resource, request.pool
+            free = {it for it in self.free(place) if (wanted.resource, it) not in named}
+            left = len(free) - others[place] - self.unlisted(request, wanted.resource)
+            if left < wanted.count or not mine <= free:
+                return False
+        return True
+
+
+def reserved(requests: Iterator[Request] | list[Request]) -> tuple[Counter[Place], set[Thing]]:
+    """Return what is reserved for those that wait: so many of each place, and the devices that they name."""
+    others, named = Counter[Place](), set[Thing]()
+    for request in requests:
+        mine = {*request.ids, *request.include}
+        for wanted in request.wanted:
+            others[wanted.resource, request.pool] += wanted.count - len(mine)
+            named |= {(wanted.resource, device) for device in mine}
+    return others, named
