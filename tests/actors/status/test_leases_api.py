@@ -11,6 +11,8 @@ import attrs
 import h11
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
 from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
 from plugind.actors.io.http_places import Place
@@ -28,6 +30,7 @@ from plugind.protocol.leases.values import ProcessIdentity, ProcessOwner, TimeOw
 from plugind.protocol.messages import ReconcilerMessage
 from plugind.tests.actors.status.bench import body_of
 from plugind.tests.actors.status.lease_book import ANSWER, BookActor
+from plugind.tests.protocol.hypothesis_settings import examples
 from plugind.tests.protocol.leases.script import GPU
 
 ALICE, BOB = 1000, 1001
@@ -551,3 +554,36 @@ def test_a_caller_for_whom_there_is_no_place_is_told_as_of_any_limit() -> None:
     assert (response.status, failure.problem) == (429, Problem.LIMIT)
     assert failure.text.endswith("own a lease by their connection; ask again later")
     assert no_place(Place.STREAM, "64 streams are open, which is the limit").status == 503
+
+
+_names = st.sampled_from(["", "a", "watch", "recover", "%FF", "a%00", "%ED%A0%80", "renew", "bind", "resume"])
+_pieces = st.lists(_names, max_size=3).map(lambda names: "/".join(["/v1/leases", *names]))
+_bodies = st.sampled_from(
+    [
+        b"",
+        b"{}",
+        b'{"token": "\\ud800"}',
+        b'{"none_held": true}',
+        b'{"pid": 1, "start_ticks": 1, "boot_id": "x"}',
+        b'{"resources": {"vendor.com/gpu": 1}, "owner": {"kind": "connection"}, "id": "a"}',
+        b'{"resources": {"\\u0000": 1}, "owner": {"kind": "none"}, "labels": {"\\u001b": ""}, "wait": 0}',
+        b'{"resources": {"vendor.com/gpu": 1}, "owner": {"kind": "container"}, "container": true, "id": "a"}',
+    ]
+)
+
+
+@examples(50)
+@given(st.lists(st.tuples(st.sampled_from(["GET", "POST", "DELETE", "HEAD", "PUT"]), _pieces, _bodies), max_size=6))
+def test_no_request_raises_an_error(requests: list[tuple[str, str, bytes]]) -> None:
+    """Fault 93: an error of one request would crash the status actor for all."""
+
+    async def main() -> None:
+        async with running("GPU-0") as daemon:
+            for method, path, body in requests:
+                response = await daemon.api(Request(method, path, {}, body, peer()))
+                if isinstance(response, LateResponse):
+                    with trio.move_on_after(1.0):
+                        response = await response.make()
+                assert isinstance(response, LateResponse) or 200 <= response.status < 600
+
+    trio.run(main, clock=MockClock(autojump_threshold=0.0))
