@@ -48,7 +48,7 @@ from plugind.protocol.plugins import PluginInfo
 from plugind.protocol.status import Outcome, StateName
 from plugind.protocol.trust import Trust
 from plugind.protocol.watches import Q_OVERFLOW
-from plugind.tests.tools import device_bugs, directory_bugs, link_bugs, offer_bugs, old_bugs
+from plugind.tests.tools import device_bugs, directory_bugs, lease_bugs, link_bugs, offer_bugs, old_bugs
 from plugind.tests.tools.seams import (
     OneAtATime,
     Step,
@@ -602,6 +602,20 @@ NEW = (
     Planted(offer_bugs.make_no_socket_anew, "calls", 2, (0, 420, 421)),
     Planted(offer_bugs.keep_devices_that_are_listed_no_more, "devices", 2, (404,)),
     Planted(device_bugs.tell_nothing_after_a_crash, "devices", 8, (36, 340, 346, 348)),
+    Planted(lease_bugs.withhold_for_ever, "uncertain", 20, (529, 533)),
+    Planted(lease_bugs.forget_held_leases_at_a_start, "told", 12, (484, 532)),
+    Planted(lease_bugs.ignore_the_ends_of_owners, "freed", 20, (480,)),
+    Planted(lease_bugs.let_them_wait_for_ever, "asked", 4, (526, 527, 529)),
+    Planted(lease_bugs.keep_leases_over_a_boot, "boot", 21, (523, 531, 532)),
+    Planted(lease_bugs.free_what_was_lost, "withheld", 124, (475, 497, 521, 529)),
+    Planted(lease_bugs.give_devices_twice, "twice", 4, (520, 531, 533)),
+    Planted(lease_bugs.withhold_what_was_refused, "refused", 85, (512, 514, 516)),
+    Planted(lease_bugs.give_unhealthy_devices, "unwell", 4, (472, 509, 511)),
+    Planted(lease_bugs.let_later_ones_overtake, "line", 37, (444, 455, 483, 497)),
+    Planted(lease_bugs.leave_files, "store", 21, (433, 435)),
+    Planted(lease_bugs.bind_a_lease_to_two_containers, "bound", 85, (455, 465, 466, 471)),
+    Planted(lease_bugs.serve_only_the_first_in_line, "line", 4, (449, 525, 526)),
+    Planted(lease_bugs.leave_rows, "leak", 5, ()),
 )
 
 #: Bugs that ``simulate`` found in plugind, put back.

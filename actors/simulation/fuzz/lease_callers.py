@@ -32,7 +32,8 @@ from ....protocol.leases.values import (
     Wanted,
 )
 from ..lease_owners import MemoryOwnerProcesses
-from .lease_oracle import LABEL, Asking, Holding, LeaseOracle
+from .lease_holders import LABEL, Asking, Holding
+from .lease_oracle import LeaseOracle
 from .lease_plugins import GPU, NIC, PIECES, LeasePlugins
 from .line_oracle import LineOracle
 
@@ -100,7 +101,7 @@ class LeaseCallers:
         if not request.labels:
             request = attrs.evolve(request, labels=((LABEL, str(ticket)),))
         deadline = None if wait is None else now + wait
-        asking = Asking(ticket, request, owner, uid, now, name, deadline, self._oracle)
+        asking = Asking(ticket, request, owner, uid, now, name, deadline, self._oracle.answered)
         self._trace("lease", "ask", ticket, _words(request), type(owner).__name__, uid, name, wait)
         self._oracle.asks(asking)
         self._line.asks(asking)
@@ -199,11 +200,15 @@ class LeaseCallers:
         """Let a container start with a lease, for the first time or again; or another one with the same lease."""
         holding = self._holding(chance, ContainerOwner)
         if holding is not None:
-            lease, init = holding.lease, self._processes.start(next(self._pids))
-            self._trace("lease", "bind", lease.id, init.pid)
-            reply = Reply[Lease | Failure](partial(self._bound, lease.id, init))
-            self._binding[init] = lease.id
-            self._send(m.BindAsked(lease.id, chance.choice((0, lease.uid)), init, reply))
+            uid = chance.choice((0, holding.lease.uid))
+            for _ in range(chance.choice((1, 1, 2))):
+                self._bind(holding.lease.id, uid)
+
+    def _bind(self, lease: str, uid: int) -> None:
+        init = self._processes.start(next(self._pids))
+        self._trace("lease", "bind", lease, init.pid)
+        self._binding[init] = lease
+        self._send(m.BindAsked(lease, uid, init, Reply[Lease | Failure](partial(self._bound, lease, init))))
 
     def _bound(self, lease: str, init: ProcessIdentity, answer: Lease | Failure) -> None:
         self._trace("lease", "bound", init.pid, answer.text if isinstance(answer, Failure) else answer.id)

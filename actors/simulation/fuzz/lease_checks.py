@@ -15,7 +15,7 @@ from ....protocol.leases.values import Lease, NoOwner, Request, Wanted
 from .call_oracle import NOTICED
 from .lease_acts import LeaseActs
 from .lease_callers import POOLS
-from .lease_oracle import Asking
+from .lease_holders import Asking
 from .lease_plugins import PIECES
 from .trace import Trace
 

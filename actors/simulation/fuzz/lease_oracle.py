@@ -22,7 +22,6 @@ from ....protocol.leases.values import (
     ContainerOwner,
     Lease,
     LeaseState,
-    Owner,
     ProcessIdentity,
     ProcessOwner,
     Request,
@@ -31,7 +30,8 @@ from ....protocol.leases.values import (
 from ..lease_owners import MemoryBootClock, MemoryOwnerProcesses
 from ..lease_stores import SimulatedCdiStore, SimulatedLeaseStore
 from ..scheduling import EPSILON
-from .preparation_oracle import PreparationOracle, Thing
+from .lease_holders import LABEL, Asking, Holding, things, words
+from .preparation_oracle import PreparationOracle
 
 #: Seconds for a container to bind its lease, or for a connection to come back; until the lease of a container ends that
 #: has ended; and for which the devices of an uncertain lease are withheld.
@@ -42,61 +42,6 @@ WITHHELD: Final = 60.0
 SOON: Final = 3.0
 #: Seconds that all plugins of a request may need in all to prefer and prepare devices, behind all others in line.
 PREPARED: Final = 700.0
-
-#: The label by which a lease is known as that of one asking.
-LABEL: Final = "asking"
-
-
-@attrs.define(eq=False)
-class Asking:
-    """One caller that asks for a lease; it is the address of its answer."""
-
-    ticket: int
-    request: Request
-    owner: Owner
-    uid: int
-    asked: float
-    id: str | None
-    deadline: float | None
-    _oracle: LeaseOracle
-    answer: Lease | Failure | None = None
-    answered: float | None = None
-    #: Whether it waits no more: it has left, or its daemon has ended.
-    left: bool = False
-
-    def send_nowait(self, answer: Lease | Failure, /) -> None:
-        """Take the answer."""
-        self._oracle.answered(self, answer)
-
-    @property
-    def waits(self) -> bool:
-        """Whether it has no answer, and wants one."""
-        return self.answer is None and not self.left
-
-
-@attrs.define(eq=False)
-class Holding:
-    """A lease that somebody was told of, as its owner sees it."""
-
-    lease: Lease
-    asking: Asking
-    since: float
-    #: When the owner has given it up, or has ended.
-    ended: float | None = None
-    #: Until when a container may take it up: bind it, or come back after its end; or a connection.
-    until: float = math.inf
-    #: Whether the daemon that runs knows that, or finds it out by itself.
-    released: bool = False
-    is_over: bool = False
-
-    def things(self) -> set[Thing]:
-        """Return its devices, each with its resource."""
-        return things(self.lease)
-
-
-def things(lease: Lease) -> set[Thing]:
-    """Return the devices of a lease, each with its resource."""
-    return {(resource, device) for resource, devices in lease.devices.items() for device in devices}
 
 
 class LeaseOracle:
@@ -152,10 +97,10 @@ class LeaseOracle:
     def answered(self, asking: Asking, answer: Lease | Failure) -> None:
         """A caller is answered."""
         now = trio.current_time()
-        words = _words(answer) if isinstance(answer, Lease) else f"{answer.problem} {answer.text}"
-        self._trace("lease", "answer", asking.ticket, words)
+        said = words(answer) if isinstance(answer, Lease) else f"{answer.problem} {answer.text}"
+        self._trace("lease", "answer", asking.ticket, said)
         if asking.answer is not None:
-            self._violated("asked", f"{asking.ticket} is answered twice: {words}")
+            self._violated("asked", f"{asking.ticket} is answered twice: {said}")
         if asking.left:
             return
         asking.answer, asking.answered = answer, now
@@ -168,16 +113,16 @@ class LeaseOracle:
         holding = self.holdings.get(lease.id)
         if holding is not None and self.is_sure(holding):
             if holding.lease.devices != lease.devices or holding.lease.answer != lease.answer:
-                self._violated("told", f"{_words(lease)} was told of with {holding.lease.devices} before")
+                self._violated("told", f"{words(lease)} was told of with {holding.lease.devices} before")
             return
         if holding is not None and holding.lease.created == lease.created:
             return
         for other in self.holdings.values():
             both = holding is not other and self.is_sure(other) and things(lease) & other.things()
             if both:
-                self._violated("twice", f"{sorted(both)} are of {_words(lease)}, and of {_words(other.lease)}")
+                self._violated("twice", f"{sorted(both)} are of {words(lease)}, and of {words(other.lease)}")
         until = trio.current_time() + BIND if isinstance(lease.owner, ContainerOwner) else math.inf
-        new = self.holdings[lease.id] = Holding(lease, asking, trio.current_time(), until=until)
+        new = self.holdings[lease.id] = Holding(lease, asking, until=until)
         if isinstance(lease.owner, ProcessOwner) and not self._processes.runs(lease.owner.process):
             new.ended, new.is_over, new.released = trio.current_time(), True, True
         self._check_pieces(lease)
@@ -194,16 +139,16 @@ class LeaseOracle:
     def _check_answer(self, asking: Asking, lease: Lease) -> None:
         request, written = asking.request, self._store.leases.get(lease.id)
         if lease.state is not LeaseState.HELD or lease.answer is None:
-            self._violated("told", f"{asking.ticket} is told of {_words(lease)}, which is not held")
+            self._violated("told", f"{asking.ticket} is told of {words(lease)}, which is not held")
         elif written is None or written.state is not LeaseState.HELD or things(written) != things(lease):
-            self._violated("told", f"{asking.ticket} is told of {_words(lease)}, and written is {written}")
+            self._violated("told", f"{asking.ticket} is told of {words(lease)}, and written is {written}")
         elif request.container and lease.cdi_name not in self._files.files:
-            self._violated("told", f"{asking.ticket} is told of {_words(lease)}, which has no file")
+            self._violated("told", f"{asking.ticket} is told of {words(lease)}, which has no file")
         else:
             self._check_devices(request, lease)
             for resource, devices in lease.devices.items():
                 if lease.answer.env.get(resource.rpartition("/")[2].upper()) != ",".join(devices):
-                    self._violated("told", f"{_words(lease)} has the answer {lease.answer}")
+                    self._violated("told", f"{words(lease)} has the answer {lease.answer}")
 
     def _check_devices(self, request: Request, lease: Lease) -> None:
         wanted = {it.resource: it.count for it in request.wanted}
@@ -211,7 +156,7 @@ class LeaseOracle:
         if {name: len(set(devices)) for name, devices in lease.devices.items()} != wanted or not named <= {
             device for devices in lease.devices.values() for device in devices
         }:
-            self._violated("told", f"{_words(lease)} has other devices than {request}")
+            self._violated("told", f"{words(lease)} has other devices than {request}")
 
     def leaves(self, asking: Asking) -> None:
         """A caller leaves: before its answer, which it may not get any more, or a moment after it."""
@@ -235,13 +180,13 @@ class LeaseOracle:
             return
         if isinstance(answer, Failure):
             if uid in (0, holding.lease.uid):
-                self._violated("freed", f"{_words(holding.lease)} was not released: {answer.text}")
+                self._violated("freed", f"{words(holding.lease)} was not released: {answer.text}")
         elif lease in answer.released:
             if uid not in (0, holding.lease.uid):
-                self._violated("told", f"{_words(holding.lease)} was released by user {uid}")
+                self._violated("told", f"{words(holding.lease)} was released by user {uid}")
             holding.released = True
         elif sure and self.withheld is None:
-            self._violated("told", f"{_words(holding.lease)} was not there when it was released")
+            self._violated("told", f"{words(holding.lease)} was not there when it was released")
 
     def _end(self, holding: Holding) -> None:
         if holding.ended is None:
@@ -269,9 +214,7 @@ class LeaseOracle:
             return
         before = holding.lease.owner.init if isinstance(holding.lease.owner, ContainerOwner) else None
         if before is not None and before != init and self._processes.runs(before):
-            self._violated(
-                "bound", f"{_words(holding.lease)} is bound to {init}, and was bound to {before}, which runs"
-            )
+            self._violated("bound", f"{words(holding.lease)} is bound to {init}, and was bound to {before}, which runs")
         holding.lease = attrs.evolve(holding.lease, owner=ContainerOwner(init))
         holding.until = math.inf if self._processes.runs(init) else trio.current_time() + GRACE
 
@@ -357,7 +300,7 @@ class LeaseOracle:
             return
         for holding in self.holdings.values():
             if holding.lease.id not in now_shown and self.is_sure(holding):
-                self._violated("told", f"{_words(holding.lease)} is not shown any more")
+                self._violated("told", f"{words(holding.lease)} is not shown any more")
                 self._end(holding)
 
     def look(self, lease: Lease) -> None:
@@ -365,13 +308,13 @@ class LeaseOracle:
         before, holding = self.shown.get(lease.id), self.holdings.get(lease.id)
         if before is None or before.state is not lease.state:
             self._since[lease.id] = trio.current_time()
-            self._trace("lease", "shown", _words(lease), lease.reason)
+            self._trace("lease", "shown", words(lease), lease.reason)
         is_held = holding is not None and lease.state is LeaseState.HELD and things(lease) == holding.things()
         if holding is not None and self.is_sure(holding) and not is_held:
-            self._violated("told", f"{_words(holding.lease)} is {_words(lease)}: {lease.reason}")
+            self._violated("told", f"{words(holding.lease)} is {words(lease)}: {lease.reason}")
             self._end(holding)
         if lease.id in self._of_earlier_boots:
-            self._violated("boot", f"{_words(lease)} is of an earlier boot")
+            self._violated("boot", f"{words(lease)} is of an earlier boot")
             self._of_earlier_boots.discard(lease.id)
         if lease.state is LeaseState.GONE:
             self._forget(lease.id)
@@ -393,12 +336,12 @@ class LeaseOracle:
         for holding in self.holdings.values():
             shown = self.shown.get(holding.lease.id)
             if shown is not None and shown.state is LeaseState.HELD and now > self._gone_by(holding) + EPSILON:
-                self._violated("freed", f"{_words(shown)} is shown, and its owner has ended")
+                self._violated("freed", f"{words(shown)} is shown, and its owner has ended")
                 holding.ended = math.inf
         for lease in [*self.shown.values()]:
             since = max(self._since[lease.id], self._disturbed)
             if lease.state is LeaseState.UNCERTAIN and now > since + WITHHELD + SOON:
-                self._violated("uncertain", f"{_words(lease)} is so since {since:g}")
+                self._violated("uncertain", f"{words(lease)} is so since {since:g}")
                 self._since[lease.id] = math.inf
             self._check_refused(lease, now)
         for asking in self.askings.values():
@@ -438,7 +381,7 @@ class LeaseOracle:
         asking = self._asking_of(lease)
         failed = asking is not None and isinstance(asking.answer, Failure) and lease.state is LeaseState.PENDING
         if times or (failed and asking is not None and (asking.answered or now) + SOON < now):
-            self._violated("refused", f"{_words(lease)} is shown, and was refused")
+            self._violated("refused", f"{words(lease)} is shown, and was refused")
             for thing in things(lease):
                 self._preparations.refusals.pop(thing, None)
 
@@ -455,8 +398,3 @@ class LeaseOracle:
         if now > due:
             self._violated("asked", f"{asking.ticket} is not answered, and its lease is shown as {shown}")
             asking.left = True
-
-
-def _words(lease: Lease) -> str:
-    devices = "; ".join(f"{name}={','.join(ids)}" for name, ids in lease.devices.items())
-    return f"lease {lease.id} ({lease.state.value}, {type(lease.owner).__name__}, {devices})"

@@ -18,7 +18,7 @@ import trio
 
 from ....protocol.devices import ResourceState, ResourceStatus
 from ....protocol.leases.values import Lease, LeaseState, Pool, Request
-from .lease_oracle import LABEL, Asking, things
+from .lease_holders import LABEL, Asking, things
 from .preparation_oracle import Thing
 
 #: Seconds for which devices may be free that somebody waits for.
@@ -135,9 +135,10 @@ class LineOracle:
             return False
         if waiting.request.pool != lease.request.pool or not self._could(waiting.request):
             return False
-        if set(waiting.request.ids or waiting.request.include) & {device for _, device in things(lease)}:
-            return True
+        named = waiting.request.ids or waiting.request.include
         for wanted in waiting.request.wanted:
+            if {(wanted.resource, device) for device in named} & things(lease):
+                return True
             given = lease.devices.get(wanted.resource, ())
             kept = {thing for it in self._kept() for thing in things(it)}
             there = [
@@ -145,7 +146,7 @@ class LineOracle:
                 for device in self._resources[wanted.resource].ever
                 if (wanted.resource, device) not in kept and self._pool(wanted.resource, device) == lease.request.pool
             ]
-            others = wanted.count - len(waiting.request.ids or waiting.request.include)
+            others = wanted.count - len(named)
             if given and len(there) - others < len(given):
                 return True
         return False
