@@ -19,7 +19,15 @@ import attrs
 from plugind.actors.io.lease_marker import place_of_markers
 from plugind.benchmarks.peers.allocate_client import CLIENTS
 from plugind.benchmarks.peers.daemon_process import StatusPoll
-from plugind.benchmarks.peers.lease_daemon import RESOURCE, LeaseDaemon, Place, lease_daemon, plugin, wait_for
+from plugind.benchmarks.peers.lease_daemon import (
+    RESOURCE,
+    LeaseDaemon,
+    Place,
+    lease_daemon,
+    plugin,
+    resource_of,
+    wait_for,
+)
 from plugind.benchmarks.plugins.server_process import scratch_directory
 
 DAEMON = "plugind: allocate + release"
@@ -290,7 +298,7 @@ def hold(place: Place, held: int, rounds: int, number: int) -> Held:
             before = _least(daemon, rounds, number)
             memory = daemon.process.memory_kib()
             daemon.blocked()
-            _each(range(held), lambda _: daemon.allocate())
+            _each(range(held), lambda number: daemon.allocate(resource=resource_of(number % place.plugins)))
             taking = daemon.blocked()
             memory = daemon.process.memory_kib() - memory
             after = _least(daemon, rounds, number)
@@ -448,12 +456,12 @@ def timed(what: str, command: Sequence[str]) -> Command:
 
 
 @contextmanager
-def places(devices: int, *, disk: bool = False, slow_disk: float = 0.0) -> Iterator[Place]:
+def places(devices: int, *, plugins: int = 1, disk: bool = False, slow_disk: float = 0.0) -> Iterator[Place]:
     """Make the directories of a daemon; its state is in memory, or on the disk of temporary files."""
     with scratch_directory() as scratch, tempfile.TemporaryDirectory(prefix="plugind-") as on_disk:
         state = Path(on_disk) if disk else scratch / "state"
         state.mkdir(0o700, exist_ok=True)
-        place = Place(scratch, state, devices, slow_disk)
+        place = Place(scratch, state, devices, plugins, slow_disk)
         marker = _marker_of(place)
         try:
             yield place

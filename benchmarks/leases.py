@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 
@@ -82,7 +82,8 @@ def measure_queue(options: argparse.Namespace) -> list[Queued]:
 
 def measure_held(options: argparse.Namespace) -> list[Held]:
     """Measure many leases, with the state in memory."""
-    with places(options.held + _DEVICES) as place:
+    # A plugin has 10,000 devices at most.
+    with places(options.held // 2 + _DEVICES, plugins=2) as place:
         return [hold(place, options.held, options.rounds, options.number)]
 
 
@@ -187,9 +188,8 @@ TITLES = {
 }
 
 
-def cases(options: argparse.Namespace) -> list[tuple[str, list[Result], str]]:
-    """Measure what was asked for; return the rows and the table of each case."""
-    found: list[tuple[str, list[Result], str]] = []
+def cases(options: argparse.Namespace) -> Iterator[tuple[str, Sequence[Result], str]]:
+    """Measure what was asked for; yield the results and the table of each case."""
     progress = Progress(len(options.case))
     costs: list[Turn] = []
     for case in options.case:
@@ -197,18 +197,17 @@ def cases(options: argparse.Namespace) -> list[tuple[str, list[Result], str]]:
         match case:
             case "turns":
                 costs = measure_turns(options)
-                found.append((case, [*costs], turns_table(costs)))
+                yield case, costs, turns_table(costs)
             case "parts":
                 shares = measure_parts(options, costs or measure_turns(options))
-                found.append((case, [*shares], parts_table(shares)))
+                yield case, shares, parts_table(shares)
             case "command":
                 programs = measure_command(options)
-                found.append((case, [*programs], commands_table(programs)))
+                yield case, programs, commands_table(programs)
             case _:
                 figures = _FIGURES[case](options)
-                found.append((case, [*figures], figures_table(figures)))
+                yield case, figures, figures_table(figures)
     progress.end()
-    return found
 
 
 _FIGURES: dict[str, Callable[[argparse.Namespace], Sequence[Queued | Held | Died | SlowDisk]]] = {

@@ -18,6 +18,7 @@ from plugind.benchmarks.peers.daemon_process import DaemonProcess, plugind_start
 from plugind.benchmarks.plugins.device_server import socket_of
 
 RESOURCE = "bench.example.com/device-0"
+
 #: Seconds between two lists of the plugin, so that it sends one only.
 _ONCE = 1e6
 #: Seconds until what must happen has happened.
@@ -45,7 +46,9 @@ class Place:
     scratch: Path
     #: The directory of the state file.
     state: Path
+    #: Of each plugin.
     devices: int
+    plugins: int = 1
     #: Seconds that each commit takes longer.
     slow_disk: float = 0.0
 
@@ -56,7 +59,7 @@ class Place:
 
     @property
     def socket(self) -> Path:
-        """The plugin's socket."""
+        """The socket of the first plugin."""
         return socket_of(self.root, 0)
 
     @property
@@ -72,7 +75,9 @@ class LeaseDaemon:
         self.process = daemon
         self.place = place
 
-    def allocate(self, count: int = 1, *, wait: float | None = None, owner: int | None = None) -> str:
+    def allocate(
+        self, count: int = 1, *, resource: str = RESOURCE, wait: float | None = None, owner: int | None = None
+    ) -> str:
         """Return the id of a lease of so many devices, owned by the process ``owner``, which is this one by default.
 
         Raises:
@@ -80,7 +85,7 @@ class LeaseDaemon:
         """
         own = os.getpid()
         asked = {
-            "resources": {RESOURCE: count},
+            "resources": {resource: count},
             "owner": {"kind": "process", "pid": owner or own},
             "client_pid": own,
             "wait": wait,
@@ -130,11 +135,18 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.002)
 
 
+def resource_of(number: int) -> str:
+    """Return the resource of a plugin."""
+    return f"bench.example.com/device-{number}"
+
+
 @contextmanager
 def plugin(place: Place) -> Iterator[DeviceServer]:
-    """Run the plugin for the duration of the block."""
+    """Run the plugins for the duration of the block."""
     place.root.mkdir(exist_ok=True)
-    with device_server(place.root, Load(plugins=1, devices=place.devices, changed=0, period=_ONCE)) as server:
+    with device_server(
+        place.root, Load(plugins=place.plugins, devices=place.devices, changed=0, period=_ONCE)
+    ) as server:
         yield server
 
 
@@ -154,7 +166,7 @@ def lease_daemon(place: Place, *, profile: Path | None = None, watched: bool = F
     with started as process:
         process.wait_ready()
         daemon = LeaseDaemon(process, place)
-        wait_for(lambda: _listed(process) == place.devices, "the devices of the plugin are known")
+        wait_for(lambda: _listed(process) == place.devices * place.plugins, "all devices are known")
         yield daemon
 
 
