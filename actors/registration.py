@@ -308,6 +308,9 @@ class _Registration:
             await self._report_life(self.conversation.reached_at)
         commands, self._commands = self._commands, ()
         for command in commands:
+            if isinstance(command, states.WaitingCommand):  # Most are.
+                await self._begin(command, self._state.generation)
+                continue
             # Release carries a generation of its own: the state may already be in the next one.
             match command:
                 case states.HangUp():
@@ -325,7 +328,7 @@ class _Registration:
                     released = m.Released(self._socket.path, command.generation)
                     await self._wait.to_send(self._config.reconciler, released)
                 case _:
-                    await self._begin(command, self._state.generation)
+                    assert_never(command)
 
     async def _report_life(self, since: float) -> None:
         self._life_reported = True
