@@ -380,7 +380,8 @@ class LeaseOracle:
         times = [time for time in refused if time >= since and max(time, self._disturbed) + SOON < now]
         asking = self._asking_of(lease)
         failed = asking is not None and isinstance(asking.answer, Failure) and lease.state is LeaseState.PENDING
-        if times or (failed and asking is not None and (asking.answered or now) + SOON < now):
+        # One whose owner has ended is pending until its plugin has answered.
+        if times or (failed and asking is not None and (asking.answered or now) + PREPARED < now):
             self._violated("refused", f"{words(lease)} is shown, and was refused")
             for thing in things(lease):
                 self._preparations.refusals.pop(thing, None)
