@@ -19,6 +19,6 @@ def why_not_owner(own_pid: int, peer_pid: int) -> str | None:
         return None
     seen = f"as {peer_pid}" if peer_pid else "not at all"
     return (
-        f"--owner PID cannot be used in another pid namespace than plugind's: this client has the pid {own_pid}, and"
-        f" plugind sees it {seen}; use -- CMD, --ttl or --until-release"
+        f"--owner PID cannot be used in another pid namespace than plugind's, and neither can -- CMD: this client has"
+        f" the pid {own_pid}, and plugind sees it {seen}; use --ttl or --until-release"
     )

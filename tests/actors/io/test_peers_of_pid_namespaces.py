@@ -30,8 +30,8 @@ def test_a_client_whose_pid_is_the_daemons_number_of_it_may_name_an_owner() -> N
 def test_a_client_of_another_pid_namespace_is_refused_with_what_to_do(peer_pid: int, seen: str) -> None:
     text = why_not_owner(1, peer_pid)
     assert text == (
-        "--owner PID cannot be used in another pid namespace than plugind's: this client has the pid 1, and"
-        f" {seen}; use -- CMD, --ttl or --until-release"
+        "--owner PID cannot be used in another pid namespace than plugind's, and neither can -- CMD: this client has"
+        f" the pid 1, and {seen}; use --ttl or --until-release"
     )
 
 
