@@ -216,7 +216,8 @@ class LeaseOracle:
         if before is not None and before != init and self._processes.runs(before):
             self._violated("bound", f"{words(holding.lease)} is bound to {init}, and was bound to {before}, which runs")
         holding.lease = attrs.evolve(holding.lease, owner=ContainerOwner(init))
-        holding.until = math.inf if self._processes.runs(init) else trio.current_time() + GRACE
+        # The grace of one that has ended began then.
+        holding.until = math.inf if self._processes.runs(init) else trio.current_time()
 
     def not_bound(self, lease: str) -> None:
         """Whether a lease was bound is not known: its container does not start."""
@@ -317,6 +318,8 @@ class LeaseOracle:
             self._violated("boot", f"{words(lease)} is of an earlier boot")
             self._of_earlier_boots.discard(lease.id)
         if lease.state is LeaseState.GONE:
+            if holding is not None:
+                self._end(holding)
             self._forget(lease.id)
         else:
             self.shown[lease.id] = lease

@@ -133,7 +133,8 @@ class LineOracle:
         still = self._now.get(waiting.id)
         if still is None or still.state is not LeaseState.QUEUED:
             return False
-        if waiting.request.pool != lease.request.pool or not self._could(waiting.request):
+        always = {name: resource.always for name, resource in self._resources.items()}
+        if waiting.request.pool != lease.request.pool or not self._could(waiting.request, always):
             return False
         named = waiting.request.ids or waiting.request.include
         for wanted in waiting.request.wanted:
@@ -155,10 +156,10 @@ class LineOracle:
         """Return the leases that have had their devices throughout the instant."""
         return [it for it in self._before.values() if it.devices and it.id in self._now and self._now[it.id].devices]
 
-    def _could(self, request: Request) -> bool:
-        """Whether the devices that were well throughout the instant were enough, if nobody had any."""
+    def _could(self, request: Request, devices: Mapping[str, frozenset[str]]) -> bool:
+        """Whether these devices were enough, if nobody had any."""
         for wanted in request.wanted:
-            well = self._in_pool(wanted.resource, self._resources.get(wanted.resource, _Resource()).always, request)
+            well = self._in_pool(wanted.resource, devices.get(wanted.resource, frozenset()), request)
             if len(well) < wanted.count or not set(request.ids or request.include) <= well:
                 return False
         return True
@@ -167,11 +168,12 @@ class LineOracle:
         now = self._time
         reserved: list[Request] = []
         fitting = set()
+        healthy = {name: resource.healthy for name, resource in self._resources.items()}
         taken = {thing for lease in self._now.values() for thing in things(lease)}
         for waiting in self._waiting(self._now):
             if self._fits(waiting.request, taken, reserved):
                 fitting.add(waiting.id)
-            elif self._could(waiting.request):
+            elif self._could(waiting.request, healthy):
                 reserved.append(waiting.request)
         self._fits_since = {it: self._fits_since.get(it, now) for it in fitting}
 
