@@ -58,6 +58,8 @@ class SimulatedLeaseStore(MemoryLeaseStore):
 
     lasting: bool = True
     disk: Disk = attrs.field(factory=Disk)
+    #: Whether something was written since leases were lost: an open file is not looked at before.
+    noticed: bool = True
     #: The boot that the leases in it are of.
     boot: str = BOOT
     #: Called when a write is about to be made, and when it is made; and with a contradiction to what is written.
@@ -71,7 +73,7 @@ class SimulatedLeaseStore(MemoryLeaseStore):
         What a daemon finds out amid its run, it mends: it knows the leases.
         """
         self.leases = {}
-        self.withheld = LOST
+        self.withheld, self.noticed = LOST, False
         if not unnoticed:
             self.replaced += 1
 
@@ -107,6 +109,7 @@ class SimulatedLeaseStore(MemoryLeaseStore):
     async def _make(self, groups: Sequence[Sequence[Change]]) -> Sequence[str | None]:
         """Make the changes; nothing in here waits."""
         conflicts = await super().write_leases(groups)
+        self.noticed = True
         for conflict in filter(None, conflicts):
             self.conflicted(conflict)
         self.written()

@@ -200,7 +200,9 @@ class LeaseOracle:
         for holding in self.holdings.values():
             match holding.lease.owner:
                 case ProcessOwner(process=it) if it == process:
-                    self._end(holding)
+                    if not holding.released:
+                        # Also if it was released before, and the daemon was killed before it knew.
+                        holding.ended = now
                     holding.is_over = holding.released = True
                 case ContainerOwner(init=it) if it == process:
                     holding.until = now + GRACE
