@@ -66,7 +66,7 @@ class Memory:
     counts: LeaseCounts = attrs.field(factory=LeaseCounts)
 
     def begin(self, kept: Iterable[Lease]) -> None:
-        """Note the leases that are there at the start: whoever has one that is held knows of it."""
+        """Note the leases of before the start, when they are known: whoever has one that is held knows of it."""
         for lease in kept:
             self.shown[lease.id] = lease
             if lease.state is LeaseState.HELD:
@@ -98,6 +98,8 @@ class Memory:
                     self.answered(asked.reply)
             case m.Allocated() | m.AllocationRefused() | m.AllocationLost():
                 self.calls.pop(message.lease, None)
+            case m.StoreRead():
+                self.begin(message.kept.leases)
             case _:
                 pass
 

@@ -142,7 +142,7 @@ class LeaseOracle:
             self._violated("told", f"{asking.ticket} is told of {words(lease)}, which is not held")
         elif written is None or written.state is not LeaseState.HELD or things(written) != things(lease):
             self._violated("told", f"{asking.ticket} is told of {words(lease)}, and written is {written}")
-        elif request.container and lease.cdi_name not in self._files.files:
+        elif request.container and lease.cdi_name not in self._files.files and lease.id not in self.holdings:
             self._violated("told", f"{asking.ticket} is told of {words(lease)}, which has no file")
         else:
             self._check_devices(request, lease)
@@ -398,7 +398,9 @@ class LeaseOracle:
 
     def _check_deadline(self, asking: Asking, now: float) -> None:
         shown = next((it for it in self.shown.values() if it.request == asking.request and it.uid == asking.uid), None)
-        due = max(asking.deadline or asking.asked, self._disturbed) + SOON
+        # Those who ask for the same lease wait as long as the one of them who waits longest.
+        same = [it.deadline or it.asked for it in self.askings.values() if it.request == asking.request]
+        due = max(*same, asking.asked, self._disturbed) + SOON
         if shown is not None and shown.state is not LeaseState.QUEUED:
             due += PREPARED
         if now > due:

@@ -10,10 +10,11 @@ import trio
 from plugind.actors.leases.actor import CRASHED
 from plugind.actors.simulation import AllocationCall, FakePlugin, PluggedIn, SimulatedNode
 from plugind.actors.simulation.device_plugins import FakeDevices
+from plugind.actors.simulation.lease_stores import SimulatedLeaseStore
 from plugind.protocol.devices import Device
 from plugind.protocol.errors import AllocationError
 from plugind.protocol.leases.messages import LeasesSnapshot, Problem
-from plugind.protocol.leases.values import LeaseState
+from plugind.protocol.leases.values import Answer, Lease, LeaseState, NoOwner, Request, Wanted
 from plugind.supervisor import NodeEndedError
 
 GPU = "vendor.com/gpu"
@@ -156,6 +157,23 @@ async def test_a_crash_ends_no_lease(node: SimulatedNode, actor: str) -> None:
     await node.settled()
     assert node.lease_store.leases == {}
     assert node.owners.watched == 0
+
+
+async def test_a_crash_ends_no_lease_of_before_a_start_with_a_slow_disk(autojump_clock: object) -> None:
+    """They are known only when the store has been read, and whoever has them knows of them all the same (seed 277)."""
+    node = SimulatedNode()
+    store = node.lease_store = SimulatedLeaseStore()
+    held = Lease("a", 0, Request((Wanted(GPU, 1),)), NoOwner(), LeaseState.HELD, 1.0, {GPU: ("gpu-0",)}, Answer())
+    store.leases["a"], store.disk.before = held, 7.0
+    async with node:
+        store.disk.before = 0.0
+        assert (await node.supervisor.leases()).withheld is not None
+        await trio.sleep(60.0)
+        assert await states(node) == {"a": LeaseState.HELD}
+        node.crash("leases")
+        await trio.sleep(30.0)
+        assert await states(node) == {"a": LeaseState.HELD}
+        assert list(store.leases) == ["a"]
 
 
 async def test_after_a_crash_the_end_of_an_owner_is_noticed(node: SimulatedNode) -> None:
