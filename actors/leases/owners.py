@@ -96,8 +96,8 @@ class Owners:
         self._reply = reply
         #: The leases and plugins that are watched.
         self._watched: set[Subject] = set()
-        self._processes = _Processes(port, self._end)
-        self._times = _Times(clock, self._end)
+        self._processes = _Processes(port, self.end)
+        self._times = _Times(clock, self.end)
 
     def watch(self, asked: WatchOwner) -> None:
         """Send :class:`~plugind.protocol.leases.messages.OwnerEnded` when this owner has ended."""
@@ -118,7 +118,7 @@ class Owners:
         self.forget(asked.key)
         if not self._port.is_there(asked.pid):
             if asked.is_cut:
-                self._end(asked.key)
+                self.end(asked.key)
             return
         with suppress(OSError):  # Nothing is known of it.
             process = self._port.identity(asked.pid)
@@ -152,7 +152,8 @@ class Owners:
             nursery.start_soon(self._processes.look_again)
             nursery.start_soon(self._times.run)
 
-    def _end(self, subject: Subject) -> None:
+    def end(self, subject: Subject) -> None:
+        """Report that the owner of a lease, or the process of a plugin, has ended."""
         self._watched.discard(subject)
         self._reply.send_nowait(OwnerEnded(subject) if isinstance(subject, str) else PluginEnded(subject))
 

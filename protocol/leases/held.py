@@ -64,7 +64,7 @@ class HeldLeases:
         entry = self._find(asked.id, asked.uid)
         if isinstance(entry, Failure):
             self._all.answer(asked.reply, entry)
-        elif (failure := _unbindable(entry, asked)) is not None:
+        elif (failure := unbindable(entry, asked)) is not None:
             self._all.answer(asked.reply, failure)
         else:
             self._all.ends.forget(asked.id)
@@ -113,7 +113,8 @@ class HeldLeases:
         self._all.write(e.SaveLease(entry.lease))
 
 
-def _unbindable(entry: Entry, asked: m.BindAsked) -> Failure | None:
+def unbindable(entry: Entry, asked: m.BindAsked) -> Failure | None:
+    """Return why a lease is not bound to a container; None if it is."""
     owner = entry.lease.owner
     if not isinstance(owner, ContainerOwner):
         return Failure(Problem.USAGE, f"lease {asked.id} belongs to no container")

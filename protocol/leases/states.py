@@ -129,7 +129,7 @@ _FAILED: Outcome = Phase.GONE, (Action.FAIL, Action.END)
 _STOPS = (Event.LEFT, Event.RELEASED, Event.OWNER_ENDED)
 
 #: Each transition; in a phase without the event, it is listed in _UNCHANGED or cannot happen.
-_STEPS: Mapping[Phase, Mapping[Event, Outcome]] = {
+STEPS: Mapping[Phase, Mapping[Event, Outcome]] = {
     Phase.QUEUED: {
         Event.GRANTED: (Phase.CHOOSING, (Action.CHOOSE,)),
         Event.TIMED_OUT: _FAILED,
@@ -190,7 +190,7 @@ def step(phase: Phase, event: Event) -> Outcome:
     Raises:
         IllegalStepError: The event cannot happen in this phase: a bug in plugind.
     """
-    outcome = _STEPS[phase].get(event)
+    outcome = STEPS[phase].get(event)
     if outcome is not None:
         return outcome
     if event in _UNCHANGED.get(phase, ()):

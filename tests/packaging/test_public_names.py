@@ -15,6 +15,7 @@ import plugind
 
 REPOSITORY = Path(__file__).parents[2]
 PUBLIC = [
+    "AllocationError",
     "Backoff",
     "Channel",
     "Config",
@@ -25,13 +26,17 @@ PUBLIC = [
     "HealthChecks",
     "InstancePolicy",
     "LaggedError",
+    "Lease",
+    "LeasesConfig",
     "Limits",
     "Link",
     "NoConnectionError",
     "NodeEndedError",
     "Plugin",
     "PluginError",
+    "Pool",
     "Ports",
+    "Problem",
     "RetryAnswer",
     "Root",
     "RootBusyError",

@@ -27,7 +27,7 @@ from plugind.protocol.leases.values import LeaseState
 
 @contextmanager
 def _outcome(phase: Phase, event: Event, outcome: Outcome) -> Iterator[None]:
-    with patch.dict(cast("dict[Event, Outcome]", states._STEPS[phase]), {event: outcome}):
+    with patch.dict(cast("dict[Event, Outcome]", states.STEPS[phase]), {event: outcome}):
         yield
 
 
@@ -151,14 +151,14 @@ def let_them_wait_for_ever() -> Iterator[None]:
 @contextmanager
 def ignore_the_ends_of_owners() -> Iterator[None]:
     """Nobody is told that a process has ended, or that a time is over."""
-    with patch.object(Owners, "_end", lambda *_: None):
+    with patch.object(Owners, "end", lambda *_: None):
         yield
 
 
 @contextmanager
 def bind_a_lease_to_two_containers() -> Iterator[None]:
     """A second container takes the lease of the first."""
-    with patch.object(held, "_unbindable", lambda *_: None):
+    with patch.object(held, "unbindable", lambda *_: None):
         yield
 
 

@@ -44,12 +44,9 @@ async def snapshot(unit: LeaseUnit) -> LeasesSnapshot:
     return await answer.receive()
 
 
-async def test_health_says_that_devices_are_withheld_and_what_to_do(autojump_clock: MockClock) -> None:
+async def test_health_says_that_devices_are_withheld_and_why(autojump_clock: MockClock) -> None:
     async with running(MemoryLeaseStore(withheld="the file with the leases is lost")) as unit:
-        assert unit.inbox.read().wrong == (
-            "all devices are withheld: the file with the leases is lost; when no leased device is in use, run plugind"
-            " leases recover --none-held"
-        )
+        assert unit.inbox.read().wrong == "all devices are withheld: the file with the leases is lost"
         assert (await snapshot(unit)).withheld == "the file with the leases is lost"
         reply, answer = trio.open_memory_channel[Failure | None](1)
         unit.inbox.send_nowait(m.RecoverAsked(0, reply))

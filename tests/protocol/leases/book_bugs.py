@@ -38,10 +38,10 @@ Bug = AbstractContextManager[object]
 def _step(phase: Phase, event: Event, outcome: states.Outcome) -> Bug:
     """Let one transition have another outcome."""
     changed: Mapping[Phase, Mapping[Event, states.Outcome]] = {
-        **states._STEPS,
-        phase: {**states._STEPS[phase], event: outcome},
+        **states.STEPS,
+        phase: {**states.STEPS[phase], event: outcome},
     }
-    return patch.object(states, "_STEPS", changed)
+    return patch.object(states, "STEPS", changed)
 
 
 def _nothing(*_arguments: Any, **_options: Any) -> None:
