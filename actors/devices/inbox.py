@@ -11,10 +11,8 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, MutableMapping
+from collections.abc import MutableMapping
 from typing import TypeVar
-
-import trio
 
 from ...protocol.device_messages import (
     DevicesMessage,
@@ -25,7 +23,7 @@ from ...protocol.device_messages import (
     ListReceived,
 )
 from ...protocol.devices import Key
-from ...protocol.health import Reading
+from ..queued import Queued
 
 #: The newest message of each kind, in the order in which they came.
 _Said = dict[type[InstanceMessage], InstanceMessage]
@@ -33,18 +31,13 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class DevicesInbox:
+class DevicesInbox(Queued[DevicesMessage]):
     """The inbox; it outlives the actor. Senders see ``send_nowait`` alone."""
 
     def __init__(self) -> None:
-        #: What waits, in the order in which it came: the messages of an instance by its key and their kind.
-        self._queue: OrderedDict[object, DevicesMessage] = OrderedDict()
+        super().__init__()
         #: What each instance that is there has said last.
         self._present: dict[Key, _Said] = {}
-        self._lot = trio.lowlevel.ParkingLot()
-        self._taken = 0
-        #: Says what is wrong although the actor takes its messages.
-        self.problem: Callable[[], str | None] = lambda: None
 
     def send_nowait(self, message: DevicesMessage, /) -> None:
         """Put ``message`` in; never waits."""
@@ -79,27 +72,6 @@ class DevicesInbox:
         self._queue.update((object(), message) for message in readers)
         self._lot.unpark_all()
         return frozenset(map(_key, (*left, *present)))
-
-    async def receive(self) -> DevicesMessage:
-        """Return the next message, once there is one."""
-        while not self._queue:
-            await self._lot.park()
-        return self.receive_nowait()
-
-    def receive_nowait(self) -> DevicesMessage:
-        """Return the next message.
-
-        Raises:
-          trio.WouldBlock: if there is none.
-        """
-        if not self._queue:
-            raise trio.WouldBlock
-        self._taken += 1
-        return self._queue.popitem(last=False)[1]
-
-    def read(self) -> Reading:
-        """Return how much waits, and how much was taken."""
-        return Reading(len(self._queue), self._taken, wrong=self.problem())
 
 
 def _key(message: InstanceMessage) -> Key:

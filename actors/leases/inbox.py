@@ -18,26 +18,18 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
 
-import trio
-
-from ...protocol.health import Reading
 from ...protocol.leases.messages import LeasesMessage, OfferChanged, OfferEnded, StoreRead
+from ..queued import Queued
 
 
-class LeasesInbox:
+class LeasesInbox(Queued[LeasesMessage]):
     """The inbox; it outlives the actor. Senders see ``send_nowait`` alone."""
 
     def __init__(self) -> None:
-        #: What waits, in order; the offer of a resource by its name.
-        self._queue: OrderedDict[object, LeasesMessage] = OrderedDict()
+        super().__init__()
         #: What can be leased of each resource, as it was sent last.
         self._offers: dict[str, OfferChanged] = {}
-        self._lot = trio.lowlevel.ParkingLot()
-        self._taken = 0
-        #: Says what is wrong although the actor takes its messages.
-        self.problem: Callable[[], str | None] = lambda: None
 
     def send_nowait(self, message: LeasesMessage, /) -> None:
         """Put ``message`` in; never waits."""
@@ -61,24 +53,3 @@ class LeasesInbox:
         self._queue = OrderedDict(self._offers)
         self._queue.update((object(), message) for message in others)
         self._lot.unpark_all()
-
-    async def receive(self) -> LeasesMessage:
-        """Return the next message, once there is one."""
-        while not self._queue:
-            await self._lot.park()
-        return self.receive_nowait()
-
-    def receive_nowait(self) -> LeasesMessage:
-        """Return the next message.
-
-        Raises:
-          trio.WouldBlock: if there is none.
-        """
-        if not self._queue:
-            raise trio.WouldBlock
-        self._taken += 1
-        return self._queue.popitem(last=False)[1]
-
-    def read(self) -> Reading:
-        """Return how much waits, and how much was taken."""
-        return Reading(len(self._queue), self._taken, wrong=self.problem())
