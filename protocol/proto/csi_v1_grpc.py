@@ -24,6 +24,10 @@ class IdentityBase(abc.ABC):
         pass
 
     @abc.abstractmethod
+    async def GetPluginCapabilities(self, stream: 'grpclib.server.Stream[csi_v1_pb2.GetPluginCapabilitiesRequest, csi_v1_pb2.GetPluginCapabilitiesResponse]') -> None:
+        pass
+
+    @abc.abstractmethod
     async def Probe(self, stream: 'grpclib.server.Stream[csi_v1_pb2.ProbeRequest, csi_v1_pb2.ProbeResponse]') -> None:
         pass
 
@@ -34,6 +38,12 @@ class IdentityBase(abc.ABC):
                 grpclib.const.Cardinality.UNARY_UNARY,
                 csi_v1_pb2.GetPluginInfoRequest,
                 csi_v1_pb2.GetPluginInfoResponse,
+            ),
+            '/csi.v1.Identity/GetPluginCapabilities': grpclib.const.Handler(
+                self.GetPluginCapabilities,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                csi_v1_pb2.GetPluginCapabilitiesRequest,
+                csi_v1_pb2.GetPluginCapabilitiesResponse,
             ),
             '/csi.v1.Identity/Probe': grpclib.const.Handler(
                 self.Probe,
@@ -53,6 +63,12 @@ class IdentityStub:
             csi_v1_pb2.GetPluginInfoRequest,
             csi_v1_pb2.GetPluginInfoResponse,
         )
+        self.GetPluginCapabilities = grpclib.client.UnaryUnaryMethod(
+            channel,
+            '/csi.v1.Identity/GetPluginCapabilities',
+            csi_v1_pb2.GetPluginCapabilitiesRequest,
+            csi_v1_pb2.GetPluginCapabilitiesResponse,
+        )
         self.Probe = grpclib.client.UnaryUnaryMethod(
             channel,
             '/csi.v1.Identity/Probe',
@@ -64,11 +80,21 @@ class IdentityStub:
 class NodeBase(abc.ABC):
 
     @abc.abstractmethod
+    async def NodeGetCapabilities(self, stream: 'grpclib.server.Stream[csi_v1_pb2.NodeGetCapabilitiesRequest, csi_v1_pb2.NodeGetCapabilitiesResponse]') -> None:
+        pass
+
+    @abc.abstractmethod
     async def NodeGetInfo(self, stream: 'grpclib.server.Stream[csi_v1_pb2.NodeGetInfoRequest, csi_v1_pb2.NodeGetInfoResponse]') -> None:
         pass
 
     def __mapping__(self) -> typing.Dict[str, grpclib.const.Handler]:
         return {
+            '/csi.v1.Node/NodeGetCapabilities': grpclib.const.Handler(
+                self.NodeGetCapabilities,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                csi_v1_pb2.NodeGetCapabilitiesRequest,
+                csi_v1_pb2.NodeGetCapabilitiesResponse,
+            ),
             '/csi.v1.Node/NodeGetInfo': grpclib.const.Handler(
                 self.NodeGetInfo,
                 grpclib.const.Cardinality.UNARY_UNARY,
@@ -81,6 +107,12 @@ class NodeBase(abc.ABC):
 class NodeStub:
 
     def __init__(self, channel: grpclib.client.Channel) -> None:
+        self.NodeGetCapabilities = grpclib.client.UnaryUnaryMethod(
+            channel,
+            '/csi.v1.Node/NodeGetCapabilities',
+            csi_v1_pb2.NodeGetCapabilitiesRequest,
+            csi_v1_pb2.NodeGetCapabilitiesResponse,
+        )
         self.NodeGetInfo = grpclib.client.UnaryUnaryMethod(
             channel,
             '/csi.v1.Node/NodeGetInfo',

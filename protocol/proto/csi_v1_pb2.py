@@ -28,7 +28,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import wrappers_pb2 as google_dot_protobuf_dot_wrappers__pb2
 
 
-DESCRIPTOR = _POOL.AddSerializedFile(b'\n#plugind/protocol/proto/csi_v1.proto\x12\x06\x63si.v1\x1a\x1egoogle/protobuf/wrappers.proto\"\x16\n\x14GetPluginInfoRequest\"\xad\x01\n\x15GetPluginInfoResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0evendor_version\x18\x02 \x01(\t\x12=\n\x08manifest\x18\x03 \x03(\x0b\x32+.csi.v1.GetPluginInfoResponse.ManifestEntry\x1a/\n\rManifestEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x0e\n\x0cProbeRequest\":\n\rProbeResponse\x12)\n\x05ready\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.BoolValue\"\x14\n\x12NodeGetInfoRequest\"s\n\x13NodeGetInfoResponse\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x1c\n\x14max_volumes_per_node\x18\x02 \x01(\x03\x12-\n\x13\x61\x63\x63\x65ssible_topology\x18\x03 \x01(\x0b\x32\x10.csi.v1.Topology\"m\n\x08Topology\x12\x30\n\x08segments\x18\x01 \x03(\x0b\x32\x1e.csi.v1.Topology.SegmentsEntry\x1a/\n\rSegmentsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32\x8e\x01\n\x08Identity\x12L\n\rGetPluginInfo\x12\x1c.csi.v1.GetPluginInfoRequest\x1a\x1d.csi.v1.GetPluginInfoResponse\x12\x34\n\x05Probe\x12\x14.csi.v1.ProbeRequest\x1a\x15.csi.v1.ProbeResponse2N\n\x04Node\x12\x46\n\x0bNodeGetInfo\x12\x1a.csi.v1.NodeGetInfoRequest\x1a\x1b.csi.v1.NodeGetInfoResponseb\x06proto3')
+DESCRIPTOR = _POOL.AddSerializedFile(b'\n#plugind/protocol/proto/csi_v1.proto\x12\x06\x63si.v1\x1a\x1egoogle/protobuf/wrappers.proto\"\x16\n\x14GetPluginInfoRequest\"\xad\x01\n\x15GetPluginInfoResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0evendor_version\x18\x02 \x01(\t\x12=\n\x08manifest\x18\x03 \x03(\x0b\x32+.csi.v1.GetPluginInfoResponse.ManifestEntry\x1a/\n\rManifestEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x1e\n\x1cGetPluginCapabilitiesRequest\"O\n\x1dGetPluginCapabilitiesResponse\x12.\n\x0c\x63\x61pabilities\x18\x01 \x03(\x0b\x32\x18.csi.v1.PluginCapability\"\xe5\x03\n\x10PluginCapability\x12\x33\n\x07service\x18\x01 \x01(\x0b\x32 .csi.v1.PluginCapability.ServiceH\x00\x12\x44\n\x10volume_expansion\x18\x02 \x01(\x0b\x32(.csi.v1.PluginCapability.VolumeExpansionH\x00\x1a\xcf\x01\n\x07Service\x12\x33\n\x04type\x18\x01 \x01(\x0e\x32%.csi.v1.PluginCapability.Service.Type\"\x8e\x01\n\x04Type\x12\x0b\n\x07UNKNOWN\x10\x00\x12\x16\n\x12\x43ONTROLLER_SERVICE\x10\x01\x12$\n VOLUME_ACCESSIBILITY_CONSTRAINTS\x10\x02\x12\x1c\n\x18GROUP_CONTROLLER_SERVICE\x10\x03\x12\x1d\n\x19SNAPSHOT_METADATA_SERVICE\x10\x04\x1a|\n\x0fVolumeExpansion\x12;\n\x04type\x18\x01 \x01(\x0e\x32-.csi.v1.PluginCapability.VolumeExpansion.Type\",\n\x04Type\x12\x0b\n\x07UNKNOWN\x10\x00\x12\n\n\x06ONLINE\x10\x01\x12\x0b\n\x07OFFLINE\x10\x02\x42\x06\n\x04type\"\x0e\n\x0cProbeRequest\":\n\rProbeResponse\x12)\n\x05ready\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.BoolValue\"\x1c\n\x1aNodeGetCapabilitiesRequest\"R\n\x1bNodeGetCapabilitiesResponse\x12\x33\n\x0c\x63\x61pabilities\x18\x01 \x03(\x0b\x32\x1d.csi.v1.NodeServiceCapability\"\xb4\x02\n\x15NodeServiceCapability\x12\x30\n\x03rpc\x18\x01 \x01(\x0b\x32!.csi.v1.NodeServiceCapability.RPCH\x00\x1a\xe0\x01\n\x03RPC\x12\x34\n\x04type\x18\x01 \x01(\x0e\x32&.csi.v1.NodeServiceCapability.RPC.Type\"\xa2\x01\n\x04Type\x12\x0b\n\x07UNKNOWN\x10\x00\x12\x18\n\x14STAGE_UNSTAGE_VOLUME\x10\x01\x12\x14\n\x10GET_VOLUME_STATS\x10\x02\x12\x11\n\rEXPAND_VOLUME\x10\x03\x12\x14\n\x10VOLUME_CONDITION\x10\x04\x12\x1c\n\x18SINGLE_NODE_MULTI_WRITER\x10\x05\x12\x16\n\x12VOLUME_MOUNT_GROUP\x10\x06\x42\x06\n\x04type\"\x14\n\x12NodeGetInfoRequest\"s\n\x13NodeGetInfoResponse\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x1c\n\x14max_volumes_per_node\x18\x02 \x01(\x03\x12-\n\x13\x61\x63\x63\x65ssible_topology\x18\x03 \x01(\x0b\x32\x10.csi.v1.Topology\"m\n\x08Topology\x12\x30\n\x08segments\x18\x01 \x03(\x0b\x32\x1e.csi.v1.Topology.SegmentsEntry\x1a/\n\rSegmentsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32\xf4\x01\n\x08Identity\x12L\n\rGetPluginInfo\x12\x1c.csi.v1.GetPluginInfoRequest\x1a\x1d.csi.v1.GetPluginInfoResponse\x12\x64\n\x15GetPluginCapabilities\x12$.csi.v1.GetPluginCapabilitiesRequest\x1a%.csi.v1.GetPluginCapabilitiesResponse\x12\x34\n\x05Probe\x12\x14.csi.v1.ProbeRequest\x1a\x15.csi.v1.ProbeResponse2\xae\x01\n\x04Node\x12^\n\x13NodeGetCapabilities\x12\".csi.v1.NodeGetCapabilitiesRequest\x1a#.csi.v1.NodeGetCapabilitiesResponse\x12\x46\n\x0bNodeGetInfo\x12\x1a.csi.v1.NodeGetInfoRequest\x1a\x1b.csi.v1.NodeGetInfoResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -45,20 +45,44 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETPLUGININFORESPONSE']._serialized_end=277
   _globals['_GETPLUGININFORESPONSE_MANIFESTENTRY']._serialized_start=230
   _globals['_GETPLUGININFORESPONSE_MANIFESTENTRY']._serialized_end=277
-  _globals['_PROBEREQUEST']._serialized_start=279
-  _globals['_PROBEREQUEST']._serialized_end=293
-  _globals['_PROBERESPONSE']._serialized_start=295
-  _globals['_PROBERESPONSE']._serialized_end=353
-  _globals['_NODEGETINFOREQUEST']._serialized_start=355
-  _globals['_NODEGETINFOREQUEST']._serialized_end=375
-  _globals['_NODEGETINFORESPONSE']._serialized_start=377
-  _globals['_NODEGETINFORESPONSE']._serialized_end=492
-  _globals['_TOPOLOGY']._serialized_start=494
-  _globals['_TOPOLOGY']._serialized_end=603
-  _globals['_TOPOLOGY_SEGMENTSENTRY']._serialized_start=556
-  _globals['_TOPOLOGY_SEGMENTSENTRY']._serialized_end=603
-  _globals['_IDENTITY']._serialized_start=606
-  _globals['_IDENTITY']._serialized_end=748
-  _globals['_NODE']._serialized_start=750
-  _globals['_NODE']._serialized_end=828
+  _globals['_GETPLUGINCAPABILITIESREQUEST']._serialized_start=279
+  _globals['_GETPLUGINCAPABILITIESREQUEST']._serialized_end=309
+  _globals['_GETPLUGINCAPABILITIESRESPONSE']._serialized_start=311
+  _globals['_GETPLUGINCAPABILITIESRESPONSE']._serialized_end=390
+  _globals['_PLUGINCAPABILITY']._serialized_start=393
+  _globals['_PLUGINCAPABILITY']._serialized_end=878
+  _globals['_PLUGINCAPABILITY_SERVICE']._serialized_start=537
+  _globals['_PLUGINCAPABILITY_SERVICE']._serialized_end=744
+  _globals['_PLUGINCAPABILITY_SERVICE_TYPE']._serialized_start=602
+  _globals['_PLUGINCAPABILITY_SERVICE_TYPE']._serialized_end=744
+  _globals['_PLUGINCAPABILITY_VOLUMEEXPANSION']._serialized_start=746
+  _globals['_PLUGINCAPABILITY_VOLUMEEXPANSION']._serialized_end=870
+  _globals['_PLUGINCAPABILITY_VOLUMEEXPANSION_TYPE']._serialized_start=826
+  _globals['_PLUGINCAPABILITY_VOLUMEEXPANSION_TYPE']._serialized_end=870
+  _globals['_PROBEREQUEST']._serialized_start=880
+  _globals['_PROBEREQUEST']._serialized_end=894
+  _globals['_PROBERESPONSE']._serialized_start=896
+  _globals['_PROBERESPONSE']._serialized_end=954
+  _globals['_NODEGETCAPABILITIESREQUEST']._serialized_start=956
+  _globals['_NODEGETCAPABILITIESREQUEST']._serialized_end=984
+  _globals['_NODEGETCAPABILITIESRESPONSE']._serialized_start=986
+  _globals['_NODEGETCAPABILITIESRESPONSE']._serialized_end=1068
+  _globals['_NODESERVICECAPABILITY']._serialized_start=1071
+  _globals['_NODESERVICECAPABILITY']._serialized_end=1379
+  _globals['_NODESERVICECAPABILITY_RPC']._serialized_start=1147
+  _globals['_NODESERVICECAPABILITY_RPC']._serialized_end=1371
+  _globals['_NODESERVICECAPABILITY_RPC_TYPE']._serialized_start=1209
+  _globals['_NODESERVICECAPABILITY_RPC_TYPE']._serialized_end=1371
+  _globals['_NODEGETINFOREQUEST']._serialized_start=1381
+  _globals['_NODEGETINFOREQUEST']._serialized_end=1401
+  _globals['_NODEGETINFORESPONSE']._serialized_start=1403
+  _globals['_NODEGETINFORESPONSE']._serialized_end=1518
+  _globals['_TOPOLOGY']._serialized_start=1520
+  _globals['_TOPOLOGY']._serialized_end=1629
+  _globals['_TOPOLOGY_SEGMENTSENTRY']._serialized_start=1582
+  _globals['_TOPOLOGY_SEGMENTSENTRY']._serialized_end=1629
+  _globals['_IDENTITY']._serialized_start=1632
+  _globals['_IDENTITY']._serialized_end=1876
+  _globals['_NODE']._serialized_start=1879
+  _globals['_NODE']._serialized_end=2053
 # @@protoc_insertion_point(module_scope)
