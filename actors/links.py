@@ -7,7 +7,7 @@ opens a link before it calls ``register``, starts ``follow`` once that has succe
 
 Reports go up as messages: health to the status actor, roles and farewells to the reconciler. Whatever a handler reports
 faster than it can be sent is joined, so what waits has a bound: one of each kind for each link. One task sends them
-all. The world's decision about the role of an instance comes down as ``RoleChanged``.
+all. What the world decides about the role of an instance comes down as ``RoleChanged`` and ``PluginDisplaced``.
 
 PYTEST_DONT_REWRITE
 """
@@ -17,12 +17,14 @@ from __future__ import annotations
 import errno
 import random
 from collections.abc import Callable, Set
+from typing import assert_never
 
 import attrs
 import trio
 
 from ..protocol import messages as m
 from ..protocol.backoff import Backoff
+from ..protocol.endpoint_owners import PluginDisplaced
 from ..protocol.errors import NoConnectionError
 from ..protocol.identity import Identity
 from ..protocol.logs import SILENT, Level, Logger
@@ -125,11 +127,18 @@ class Links:
 
     # --- for the reconciler ---
 
-    def send_nowait(self, message: m.RoleChanged, /) -> None:
-        """Take the role of an instance; it is of no interest if that has no link."""
+    def send_nowait(self, message: m.LinkMessage, /) -> None:
+        """Take what decides the role of an instance; it is of no interest if that has no link."""
         link = self._links.get((message.socket, message.generation))
-        if link is not None:
-            link.set_active(active=message.active)
+        if link is None:
+            return
+        match message:
+            case m.RoleChanged():
+                link.set_active(active=message.active)
+            case PluginDisplaced():
+                link.set_displaced(displaced=message.reason is not None)
+            case _:
+                assert_never(message)
 
     # --- for the supervisor ---
 

@@ -91,6 +91,7 @@ class OpenLink:
         "_channel",
         "_checks",
         "_dialing",
+        "_displaced",
         "_fading",
         "_gone",
         "_links",
@@ -132,7 +133,8 @@ class OpenLink:
         self.problem = ""
         #: Whether nothing was at the endpoint then.
         self.is_absent = False
-        self._active = False
+        #: Whether it is the active one of its name, and whether another plugin has its endpoint.
+        self._active = self._displaced = False
         #: The role that the handler has seen.
         self._seen = False
         self._role_changed = trio.Event()
@@ -154,16 +156,16 @@ class OpenLink:
     @property
     def active(self) -> bool:
         """See :class:`~plugind.actors.handlers.link.Link`."""
-        self._seen = self._active
-        return self._active
+        self._seen = self._active and not self._displaced
+        return self._seen
 
     async def role_changed(self) -> bool:
         """See :class:`~plugind.actors.handlers.link.Link`."""
         seen = self._seen
         await trio.lowlevel.checkpoint()
-        while self._active == seen:
+        while self.active == seen:
             await self._role_changed.wait()
-        return self.active
+        return self._seen
 
     async def connect(self, *, timeout: float = 10.0) -> Channel:
         """See :class:`~plugind.actors.handlers.link.Link`."""
@@ -219,11 +221,18 @@ class OpenLink:
     # --- for Links ---
 
     def set_active(self, *, active: bool) -> None:
-        """Note the role that the world decided on."""
-        if active != self._active:
-            self._active = active
-            changed, self._role_changed = self._role_changed, trio.Event()
-            changed.set()
+        """Note whether it is the active one of its name."""
+        self._active = active
+        self._wake()
+
+    def set_displaced(self, *, displaced: bool) -> None:
+        """Note whether another plugin has its endpoint."""
+        self._displaced = displaced
+        self._wake()
+
+    def _wake(self) -> None:
+        changed, self._role_changed = self._role_changed, trio.Event()
+        changed.set()
 
     @property
     def due(self) -> float:

@@ -42,14 +42,14 @@ async def run(
     max_instances: int = MAX_INSTANCES,
     lives: Lives | None = None,
     end_handled: Callable[[str], object] = lambda _path: None,
-    links: m.Address[m.RoleChanged] | None = None,
+    links: m.Address[m.LinkMessage] | None = None,
 ) -> None:
     """Reconcile until a stop was asked for and the last registration actor has ended; begin with ``handlers``.
 
     ``watchers`` are the addresses of the watchers by root; ``max_instances`` may register under one name, and ``users``
     says who may share the name of another user. ``lives`` are the short lives of plugins so far, which outlive a
     reconciler that crashes. ``end_handled`` is given the path of each registration actor whose end was handled.
-    Each role that is shown is sent to ``links``, too.
+    What is shown of roles is sent to ``links``, too.
     """
     decisions = world.World(handlers, users=users, max_instances=max_instances, lives=lives)
     reconciler = _Reconciler(decisions, status, spawn, retire, watchers, end_handled, links)
@@ -84,7 +84,7 @@ class _Reconciler:
         retire: Callable[[world.HandlerRetired], None],
         watchers: Mapping[str, m.Address[m.WatcherMessage]],
         end_handled: Callable[[str], object] = lambda _path: None,
-        links: m.Address[m.RoleChanged] | None = None,
+        links: m.Address[m.LinkMessage] | None = None,
     ) -> None:
         self.finished = False
         self._world = decisions
@@ -114,7 +114,7 @@ class _Reconciler:
         for effect in effects:
             if isinstance(effect, world.Show):
                 await report(self._status, effect.message)
-                if isinstance(effect.message, m.RoleChanged) and self._links is not None:
+                if isinstance(effect.message, m.LinkMessage) and self._links is not None:
                     self._links.send_nowait(effect.message)
             else:
                 self._carry_out(effect)

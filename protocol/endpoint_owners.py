@@ -88,6 +88,10 @@ class EndpointOwners:
         """The registered plugins that may not use their endpoints now."""
         return self._displaced.values()
 
+    def displacement_of(self, socket: str) -> PluginDisplaced | None:
+        """Return why the plugin at ``socket`` may not use its endpoint now; None if it may."""
+        return self._displaced.get(socket)
+
     def other_owner(self, named: Named, endpoint: str, file: Identity | None, *, privileged: bool) -> Owner | None:
         """Return the plugin of another name that keeps one of that name from ``endpoint``, the ``file`` if it exists.
 

@@ -829,6 +829,9 @@ class Unsubscribed:
     subscriber: Address[ViewMessage]
 
 
+#: What the links are told of the role of an instance.
+LinkMessage = RoleChanged | PluginDisplaced
+
 StatusMessage = (
     StateChanged
     | NameDefended

@@ -662,9 +662,15 @@ class World:
             self._effects.append(Show(m.RoleChanged(claim.path, claim.generation, active)))
 
     def _show_first_role(self, name: Name, claim: Claim) -> None:
-        """Show that a plugin is active from the start: no role has changed, but its link waits for it."""
+        """Show the role that a plugin has from the start: it has not changed, but its link waits for it."""
         handler = self._handlers.get(claim.info.type)
-        if handler is not None and handler.linked and claim.path not in name.standby:
+        if handler is None or not handler.linked:
+            return
+        # Another plugin may have got its endpoint before it had a link.
+        displaced = self._endpoints.displacement_of(claim.path)
+        if displaced is not None:
+            self._effects.append(Show(displaced))
+        if claim.path not in name.standby:
             self._effects.append(Show(m.RoleChanged(claim.path, claim.generation, active=True)))
 
     def _usable_changed(self, message: m.UsableChanged) -> None:

@@ -33,7 +33,10 @@ class Link(Protocol):
 
     @property
     def active(self) -> bool:
-        """Whether the instance is the active one of its name. It is not before plugind has decided so."""
+        """Whether the instance is the active one of its name, and no plugin of another name has its endpoint.
+
+        It is not before plugind has decided so.
+        """
 
     async def role_changed(self) -> bool:
         """Wait until :attr:`active` is another than was last seen here or there, and return it. No change is missed."""

@@ -358,6 +358,47 @@ async def test_a_link_says_which_instance_is_active(autojump_clock: MockClock) -
     ]
 
 
+async def test_a_link_says_whether_another_plugin_has_the_endpoint(autojump_clock: MockClock) -> None:
+    """Fault 79: a plugin that is shown as standing by was told that it is active (seed 40404 of 40 events)."""
+    roles: list[tuple[float, bool]] = []
+
+    async def watch(plugin: Plugin, link: Link) -> None:
+        while plugin.name == "squatter":
+            active = await link.role_changed()
+            roles.append((trio.current_time(), active))
+        await trio.sleep_forever()
+
+    handler = Following(watch)
+    async with node_with(handler) as node:
+        node.plug("a.sock", FakePlugin("Colour", "squatter", endpoint="/plugins/b.sock"))
+        await node.settled(patience=0.0)
+        await trio.sleep(1)
+        b = node.plug("b.sock", red())
+        await trio.sleep(1)
+        assert [link.active for link in handler.links] == [False, True]
+        status = node.status("a.sock")
+        assert status is not None
+        assert status.active is False
+        b.stop()
+        await trio.sleep(1)
+        assert handler.links[0].active
+    assert roles == [(0.0, True), (1.0, False), (2.0, True)]
+
+
+async def test_a_plugin_that_lost_its_endpoint_before_it_was_registered_is_told_so(autojump_clock: MockClock) -> None:
+    """Fault 79: its link is opened after another plugin has come to serve there."""
+    handler = FakeFollower().script("validate", Takes(5.0), name="slow")
+    async with node_with(handler) as node:
+        node.plug("a.sock", FakePlugin("Colour", "slow", endpoint="/plugins/b.sock"))
+        await trio.sleep(1)
+        node.plug("b.sock", red())
+        await trio.sleep(10)
+        assert {socket: link.active for socket, link in handler.links.items()} == {
+            "/plugins/a.sock": False,
+            "/plugins/b.sock": True,
+        }
+
+
 async def test_instances_of_which_nothing_is_reported_are_ranked_by_their_policy(autojump_clock: MockClock) -> None:
     handler = Following()
     async with node_with(handler) as node:

@@ -83,7 +83,7 @@ def lose_delayed_reports() -> Iterator[None]:
 def tell_links_no_role() -> Iterator[None]:
     """The role that the world decides does not reach the link."""
 
-    def ignore(self: Links, message: m.RoleChanged, /) -> None:
+    def ignore(self: Links, message: m.LinkMessage, /) -> None:
         pass
 
     with patch.object(Links, "send_nowait", ignore):
