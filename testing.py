@@ -21,8 +21,9 @@ handlers. Without pytest, write ``async with SimulatedNode() as node:`` under a 
 generated base classes. It returns a :class:`PluggedIn`, which restarts, crashes and disconnects the plugin and records
 each :class:`Call` that the plugin received, with the :class:`Reaction` of a fake. A fake device plugin serves
 :class:`FakeDevices`, which lists each :class:`Device` and says :class:`DeviceOptions`; its attributes say what becomes
-of each :class:`AllocationCall`. Assign an :class:`Accepting` to ``PluggedIn.accepting`` to choose what happens to new
-connections.
+of each :class:`AllocationCall`. A fake CSI driver serves a :class:`FakeCSIDriver`, whose attributes say who and how it
+is, and what becomes of each :class:`CSICall`. Assign an :class:`Accepting` to ``PluggedIn.accepting`` to choose what
+happens to new connections.
 
 **Handlers.** Pass your own handler, or a :class:`FakeHandler` with a script of :class:`Fails`, :class:`Hangs` and
 :class:`Takes`; it records each :class:`HandlerCall`. A :class:`FakeFollower` also follows its plugins, and has their
@@ -50,10 +51,12 @@ from .actors.simulation import (
     Accepting,
     AllocationCall,
     Call,
+    CSICall,
     Device,
     DeviceOptions,
     Entry,
     Fails,
+    FakeCSIDriver,
     FakeDevices,
     FakeFollower,
     FakeHandler,
@@ -79,11 +82,13 @@ __all__ = [
     "ROOT",
     "Accepting",
     "AllocationCall",
+    "CSICall",
     "Call",
     "Device",
     "DeviceOptions",
     "Entry",
     "Fails",
+    "FakeCSIDriver",
     "FakeDevices",
     "FakeFollower",
     "FakeHandler",

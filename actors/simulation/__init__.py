@@ -7,6 +7,7 @@ PYTEST_DONT_REWRITE
 
 from ...protocol.devices import Device, DeviceOptions
 from ...supervisor import NodeEndedError
+from .csi_drivers import CSICall, FakeCSIDriver
 from .device_plugins import AllocationCall, FakeDevices
 from .directory import MemoryDirectory
 from .faults import ACTORS, InjectedError
@@ -22,11 +23,13 @@ __all__ = [
     "ROOT",
     "Accepting",
     "AllocationCall",
+    "CSICall",
     "Call",
     "Device",
     "DeviceOptions",
     "Entry",
     "Fails",
+    "FakeCSIDriver",
     "FakeDevices",
     "FakeFollower",
     "FakeHandler",

@@ -15,7 +15,7 @@ from grpclib.const import Handler as Method
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from ...protocol.plugins import DEVICE
+from ...protocol.plugins import CSI, DEVICE
 from ...protocol.proto.pluginregistration_grpc import RegistrationBase
 from ...protocol.proto.pluginregistration_pb2 import (
     InfoRequest,
@@ -25,6 +25,7 @@ from ...protocol.proto.pluginregistration_pb2 import (
 )
 from ..io.grpc_server.serve import ConnectionEnded, HandlerFailed, Peer, Service, log_report, serve_stream
 from ..io.unix_socket import Credentials
+from .csi_drivers import FakeCSIDriver
 from .device_plugins import FakeDevices
 from .directory import MemoryDirectory
 from .network import Accepting, Listener, MemoryNetwork, Process
@@ -83,12 +84,15 @@ class FakePlugin:
     die: Step | None = attrs.field(default=None, kw_only=True)
     #: Seconds before each answer.
     delay: float = attrs.field(default=0.0, kw_only=True)
-    #: What it serves at its socket beside the registration: for a device plugin, its devices.
+    #: What it serves at its socket beside the registration: for a device plugin its devices, and for a CSI driver what
+    #: the node asks it. An endpoint of its own is another socket, which is to be served, too.
     serves: Collection[Service] = attrs.field(kw_only=True, repr=False)
 
     @serves.default
-    def _serve_devices(self) -> Collection[Service]:
-        return [FakeDevices()] if self.type == DEVICE else ()
+    def _serve_its_type(self) -> Collection[Service]:
+        if self.type == DEVICE:
+            return [FakeDevices()]
+        return [FakeCSIDriver(self.name)] if self.type == CSI else ()
 
     @property
     def info(self) -> PluginInfo:
