@@ -30,6 +30,7 @@ def _number(allowed: Callable[[float], bool], words: str) -> Check:
 above_zero = _number(lambda value: value > 0, "a finite number above 0")
 not_negative = _number(lambda value: value >= 0, "a finite number, 0 or more")
 at_least_one = _number(lambda value: value >= 1, "a finite number, 1 or more")
+at_least_ten = _number(lambda value: value >= 10, "a finite number, 10 or more")
 
 
 class ByType(dict[str, float]):
