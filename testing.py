@@ -22,8 +22,9 @@ generated base classes. It returns a :class:`PluggedIn`, which restarts, crashes
 each :class:`Call` that the plugin received, with the :class:`Reaction` of a fake. A fake device plugin serves
 :class:`FakeDevices`, which lists each :class:`Device` and says :class:`DeviceOptions`; its attributes say what becomes
 of each :class:`AllocationCall`. A fake CSI driver serves a :class:`FakeCSIDriver`, whose attributes say who and how it
-is, and what becomes of each :class:`CSICall`. Assign an :class:`Accepting` to ``PluggedIn.accepting`` to choose what
-happens to new connections.
+is, and what becomes of each :class:`CSICall`. A fake DRA driver serves a :class:`FakeDRADriver`, which prepares claims
+and sends a :class:`DeviceReport` with the :class:`DeviceStatus` of each device; its attributes say what becomes of each
+:class:`DRACall`. Assign an :class:`Accepting` to ``PluggedIn.accepting`` to choose what happens to new connections.
 
 **Handlers.** Pass your own handler, or a :class:`FakeHandler` with a script of :class:`Fails`, :class:`Hangs` and
 :class:`Takes`; it records each :class:`HandlerCall`. A :class:`FakeFollower` also follows its plugins, and has their
@@ -54,10 +55,14 @@ from .actors.simulation import (
     CSICall,
     Device,
     DeviceOptions,
+    DeviceReport,
+    DeviceStatus,
+    DRACall,
     Entry,
     Fails,
     FakeCSIDriver,
     FakeDevices,
+    FakeDRADriver,
     FakeFollower,
     FakeHandler,
     FakePlugin,
@@ -84,11 +89,15 @@ __all__ = [
     "AllocationCall",
     "CSICall",
     "Call",
+    "DRACall",
     "Device",
     "DeviceOptions",
+    "DeviceReport",
+    "DeviceStatus",
     "Entry",
     "Fails",
     "FakeCSIDriver",
+    "FakeDRADriver",
     "FakeDevices",
     "FakeFollower",
     "FakeHandler",

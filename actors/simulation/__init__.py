@@ -6,10 +6,12 @@ PYTEST_DONT_REWRITE
 """
 
 from ...protocol.devices import Device, DeviceOptions
+from ...protocol.dra_health import DeviceReport, DeviceStatus
 from ...supervisor import NodeEndedError
 from .csi_drivers import CSICall, FakeCSIDriver
 from .device_plugins import AllocationCall, FakeDevices
 from .directory import MemoryDirectory
+from .dra_drivers import DRACall, FakeDRADriver
 from .faults import ACTORS, InjectedError
 from .handlers import Fails, FakeFollower, FakeHandler, HandlerCall, Hangs, Takes
 from .network import Accepting, MemoryNetwork
@@ -25,11 +27,15 @@ __all__ = [
     "AllocationCall",
     "CSICall",
     "Call",
+    "DRACall",
     "Device",
     "DeviceOptions",
+    "DeviceReport",
+    "DeviceStatus",
     "Entry",
     "Fails",
     "FakeCSIDriver",
+    "FakeDRADriver",
     "FakeDevices",
     "FakeFollower",
     "FakeHandler",

@@ -15,7 +15,7 @@ from grpclib.const import Handler as Method
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from ...protocol.plugins import CSI, DEVICE
+from ...protocol.plugins import CSI, DEVICE, DRA
 from ...protocol.proto.pluginregistration_grpc import RegistrationBase
 from ...protocol.proto.pluginregistration_pb2 import (
     InfoRequest,
@@ -28,6 +28,7 @@ from ..io.unix_socket import Credentials
 from .csi_drivers import FakeCSIDriver
 from .device_plugins import FakeDevices
 from .directory import MemoryDirectory
+from .dra_drivers import FakeDRADriver
 from .network import Accepting, Listener, MemoryNetwork, Process
 from .reactions import Reaction
 from .streams import ServerEnd
@@ -84,15 +85,17 @@ class FakePlugin:
     die: Step | None = attrs.field(default=None, kw_only=True)
     #: Seconds before each answer.
     delay: float = attrs.field(default=0.0, kw_only=True)
-    #: What it serves at its socket beside the registration: for a device plugin its devices, and for a CSI driver what
-    #: the node asks it. An endpoint of its own is another socket, which is to be served, too.
+    #: What it serves at its socket beside the registration: for a device plugin its devices, and for a driver what the
+    #: node asks it. An endpoint of its own is another socket, which is to be served, too.
     serves: Collection[Service] = attrs.field(kw_only=True, repr=False)
 
     @serves.default
     def _serve_its_type(self) -> Collection[Service]:
         if self.type == DEVICE:
             return [FakeDevices()]
-        return [FakeCSIDriver(self.name)] if self.type == CSI else ()
+        if self.type == CSI:
+            return [FakeCSIDriver(self.name)]
+        return [FakeDRADriver()] if self.type == DRA else ()
 
     @property
     def info(self) -> PluginInfo:
