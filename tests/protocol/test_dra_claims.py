@@ -58,18 +58,18 @@ def test_two_claims_with_one_uid_are_an_error_of_the_caller() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "known", "text"),
+    ("name", "is_there", "text"),
     [
         ("", True, "DRA driver name is empty"),
         ("x.io", False, "DRA driver x.io is not registered"),
         ("x.io", True, None),
     ],
 )
-def test_a_driver_is_called_by_its_name(name: str, known: bool, text: str | None) -> None:
+def test_a_driver_is_called_by_its_name(name: str, is_there: bool, text: str | None) -> None:
     """TestGetDRAPlugin."""
     if text is None:
-        check_known(name, is_known=known)
+        check_known(name, is_known=is_there)
         return
     with pytest.raises(DRADriverUnknownError) as caught:
-        check_known(name, is_known=known)
+        check_known(name, is_known=is_there)
     assert str(caught.value) == text
