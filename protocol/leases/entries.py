@@ -97,6 +97,9 @@ class Amendment:
     id: str
     before: Owner
     after: Owner
+    #: Whether its container had ended, and until when it had time; None if its end was not known.
+    grace: bool
+    end: float | None
     reply: Address[Lease | Failure]
 
 
@@ -115,9 +118,9 @@ class Ends:
         """Let it last until ``end``."""
         self._ends[lease] = end
 
-    def forget(self, lease: str) -> None:
-        """Let it last for ever."""
-        self._ends.pop(lease, None)
+    def forget(self, lease: str) -> float | None:
+        """Let it last for ever, and return until when it was to last; None if that was for ever."""
+        return self._ends.pop(lease, None)
 
     def take(self, now: float) -> list[str]:
         """Remove and return those that are over."""

@@ -67,8 +67,6 @@ class HeldLeases:
         elif (failure := unbindable(entry, asked)) is not None:
             self._all.answer(asked.reply, failure)
         else:
-            self._all.ends.forget(asked.id)
-            entry.grace = False
             self._amend(entry, ContainerOwner(asked.init), asked.reply)
 
     def resume(self, asked: m.ResumeAsked) -> None:
@@ -87,10 +85,11 @@ class HeldLeases:
 
     def _amend(self, entry: Entry, owner: ContainerOwner | TimeOwner, reply: Address[Lease | Failure]) -> None:
         """Have another owner written; it is told when it is written, since a restart must know it too."""
-        before, entry.lease = entry.lease.owner, attrs.evolve(entry.lease, owner=owner)
+        lease, end = entry.lease, self._all.ends.forget(entry.lease.id)
+        amendment = Amendment(lease.id, lease.owner, owner, entry.grace, end, reply)
+        entry.lease, entry.grace = attrs.evolve(lease, owner=owner), False
         self._all.watch(entry)
-        number = self._all.write(e.SaveLease(entry.lease), awaited=True)
-        self._amendments[number] = Amendment(entry.lease.id, before, owner, reply)
+        self._amendments[self._all.write(e.SaveLease(entry.lease), awaited=True)] = amendment
 
     def _amended(self, amendment: Amendment, error: str | None) -> None:
         entry = self._all.entries.get(amendment.id)
@@ -102,15 +101,27 @@ class HeldLeases:
             # Another change may have been asked for since, which is not written yet.
             self._all.answer(amendment.reply, attrs.evolve(entry.lease, owner=amendment.after))
         else:
-            if entry.lease.owner == amendment.after:
-                self._undo(entry, amendment)
+            self._undo(entry, amendment)
             self._all.answer(amendment.reply, not_written(error))
 
     def _undo(self, entry: Entry, amendment: Amendment) -> None:
-        entry.lease = attrs.evolve(entry.lease, owner=amendment.before)
-        self._all.forget_owner(entry)
-        self._all.wait_for_owner(entry)
-        self._all.write(e.SaveLease(entry.lease))
+        before, grace, end = amendment.before, amendment.grace, amendment.end
+        later = next((number for number, it in self._amendments.items() if it.id == amendment.id), None)
+        if later is not None:
+            # The next change began with what is not written: if it cannot be written either, both are undone.
+            self._amendments[later] = attrs.evolve(self._amendments[later], before=before, grace=grace, end=end)
+        elif before != amendment.after:
+            entry.lease, entry.grace = attrs.evolve(entry.lease, owner=before), grace
+            self._all.forget_owner(entry)
+            self._wait_until(entry, end)
+            self._all.write(e.SaveLease(entry.lease))
+
+    def _wait_until(self, entry: Entry, end: float | None) -> None:
+        """Wait for the end of a lease: a container has no more time than before to bind it, or to come back."""
+        if end is None:
+            self._all.wait_for_owner(entry)
+        else:
+            self._all.ends.set(entry.lease.id, end)
 
 
 def unbindable(entry: Entry, asked: m.BindAsked) -> Failure | None:

@@ -82,7 +82,9 @@ class Model:
         self.watched: dict[str, Owner] = {}
         #: When a lease goes by itself: one that no container has bound, or whose container has ended.
         self.until: dict[str, float] = {}
-        self.in_grace: set[str] = set()
+        #: The owners of held leases; and of each that a container binds, its owner before, and until when it had time.
+        self.owners: dict[str, Owner] = {}
+        self.unbound: dict[str, tuple[Owner, float]] = {}
         #: What is on the disk: leases by id.
         self.disk: dict[str, Lease] = {}
         #: Devices that a plugin is preparing, and those that it may be preparing until a time, or until its end.
@@ -145,8 +147,9 @@ class Model:
                 self.files_there.discard(effect.id)
             case e.WatchOwner():
                 self.watched[effect.id] = effect.owner
-                self.until.pop(effect.id, None)
-                self.in_grace.discard(effect.id)
+                until, owner = self.until.pop(effect.id, None), self.owners.get(effect.id)
+                if until is not None and owner is not None and owner != effect.owner:
+                    self.unbound[effect.id] = owner, until
             case e.ForgetOwner():
                 self.watched.pop(effect.id, None)
             case e.StopOwner():
@@ -228,7 +231,6 @@ class Model:
         may_come_back = isinstance(owner, ContainerOwner) and before and before.state is LeaseState.HELD
         if may_come_back:
             self.until[lease] = self.now + GRACE
-            self.in_grace.add(lease)
         self.send(m.OwnerEnded(lease))
         found = self.book.find(lease)
         if may_come_back:
@@ -262,7 +264,7 @@ class Model:
         answered = {it.id for it in self.answered()}
         self.doubtful = dict.fromkeys([*self.doubtful, *self.preparing], self.now + MINUTE)
         gone = self.writes, self.calls, self.files, self.preparing, self.watched, self.callers
-        for of in (*gone, self.until, self.in_grace, self.lost):
+        for of in (*gone, self.until, self.unbound, self.lost):
             of.clear()
         self.book, self.withheld = self.new_book(), withheld
         kept = m.Kept(tuple(self.disk.values()), "the state was lost" if withheld else None)
@@ -330,6 +332,8 @@ class Model:
         self.lost &= {lease.id for lease in leases}
         self.until = {it: until for it, until in self.until.items() if self.book.find(it) is not None}
         self.check_devices(leases)
+        self.owners = {lease.id: lease.owner for lease in leases if lease.state is LeaseState.HELD}
+        self.unbound = {it: unbound for it, unbound in self.unbound.items() if it in self.owners}
         for lease in leases:
             self.check_lease(lease)
         granted = [
@@ -371,14 +375,15 @@ class Model:
             self.check_owner(lease)
 
     def check_owner(self, lease: Lease) -> None:
+        owner, until = self.unbound.get(lease.id, (None, 0.0))
+        if lease.owner == owner:
+            # The binding could not be written: there is no more time than before.
+            del self.unbound[lease.id]
+            self.until[lease.id] = until
         match lease.owner:
             case NoOwner() | ConnectionOwner():
                 return
             case ContainerOwner(init=None):
                 self.until.setdefault(lease.id, self.now + MINUTE)
-                if lease.id in self.in_grace:
-                    # It was not written that the container had bound it, which may do so again.
-                    self.in_grace.discard(lease.id)
-                    self.until[lease.id] = self.now + MINUTE
             case ProcessOwner() | TimeOwner() | ContainerOwner():
                 assert lease.id in self.watched or lease.id in self.until, "nobody hears of its owner's end"

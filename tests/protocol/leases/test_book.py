@@ -698,6 +698,64 @@ def test_a_binding_that_cannot_be_written_fails_and_leaves_the_lease_unbound() -
     assert isinstance(inbox[0], Lease)
 
 
+def test_a_binding_that_cannot_be_written_gives_no_more_time_to_bind() -> None:
+    """Seeds 40484, 41044 and 45084 of 40 events: another 60 s began."""
+    node = Node("a")
+    contained(node)
+    node.wait(50)
+    node.bind("x")
+    node.wait(5)
+    node.save("disk full")
+    node.wait(4)
+    assert node.states() == ["held"]
+    node.wait(1)
+    assert node.states() == []
+
+
+def test_a_binding_that_cannot_be_written_gives_no_more_time_for_a_container_to_come_back() -> None:
+    """Its grace began anew, since the end of the first container was heard of again."""
+    node = Node("a")
+    contained(node)
+    node.bind("x")
+    node.save()
+    node.send(m.OwnerEnded("x"))
+    node.wait(GRACE - 2)
+    node.bind("x", OTHER_INIT)
+    node.effects.clear()
+    node.save("disk full")
+    assert not [it for it in node.effects if isinstance(it, e.WatchOwner)]
+    node.wait(1)
+    assert node.states() == ["held"]
+    node.wait(1)
+    assert node.states() == []
+
+
+def test_of_two_bindings_to_one_container_one_that_is_written_is_enough() -> None:
+    """The failure of the first one left the lease unbound, though the second one was answered yes."""
+    node = Node("a")
+    contained(node)
+    first, second = node.bind("x"), node.bind("x")
+    for write, error in zip(list(node.disk), ("disk full", None), strict=True):
+        node.send(m.Saved(write.number, error))
+    assert isinstance(first[0], Failure)
+    assert isinstance(second[0], Lease)
+    node.wait(1000)
+    assert node.states() == ["held"]
+
+
+def test_of_two_bindings_that_cannot_be_written_none_counts() -> None:
+    node = Node("a")
+    contained(node)
+    node.wait(50)
+    node.bind("x")
+    node.bind("x")
+    node.save("disk full")
+    node.wait(9)
+    assert node.states() == ["held"]
+    node.wait(1)
+    assert node.states() == []
+
+
 def test_only_its_user_and_root_bind_a_lease() -> None:
     node = Node("a", "b")
     contained(node)
