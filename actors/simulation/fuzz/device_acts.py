@@ -65,7 +65,6 @@ class DeviceActs:
             self._subscribe()
         if chance.random() < 0.1 and may_crash:
             self._node.crash("devices")
-            self._oracle.crashed(trio.current_time(), RESTART_PAUSE.cap)
             return
         self._send_roles(chance)
         name = chance.choice(RESOURCES)

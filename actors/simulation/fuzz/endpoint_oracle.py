@@ -28,14 +28,18 @@ class EndpointOracle:
     #: Where endpoints may be.
     _directories: tuple[str, ...]
 
-    def validating(self, plugin: Plugin, others: Iterable[Plugin]) -> None:
-        """A plugin is validated while the ``others`` are registered, of whatever name."""
+    def validating(self, plugin: Plugin, earlier: Iterable[Plugin], later: Iterable[Plugin]) -> None:
+        """A plugin is validated while others are registered, of whatever name.
+
+        Of those, the ``later`` ones may have been admitted after this one, which has waited for its handler since.
+        """
         endpoint = plugin.endpoint
         if endpoint == plugin.socket:
             return
         if not endpoint.startswith(self._directories):
             self._violated("endpoint", f"{plugin.socket} is validated with the endpoint {endpoint}")
-        self._check_others(plugin, others)
+        self._check_others(plugin, earlier)
+        self._check_later(plugin, later)
 
     def registering(self, plugin: Plugin, others: Iterable[Plugin]) -> None:
         """A plugin is registered besides the ``others``, of whatever name.
@@ -44,8 +48,11 @@ class EndpointOracle:
         or a privileged one may have taken the endpoint over, for which this one stands by.
         """
         if plugin.endpoint != plugin.socket:
-            earlier = (other for other in others if other.endpoint != other.socket)
-            self._check_others(plugin, (other for other in earlier if plugin.privileged or not other.privileged))
+            self._check_later(plugin, others)
+
+    def _check_later(self, plugin: Plugin, others: Iterable[Plugin]) -> None:
+        """Check ``others`` that may have got their endpoints after this one: it stands by for those above it."""
+        self._check_others(plugin, (other for other in others if not _is_above(other, plugin)))
 
     def _check_others(self, plugin: Plugin, others: Iterable[Plugin]) -> None:
         for other in others:

@@ -5,6 +5,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import Protocol
@@ -35,6 +36,8 @@ class Registration:
     notified: Counter[object] = attrs.field(init=False, factory=Counter)
     #: An actor that knew of it crashed: it may be deregistered late, or twice.
     orphan: bool = False
+    #: When Register began.
+    began: float = attrs.field(init=False, factory=trio.current_time)
 
 
 @attrs.frozen(eq=False)
@@ -82,8 +85,8 @@ class Blame(Protocol):
 class EndpointsOfPlugins(Protocol):
     """What watches endpoints; see :class:`plugind.actors.simulation.fuzz.endpoint_oracle.EndpointOracle`."""
 
-    def validating(self, plugin: Plugin, others: Iterable[Plugin], /) -> None:
-        """A plugin is validated while the ``others`` are registered, of whatever name."""
+    def validating(self, plugin: Plugin, earlier: Iterable[Plugin], later: Iterable[Plugin], /) -> None:
+        """A plugin is validated while others are registered, the ``later`` ones perhaps after it was admitted."""
 
     def registering(self, plugin: Plugin, others: Iterable[Plugin], /) -> None:
         """A plugin is registered besides the ``others``, of whatever name."""
@@ -142,6 +145,8 @@ class HandlerOracle:
         self.under_way: list[UnderWay] = []
         #: The generations whose last Validate succeeded, and with which handler, by path.
         self._validated: dict[str, tuple[int, int]] = {}
+        #: Since when a path is shown as being validated: its plugin may wait for its handler.
+        self._shown_validating: dict[str, float] = {}
         #: Paths that are shown as leaving though nothing else is under way for their name, and since when.
         self._leaving: dict[str, float] = {}
         #: Registrations whose Deregister may come again, because an actor crashed.
@@ -176,6 +181,7 @@ class HandlerOracle:
         self.registrations.clear()
         self.under_way.clear()
         self._validated.clear()
+        self._shown_validating.clear()
         self._leaving.clear()
         self._orphans.clear()
         self._crashed.clear()
@@ -213,7 +219,10 @@ class HandlerOracle:
                 self._check_deregistered(ask, plugin)
                 self._validating(plugin)
                 if self._endpoints is not None:
-                    self._endpoints.validating(plugin, self._plugins_besides(plugin))
+                    admitted = self._shown_validating.get(plugin.socket, trio.current_time())
+                    earlier = self._plugins_besides(plugin, until=admitted)
+                    later = [it for it in self._plugins_besides(plugin) if it not in earlier]
+                    self._endpoints.validating(plugin, earlier, later)
                 self._validated.pop(plugin.socket, None)
             case "register":
                 self._register_began(handler, plugin)
@@ -311,10 +320,13 @@ class HandlerOracle:
         succeeds = plugin.privileged and not holder.plugin.privileged
         return self._policy is InstancePolicy.REJECT and holder.deregistering_since is None and not succeeds
 
-    def _plugins_besides(self, plugin: Plugin) -> list[Plugin]:
-        """Return the other plugins that are registered, of whatever name, but for those that a crash may have left."""
-        others = self.registrations.values()
-        return [other.plugin for other in others if other.plugin.socket != plugin.socket and not other.orphan]
+    def _plugins_besides(self, plugin: Plugin, *, until: float = math.inf) -> list[Plugin]:
+        """Return the other plugins that are registered, of whatever name, but for those that a crash may have left.
+
+        Only those count whose Register began before ``until``.
+        """
+        others = [other for other in self.registrations.values() if other.began < until and not other.orphan]
+        return [other.plugin for other in others if other.plugin.socket != plugin.socket]
 
     def _others_of(self, plugin: Plugin) -> list[str]:
         """Return the paths of the other registrations of that name, but for those that a crash may have left."""
@@ -353,6 +365,10 @@ class HandlerOracle:
     def shown(self, status: PluginStatus) -> None:
         """A state was shown: one that leaves must be deregistered at once, where nothing else is under way."""
         registration = self.registrations.get(status.socket)
+        if status.state is StateName.VALIDATING:
+            self._shown_validating.setdefault(status.socket, trio.current_time())
+        else:
+            self._shown_validating.pop(status.socket, None)
         if (
             status.state is not StateName.LEAVING
             or registration is None

@@ -51,7 +51,6 @@ from .blame_oracle import BlameOracle
 from .daemon_acts import DaemonActs
 from .device_acts import DeviceActs
 from .device_calls import DIRECTORY, DeviceCalls
-from .device_oracle import DeviceOracle
 from .directory_acts import DirectoryActs
 from .endpoint_oracle import EndpointOracle
 from .final_checks import FinalChecks
@@ -256,7 +255,7 @@ class _Simulation:
         self._sentinels = Sentinels(self.node, trace.violated, self._oracle.registrations)
         if self._offers is not None:
             self._offers.sentinels = self._sentinels
-        self._devices = DeviceActs(self.node, DeviceOracle(trace.violated), trace)
+        self._devices = DeviceActs(self.node, self.node.devices, trace)
         self._seed, self._faults = seed, faults
         self._plugs = Plugs(self._oracle.received)
         self._directories = DirectoryActs(self.node, self._sentinels, self._backoff, self.node.modes)

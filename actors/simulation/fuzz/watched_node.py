@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 import trio
 
 from ....protocol import messages as m
+from ....protocol.backoff import RESTART_PAUSE
 from ....protocol.config import Config
 from ....protocol.errors import leaves
 from ....protocol.identity import Identity
@@ -20,11 +21,12 @@ from ...handlers.handler import Handler
 from ...io.grpc_client.channel import Channel
 from ...io.grpc_client.dial import Judge
 from ..directory import MemoryDirectory, Telling
-from ..faults import is_injected
+from ..faults import Actor, is_injected
 from ..network import MemoryNetwork, Process
 from ..node import SimulatedNode
 from .backoff_oracle import BackoffOracle
 from .crash_oracle import CrashOracle
+from .device_oracle import DeviceOracle
 from .dial_order_oracle import DialOrderOracle
 from .directory_oracle import DirectoryOracle
 from .generation_oracle import GenerationOracle
@@ -147,11 +149,20 @@ class WatchedNode(SimulatedNode):
         self.network: WatchedNetwork = WatchedNetwork(
             self.directory, trace, backoff, trust, self.crashes, self._order, self.modes, self.root
         )
+        #: What checks that the devices are shown that plugins have listed.
+        self.devices = DeviceOracle(trace.violated)
         #: Cancelled when tasks run and virtual time stands still.
         self.livelock_guard = trio.CancelScope()
         self._checked_at = -1.0
         #: Paths of plugins that are registered and that have not been notified of it.
         self._to_notify: set[str] = set()
+
+    def crash(self, actor: Actor, of: str = "") -> bool:
+        """See :class:`SimulatedNode`. Whichever act crashes the devices actor, its oracle knows."""
+        crashed = super().crash(actor, of)
+        if crashed and actor == "devices":
+            self.devices.crashed(trio.current_time(), RESTART_PAUSE.cap)
+        return crashed
 
     def dialed(self, path: str) -> int | None:
         """The serial number of the socket file that was dialed last at ``path``, on file systems with handles."""

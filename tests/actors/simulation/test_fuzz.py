@@ -119,6 +119,11 @@ def test_a_node_that_starts_again_while_device_plugins_are_followed_may_be_slow_
     assert simulate(20914, events=40, only=(11, 14, 76, 80)).violations == ()
 
 
+def test_the_devices_actor_may_be_late_whichever_act_has_crashed_it() -> None:
+    """Seed 45557: it was an act of leases, of which the oracle of devices did not hear."""
+    assert simulate(45557, events=40, only=(23, 24, 66, 69, 98, 99)).violations == ()
+
+
 @pytest.mark.parametrize("lost", [False, True])
 def test_an_inode_that_was_freed_while_events_are_lost_is_not_used_again(lost: bool) -> None:
     """Seed 3369: such a socket cannot be distinguished from the old one, so a script must not create it."""
