@@ -74,6 +74,7 @@ from .protocol.device_messages import (
 )
 from .protocol.devices import DevicesSnapshot
 from .protocol.errors import ConfigError, leaves
+from .protocol.facts_asking import ask_for_facts
 from .protocol.leases.messages import LeaseChanged, LeasesSnapshot, Released
 from .protocol.leases.values import Lease
 from .protocol.lives import Lives
@@ -193,6 +194,9 @@ class Supervisor:
         self._crashes = Crashes(self.config.intensity, self._report_crash)
         self._rules = rules_of(self.config, self._users)
         self._endpoints = endpoints_of(self._rules, ports.endpoints, status_config.socket)
+        # A sequence of its own, so that no other chance depends on how often endpoints are checked.
+        checks = EndpointChecks(self.config.health_checks, self._to_status, random.Random(f"health checks {seed}"))
+        self._links = Links(self._links_config(rng, checks))
         self._run_status = partial(
             status.run,
             attrs.evolve(
@@ -212,13 +216,11 @@ class Supervisor:
             reserve=self._reserve,
             devices=self._devices.inbox,
             leases=self._leases.inbox,
+            links=self._links,
         )
         # A directory lives as long as the node, since it has the lock of its root.
         self._directories = {root: ports.directory(root) for root in self.config.roots}
         self._blocked_steps = watchdog.BlockedSteps()
-        # A sequence of its own, so that no other chance depends on how often endpoints are checked.
-        checks = EndpointChecks(self.config.health_checks, self._to_status, random.Random(f"health checks {seed}"))
-        self._links = Links(self._links_config(rng, checks))
         self._handlers = HandlerActors(self._call_config(), self._start_handler, self._inboxes, self._links)
         self._registrations = Registrations(
             partial(_run_registration, self._registration_config(ports.dial, rng)),
@@ -786,6 +788,17 @@ class Supervisor:
             for socket in [plugin.socket for plugin in plugins if target in (plugin.socket, plugin.name)]:
                 answers += await self._retry(socket)
         return tuple(answers)
+
+    async def ask_for_facts(self, target: str) -> tuple[m.RetryAnswer, ...]:
+        """Ask registered plugins anew for what is known of them, and say for each whether that is done.
+
+        ``target`` is a socket path, or the name of a plugin. What they answer is in their status later.
+
+        Raises:
+          NodeEndedError: if the node ended before.
+        """
+        plugins = (await self.snapshot()).plugins
+        return ask_for_facts(self._links, [plugin for plugin in plugins if target in (plugin.socket, plugin.name)])
 
     async def _retry(self, socket: str) -> Sequence[m.RetryAnswer]:
         reply, answer = trio.open_memory_channel[m.RetryAnswered](1)

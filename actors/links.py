@@ -24,6 +24,7 @@ import trio
 
 from ..protocol import messages as m
 from ..protocol.backoff import Backoff
+from ..protocol.consumer_messages import FactsAsked
 from ..protocol.endpoint_owners import PluginDisplaced
 from ..protocol.errors import NoConnectionError
 from ..protocol.identity import Identity
@@ -125,11 +126,14 @@ class Links:
             await link.ended.wait()
         self._close(link)
 
-    # --- for the reconciler ---
+    # --- for the reconciler and for callers ---
 
-    def send_nowait(self, message: m.LinkMessage, /) -> None:
-        """Take what decides the role of an instance; it is of no interest if that has no link."""
+    def send_nowait(self, message: m.LinkMessage | FactsAsked, /) -> None:
+        """Take what decides the role of an instance, or that its facts are wanted; without a link there is no use."""
         link = self._links.get((message.socket, message.generation))
+        if isinstance(message, FactsAsked):
+            message.reply.send_nowait(link is not None and link.ask_for_facts())
+            return
         if link is None:
             return
         match message:
@@ -278,7 +282,7 @@ class Links:
         said = link.reports.take(now)
         if said is not None:
             reported = m.HealthReported(
-                path, generation, said.health, said.reason, said.facts, now, said.warning, said.failed_checks
+                path, generation, said.health, said.reason, said.facts, now, said.warnings, said.failed_checks
             )
             await report(self.config.status, reported)
         self.outbox.put(link)

@@ -9,7 +9,7 @@ import heapq
 import itertools
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 import trio
@@ -92,6 +92,7 @@ class OpenLink:
         "_checks",
         "_dialing",
         "_displaced",
+        "_facts_asked",
         "_fading",
         "_gone",
         "_links",
@@ -138,6 +139,8 @@ class OpenLink:
         #: The role that the handler has seen.
         self._seen = False
         self._role_changed = trio.Event()
+        #: Set once somebody has asked for the facts; None as long as the handler has not waited for that.
+        self._facts_asked: trio.Event | None = None
         self._usable: bool | None = None
         self._usable_sent: bool | None = None
         self._gone: str | None = None
@@ -202,11 +205,24 @@ class OpenLink:
         self.report(checked.health, checked.reason, failed_checks=checked.failures)
 
     def report(
-        self, health: Health, reason: str = "", facts: Mapping[str, str] | None = None, *, failed_checks: int = 0
+        self,
+        health: Health,
+        reason: str = "",
+        facts: Mapping[str, str] | None = None,
+        *,
+        failed_checks: int = 0,
+        warnings: Iterable[str] = (),
     ) -> None:
         """See :class:`~plugind.actors.handlers.link.Link`."""
-        self.reports.put(bounded(health, reason, facts, self.reports.newest, failed_checks))
+        self.reports.put(bounded(health, reason, facts, self.reports.newest, failed_checks, warnings))
         self._links.outbox.put(self)
+
+    async def facts_asked(self) -> None:
+        """See :class:`~plugind.actors.handlers.link.Link`."""
+        if self._facts_asked is None:
+            self._facts_asked = trio.Event()
+        await self._facts_asked.wait()
+        self._facts_asked = trio.Event()
 
     def role(self, *, usable: bool) -> None:
         """See :class:`~plugind.actors.handlers.link.Link`."""
@@ -219,6 +235,13 @@ class OpenLink:
         self._links.outbox.put(self)
 
     # --- for Links ---
+
+    def ask_for_facts(self) -> bool:
+        """Note that the facts are asked for; return whether the handler heeds that."""
+        if self._facts_asked is None:
+            return False
+        self._facts_asked.set()
+        return True
 
     def set_active(self, *, active: bool) -> None:
         """Note whether it is the active one of its name."""

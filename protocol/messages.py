@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 
 import attrs
 
+from .consumer_messages import CallsEnded, EventNoted
 from .devices import DeviceOptions
 from .directories import Condition, DirectoryReport
 from .endpoint_owners import PluginDisplaced
@@ -675,8 +676,8 @@ class HealthReported:
     facts: Facts
     #: ``trio.current_time()`` of the report, in seconds.
     time: float
-    #: What was cut off, in words.
-    warning: str | None = None
+    #: What is wrong with what the plugin says, and what was cut off, in words.
+    warnings: tuple[str, ...] = ()
     #: How many checks have failed in a row; 0 if it is not the checks that say how the plugin is.
     failed_checks: int = 0
 
@@ -843,6 +844,8 @@ StatusMessage = (
     | EndpointChanged
     | HealthReported
     | HealthChecked
+    | CallsEnded
+    | EventNoted
     | FollowEnded
     | EntryIgnored
     | RootReported
@@ -876,6 +879,8 @@ class PluginChanged:
 
     time: float
     plugin: PluginStatus
+    #: What has happened besides, if that is why: ``facts: max-volumes is 8, was 16``.
+    event: str | None = None
 
 
 @value

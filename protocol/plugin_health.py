@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import cast
 
@@ -23,6 +23,8 @@ MAX_FACTS = 64
 MAX_FACT_BYTES = 16 * 1024
 #: Characters of a reason that are kept (fault 94).
 MAX_REASON = 1024
+#: How many warnings are kept that come with facts.
+MAX_WARNINGS = 8
 #: Seconds between two reports of one plugin.
 INTERVAL = 1.0
 
@@ -49,16 +51,21 @@ class Report:
     health: Health = Health.UNKNOWN
     reason: str = ""
     facts: Facts = ()
-    #: What was cut off, in words; None if nothing was.
-    warning: str | None = None
+    #: What is wrong with what the plugin says, and what was cut off, in words.
+    warnings: tuple[str, ...] = ()
     #: How many checks have failed in a row, if they say how the plugin is.
     failed_checks: int = 0
 
 
 def bounded(
-    health: Health, reason: object, facts: Mapping[str, str] | None, before: Report, failed_checks: int = 0
+    health: Health,
+    reason: object,
+    facts: Mapping[str, str] | None,
+    before: Report,
+    failed_checks: int = 0,
+    warnings: Iterable[str] = (),
 ) -> Report:
-    """Return a report within the bounds; without ``facts`` those of the report ``before`` still hold.
+    """Return a report within the bounds; without ``facts`` those of the report ``before`` hold, and its warnings.
 
     Raises:
       TypeError: if a fact or the reason is no text.
@@ -68,13 +75,14 @@ def bounded(
         raise TypeError(f"the reason {reason!r} is no text")
     health, reason = Health(health), reason[:MAX_REASON]
     if facts is None:
-        return Report(health, reason, before.facts, before.warning, failed_checks)
+        return Report(health, reason, before.facts, before.warnings, failed_checks)
     kept = tuple(_within_bounds(cast("Mapping[object, object]", facts)))
+    said = tuple(warning[:MAX_REASON] for warning in islice(warnings, MAX_WARNINGS))
     if len(kept) == len(facts):
-        return Report(health, reason, kept, None, failed_checks)
+        return Report(health, reason, kept, said, failed_checks)
     size = f"{MAX_FACTS} with {MAX_FACT_BYTES // 1024} KiB are kept"
     cut_off = f"{len(facts) - len(kept)} of {len(facts)} facts were cut off: at most {size}"
-    return Report(health, reason, kept, cut_off, failed_checks)
+    return Report(health, reason, kept, (*said, cut_off), failed_checks)
 
 
 def _within_bounds(facts: Mapping[object, object]) -> Iterator[tuple[str, str]]:

@@ -148,8 +148,8 @@ class Row(NamedTuple):
     @property
     def _warnings(self) -> tuple[str, ...]:
         deprecated = DEPRECATED if self.last.deprecated else None
-        cut_off = None if self.health is None else self.health.warning
-        said = deprecated, self.displaced, self.endpoint_problem, cut_off
+        of_health = () if self.health is None else self.health.warnings
+        said = deprecated, self.displaced, self.endpoint_problem, *of_health
         return tuple(warning for warning in said if warning is not None)
 
     @property
@@ -308,12 +308,14 @@ class View:
         after = self.rows[change.socket] = before._replace(displaced=change.reason)
         return after
 
-    def add_remark(self, socket: str, generation: int, time: float, remark: str) -> None:
-        """Add an entry to the history of a socket, which is no change of its state."""
+    def add_remark(self, socket: str, generation: int, time: float, remark: str) -> Row | None:
+        """Add an entry to the history of a socket, which is no change of its state; return its row if it is known."""
         row = self.rows.get(socket)
-        if row is not None and row.last.generation == generation:
-            row.history.extend((time, row.last.state, remark, row.last.attempt, remark))
-            del row.history[: -self._history]
+        if row is None or row.last.generation != generation:
+            return None
+        row.history.extend((time, row.last.state, remark, row.last.attempt, remark))
+        del row.history[: -self._history]
+        return row
 
     def set_health(self, change: HealthReported) -> tuple[HealthReported | None, Row] | None:
         """Note what a handler reported; return what it had reported before, and the row if that changed.

@@ -120,10 +120,11 @@ def _health(plugin: Plugin) -> str:
 
 
 def remarks(plugin: Plugin) -> str:
-    """Return the cause, the role, the health and the warnings of a plugin in one text; empty if there are none."""
+    """Return what has happened, the cause, the role, the health and the warnings of a plugin; empty if none is."""
     warnings = plugin.get("warnings")
     why = plugin.get("not_serving")
     parts = [
+        text(plugin["event"]) if plugin.get("event") else "",
         cause(plugin),
         ("not serving" + (f": {text(why)}" if why else "")) if serves(plugin) is False else "",
         _health(plugin),

@@ -10,6 +10,7 @@ import json
 
 import trio
 
+from ...protocol.status_json import Json
 from .arguments import plugin_target
 from .client import Plugin, add_daemon_arguments, daemon, fetch, fetch_about, retries_in
 from .ending import EXIT_FAILED, EXIT_OK, say
@@ -20,10 +21,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Complete the parser of ``plugind retry``."""
     parser.description = (
         "Try to register a plugin now, with a fresh backoff, instead of at its next try. For each of its sockets a line"
-        " says what follows."
+        " says what follows. With --facts, ask registered plugins anew for what is known of them."
     )
     parser.epilog = (
-        "examples:\n  plugind retry csi.example.com\n  plugind retry /var/lib/kubelet/plugins_registry/a.sock\n\n"
+        "examples:\n  plugind retry csi.example.com\n  plugind retry /var/lib/kubelet/plugins_registry/a.sock\n"
+        "  plugind retry csi.example.com --facts\n\n"
         "exit codes: 0 a socket is tried, 1 none is, 2 usage, 69 no daemon answers, 75 it is busy"
     )
     parser.add_argument(
@@ -32,14 +34,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=plugin_target,
         help="a plugin's name, or the path of its socket; its file name will do if no other has it",
     )
+    parser.add_argument(
+        "--facts",
+        action="store_true",
+        help="ask a registered plugin anew for what 'plugind describe' shows of it: a CSI driver for its node id",
+    )
     add_daemon_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask for an attempt now; return the exit code."""
+    """Ask for an attempt now, or for facts; return the exit code."""
+    body: dict[str, Json] = {"facts": True} if args.facts else {}
 
     async def asked(target: str) -> bytes:
-        return await fetch(daemon(args), "POST", "/retry", json.dumps({"target": target}).encode())
+        return await fetch(daemon(args), "POST", "/retry", json.dumps(body | {"target": target}).encode())
 
     answers = retries_in(trio.run(fetch_about, args.target, asked))
     say("".join(map(_line, answers)))

@@ -8,7 +8,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Protocol
 
 from ...protocol.identity import Identity
@@ -76,16 +76,30 @@ class Link(Protocol):
         """
 
     def report(
-        self, health: Health, reason: str = "", facts: Mapping[str, str] | None = None, *, failed_checks: int = 0
+        self,
+        health: Health,
+        reason: str = "",
+        facts: Mapping[str, str] | None = None,
+        *,
+        failed_checks: int = 0,
+        warnings: Iterable[str] = (),
     ) -> None:
         """Report how the plugin is, and what is known of it: users are shown both.
 
         Of several reports in one second the newest is shown; that the plugin is healthy no more is shown at once.
         ``facts`` replace those reported before; without them those still hold. At most 64 facts with 16 KiB are kept.
+        ``warnings``, of which 8 are kept, say what is wrong with the facts, and are replaced together with them.
         ``failed_checks`` is how many checks have failed in a row, if that is the reason.
 
         Raises:
           TypeError: if a fact or the reason is no text.
+        """
+
+    async def facts_asked(self) -> None:
+        """Wait until somebody asks for the plugin's facts anew, with ``plugind retry NAME --facts`` for example.
+
+        It returns at once if that was so since it returned last. A handler that does not call it is asked in vain, and
+        the user is told so.
         """
 
     def role(self, *, usable: bool) -> None:

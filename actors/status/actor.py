@@ -16,6 +16,7 @@ from typing import assert_never
 import attrs
 import trio
 
+from ...protocol.consumer_messages import CallsEnded, EventNoted, FactsAsked
 from ...protocol.device_messages import DevicesMessage
 from ...protocol.endpoint_owners import PluginDisplaced
 from ...protocol.health import ActorHealth
@@ -82,13 +83,15 @@ async def run(
     reserve: DescriptorReserve | None = None,
     devices: Address[DevicesMessage] | None = None,
     leases: Address[LeasesMessage] | None = None,
+    links: Address[FactsAsked] | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Keep the view and serve the status socket until ``inbox`` ends; started once the socket listens.
 
     While the process has no descriptors left, the status socket takes those of ``reserve`` (fault 46).
     ``health`` returns the health of the node's actors. It does not depend on the loop of this actor, which may itself
-    hang. ``devices`` and ``leases`` are the addresses of the devices actor and of the lease actor, if there are any.
+    hang. ``devices``, ``leases`` and ``links`` are the addresses of the devices actor, of the lease actor and of the
+    links, if there are any.
 
     Once the socket has been made, a restarted actor that cannot make it goes on without it and tries again.
 
@@ -107,7 +110,7 @@ async def run(
     try:
         async with trio.open_nursery() as nursery:
             devices_api = DevicesApi(config.wall, devices, memory.refused_calls)
-            api = Api(config, memory, reconciler, health, devices_api, LeasesApi(config.wall, leases))
+            api = Api(config, memory, reconciler, health, devices_api, LeasesApi(config.wall, leases), links)
             allowed = frozenset({0, os.geteuid()})
             guests = http.Guests(users.uids, users.group, is_for_lease_users, LEASE_USERS_ONLY)
             serve = partial(http.serve, allowed=allowed, guests=guests, place=place, full=no_place, reserve=reserve)
@@ -196,6 +199,11 @@ class _Status:
                     self._events.note_health(message, before, after)
             case HealthChecked():
                 metrics.count_check(message)
+            case CallsEnded():
+                for call in message.calls:
+                    self.memory.calls.observe(call)
+            case EventNoted():
+                self._take_event(message)
             case FollowEnded():
                 metrics.count_link_restart(message.plugin.type)
                 self._events.note_follow_ended(message)
@@ -262,11 +270,18 @@ class _Status:
         self.memory.restarts[kind] = LastCrash(trio.current_time(), error, metrics.restarts[kind])
         self._events.note_restart(message, error)
 
+    def _take_event(self, message: EventNoted) -> None:
+        remark = f"{message.event}: {message.text}"
+        row = self.memory.view.add_remark(message.socket, message.generation, message.time, remark)
+        if row is not None:
+            self._events.note_event(message, row)
+            self._publish(row, message.time, remark)
+
     def _publish_if_changed(self, row: Row | None, time: float) -> Row | None:
         """Publish the row that a message has changed, and return it; None if nothing was changed."""
         if row is not None and self.memory.audience.subscribers:
             self._publish(row, time)
         return row
 
-    def _publish(self, row: Row, time: float) -> None:
-        self.memory.audience.tell(PluginChanged(time, row.status), self._log)
+    def _publish(self, row: Row, time: float, event: str | None = None) -> None:
+        self.memory.audience.tell(PluginChanged(time, row.status, event), self._log)

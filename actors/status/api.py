@@ -17,6 +17,9 @@ from urllib.parse import unquote_to_bytes
 import attrs
 import trio
 
+from ...protocol.call_durations import CallDurations
+from ...protocol.consumer_messages import FactsAsked
+from ...protocol.facts_asking import ask_for_facts
 from ...protocol.health import ActorHealth, Condition
 from ...protocol.leases.config import LeaseUsers
 from ...protocol.logs import timestamp
@@ -71,7 +74,7 @@ REQUESTS = {
     "POST /v1/leases/ID/resume": 'own a lease by this connection after a restart; the body is {"token": TOKEN}',
     "POST /v1/leases/recover": 'say that no leased device is in use; the body is {"none_held": true}',
     "DELETE /v1/leases/ID": "release a lease",
-    "POST /retry": 'try plugins now; the body is {"target": NAME or SOCKET}',
+    "POST /retry": 'try plugins now; the body is {"target": NAME or SOCKET}; with "facts": true, ask for facts anew',
     "GET /rules": "whose plugins the daemon takes, and from where",
     "GET /healthz": "whether the daemon works; 503 if not",
     "GET /readyz": "whether the daemon is ready; 503 if not; with ?healthy, expected plugins must be healthy, too",
@@ -150,6 +153,7 @@ class Memory:
 
     view: View = attrs.field(factory=View)
     metrics: Metrics = attrs.field(factory=Metrics)
+    calls: CallDurations = attrs.field(factory=CallDurations)
     audience: Audience[ViewMessage] = attrs.field(factory=lambda: Audience[ViewMessage](Lagged()))
     restarts: dict[str, LastCrash] = attrs.field(factory=dict)
     #: A status socket was made, so that a restart that cannot make it again does not end the node.
@@ -185,6 +189,7 @@ class Api:
     health: Callable[[], tuple[ActorHealth, ...]] = tuple
     devices: DevicesApi = attrs.field(factory=lambda: DevicesApi(time.time))
     leases: LeasesApi = attrs.field(factory=lambda: LeasesApi(time.time))
+    links: Address[FactsAsked] | None = None
     _watches: set[trio.MemorySendChannel[ViewMessage]] = attrs.field(factory=set)
 
     def end_watches(self) -> None:
@@ -297,7 +302,7 @@ class Api:
             while messages := await next_messages(reader, pause):
                 changes = [message for message in messages if isinstance(message, PluginChanged)]
                 if changes:
-                    await send(b"".join(self._lines((change.plugin,), change.time) for change in changes))
+                    await send(b"".join(self._lines((it.plugin,), it.time, it.event) for it in changes))
                 if any(isinstance(message, Lagged) for message in messages):
                     await send(b'{"error": "too slow: changes were lost; watch again"}\n')
                     return
@@ -308,20 +313,26 @@ class Api:
             self._watches.discard(writer)
             self.memory.audience.remove(writer)
 
-    def _lines(self, statuses: Iterable[PluginStatus], then: float) -> bytes:
-        """Return JSON lines for the statuses at ``then``, with the time of the wall clock."""
+    def _lines(self, statuses: Iterable[PluginStatus], then: float, event: str | None = None) -> bytes:
+        """Return JSON lines for the statuses at ``then``, with the time of the wall clock, and what happened then."""
         unix = round(self.config.wall() - trio.current_time() + then, 6)
+        happened = {} if event is None else {"event": encodable(event)}
         return b"".join(
-            json.dumps({"time": timestamp(unix), **plugin_to_json(status, then, unix)}).encode() + b"\n"
+            json.dumps({"time": timestamp(unix), **plugin_to_json(status, then, unix), **happened}).encode() + b"\n"
             for status in statuses
         )
 
     async def _retry(self, request: Request) -> Response:
-        target = _retry_target(request.body)
-        if target is None:
-            return problem(400, 'the body is to be {"target": NAME or SOCKET}')
+        asked = _retry_asked(request.body)
+        if asked is None:
+            return problem(400, 'the body is to be {"target": NAME or SOCKET}, and may have "facts": true')
+        target, for_facts = asked
         # By path: the view also knows the names of sockets that have no claim now, and paths as they are shown.
         rows = [row for row in self.memory.view.find(target) if row.last.state is not StateName.GONE]
+        if for_facts and self.links is not None and rows:
+            return json_response(200, retried_to_json(ask_for_facts(self.links, [row.last for row in rows])))
+        if for_facts:
+            return self._unknown(target, await self.devices.why_known(target))
         replies: list[trio.MemoryReceiveChannel[RetryAnswered]] = []
         try:
             for socket in [row.last.socket for row in rows] or [target]:
@@ -345,6 +356,7 @@ class Api:
         leases = await self.leases.snapshot(METRICS_DEADLINE)
         pieces = exposition.render(
             self.memory.metrics,
+            self.memory.calls,
             list(self.memory.view.rows.values()),
             self.health(),
             devices,
@@ -504,13 +516,14 @@ def _with_liveness(answer: RetryAnswer, rows: list[Row]) -> RetryAnswer:
     return answer
 
 
-def _retry_target(body: bytes) -> str | None:
+def _retry_asked(body: bytes) -> tuple[str, bool] | None:
+    """Return the target of a retry, and whether only its facts are to be asked for; None if the body is no such."""
     try:
         asked = json.loads(body)
     except (ValueError, RecursionError):
         return None
-    target = asked.get("target") if isinstance(asked, dict) else None
-    return target if isinstance(target, str) and target else None
+    target, facts = (asked.get("target"), asked.get("facts", False)) if isinstance(asked, dict) else (None, None)
+    return (target, facts) if isinstance(target, str) and target and isinstance(facts, bool) else None
 
 
 def _fsdecode(path: bytes) -> str:

@@ -9,6 +9,7 @@ import os
 
 import attrs
 
+from ...protocol.consumer_messages import EventNoted, PluginEvent
 from ...protocol.device_directory import KUBELET_SOCKET
 from ...protocol.directories import Condition, DirectoryReport
 from ...protocol.endpoint_owners import PluginDisplaced
@@ -198,8 +199,10 @@ class EventLog:
     def note_health(self, change: HealthReported, before: HealthReported | None, after: Row) -> None:
         """Log each change of the health that a handler reports."""
         earlier = None if before is None else before.health
-        if change.warning is not None and (before is None or before.warning is None):
-            self._log_of_health(Level.WARNING, "facts were cut off", change, after, change.warning)
+        logged = () if before is None else before.warnings
+        for warning in change.warnings:
+            if warning not in logged:
+                self._log_of_health(Level.WARNING, "warning about a plugin", change, after, warning)
         if earlier is not change.health and (earlier, change.health) != (None, Health.UNKNOWN):
             level = Level.WARNING if change.health in _BAD_HEALTH else Level.INFO
             self._log_of_health(level, f"plugin is {change.health}", change, after, change.reason or None)
@@ -207,6 +210,18 @@ class EventLog:
     def _log_of_health(self, level: Level, said: str, change: HealthReported, row: Row, cause: str | None) -> None:
         self._log.event(
             level, said, socket=change.socket, type=row.type, name=row.name, cause=cause, generation=change.generation
+        )
+
+    def note_event(self, message: EventNoted, after: Row) -> None:
+        """Log what has happened to a registered plugin besides a change of its state."""
+        self._log.event(
+            Level.INFO,
+            _EVENTS[message.event],
+            socket=message.socket,
+            type=after.type,
+            name=after.name,
+            cause=message.text,
+            generation=message.generation,
         )
 
     def note_follow_ended(self, message: FollowEnded) -> None:
@@ -326,6 +341,7 @@ _LEVELS = {
     StateName.STALE: Level.WARNING,
     StateName.GONE: Level.INFO,
 }
+_EVENTS = {PluginEvent.FACTS: "facts of a plugin have changed"}
 _BAD_HEALTH = (Health.UNHEALTHY, Health.DISCONNECTED)
 _GONE = StateName.GONE
 _MESSAGES = {state: f"plugin {state}" for state in StateName}

@@ -19,6 +19,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector
 
+from ...protocol.call_durations import CallDurations
+from ...protocol.consumer_messages import CallFamily
 from ...protocol.devices import DevicesSnapshot
 from ...protocol.health import ActorHealth, Condition
 from ...protocol.leases.replies import LeasesSnapshot
@@ -58,6 +60,7 @@ def _shown(text: str) -> str:
 
 def render(
     metrics: Metrics,
+    calls: CallDurations,
     rows: list[Row],
     actors: Iterable[ActorHealth] = (),
     devices: DevicesSnapshot | None = None,
@@ -71,6 +74,7 @@ def render(
     yield _render(
         (
             *_bounded(metrics, rows, suppressed=suppressed),
+            *_calls(calls),
             _directories(metrics, by_path=path_metrics),
             *_mailboxes(actors),
             *(() if devices is None else _devices(devices)),
@@ -174,6 +178,19 @@ def _checks(metrics: Metrics) -> Iterator[Metric]:
     for label, histogram in metrics.check_durations.items():
         durations.add_metric((_shown(label),), histogram.cumulative(), histogram.total)
     yield durations
+
+
+def _calls(calls: CallDurations) -> Iterator[Metric]:
+    """Yield how long calls to drivers took, as the kubelet does. Nothing here is of a migrated volume plugin."""
+    labels = ("driver_name", "method_name", "grpc_status_code")
+    csi = HistogramMetricFamily(CallFamily.CSI, "How long calls to CSI drivers took.", labels=(*labels, "migrated"))
+    for (name, method, code), histogram in calls.of(CallFamily.CSI):
+        csi.add_metric((_shown(name), method, code, "false"), histogram.cumulative(), histogram.total)
+    yield csi
+    dra = HistogramMetricFamily(CallFamily.DRA, "How long calls to DRA drivers took.", labels=labels)
+    for (name, method, code), histogram in calls.of(CallFamily.DRA):
+        dra.add_metric((_shown(name), method, code), histogram.cumulative(), histogram.total)
+    yield dra
 
 
 def _by_actor(name: str, what: str, values: Mapping[str, float]) -> Metric:

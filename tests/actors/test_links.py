@@ -578,3 +578,36 @@ async def test_a_crash_of_the_links_begins_all_follows_again(
         plugin.stop()
         await node.settled()
         assert [what for _, what in handler.calls][-2:] == ["unfollow 1", "deregister 1"]
+
+
+# --- facts ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_handler_learns_that_its_facts_are_asked_for_and_misses_no_such_call(
+    autojump_clock: MockClock,
+) -> None:
+    asked: list[float] = []
+
+    async def answering(plugin: Plugin, link: Link) -> None:
+        while True:
+            await link.facts_asked()
+            asked.append(trio.current_time())
+            await trio.sleep(5)
+
+    async with followed(Following(answering)) as (node, _):
+        await trio.sleep(10 - trio.current_time())
+        (answer,) = await node.supervisor.ask_for_facts("red.example.com")
+        assert (answer.tried, answer.why) == (True, "its facts are asked for now")
+        # While it is at it, two more callers are one.
+        for _ in range(2):
+            await trio.sleep(1)
+            await node.supervisor.ask_for_facts("red.example.com")
+        await trio.sleep(60)
+    assert asked == [10, 15]
+
+
+async def test_callers_are_told_that_a_handler_asks_for_no_facts(autojump_clock: MockClock) -> None:
+    async with followed(Following()) as (node, _):
+        (answer,) = await node.supervisor.ask_for_facts("red.example.com")
+        assert (answer.tried, answer.why) == (False, "the handler of its type asks for no facts")
+        assert await node.supervisor.ask_for_facts("nobody") == ()

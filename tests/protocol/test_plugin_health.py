@@ -22,8 +22,15 @@ def test_facts_replace_those_before_and_hold_until_others_are_reported() -> None
 def test_at_most_64_facts_are_kept() -> None:
     report = bounded(Health.HEALTHY, "", {str(number): "" for number in range(65)}, NOTHING)
     assert [key for key, _ in report.facts] == [str(number) for number in range(64)]
-    assert report.warning == "1 of 65 facts were cut off: at most 64 with 16 KiB are kept"
-    assert bounded(Health.HEALTHY, "", {str(number): "" for number in range(64)}, report).warning is None
+    assert report.warnings == ("1 of 65 facts were cut off: at most 64 with 16 KiB are kept",)
+    assert bounded(Health.HEALTHY, "", {str(number): "" for number in range(64)}, report).warnings == ()
+
+
+def test_warnings_come_and_go_with_facts_and_are_bounded() -> None:
+    first = bounded(Health.HEALTHY, "", {"a": "1"}, NOTHING, warnings=["x" * 2000, *map(str, range(20))])
+    assert first.warnings == ("x" * 1024, *map(str, range(7)))
+    assert bounded(Health.UNHEALTHY, "", None, first).warnings == first.warnings
+    assert bounded(Health.HEALTHY, "", {"a": "1"}, first).warnings == ()
 
 
 @pytest.mark.parametrize("letter", ["x", "\N{SNOWMAN}"])

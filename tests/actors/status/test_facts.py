@@ -1,0 +1,106 @@
+"""Facts that change, calls that are counted, and callers who want facts asked for anew."""
+
+from __future__ import annotations
+
+import json
+
+import attrs
+import pytest
+from trio.testing import MockClock
+
+from plugind.actors.io.http_server import Request
+from plugind.actors.status.api import StatusConfig
+from plugind.protocol.consumer_messages import CallEnded, CallFamily, CallsEnded, EventNoted, FactsAsked, PluginEvent
+from plugind.protocol.facts_asking import ASKED, NO_FACTS
+from plugind.protocol.messages import HealthReported, PluginChanged
+from plugind.protocol.plugin_health import Health
+from plugind.protocol.status import StateName
+from plugind.tests.actors.status.bench import Bench, bench, body_of, changed, info
+
+REGISTERED = attrs.evolve(changed("a", StateName.REGISTERED), info=info("a"))
+EVENT = EventNoted("/r/a.sock", 1, PluginEvent.FACTS, "max-volumes is 8, was 16", 5.0)
+REMARK = "facts: max-volumes is 8, was 16"
+
+
+async def test_a_change_of_facts_is_in_the_history_in_watches_and_in_the_log(autojump_clock: MockClock) -> None:
+    async with bench() as node:
+        await node.take(REGISTERED)
+        changes = await node.subscribe()
+        changes.receive_nowait()
+        await node.take(EVENT)
+        change = changes.receive_nowait()
+        (plugin,) = (await node.snapshot()).plugins
+    assert isinstance(change, PluginChanged)
+    assert (change.event, change.plugin.state, plugin.reason) == (REMARK, StateName.REGISTERED, None)
+    assert [(it.time, it.state, it.reason) for it in plugin.history][-1] == (5.0, StateName.REGISTERED, REMARK)
+    assert [fields["cause"] for _, said, fields in node.log.events if said == "facts of a plugin have changed"] == [
+        EVENT.text
+    ]
+
+
+@pytest.mark.parametrize("late", [attrs.evolve(EVENT, generation=0), attrs.evolve(EVENT, socket="/r/b.sock")])
+async def test_an_event_of_another_generation_came_too_late(late: EventNoted, autojump_clock: MockClock) -> None:
+    async with bench() as node:
+        await node.take(REGISTERED)
+        before = await node.snapshot()
+        await node.take(late)
+        assert await node.snapshot() == before
+
+
+async def test_each_warning_is_shown_and_logged_once(autojump_clock: MockClock) -> None:
+    first = HealthReported("/r/a.sock", 1, Health.HEALTHY, "", (("a", "1"),), 1.0, ("odd",))
+    async with bench() as node:
+        await node.take(REGISTERED, first, attrs.evolve(first, warnings=("odd", "very odd")), first)
+        (plugin,) = (await node.snapshot()).plugins
+    assert plugin.warnings == ("odd",)
+    assert [fields["cause"] for _, said, fields in node.log.events if said == "warning about a plugin"] == [
+        "odd",
+        "very odd",
+    ]
+
+
+async def test_calls_of_drivers_are_counted(autojump_clock: MockClock) -> None:
+    call = CallEnded(CallFamily.CSI, 'a"b', "/csi.v1.Node/NodeGetInfo", "UNAVAILABLE", 0.3)
+    async with bench() as node:
+        await node.take(CallsEnded((call, call, attrs.evolve(call, family=CallFamily.DRA))))
+        lines = (await body_of(await node.get("/metrics"))).decode().splitlines()
+    labels = 'driver_name="a\\"b",grpc_status_code="Unavailable"'
+    method = 'method_name="/csi.v1.Node/NodeGetInfo"'
+    assert f'csi_operations_seconds_bucket{{{labels},le="0.25",{method},migrated="false"}} 0.0' in lines
+    assert f'csi_operations_seconds_bucket{{{labels},le="0.5",{method},migrated="false"}} 2.0' in lines
+    assert f"dra_grpc_operations_duration_seconds_count{{{labels},{method}}} 1.0" in lines
+
+
+@attrs.define
+class Links:
+    """Links of which some heed callers who want facts."""
+
+    heeds: bool = True
+    asked: list[tuple[str, int]] = attrs.Factory(list)
+
+    def send_nowait(self, message: FactsAsked, /) -> None:
+        self.asked.append((message.socket, message.generation))
+        message.reply.send_nowait(self.heeds)
+
+
+async def answers(node: Bench, body: object) -> tuple[int, object]:
+    response = await node.api(Request("POST", "/retry", {}, json.dumps(body).encode()))
+    content = json.loads(await body_of(response))
+    return response.status, [(it["tried"], it["why"]) for it in content.get("answers", [])] or content["error"]
+
+
+@pytest.mark.parametrize(("heeds", "why"), [(True, ASKED), (False, NO_FACTS)])
+async def test_a_caller_may_want_facts_asked_for_anew(heeds: bool, why: str, autojump_clock: MockClock) -> None:
+    links = Links(heeds)
+    async with bench(StatusConfig(roots=("/r",))) as node:
+        node.api.links = links
+        await node.take(REGISTERED, changed("b", StateName.WAITING))
+        assert await answers(node, {"target": "a", "facts": True}) == (200, [(heeds, why)])
+        waiting = "it is waiting, and has facts only once it is registered"
+        assert await answers(node, {"target": "/r/b.sock", "facts": True}) == (200, [(False, waiting)])
+        assert (await answers(node, {"target": "c", "facts": True}))[0] == 404
+        assert await answers(node, {"target": "a", "facts": "yes"}) == (
+            400,
+            'the body is to be {"target": NAME or SOCKET}, and may have "facts": true',
+        )
+    assert links.asked == [("/r/a.sock", 1)]
