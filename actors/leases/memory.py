@@ -16,7 +16,7 @@ from ...protocol.leases.entries import Notified
 from ...protocol.leases.messages import LeasesViewMessage
 from ...protocol.leases.values import Lease, LeaseState
 from ...protocol.messages import Address, Lagged
-from ..mailbox import Audience
+from ..mailbox import Audience, offer
 from .counts import LeaseCounts
 
 #: What is taken once more after a crash.
@@ -39,6 +39,8 @@ class Asked:
     ticket: int | None = None
     #: Whether it may ask again for the same lease by name.
     named: bool = True
+    #: Where it awaits the end of the lease.
+    ended: Address[Lease] | None = None
 
 
 @attrs.define(eq=False)
@@ -87,9 +89,9 @@ class Memory:
         self.counts.note(message)
         match message:
             case m.LeaseAsked():
-                self._wait(Asked(message.reply, message.ticket, message.id is not None))
+                self._wait(Asked(message.reply, message.ticket, message.id is not None, message.ended))
             case m.ResumeAsked():
-                self._wait(Asked(message.reply, message.ticket))
+                self._wait(Asked(message.reply, message.ticket, ended=message.ended))
             case m.ReleaseAsked() | m.RenewAsked() | m.BindAsked() | m.RecoverAsked():
                 self._wait(Asked(message.reply))
             case m.AskerLeft():
@@ -117,6 +119,7 @@ class Memory:
         """Note that whoever was notified of a lease has left."""
         if (notified := self.notified.get(self.tickets.pop(ticket, ""))) is not None:
             notified.tickets.discard(ticket)
+            notified.ends.pop(ticket, None)
 
     def answered(self, reply: object) -> Asked | None:
         """Note that a caller is given its answer; return the caller."""
@@ -131,6 +134,8 @@ class Memory:
         if asked.ticket is not None:
             notified.tickets.add(asked.ticket)
             self.tickets[asked.ticket] = lease.id
+            if asked.ended is not None:
+                notified.ends[asked.ticket] = asked.ended
 
     def calling(self, effect: e.Call) -> None:
         """Note that a plugin is asked to prepare the devices of a lease."""
@@ -144,6 +149,14 @@ class Memory:
         if lease.state is not LeaseState.GONE:
             self.shown[lease.id] = lease
         else:
-            for ticket in self.notified.pop(lease.id, Notified()).tickets:
-                self.tickets.pop(ticket, None)
+            self._end(lease)
         return None if before is None else before.state
+
+    def _end(self, lease: Lease) -> None:
+        notified = self.notified.pop(lease.id, None)
+        if notified is None:
+            return
+        for ticket in notified.tickets:
+            self.tickets.pop(ticket, None)
+        for address in notified.ends.values():
+            offer(address, lease)

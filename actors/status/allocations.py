@@ -4,8 +4,9 @@ A caller waits for as long as it likes. If it leaves before it has the answer, o
 told, and ends the lease unless the caller gave it a name.
 
 The answer to a connection that is to own the lease is a stream: the lease with a token in the first line, and then
-nothing, or an empty line now and then. The lease ends when the client closes the connection. If plugind has closed it,
-as a restart does, the client has a minute to show the token on another one.
+nothing, or an empty line now and then. The lease ends when the client closes the connection. If it ends before that,
+the last line says why. If plugind has closed the connection, as a restart does, the client has a minute to show the
+token on another one.
 
 PYTEST_DONT_REWRITE
 """
@@ -29,6 +30,7 @@ from ...protocol.leases.replies import Failure, Problem
 from ...protocol.leases.tickets import new_ticket
 from ...protocol.leases.values import ConnectionOwner, Lease
 from ...protocol.messages import Address
+from ...protocol.status_json import Json
 from ..io.http_places import Place
 from ..io.http_server import LateResponse, Response, Send, busy, json_response, problem
 from .streams import JSON_LINES, heartbeat_headers
@@ -48,6 +50,8 @@ _STOPPING: Final = "plugind is about to stop: ask again"
 
 #: Returns the message to the lease actor, with the ticket and the address of the answer.
 Ask = Callable[[int, Address[Lease | Failure]], LeasesMessage]
+#: The same for a connection that is to own the lease, with the address that gets the lease when it has ended.
+AskToOwn = Callable[[int, Address[Lease | Failure], Address[Lease]], LeasesMessage]
 
 
 def failed(failure: Failure, boottime: int) -> Response:
@@ -81,6 +85,7 @@ class Allocations:
     #: ``CLOCK_BOOTTIME`` in nanoseconds.
     boottime: Callable[[], int]
     _replies: set[trio.MemorySendChannel[Lease | Failure]] = attrs.field(factory=set)
+    _owned: set[_Owned] = attrs.field(factory=set)
     _ending: trio.Event = attrs.field(factory=trio.Event)
 
     def end(self) -> None:
@@ -88,19 +93,22 @@ class Allocations:
         self._ending.set()
         for reply in self._replies:
             reply.close()
+        for owned in self._owned:
+            owned.to_end.close()
 
     def wait(self, ask: Ask) -> Response:
         """Answer with the lease when it is held."""
         return self._late(ask, lambda lease: json_response(201, lease_to_json(lease, self.boottime())))
 
-    def own(self, ask: Ask, token: str, pause: float | None) -> Response:
-        """Answer with the lease and then with heartbeats every ``pause`` seconds, for as long as the client stays."""
+    def own(self, ask: AskToOwn, token: str, pause: float | None) -> Response:
+        """Answer with the lease, then with heartbeats every ``pause`` seconds, and with the lease when it has ended."""
+        to_end, end = trio.open_memory_channel[Lease](1)
 
         def stream(lease: Lease) -> Response:
-            write = partial(self._write_owned, lease, token, pause)
+            write = partial(self._write_owned, _Owned(lease, token, to_end, end), pause)
             return Response(201, JSON_LINES, write=write, endless=True, headers=heartbeat_headers(pause))
 
-        return self._late(ask, stream)
+        return self._late(lambda ticket, reply: ask(ticket, reply, to_end), stream)
 
     def _late(self, ask: Ask, answer: Callable[[Lease], Response]) -> Response:
         ticket = new_ticket()
@@ -125,11 +133,39 @@ class Allocations:
             answered.close()
         return failed(found, self.boottime()) if isinstance(found, Failure) else answer(found)
 
-    async def _write_owned(self, lease: Lease, token: str, pause: float | None, send: Send) -> None:
-        content = {**lease_to_json(lease, self.boottime()), "token": token}
-        await send(json.dumps(content).encode() + b"\n")
-        while True:
-            with trio.move_on_after(math.inf if pause is None else pause):
-                await self._ending.wait()
-                return
-            await send(b"\n")
+    async def _write_owned(self, owned: _Owned, pause: float | None, send: Send) -> None:
+        self._owned.add(owned)
+        try:
+            await send(self._line(owned.lease, token=owned.token))
+            while not self._ending.is_set():
+                end = await owned.next_end(pause)
+                await send(b"\n" if end is None else self._line(end))
+                if end is not None:
+                    return
+        except trio.EndOfChannel:
+            return  # plugind is about to stop, and the lease stays.
+        finally:
+            self._owned.discard(owned)
+
+    def _line(self, lease: Lease, **more: Json) -> bytes:
+        return json.dumps({**lease_to_json(lease, self.boottime()), **more}).encode() + b"\n"
+
+
+@attrs.define(eq=False)
+class _Owned:
+    """A lease that belongs to a connection."""
+
+    lease: Lease
+    token: str
+    to_end: trio.MemorySendChannel[Lease]
+    end: trio.MemoryReceiveChannel[Lease]
+
+    async def next_end(self, pause: float | None) -> Lease | None:
+        """Return the lease when it has ended, or None after ``pause`` seconds.
+
+        Raises:
+          trio.EndOfChannel: if its end is not awaited any more.
+        """
+        with trio.move_on_after(math.inf if pause is None else pause):
+            return await self.end.receive()
+        return None

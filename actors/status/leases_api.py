@@ -58,6 +58,8 @@ PIECE: Final = 50
 #: How many changes may wait for one reader before it is dropped.
 LAG: Final = 4096
 
+#: Where a caller awaits a lease.
+Reply = Address[Lease | Failure]
 #: Answers a request about the lease with this name, or about all.
 Handler = Callable[[Request, str], Awaitable[Response]]
 
@@ -280,9 +282,9 @@ class _Routes:
         if isinstance(owner, Failure):
             return failed(owner, self._boottime())
 
-        def ask(ticket: int, reply: Address[Lease | Failure]) -> LeasesMessage:
+        def ask(ticket: int, reply: Reply, ended: Address[Lease] | None = None) -> LeasesMessage:
             deadline = None if asked.wait is None else trio.current_time() + asked.wait
-            return m.LeaseAsked(asked.request, owner, peer.uid, ticket, reply, asked.id, deadline)
+            return m.LeaseAsked(asked.request, owner, peer.uid, ticket, reply, asked.id, deadline, ended)
 
         if isinstance(owner, ConnectionOwner):
             return self._allocations.own(ask, token, pause)
@@ -317,8 +319,8 @@ class _Routes:
         token, uid = token_from_json(request.body), _peer_of(request).uid
         digest = owner_by(token).token_hash
 
-        def ask(ticket: int, reply: Address[Lease | Failure]) -> LeasesMessage:
-            return m.ResumeAsked(name, uid, digest, ticket, reply)
+        def ask(ticket: int, reply: Reply, ended: Address[Lease]) -> LeasesMessage:
+            return m.ResumeAsked(name, uid, digest, ticket, reply, ended)
 
         return self._allocations.own(ask, token, pause)
 

@@ -88,6 +88,8 @@ class Notified:
     named: bool = True
     #: The tickets of the callers who were notified, and have not left.
     tickets: set[int] = attrs.field(factory=set)
+    #: Where the end of the lease is awaited, by ticket.
+    ends: dict[int, Address[Lease]] = attrs.field(factory=dict)
 
 
 @value

@@ -167,6 +167,8 @@ class LeaseAsked:
     id: str | None = None
     #: Until when it waits for devices, by ``trio.current_time()``; None if it does not wait.
     deadline: float | None = None
+    #: Gets the lease as it was last, when it has ended: for a connection that owns it.
+    ended: Address[Lease] | None = attrs.field(default=None, eq=False)
 
 
 @value
@@ -219,6 +221,8 @@ class ResumeAsked:
     #: From now on :class:`AskerLeft` with this ticket ends the lease.
     ticket: int
     reply: Address[Lease | Failure]
+    #: Gets the lease as it was last, when it has ended.
+    ended: Address[Lease] | None = attrs.field(default=None, eq=False)
 
 
 @value

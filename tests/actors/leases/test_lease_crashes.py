@@ -34,6 +34,7 @@ from plugind.protocol.leases.values import (
     TimeOwner,
     Wanted,
 )
+from plugind.protocol.messages import Address
 
 GPU = "vendor.com/gpu"
 CONNECTION, NOBODY = ConnectionOwner("a hash"), NoOwner()
@@ -46,10 +47,12 @@ class Caller:
     node: SimulatedNode
     ticket: int = attrs.field(factory=new_ticket)
 
-    async def ask(self, owner: Owner, name: str | None = None, *, count: int = 1) -> Lease | Failure:
+    async def ask(
+        self, owner: Owner, name: str | None = None, *, count: int = 1, ended: Address[Lease] | None = None
+    ) -> Lease | Failure:
         reply, answer = trio.open_memory_channel[Lease | Failure](1)
         request = Request((Wanted(GPU, count),))
-        self.send(m.LeaseAsked(request, owner, 500, self.ticket, reply, name))
+        self.send(m.LeaseAsked(request, owner, 500, self.ticket, reply, name, ended=ended))
         return await answer.receive()
 
     def leave(self) -> None:
@@ -130,6 +133,15 @@ async def test_a_connection_goes_on_to_own_its_lease(rig: Rig, autojump_clock: o
     await crash(rig.node)
     caller.leave()
     assert await shown(rig.node) == {}
+
+
+async def test_a_connection_hears_of_the_end_of_its_lease_after_a_crash(rig: Rig, autojump_clock: object) -> None:
+    to_end, end = trio.open_memory_channel[Lease](1)
+    assert isinstance(await Caller(rig.node).ask(CONNECTION, "a", ended=to_end), Lease)
+    await crash(rig.node)
+    await rig.node.supervisor.release("a")
+    ended = end.receive_nowait()
+    assert (ended.id, ended.state, ended.reason) == ("a", LeaseState.GONE, "it was released")
 
 
 async def test_an_answer_that_nobody_has_taken_is_taken_back_after_a_crash(rig: Rig, autojump_clock: object) -> None:

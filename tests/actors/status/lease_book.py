@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import trio
 
-from plugind.actors.leases.counts import LeaseCounts
+from plugind.actors.leases.memory import Memory
 from plugind.protocol.leases import effects as e
 from plugind.protocol.leases import messages as m
 from plugind.protocol.leases.book import Leases
@@ -35,7 +35,7 @@ class BookActor:
         self.hangs = False
         self.messages: list[m.LeasesMessage] = []
         self._subscribers: list[Address[m.LeasesViewMessage]] = []
-        self._counts = LeaseCounts()
+        self._memory = Memory()
         self.send_nowait(m.OfferChanged(offer(gpus)))
 
     @property
@@ -63,30 +63,34 @@ class BookActor:
     def _take(self, message: m.LeasesMessage) -> None:
         match message:
             case m.LeasesAsked():
-                message.reply.send_nowait(self._counts.added_to(self.book.snapshot(trio.current_time())))
+                message.reply.send_nowait(self._memory.counts.added_to(self.book.snapshot(trio.current_time())))
             case m.LeasesSubscribed():
                 self._subscribers.append(message.subscriber)
                 message.subscriber.send_nowait(self.book.snapshot(trio.current_time()))
             case m.LeasesUnsubscribed():
                 self._subscribers.remove(message.subscriber)
             case _:
-                self._counts.note(message)
+                self._memory.note(message)
                 self._carry_out(self.book.handle(message, trio.current_time()))
 
     def _carry_out(self, effects: Iterable[e.Effect]) -> None:
         for effect in effects:
             match effect:
                 case e.Reply():
+                    asked = self._memory.answered(effect.reply)
                     effect.send()
+                    if asked is not None and isinstance(effect.answer, Lease):
+                        self._memory.tell(asked, effect.answer)
                 case e.Write(awaited=True):
                     self._inbox.append(m.Saved(effect.number))
                 case e.Call(call=m.AllocateAsked() as call):
                     self._inbox.append(m.Allocated(call.lease, call.resource, ANSWER, 0.25))
                 case e.Failed():
-                    self._counts.fail(effect)
+                    self._memory.counts.fail(effect)
                 case e.WriteFile():
                     self._inbox.append(m.FileWritten(effect.lease.id))
                 case e.Changed():
+                    self._memory.show(effect.lease)
                     for subscriber in self._subscribers:
                         subscriber.send_nowait(LeaseChanged(trio.current_time(), effect.lease))
                 case _:

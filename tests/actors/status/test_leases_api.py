@@ -340,6 +340,32 @@ async def test_a_lease_lasts_as_long_as_its_connection(autojump_clock: MockClock
         assert not daemon.leases.leases
 
 
+@pytest.mark.parametrize("target", ["/v1/leases", "/v1/leases?heartbeat=5"])
+async def test_a_connection_hears_of_the_end_of_its_lease_and_why(target: str, autojump_clock: MockClock) -> None:
+    async with running("GPU-0") as daemon:
+        body = {"resources": {GPU: 1}, "owner": CONNECTION, "id": "mine"}
+        client = await daemon.send("POST", target, body)
+        (given,) = await client.lines()
+        await daemon.ask("DELETE", "/v1/leases/mine")
+        first, last = await client.lines()
+        assert client.received.endswith(b"0\r\n\r\n")
+        assert first == given
+        assert (last["state"], last["reason"]) == ("gone", "it was released")
+        assert "token" not in last
+
+
+async def test_a_connection_that_came_back_hears_of_the_end_of_its_lease(autojump_clock: MockClock) -> None:
+    async with running("GPU-0") as daemon:
+        client = await daemon.wait(owner=CONNECTION, id="mine")
+        (given,) = await client.lines()
+        again = await daemon.send("POST", "/v1/leases/mine/resume", {"token": given["token"]})
+        await again.lines()
+        await client.stream.aclose()
+        await daemon.ask("DELETE", "/v1/leases/mine")
+        assert [line["state"] for line in await again.lines()] == ["held", "gone"]
+        assert again.received.endswith(b"0\r\n\r\n")
+
+
 async def test_a_connection_with_a_lease_may_have_heartbeats(autojump_clock: MockClock) -> None:
     async with running("GPU-0") as daemon:
         body = {"resources": {GPU: 1}, "owner": CONNECTION}
