@@ -14,12 +14,16 @@ have the same methods. A program that embeds a node asks its :class:`plugind.Sup
     with client.allocate({"vendor.com/gpu": 1}, wait=60) as lease:
         print(lease.devices["vendor.com/gpu"])
 
+**Owners.** The process owns what it has by ``allocate``, and a connection what it has by ``hold``; ``take`` is for
+others.
+
 **Values.** :class:`PluginStatus`, :class:`ResourceStatus` and :class:`DeviceStatus` are those of an embedded node.
 Their times are Unix seconds, by the clock of the daemon. A :class:`Lease` is in a :class:`LeaseState`.
 
 **Errors.** Each is a :class:`ClientError`, and its text says what to do: :class:`NoDaemonError` if no daemon answers in
 time, :class:`DaemonError` if it refuses, :class:`NotReadyError` if what was waited for has not come, and
-:class:`LeaseFailedError` with a :class:`Problem` if there is no lease.
+:class:`LeaseFailedError` with a :class:`Problem` if there is no lease, and :class:`LeaseLostError` if one has ended before
+the block that holds it.
 
 PYTEST_DONT_REWRITE
 """
@@ -28,7 +32,15 @@ import typing as _typing
 
 if _typing.TYPE_CHECKING:
     from .actors.client.client import Client
-    from .actors.client.errors import ClientError, DaemonError, LeaseFailedError, NoDaemonError, NotReadyError
+    from .actors.client.errors import (
+        ClientError,
+        DaemonError,
+        LeaseFailedError,
+        LeaseLostError,
+        NoDaemonError,
+        NotReadyError,
+    )
+    from .actors.client.holding import HeldLease
     from .actors.client.sync import SyncClient
     from .protocol.devices import DeviceStatus, ResourceState, ResourceStatus
     from .protocol.leases.replies import Problem
@@ -40,8 +52,10 @@ __all__ = [
     "ClientError",
     "DaemonError",
     "DeviceStatus",
+    "HeldLease",
     "Lease",
     "LeaseFailedError",
+    "LeaseLostError",
     "LeaseState",
     "NoDaemonError",
     "NotReadyError",
@@ -60,8 +74,10 @@ if not _typing.TYPE_CHECKING:
         "ClientError": ".actors.client.errors",
         "DaemonError": ".actors.client.errors",
         "DeviceStatus": ".protocol.devices",
+        "HeldLease": ".actors.client.holding",
         "Lease": ".protocol.leases.values",
         "LeaseFailedError": ".actors.client.errors",
+        "LeaseLostError": ".actors.client.errors",
         "LeaseState": ".protocol.leases.values",
         "NoDaemonError": ".actors.client.errors",
         "NotReadyError": ".actors.client.errors",

@@ -5,22 +5,25 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+import math
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Generic, TypeVar
 
 import trio
 
 from ...protocol.devices import ResourceStatus
 from ...protocol.leases.leases_json import Asked, lease_from_json
-from ...protocol.leases.values import Lease
+from ...protocol.leases.values import ConnectionOwner, Lease
 from ...protocol.status import PluginStatus
 from ...protocol.status_values import plugin_from_json
-from ..io.http_client import Lines, UnreachableError, ask
+from ..io.http_client import Lines
+from ..io.silence import PATIENCE
 from . import requests
 from .awaited import RECONNECT, Awaited, AwaitedDevices, AwaitedPlugins, Following
-from .calls import ANSWER_TIMEOUT, Call, refusal, understood, watched
-from .errors import ClientError, LeaseFailedError, NoDaemonError
+from .calls import ANSWER_TIMEOUT, Call, understood, watched
+from .errors import ClientError, LeaseFailedError
+from .holding import HeldLease
 from .lease_calls import (
     WRITING,
     all_leases,
@@ -35,6 +38,8 @@ from .lease_calls import (
     request_of,
 )
 from .paths import default_status_path
+from .trio_holding import Keeper
+from .trio_transport import answer, lines, talking
 
 T = TypeVar("T")
 
@@ -153,6 +158,48 @@ class Client:
             raise
         await self._end(lease.id)
 
+    @asynccontextmanager
+    async def hold(
+        self,
+        resources: Mapping[str, int],
+        *,
+        ids: Iterable[str] = (),
+        include: Iterable[str] = (),
+        id: str | None = None,  # noqa: A002 - as --id
+        labels: Mapping[str, str] | None = None,
+        pool: str | None = None,
+        wait: float | None = None,
+        ignore_missing: bool = False,
+    ) -> AsyncIterator[HeldLease]:
+        """Lease devices for a block as :meth:`allocate` does, but let a connection own the lease, not the process.
+
+        ::
+
+            async with client.hold({"vendor.com/gpu": 1}) as held:
+                print(held.lease.devices["vendor.com/gpu"])
+
+        So a program in another pid namespace can have a lease, too. The lease ends when the connection does: with the
+        block, or with the process. A daemon that is started again within a minute finds the lease still held.
+        If the lease ends before the block, since somebody has released it, the block is cancelled.
+
+        Raises:
+          LeaseFailedError: if there is no such lease.
+          LeaseLostError: if the lease has ended before the block.
+        """
+        request = request_of(
+            resources, ids=ids, include=include, labels=labels, pool=pool, ignore_missing=ignore_missing
+        )
+        asked = Asked(request, ConnectionOwner(), id, wait)
+        async with Keeper(self.path, self.timeout).holding(allocation(asked), deadline_of(asked)) as holding:
+            try:
+                yield holding.held
+            except BaseException:
+                if holding.end():
+                    await self._try_to_release(holding.held.lease.id)
+                raise
+            if holding.end():
+                await self._end(holding.held.lease.id)
+
     async def take(
         self,
         resources: Mapping[str, int],
@@ -192,7 +239,7 @@ class Client:
             container=container,
         )
         asked = Asked(request, owner, id, wait)
-        return await self._ask(allocation(asked), seconds=deadline_of(asked))
+        return await self._ask(allocation(asked), seconds=deadline_of(asked), patience=PATIENCE)
 
     async def release(self, lease: str) -> None:
         """End a lease.
@@ -222,7 +269,7 @@ class Client:
 
     async def _taken(self, asked: Asked, *, named: bool) -> Lease:
         try:
-            return await self._ask(allocation(asked), seconds=deadline_of(asked))
+            return await self._ask(allocation(asked), seconds=deadline_of(asked), patience=PATIENCE)
         except BaseException as error:
             # The answer may be under way.
             if not (named or asked.id is None or isinstance(error, LeaseFailedError)):
@@ -243,22 +290,12 @@ class Client:
 
     # --- to ask ---
 
-    async def _ask(self, call: Call[T], *, seconds: float | None = None) -> T:
-        with _talking(self.path):
-            async with ask(self.path, call.method, call.target, call.body, timeout=seconds or self.timeout) as reply:
-                status, body = reply.status, await reply.body()
-        return call.answer(status, body)
+    async def _ask(self, call: Call[T], *, seconds: float | None = None, patience: float = math.inf) -> T:
+        return await answer(self.path, call, timeout=seconds or self.timeout, patience=patience)
 
-    @asynccontextmanager
-    async def _lines(self, path: str) -> AsyncIterator[Lines]:
-        async with AsyncExitStack() as opened:
-            with _talking(self.path):
-                asking = ask(self.path, "GET", watched(path, self.timeout), timeout=self.timeout)
-                reply = await opened.enter_async_context(asking)
-                refused = None if reply.status == 200 else await reply.body()
-            if refused is not None:
-                raise refusal(reply.status, refused)
-            yield reply.lines()
+    def _lines(self, path: str) -> AbstractAsyncContextManager[Lines]:
+        call = Call("GET", watched(path, self.timeout), lambda content: content)
+        return lines(self.path, call, timeout=self.timeout)
 
     async def _follow(self, awaited: Awaited, timeout: float) -> None:
         following = Following(awaited, trio.current_time() + timeout, trio.current_time)
@@ -282,19 +319,6 @@ class Client:
             following.ended(error)
 
 
-@contextmanager
-def _talking(path: str) -> Iterator[None]:
-    """Raise what goes wrong in the block as an error of the client.
-
-    Raises:
-      NoDaemonError: if the daemon does not answer.
-    """
-    try:
-        yield
-    except UnreachableError as error:
-        raise NoDaemonError(path, error.reason, error.code) from error
-
-
 class _Values(Generic[T]):
     """What the lines of a stream say. Unlike a generator, it need not be closed by a reader that stops early."""
 
@@ -309,7 +333,7 @@ class _Values(Generic[T]):
 
     async def __anext__(self) -> T:
         while True:
-            with _talking(self._path):
+            with talking(self._path):
                 line = await anext(self._lines)
             said = self._read(line)
             if said is not None:

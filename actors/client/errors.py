@@ -59,6 +59,10 @@ class LeaseFailedError(ClientError):
         self.holders: tuple[Lease, ...] = failure.holders
 
 
+class LeaseLostError(ClientError):
+    """A lease has ended before the block that holds it, or a daemon that was started again does not know it."""
+
+
 class NotReadyError(ClientError):
     """What was waited for has not come in time; the text says what is missing, and in which state it is."""
 

@@ -102,6 +102,11 @@ def deadline_of(asked: Asked) -> float:
     return PREPARING + (asked.wait or 0.0)
 
 
+def resumption(lease: str, token: str) -> Call[Lease]:
+    """Ask to own a lease by another connection."""
+    return Call("POST", f"{_path_of(lease)}/resume", lease_from_json, _body({"token": token}), refused)
+
+
 def release(lease: str) -> Call[Released]:
     """Ask to end a lease."""
     return Call("DELETE", _path_of(lease), released_from_json, refused=refused)

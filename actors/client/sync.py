@@ -5,6 +5,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -12,13 +13,15 @@ from typing import TypeVar
 
 from ...protocol.devices import ResourceStatus
 from ...protocol.leases.leases_json import Asked, lease_from_json
-from ...protocol.leases.values import Lease
+from ...protocol.leases.values import ConnectionOwner, Lease
 from ...protocol.status import PluginStatus
 from ...protocol.status_values import plugin_from_json
+from ..io.silence import PATIENCE
 from . import requests
 from .awaited import RECONNECT, Awaited, AwaitedDevices, AwaitedPlugins, Following
 from .calls import ANSWER_TIMEOUT, Call, understood, watched
-from .errors import ClientError, LeaseFailedError
+from .errors import ClientError, LeaseFailedError, LeaseLostError
+from .holding import HeldLease
 from .lease_calls import (
     WRITING,
     all_leases,
@@ -33,6 +36,7 @@ from .lease_calls import (
     request_of,
 )
 from .paths import default_status_path
+from .sync_holding import Keeper
 from .sync_transport import answer, lines
 
 T = TypeVar("T")
@@ -151,6 +155,56 @@ class SyncClient:
             raise
         self._end(lease.id)
 
+    @contextmanager
+    def hold(
+        self,
+        resources: Mapping[str, int],
+        *,
+        ids: Iterable[str] = (),
+        include: Iterable[str] = (),
+        id: str | None = None,  # noqa: A002 - as --id
+        labels: Mapping[str, str] | None = None,
+        pool: str | None = None,
+        wait: float | None = None,
+        ignore_missing: bool = False,
+    ) -> Iterator[HeldLease]:
+        """Lease devices for a block as :meth:`allocate` does, but let a connection own the lease, not the process.
+
+        ::
+
+            with client.hold({"vendor.com/gpu": 1}) as held:
+                while held.lost is None and work():
+                    pass
+
+        So a program in another pid namespace can have a lease, too. The lease ends when the connection does: with the
+        block, or with the process and all that it has forked. A thread of the client keeps the connection; if the
+        daemon is started again, it comes back within a minute, and the lease stays. If the lease ends before the block,
+        since somebody has released it, ``held.lost`` says why, and the end of the block raises an error.
+
+        Raises:
+          LeaseFailedError: if there is no such lease.
+          LeaseLostError: if the lease has ended before the block.
+        """
+        request = request_of(
+            resources, ids=ids, include=include, labels=labels, pool=pool, ignore_missing=ignore_missing
+        )
+        asked = Asked(request, ConnectionOwner(), id, wait)
+        keeper = Keeper(self.path, self.timeout, allocation(asked), deadline_of(asked))
+        holding = keeper.holding
+        try:
+            yield holding.held
+        except BaseException:
+            if holding.end():
+                self._try_to_release(holding.held.lease.id)
+            raise
+        else:
+            if holding.end():
+                self._end(holding.held.lease.id)
+        finally:
+            keeper.close()
+        if holding.held.lost is not None:
+            raise LeaseLostError(holding.held.lost)
+
     def take(
         self,
         resources: Mapping[str, int],
@@ -190,7 +244,7 @@ class SyncClient:
             container=container,
         )
         asked = Asked(request, owner, id, wait)
-        return self._ask(allocation(asked), seconds=deadline_of(asked))
+        return self._ask(allocation(asked), seconds=deadline_of(asked), patience=PATIENCE)
 
     def release(self, lease: str) -> None:
         """End a lease.
@@ -220,7 +274,7 @@ class SyncClient:
 
     def _taken(self, asked: Asked, *, named: bool) -> Lease:
         try:
-            return self._ask(allocation(asked), seconds=deadline_of(asked))
+            return self._ask(allocation(asked), seconds=deadline_of(asked), patience=PATIENCE)
         except BaseException as error:
             # The answer may be under way.
             if not (named or asked.id is None or isinstance(error, LeaseFailedError)):
@@ -240,8 +294,8 @@ class SyncClient:
 
     # --- to ask ---
 
-    def _ask(self, call: Call[T], *, seconds: float | None = None) -> T:
-        return answer(self.path, call, seconds=seconds or self.timeout, silence=self.timeout)
+    def _ask(self, call: Call[T], *, seconds: float | None = None, patience: float = math.inf) -> T:
+        return answer(self.path, call, seconds=seconds or self.timeout, silence=self.timeout, patience=patience)
 
     def _stream(self, path: str) -> Call[object]:
         return Call("GET", watched(path, self.timeout), lambda content: content)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Final, TypeVar
 
-from ..io.plain_http import NotHttpError, asked
+from ..io.plain_http import NotHttpError, Reply, SilentError, asked
 from .calls import Call
 from .errors import NoDaemonError
 
@@ -30,6 +30,8 @@ def _talking(path: str, seconds: float) -> Iterator[None]:
     """
     try:
         yield
+    except SilentError as error:
+        raise NoDaemonError(path, f"{error} within {error.seconds or seconds:g} s", errno.ETIMEDOUT) from error
     except TimeoutError as error:
         raise NoDaemonError(path, f"nothing came within {seconds:g} s", errno.ETIMEDOUT) from error
     except OSError as error:
@@ -38,55 +40,77 @@ def _talking(path: str, seconds: float) -> Iterator[None]:
         raise NoDaemonError(path, str(error)) from error
 
 
-def answer(path: str, call: Call[T], *, seconds: float, silence: float | None = None) -> T:
+def answer(path: str, call: Call[T], *, seconds: float, silence: float | None = None, patience: float = math.inf) -> T:
     """Send a request and return what the daemon says.
 
     All of it has ``seconds``. With ``silence``, only the head of the answer has, and each part of it may take that
-    long: a long list may take longer, for as long as it goes on.
+    long: a long list may take longer, for as long as it goes on. After ``patience`` seconds in which nothing comes, the
+    daemon is asked whether it answers at all.
 
     Raises:
       ClientError: if it does not answer, or refuses.
     """
     with (
         _talking(path, seconds),
-        asked(path, call.method, call.target, call.body, seconds=seconds, silence=silence) as reply,
+        asked(path, call.method, call.target, call.body, seconds=seconds, silence=silence, patience=patience) as reply,
     ):
         status, body = reply.status, reply.body(MAX_ANSWER)
     return call.answer(status, body)
 
 
 @contextmanager
-def lines(path: str, call: Call[T], *, silence: float, total: float = math.inf) -> Iterator[Iterator[bytes]]:
+def lines(
+    path: str, call: Call[T], *, silence: float, total: float = math.inf, patience: float = math.inf
+) -> Iterator[Lines]:
     """Open a stream of lines, of which an empty one is a heartbeat.
 
-    Each may take ``silence`` to come, and all of them ``total``.
+    Each may take ``silence`` to come, and all of them ``total``. For ``patience`` see :func:`answer`.
 
     Raises:
       ClientError: if the daemon does not answer, or refuses; also from the iterator.
     """
     with ExitStack() as opened:
         with _talking(path, min(silence, total)):
-            reply = opened.enter_context(
-                asked(path, call.method, call.target, call.body, seconds=silence, silence=silence, total=total)
+            asking = asked(
+                path,
+                call.method,
+                call.target,
+                call.body,
+                seconds=silence,
+                silence=silence,
+                total=total,
+                patience=patience,
             )
-            refused = None if reply.status == 200 else reply.body(MAX_ANSWER)
+            reply = opened.enter_context(asking)
+            refused = None if reply.status in (200, 201) else reply.body(MAX_ANSWER)
         if refused is not None:
             raise call.refused(reply.status, refused)
-        yield _Lines(path, reply.lines(), min(silence, total))
+        yield Lines(path, reply, min(silence, total))
 
 
-class _Lines:
+class Lines:
     """The lines of a stream; what the reader of the stream raises is left alone."""
 
-    def __init__(self, path: str, lines: Iterator[bytes], silence: float) -> None:
+    def __init__(self, path: str, reply: Reply, silence: float) -> None:
+        """Read the lines of ``reply``; each is to come within ``silence``."""
         self._path = path
-        self._lines = lines
+        self._reply = reply
+        self._lines = reply.lines()
         self._silence = silence
 
-    def __iter__(self) -> Iterator[bytes]:
+    def wait_for_ever(self) -> None:
+        """Wait for further lines for as long as the daemon keeps the connection."""
+        self._reply.wait_for_ever()
+
+    def hang_up(self) -> None:
+        """End the connection; another thread that waits for a line has the end."""
+        self._reply.hang_up()
+
+    def __iter__(self) -> Lines:
         return self
 
     def __next__(self) -> bytes:
+        """Return the next line."""
         with _talking(self._path, self._silence):
             found = next(self._lines, None)
         if found is None:

@@ -22,6 +22,7 @@ from ...protocol.text import escaped
 from ..client.errors import ClientError
 from ..client.lease_calls import WRITING, allocation, deadline_of, own_process, release, request_of
 from ..client.sync_transport import answer
+from ..io.silence import PATIENCE
 from .ending import EXIT_OK, CommandError, OutputError, complain, say
 from .lease_command import execute, is_there
 from .lease_failures import EXIT_NOT_FOUND, EXIT_NOT_RUN, fail
@@ -133,7 +134,7 @@ def run(args: argparse.Namespace) -> int:
         complain(f"{escaped(command[0])}: there is no such command")
         return EXIT_NOT_FOUND
     try:
-        lease = answer(path, allocation(asked), seconds=deadline_of(asked))
+        lease = answer(path, allocation(asked), seconds=deadline_of(asked), patience=PATIENCE)
     except ClientError as error:
         code = fail(error)
         _say_none(args.output)

@@ -21,13 +21,15 @@ EXIT_TIMED_OUT: Final = 124
 EXIT_NOT_RUN: Final = 125
 EXIT_CANNOT_RUN: Final = 126
 EXIT_NOT_FOUND: Final = 127
+#: What to do about a daemon that accepts connections and is silent.
+_LATE: Final = "it is stopped, or hangs: look at its log, then continue or restart it"
 _CODES: Final = {Problem.USAGE: EXIT_USAGE, Problem.REFUSED: EXIT_REFUSED, Problem.TIMEOUT: EXIT_TIMED_OUT}
 
 
 def fail(error: ClientError) -> int:
     """Print why a daemon has not done what it was asked for; return the exit code."""
     if isinstance(error, NoDaemonError):
-        complain(unreachable(error))
+        complain(unreachable(error, late=_LATE))
         return EXIT_NO_DAEMON
     complain(str(error))
     if not isinstance(error, LeaseFailedError):

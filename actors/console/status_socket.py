@@ -6,6 +6,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from typing import Protocol
 
 from ..client.calls import ANSWER_TIMEOUT
@@ -50,7 +51,7 @@ def status_path(args: argparse.Namespace) -> str:
 
 
 #: What the user of a command can do about a daemon that does not answer.
-_ADVICE = {
+_ADVICE: Mapping[str, str] = {
     "other": "name the daemon's status socket with --status or PLUGIND_STATUS",
     "none": "start one with 'plugind run', or name its socket with --status or PLUGIND_STATUS",
     "late": "--answer-timeout gives it more time",
@@ -66,6 +67,6 @@ class Unanswered(Protocol):
     code: int | None
 
 
-def unreachable(error: Unanswered) -> str:
-    """Return what to do about a daemon that does not answer."""
-    return why_unreachable(error.path, error.reason, error.code, _ADVICE)
+def unreachable(error: Unanswered, **advice: str) -> str:
+    """Return what to do about a daemon that does not answer; ``advice`` takes the place of what is said by default."""
+    return why_unreachable(error.path, error.reason, error.code, {**_ADVICE, **advice})

@@ -10,13 +10,13 @@ import contextlib
 import errno
 import math
 from collections.abc import AsyncIterator, Iterator, Mapping
-from pathlib import Path
 
 import attrs
 import h11
 import trio
 
-from .unix_socket import connect, peer_credentials, stream_socket
+from .silence import CHECK, QUESTION, why_silent
+from .unix_socket import connect, stream_socket
 
 #: Bytes of the largest answer that is kept in memory.
 MAX_ANSWER = 256 * 1024 * 1024
@@ -74,6 +74,10 @@ class Reply:
         while piece := await self.receive():
             yield piece
 
+    def wait_for_ever(self) -> None:
+        """Wait for the rest of the body for as long as the daemon keeps the connection."""
+        self.timeout = self._exchange.patience = math.inf
+
     def lines(self) -> Lines:
         """Return an iterator over the lines of the body, without their ends."""
         return Lines(self)
@@ -86,6 +90,10 @@ class Lines:
     _reply: Reply
     _whole: collections.deque[bytes] = attrs.field(factory=collections.deque)
     _rest: bytes = b""
+
+    def wait_for_ever(self) -> None:
+        """See :meth:`Reply.wait_for_ever`."""
+        self._reply.wait_for_ever()
 
     def __aiter__(self) -> Lines:
         return self
@@ -102,17 +110,24 @@ class Lines:
 
 @contextlib.asynccontextmanager
 async def ask(
-    path: str, method: str, target: str, body: bytes = b"", *, timeout: float = math.inf
+    path: str,
+    method: str,
+    target: str,
+    body: bytes = b"",
+    *,
+    timeout: float = math.inf,
+    patience: float = math.inf,
 ) -> AsyncIterator[Reply]:
     """Send one request to the daemon whose status socket is at ``path``.
 
     ``timeout`` is in seconds, for the head of the answer and then for each part of its body. A long list may take
-    longer, for as long as it goes on.
+    longer, for as long as it goes on. After ``patience`` seconds without any part of the answer, and again after as
+    many, the daemon is asked on another connection whether it answers at all.
 
     Raises:
       UnreachableError: if there is no answer in time, or none in HTTP.
     """
-    exchange = _Exchange(path)
+    exchange = _Exchange(path, patience)
     try:
         with exchange.limited(timeout):
             await exchange.connect()
@@ -129,8 +144,9 @@ async def ask(
 class _Exchange:
     """A request and its answer, on a connection of their own."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, patience: float) -> None:
         self.path = path
+        self.patience = patience
         self._socket = stream_socket()
         self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(self._socket))
         self._http = h11.Connection(h11.CLIENT)
@@ -148,7 +164,7 @@ class _Exchange:
         with trio.move_on_after(seconds) as scope:
             yield
         if scope.cancelled_caught:
-            raise UnreachableError(self.path, f"{self._why_silent()} within {seconds:g} s", errno.ETIMEDOUT)
+            raise UnreachableError(self.path, f"{why_silent(self._socket)} within {seconds:g} s", errno.ETIMEDOUT)
 
     async def connect(self) -> None:
         while True:
@@ -176,19 +192,15 @@ class _Exchange:
                 event = self._http.next_event()
                 if event is not h11.NEED_DATA:
                     return event
-                self._http.receive_data(await self._stream.receive_some(65536))
+                self._http.receive_data(await self._receive())
         except trio.BrokenResourceError as error:
             raise UnreachableError(self.path, "the daemon left", errno.ECONNRESET) from error
         except h11.RemoteProtocolError as error:
             raise UnreachableError(self.path, f"the answer is not whole or not HTTP: {error}") from error
 
-    def _why_silent(self) -> str:
-        """Return what is known of a process that listens and does not answer."""
-        try:
-            pid = peer_credentials(self._socket).pid
-            # The state follows the name, which stands in parentheses and may hold any character.
-            state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-        except (OSError, IndexError):
-            # Not connected, or its process is in another pid namespace.
-            return "nothing came"
-        return f"process {pid} is stopped and sent nothing" if state in "Tt" else f"process {pid} sent nothing"
+    async def _receive(self) -> bytes:
+        while True:
+            with trio.move_on_after(self.patience):
+                return bytes(await self._stream.receive_some(65536))
+            async with ask(self.path, *QUESTION, timeout=CHECK):
+                pass  # It answers.

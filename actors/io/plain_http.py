@@ -13,6 +13,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from .silence import CHECK, QUESTION, why_silent
+
 #: Bytes of the largest answer that :func:`request` reads.
 MAX_ANSWER: Final = 1024 * 1024
 #: Bytes of the head of an answer.
@@ -27,6 +29,13 @@ _NOT_WHOLE: Final = "the answer is not whole"
 
 class NotHttpError(Exception):
     """The answer is not whole, too large, or not HTTP; the text says which."""
+
+
+class SilentError(TimeoutError):
+    """Nothing came in time; the text says what is known of the daemon."""
+
+    #: In how many seconds nothing came, if they are others than those of the request.
+    seconds: float | None = None
 
 
 class Reply:
@@ -49,6 +58,14 @@ class Reply:
         self.headers = _headers(lines)
         if self.headers.get("transfer-encoding", "chunked").lower() != "chunked":
             raise NotHttpError("the answer has a transfer encoding, and chunked alone is known here")
+
+    def wait_for_ever(self) -> None:
+        """Wait for the rest of the body for as long as the daemon keeps the connection."""
+        self._received.deadline = self._received.silence = self._received.patience = math.inf
+
+    def hang_up(self) -> None:
+        """End the connection; another thread that waits for more has the end of the answer."""
+        self._received.hang_up()
 
     def pieces(self) -> Iterator[bytes]:
         """Yield the body as it arrives.
@@ -111,11 +128,13 @@ def asked(
     seconds: float,
     silence: float | None = None,
     total: float = math.inf,
+    patience: float = math.inf,
 ) -> Iterator[Reply]:
     """Send a request to the daemon whose status socket is at ``path``; the block reads the answer.
 
     All of it has ``seconds``. With ``silence``, only the head has, each later part may take that long, and all of it
-    ``total``.
+    ``total``. After ``patience`` seconds without any part of the answer, and again after as many, the daemon is asked
+    on another connection whether it answers at all.
 
     Raises:
       TimeoutError: if it takes longer.
@@ -133,7 +152,7 @@ def asked(
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             _limit(connection, deadline)
             connection.sendall(head.encode("ascii") + body)
-        received = _Received(connection, deadline)
+        received = _Received(connection, path, deadline, patience)
         reply = Reply(received)
         if silence is not None:
             received.silence, received.deadline = silence, began + total
@@ -155,8 +174,8 @@ def request(path: str, method: str, target: str, body: bytes, *, seconds: float)
 def _limit(connection: socket.socket, deadline: float) -> None:
     left = deadline - time.monotonic()
     if left <= 0:
-        raise TimeoutError("timed out")
-    connection.settimeout(left)
+        raise SilentError("nothing came")
+    connection.settimeout(None if left == math.inf else left)
 
 
 def _connect(connection: socket.socket, path: str, deadline: float) -> None:
@@ -176,19 +195,47 @@ def _connect(connection: socket.socket, path: str, deadline: float) -> None:
 class _Received:
     """What has come from the daemon and is not read yet."""
 
-    def __init__(self, connection: socket.socket, deadline: float) -> None:
+    def __init__(self, connection: socket.socket, path: str, deadline: float, patience: float) -> None:
         self._connection = connection
+        self._path = path
         self._there = bytearray()
         #: Until when all must be there, and how many seconds each part may take.
         self.deadline = deadline
         self.silence = math.inf
+        #: After how many seconds without any part it is asked whether the daemon answers at all.
+        self.patience = patience
 
     def _more(self) -> bool:
         """Wait for more; return whether there is any."""
-        _limit(self._connection, min(self.deadline, time.monotonic() + self.silence))
-        piece = self._connection.recv(65536)
+        deadline = min(self.deadline, time.monotonic() + self.silence)
+        while (piece := self._next(min(deadline, time.monotonic() + self.patience))) is None:
+            if time.monotonic() >= deadline:
+                raise SilentError(why_silent(self._connection))
+            self._check()
         self._there += piece
         return bool(piece)
+
+    def _check(self) -> None:
+        """Ask whether the daemon answers at all."""
+        try:
+            with asked(self._path, *QUESTION, seconds=CHECK):
+                return
+        except SilentError as error:
+            error.seconds = CHECK
+            raise
+
+    def _next(self, deadline: float) -> bytes | None:
+        """Return what comes next, nothing at the end; None if that is not there in time."""
+        try:
+            _limit(self._connection, deadline)
+            return self._connection.recv(65536)
+        except TimeoutError:
+            return None
+
+    def hang_up(self) -> None:
+        """End the connection."""
+        with contextlib.suppress(OSError):  # The daemon may have done so before.
+            self._connection.shutdown(socket.SHUT_RDWR)
 
     def until(self, end: bytes, most: int) -> bytes:
         """Return what stands before ``end``, at most so many bytes, and drop both."""

@@ -40,6 +40,8 @@ class HeldLeases:
 
     def _find(self, lease: str, uid: int) -> Entry | Failure:
         entry = self._all.entries.get(lease)
+        if entry is None and self._all.withheld is not None:
+            return self._all.withheld_failure()  # It may be one that is not known yet, or was lost.
         if entry is None:
             return Failure(Problem.UNKNOWN, f"there is no lease {lease}")
         if not self.may(uid, entry):

@@ -216,6 +216,12 @@ async def test_the_examples_of_clients_ask_a_daemon(tmp_path: Path) -> None:
                 *lines, leased = done.stdout.decode().splitlines()
                 assert lines == ["vendor.com/gpu: 2 of 2 devices are healthy", "gpu-0 Healthy", "gpu-1 Healthy"]
                 assert leased.startswith("gpu-0 is ours, by the lease ")
+                command = [EXAMPLES / "client_hold.py", "vendor.com/gpu"]
+                async with started(*command, environment=environment) as holding:
+                    lease = (await holding.until("gpu-0 is ours, by the lease ")).split()[-1]
+                    assert run("release", lease, status=node.status).code == 0
+                    with trio.fail_after(DEADLINE):
+                        assert await holding.process.wait() == 1
                 await watching.until("in service: red.example.com")
                 await plugin.end(signal.SIGTERM)
                 await watching.until("out of service: red.example.com")

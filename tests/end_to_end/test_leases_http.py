@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pytest
 import trio
 
 from plugind.actors.io.http_client import ask
+from plugind.client import Client, HeldLease, Lease, LeaseLostError
 from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, Daemon, daemon, plugin_process
 
 GPU = "example.com/gpu"
@@ -123,6 +124,45 @@ async def test_leases_outlive_a_kill_of_the_daemon_and_connections_come_back(tmp
         async with owning(started, "/v1/leases/mine/resume", {"token": given["token"]}) as again:
             assert again == given
         await until_held(started, "kept")
+
+
+HOLD = """
+import sys, time
+from plugind.client import SyncClient
+with SyncClient(sys.argv[1]).hold({"example.com/gpu": 1}, id="theirs"):
+    time.sleep(600)
+"""
+
+
+async def test_clients_hold_leases_by_their_connections(tmp_path: Path) -> None:
+    """One that is killed holds no more. The others keep theirs over a restart, and hear of its release by others."""
+    async with AsyncExitStack() as first:
+        started = await first.enter_async_context(leasing(tmp_path))
+        async with plugin_process([sys.executable, "-c", HOLD, started.status]) as program:
+            await until_held(started, "theirs")
+            program.process.kill()
+            await until_held(started)
+        with pytest.raises(LeaseLostError, match="the lease mine has ended: it was released"):
+            async with Client(started.status).hold({GPU: 1}, id="mine") as mine:
+                await restart_and_release(first, started, mine)
+
+
+async def restart_and_release(first: AsyncExitStack, started: Daemon, mine: HeldLease) -> None:
+    before = mine.lease
+    started.process.send_signal(signal.SIGKILL)
+    await first.aclose()
+    async with leasing(Path(started.status).parent) as again:
+        await until_shown_again(mine, before)
+        assert (await held(again), mine.lost) == (["mine"], None)
+        await asked(again, "DELETE", "/v1/leases/mine")
+        await trio.sleep_forever()
+
+
+async def until_shown_again(mine: HeldLease, before: Lease) -> None:
+    with trio.fail_after(DEADLINE):
+        while mine.lease is before:  # noqa: ASYNC110 - the client has a task that comes back
+            await trio.sleep(0.02)
+    assert mine.lease == before
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

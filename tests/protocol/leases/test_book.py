@@ -909,6 +909,17 @@ def test_a_store_that_is_read_later_brings_its_leases() -> None:
     assert node.ask().why == ("unavailable", TOO_FEW.format(1, 0))
 
 
+def test_a_connection_that_comes_back_before_its_lease_is_read_is_to_ask_again() -> None:
+    lease = Node("a").hold(owner=ConnectionOwner("hash"), id="x")
+    node = restarted(withheld="the file cannot be read")
+    inbox: Inbox[Lease | Failure] = Inbox()
+    node.send(m.ResumeAsked("x", ALICE, "hash", 90, inbox))
+    assert inbox == [Failure(Problem.STORAGE, "all devices are withheld: the file cannot be read")]
+    node.send(m.StoreRead(m.Kept((lease,))))
+    node.send(m.ResumeAsked("x", ALICE, "hash", 91, inbox))
+    assert isinstance(inbox[-1], Lease)
+
+
 # --- requests and limits ----------------------------------------------------------------------------------------------
 
 

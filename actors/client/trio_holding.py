@@ -1,0 +1,97 @@
+"""How the client for Trio holds a lease by a connection: a task waits for the end of the connection beside the block.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import TypeVar
+
+import attrs
+import trio
+
+from ...protocol.leases.values import Lease
+from ..io.http_client import Lines
+from ..io.silence import PATIENCE
+from .awaited import RECONNECT
+from .calls import Call
+from .errors import ClientError, LeaseLostError
+from .holding import Holding, holding_of
+from .trio_transport import lines, talking
+
+T = TypeVar("T")
+
+
+@attrs.define(eq=False)
+class Keeper:
+    """Holds one lease of the daemon at ``path``."""
+
+    _path: str
+    #: How many seconds the daemon may be silent when it is asked for the lease again.
+    _timeout: float
+    _opened: AsyncExitStack = attrs.field(init=False)
+    _found: Lines = attrs.field(init=False)
+
+    @asynccontextmanager
+    async def holding(self, call: Call[Lease], seconds: float) -> AsyncIterator[Holding]:
+        """Ask for the lease, which may take so many ``seconds``, and hold it for the block.
+
+        If the lease ends before the block, the block is cancelled.
+
+        Raises:
+          LeaseLostError: if the lease has ended before the block.
+          ClientError: if there is no lease.
+        """
+        holding = await self._open(call, seconds, holding_of)
+        # The block's own error is raised as it is, not in a group.
+        failure: BaseException | None = None
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._keep, holding, nursery.cancel_scope)
+                try:
+                    yield holding
+                except BaseException as error:  # noqa: BLE001 - it is raised below
+                    failure = error
+                nursery.cancel_scope.cancel()
+        finally:
+            await self._opened.aclose()
+        if holding.held.lost is not None:
+            raise LeaseLostError(holding.held.lost) from failure
+        if failure is not None:
+            raise failure
+
+    async def _open(self, call: Call[Lease], seconds: float, read: Callable[[bytes], T]) -> T:
+        """Open another stream in the place of the one before, and return what ``read`` makes of its first line."""
+        async with AsyncExitStack() as opened:
+            found = await opened.enter_async_context(lines(self._path, call, timeout=seconds, patience=PATIENCE))
+            with talking(self._path):
+                said = read(await anext(found, b""))
+            found.wait_for_ever()
+            self._found, self._opened = found, opened.pop_all()
+        return said
+
+    async def _keep(self, holding: Holding, block: trio.CancelScope) -> None:
+        while holding.is_held():
+            with suppress(ClientError):  # It was interrupted.
+                await self._follow(holding)
+            await self._opened.aclose()
+            # There is no event for the start of a daemon.
+            while holding.is_held() and not await self._resumed(holding):  # noqa: ASYNC110
+                await trio.sleep(RECONNECT)
+        block.cancel()
+
+    async def _follow(self, holding: Holding) -> None:
+        with talking(self._path):
+            async for line in self._found:
+                holding.note(line)
+
+    async def _resumed(self, holding: Holding) -> bool:
+        """Own the lease by another connection; return whether that has succeeded."""
+        try:
+            await self._open(holding.resumption(), self._timeout, holding.note)
+        except ClientError as error:
+            holding.not_resumed(error)
+            return False
+        return True

@@ -1,0 +1,59 @@
+"""How the client for Trio speaks to a daemon: each request has a connection of its own, and a deadline.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from typing import TypeVar
+
+from ..io.http_client import Lines, UnreachableError, ask
+from .calls import Call
+from .errors import NoDaemonError
+
+T = TypeVar("T")
+
+
+@contextmanager
+def talking(path: str) -> Iterator[None]:
+    """Raise what goes wrong in the block as an error of the client.
+
+    Raises:
+      NoDaemonError: if the daemon does not answer.
+    """
+    try:
+        yield
+    except UnreachableError as error:
+        raise NoDaemonError(path, error.reason, error.code) from error
+
+
+async def answer(path: str, call: Call[T], *, timeout: float, patience: float = math.inf) -> T:
+    """Send a request and return what the daemon says; for the seconds see :func:`plugind.actors.io.http_client.ask`.
+
+    Raises:
+      ClientError: if it does not answer, or refuses.
+    """
+    with talking(path):
+        async with ask(path, call.method, call.target, call.body, timeout=timeout, patience=patience) as reply:
+            status, body = reply.status, await reply.body()
+    return call.answer(status, body)
+
+
+@asynccontextmanager
+async def lines(path: str, call: Call[T], *, timeout: float, patience: float = math.inf) -> AsyncIterator[Lines]:
+    """Open a stream of lines, of which an empty one is a heartbeat.
+
+    Raises:
+      ClientError: if the daemon does not answer, or refuses.
+    """
+    async with AsyncExitStack() as opened:
+        with talking(path):
+            asking = ask(path, call.method, call.target, call.body, timeout=timeout, patience=patience)
+            reply = await opened.enter_async_context(asking)
+            refused = None if reply.status in (200, 201) else await reply.body()
+        if refused is not None:
+            raise call.refused(reply.status, refused)
+        yield reply.lines()

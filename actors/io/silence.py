@@ -1,0 +1,31 @@
+"""Why a process that listens does not answer, as far as the kernel tells.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from typing import Final
+
+#: Seconds of silence after which one who waits long for an answer asks whether the daemon answers anything.
+PATIENCE: Final = 5.0
+#: Seconds that the daemon has to answer that: more than a busy one takes.
+CHECK: Final = 10.0
+#: What is asked then. Any answer will do.
+QUESTION: Final = ("HEAD", "/healthz")
+_UCRED: Final = struct.Struct("iII")
+
+
+def why_silent(connection: socket.socket) -> str:
+    """Return what is known of the process at the other end, which has sent nothing."""
+    try:
+        pid, *_ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+        # The state follows the name, which stands in parentheses and may hold any character.
+        with open(f"/proc/{pid}/stat", errors="replace") as lines:
+            state = lines.read().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        # Not connected, or its process is in another pid namespace.
+        return "nothing came"
+    return f"process {pid} is stopped and sent nothing" if state in "Tt" else f"process {pid} sent nothing"

@@ -1,0 +1,51 @@
+"""A daemon that is silent: one that answers nothing is told from one whose answer takes its time."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from plugind.actors.client.calls import Call
+from plugind.actors.client.errors import NoDaemonError
+from plugind.actors.client.sync_transport import answer as sync_answer
+from plugind.actors.client.trio_transport import answer as trio_answer
+from plugind.actors.io import http_client, plain_http
+from plugind.tests.actors.console.lease_server import answer, lease_server
+
+CALL: Call[object] = Call("POST", "/v1/leases", lambda content: content)
+Ask = Callable[[Path, float], Awaitable[object]]
+
+
+async def in_thread(path: Path, seconds: float) -> object:
+    return await trio.to_thread.run_sync(lambda: sync_answer(str(path), CALL, seconds=seconds, patience=0.05))
+
+
+async def by_trio(path: Path, seconds: float) -> object:
+    return await trio_answer(str(path), CALL, timeout=seconds, patience=0.05)
+
+
+@pytest.fixture(params=[in_thread, by_trio])
+def ask(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ask:
+    for module in (http_client, plain_http):
+        monkeypatch.setattr(module, "CHECK", 0.125)
+    asked: Ask = request.param
+    return asked
+
+
+async def test_who_waits_long_gives_up_on_a_daemon_that_answers_nothing(ask: Ask, tmp_path: Path) -> None:
+    """A daemon that is stopped accepts connections, since the kernel does that."""
+    with lease_server(tmp_path, b"", hold=True) as server:
+        with pytest.raises(NoDaemonError, match=r"process \d+ sent nothing within 0\.125 s"):
+            await ask(server.path, 600.0)
+        assert [it.line for it in server.requests] == ["POST /v1/leases HTTP/1.1", "HEAD /healthz HTTP/1.1"]
+
+
+async def test_who_waits_long_waits_on_while_the_daemon_answers_others(ask: Ask, tmp_path: Path) -> None:
+    """Any answer will do, also that this user may not ask."""
+    with lease_server(tmp_path, b"", answer(403), hold=True) as server:
+        with pytest.raises(NoDaemonError, match=r"sent nothing within 0\.5 s"):
+            await ask(server.path, 0.5)
+        assert len(server.requests) > 3
