@@ -21,9 +21,9 @@ others.
 Their times are Unix seconds, by the clock of the daemon. A :class:`Lease` is in a :class:`LeaseState`.
 
 **Errors.** Each is a :class:`ClientError`, and its text says what to do: :class:`NoDaemonError` if no daemon answers in
-time, :class:`DaemonError` if it refuses, :class:`NotReadyError` if what was waited for has not come, and
-:class:`LeaseFailedError` with a :class:`Problem` if there is no lease, and :class:`LeaseLostError` if one has ended before
-the block that holds it.
+time, :class:`DaemonError` if it refuses, :class:`NotReadyError` if what was waited for has not come,
+:class:`LeaseFailedError` with a :class:`Problem` if there is no lease, and :class:`LeaseLostError` if one has ended
+before the block that holds it.
 
 PYTEST_DONT_REWRITE
 """

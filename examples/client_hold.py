@@ -21,7 +21,7 @@ from plugind.client import Client, ClientError
 async def main(resource: str) -> None:
     """Hold a device until the lease is released."""
     async with Client().hold({resource: 1}, wait=60) as held:
-        print(f"{', '.join(held.lease.devices[resource])} is ours, by the lease {held.lease.id}", flush=True)
+        print(f"the lease {held.lease.id} gives us {', '.join(held.lease.devices[resource])}", flush=True)
         await trio.sleep_forever()  # The work.
 
 
