@@ -216,7 +216,7 @@ async def test_the_examples_of_clients_ask_a_daemon(tmp_path: Path) -> None:
                 *lines, leased = done.stdout.decode().splitlines()
                 assert lines == ["vendor.com/gpu: 2 of 2 devices are healthy", "gpu-0 Healthy", "gpu-1 Healthy"]
                 assert leased.startswith("gpu-0 is ours, by the lease ")
-                command = [EXAMPLES / "client_hold.py", "vendor.com/gpu"]
+                command = [str(EXAMPLES / "client_hold.py"), "vendor.com/gpu"]
                 async with started(*command, environment=environment) as holding:
                     lease = (await holding.until(" gives us gpu-0")).split()[2]
                     assert run("release", lease, status=node.status).code == 0
