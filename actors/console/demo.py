@@ -102,7 +102,7 @@ def gpu_plugin(root: str) -> FakeSpec:
     """Return the device plugin of which one device turns unhealthy."""
     devices = FileDevices(DeviceFile(f"gpu-{number}", os.devnull, same_path=True) for number in range(4))
     plugin = FakePlugin(DEVICE, "example.com/gpu", ("v1beta1",), serves=(devices,))
-    return FakeSpec(f"{root}/gpu.sock", plugin, devices=devices)
+    return FakeSpec(f"{root}/gpu.sock", plugin)
 
 
 def mortal_plugin(root: str) -> FakeSpec:
@@ -177,8 +177,9 @@ async def _play(nursery: trio.Nursery, root: str, pace: Pace) -> set[str]:
     left_to_do = {"gpu", "mortal", "rolling"}
     for spec in steady_plugins(root):
         await nursery.start(_fake, spec)
-        if spec.devices is not None:
-            nursery.start_soon(_fail_and_recover, spec.devices, pace, partial(left_to_do.discard, "gpu"))
+        for devices in spec.plugin.serves:
+            if isinstance(devices, FileDevices):
+                nursery.start_soon(_fail_and_recover, devices, pace, partial(left_to_do.discard, "gpu"))
     changing: list[tuple[str, Callable[[str, Pace, Callable[[], None]], Awaitable[None]]]]
     changing = [("mortal", _die_and_come_back), ("rolling", _replace)]
     for name, act in changing:

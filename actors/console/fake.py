@@ -2,7 +2,7 @@
 
 :class:`plugind.actors.simulation.plugins.FakePlugin`, which the test kit uses too, decides what a fake plugin answers
 and how it misbehaves. This module has its socket (:func:`run_fake`), its options, and the line that it prints for each
-call. What device plugins have beyond that is in :mod:`.fake_devices`.
+call. What device plugins and CSI drivers have beyond that is in :mod:`.fake_devices` and :mod:`.fake_csi`.
 
 PYTEST_DONT_REWRITE
 """
@@ -25,33 +25,31 @@ import trio
 
 from ...protocol.endpoints import default_directories
 from ...protocol.errors import ValidationError
-from ...protocol.plugins import InfoLimits, check_info
+from ...protocol.plugins import CSI, DEVICE, DRA, InfoLimits, check_info
 from ..io.endpoints import Endpoints, RealEndpointFiles
 from ..io.file_identity import identity_at
 from ..io.grpc_server.serve import Service, serve_listener
 from ..io.unix_socket import UnixListener, listen
 from ..simulation.file_devices import FileDevices
 from ..simulation.plugins import Call, FakePlugin, FakeRegistration
+from . import fake_csi, fake_devices
 from .fake_calls import Announcement, Caller, Registered
-from .fake_control import follow_pipe, follow_standard_input, named_pipe
-from .fake_devices import (
-    DEVICES_EPILOG,
-    add_device_arguments,
-    announcement_from,
-    check_arguments,
-    devices_from,
-    socket_of,
-)
+from .fake_control import Commanded, follow_pipe, follow_standard_input, named_pipe
 
 #: The usual versions of plugins of each built-in type; node-driver-registrar always announces "1.0.0".
-_USUAL_VERSIONS = {"CSIPlugin": "1.0.0", "DevicePlugin": "v1beta1", "DRAPlugin": "v1.DRAPlugin"}
+_USUAL_VERSIONS = {CSI: "1.0.0", DEVICE: "v1beta1", DRA: "v1.DRAPlugin"}
 _EPILOG = """\
 examples:
   plugind fake --socket /var/lib/kubelet/plugins_registry/a.sock --type CSIPlugin --name a.example.com
   plugind fake --socket ./b.sock --type DRAPlugin --name b.example.com --fail-get-info 2
   plugind fake --socket ./c.sock --type DevicePlugin --name example.com/c --hang get-info
 
+While it runs, a fake device plugin or CSI driver takes commands, one in a line, on standard input and in the pipe that
+--control names.
+
 """
+#: The types whose fake plugins take commands.
+_COMMANDED = (DEVICE, CSI)
 
 OnCall = Callable[[Call], None]
 
@@ -64,8 +62,10 @@ class FakeSpec:
     plugin: FakePlugin
     #: False listens and never accepts.
     accepts: bool = True
-    #: Its devices, if it is a device plugin.
-    devices: FileDevices | None = None
+    #: What it serves for its type, if that takes commands.
+    commanded: Commanded | None = None
+    #: False: it only names its endpoint, where another process serves, now or later.
+    serves_endpoint: bool = True
     #: Where it calls Register, if it is not found by its socket.
     announcement: Announcement | None = None
     #: The named pipe that takes commands.
@@ -126,8 +126,9 @@ async def fake_main(spec: FakeSpec, *, out: TextIO) -> None:
         pipe = None if spec.control is None else stack.enter_context(named_pipe(spec.control))
         # The sockets are bound here, so that a failure is not wrapped in an exception group.
         listener = stack.enter_context(listen(spec.socket, remove_stale=True))
-        endpoint = _endpoint_of(spec)
-        beside = None if endpoint is None else stack.enter_context(listen(endpoint, remove_stale=True))
+        beside = _listen_at_endpoint(spec)
+        if beside is not None:
+            stack.enter_context(beside)
         plugin = spec.plugin
         _say(f"listening at {json.dumps(spec.socket)} as {json.dumps(plugin.type)} {json.dumps(plugin.name)}")
         async with trio.open_nursery() as nursery:
@@ -135,33 +136,48 @@ async def fake_main(spec: FakeSpec, *, out: TextIO) -> None:
                 await nursery.start(serve_listener, plugin.serves, beside)
             await nursery.start(_start(spec, listener, printer))
             _warn_of_endpoint(spec)
-            if spec.devices is not None:
-                _take_commands(nursery, spec.devices, pipe)
+            if spec.commanded is not None:
+                _take_commands(nursery, spec.commanded, pipe)
             async for _ in signals:
                 nursery.cancel_scope.cancel()
 
 
-def _endpoint_of(spec: FakeSpec) -> str | None:
-    """Return where a device plugin serves its devices, if that is another socket than the one that is found."""
-    endpoint = spec.plugin.endpoint
-    beside = endpoint and spec.devices is not None and os.path.abspath(endpoint) != os.path.abspath(spec.socket)
-    return endpoint if beside else None
+def _listen_at_endpoint(spec: FakeSpec) -> UnixListener | None:
+    """Listen where the plugin has its own services, if that is another socket than the one that is found.
+
+    The endpoint of a CSI driver may be that of another process, of which the fake plugin is the registrar only.
+
+    Raises:
+      OSError: if a device plugin cannot listen there.
+    """
+    endpoint = spec.plugin.endpoint.removeprefix("unix://")
+    if not endpoint or spec.commanded is None or not spec.serves_endpoint:
+        return None
+    if os.path.abspath(endpoint) == os.path.abspath(spec.socket):
+        return None
+    try:
+        return listen(endpoint, remove_stale=True)
+    except OSError as error:
+        if spec.plugin.type == DEVICE:
+            raise
+        _say(f"nothing is served here at the endpoint {json.dumps(endpoint)}: {error.strerror}")
+        return None
 
 
 def _start(spec: FakeSpec, listener: UnixListener, printer: _Printer) -> Callable[..., Awaitable[None]]:
     """Return what plays the plugin, in the way in which it registers."""
-    if spec.devices is not None:
-        spec.devices.record = printer.print
+    if spec.commanded is not None:
+        spec.commanded.service.record = printer.print
     if spec.announcement is None:
         return functools.partial(_play, spec, listener, on_call=printer.print)
     caller = Caller(spec.announcement, _say, printer.print_answer)
     return functools.partial(caller.play, listener, functools.partial(_serve, spec, spec.plugin.serves))
 
 
-def _take_commands(nursery: trio.Nursery, devices: FileDevices, pipe: int | None) -> None:
-    nursery.start_soon(follow_standard_input, devices, _say)
+def _take_commands(nursery: trio.Nursery, commanded: Commanded, pipe: int | None) -> None:
+    nursery.start_soon(follow_standard_input, commanded.obey, _say)
     if pipe is not None:
-        nursery.start_soon(follow_pipe, pipe, devices, _say)
+        nursery.start_soon(follow_pipe, pipe, commanded.obey, _say)
 
 
 def _say(line: str) -> None:
@@ -221,7 +237,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Play a plugin on a socket; print one line of JSON for each call that it receives, and for each answer to its"
         " own calls of Register."
     )
-    parser.epilog = _EPILOG + DEVICES_EPILOG
+    parser.epilog = _EPILOG + fake_devices.DEVICES_EPILOG + fake_csi.DRIVERS_EPILOG
     parser.add_argument("--socket", metavar="PATH", help="where to listen, at most 107 bytes")
     parser.add_argument("--type", required=True, metavar="T", help="CSIPlugin, DevicePlugin, DRAPlugin or any other")
     parser.add_argument("--name", required=True, metavar="N", help="the plugin's name")
@@ -229,10 +245,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--version", action="append", metavar="V", help="a version it supports, repeatable; default: usual for its type"
     )
     parser.add_argument("--endpoint", metavar="E", help="where its own service is; default: the socket")
+    parser.add_argument(
+        "--registrar-only", action="store_true", help="serve nothing at the endpoint: another process does, or will"
+    )
     parser.add_argument("--fail-get-info", type=_count, metavar="K", help="refuse the first K GetInfo calls")
     parser.add_argument("--hang", choices=("accept", "get-info", "notify"), help="never do this")
     parser.add_argument("--reject-notify", action="store_true", help="answer NotifyRegistrationStatus with an error")
-    add_device_arguments(parser)
+    parser.add_argument("--control", metavar="PIPE", help="make this named pipe, and take commands in it")
+    fake_devices.add_device_arguments(parser)
+    fake_csi.add_driver_arguments(parser)
 
 
 def _count(text: str) -> int:
@@ -248,8 +269,9 @@ def spec_from(args: argparse.Namespace) -> FakeSpec:
     Raises:
       CommandError: if they do not fit together, or a device has no file.
     """
-    check_arguments(args)
-    devices = devices_from(args)
+    _check_arguments(args)
+    devices = fake_devices.devices_from(args)
+    commanded = _commanded_from(args, devices)
     hang = cast('Literal["accept", "get-info", "notify"] | None', args.hang)
     versions = cast("list[str] | None", args.version) or [_USUAL_VERSIONS.get(args.type, "1.0.0")]
     plugin = FakePlugin(
@@ -260,10 +282,36 @@ def spec_from(args: argparse.Namespace) -> FakeSpec:
         get_info_fails=args.fail_get_info or 0,
         reject_notify=args.reject_notify,
         hang=None if hang == "accept" else hang,
-        serves=() if devices is None else (devices,),
+        serves=() if commanded is None else (commanded.service,),
     )
-    announcement = announcement_from(args, versions[0], devices)
-    return FakeSpec(socket_of(args), plugin, hang != "accept", devices, announcement, args.control)
+    announcement = fake_devices.announcement_from(args, versions[0], devices)
+    return FakeSpec(
+        fake_devices.socket_of(args),
+        plugin,
+        hang != "accept",
+        commanded,
+        serves_endpoint=not args.registrar_only,
+        announcement=announcement,
+        control=args.control,
+    )
+
+
+def _check_arguments(args: argparse.Namespace) -> None:
+    fake_devices.check_arguments(args)
+    fake_csi.check_driver_arguments(args)
+    if args.control is not None and args.type not in _COMMANDED:
+        types = " or ".join(_COMMANDED)
+        raise fake_devices.usage_error(f"--control is for {types}: name one of them with --type, or leave it out")
+    if args.registrar_only and not args.endpoint:
+        raise fake_devices.usage_error("--registrar-only leaves the endpoint to another process: name it, --endpoint E")
+
+
+def _commanded_from(args: argparse.Namespace, devices: FileDevices | None) -> Commanded | None:
+    """Return what the plugin serves for its type, and the commands to it."""
+    if devices is not None:
+        return Commanded(devices, functools.partial(fake_devices.obey, devices=devices))
+    driver = fake_csi.driver_from(args)
+    return None if driver is None else Commanded(driver, functools.partial(fake_csi.obey, driver=driver))
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,7 +1,7 @@
-"""Commands to a fake device plugin while it runs: lines on standard input, or in a named pipe.
+"""Commands to a fake plugin while it runs: lines on standard input, or in a named pipe.
 
-``healthy ID...`` and ``unhealthy ID...`` change devices; ``all`` stands for all of them. ``answer CALL``, ``refuse
-CALL`` and ``hang CALL`` say what becomes of later calls: ``allocate``, ``preferred`` or ``pre-start``. Any shell
+Which commands there are, and what they do, is in the module of each type: :mod:`.fake_devices` and :mod:`.fake_csi`.
+``answer CALL``, ``refuse CALL`` and ``hang CALL``, which all types have, say what becomes of later calls. Any shell
 writes a line into a named pipe: ``echo unhealthy gpu-0 > PIPE``.
 
 PYTEST_DONT_REWRITE
@@ -16,56 +16,44 @@ import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
+import attrs
 import trio
 
-from ..simulation.device_plugins import AllocationCall
-from ..simulation.file_devices import FileDevices, UnknownDeviceError
+from ..io.grpc_server.serve import Service
+from ..simulation.plugins import Call
 from ..simulation.reactions import Reaction
 
 #: Bytes of a command at most; a longer line is refused.
 MAX_LINE = 64 * 1024
 _PIECE = 4096
-#: Devices that an answer names; of more it says how many they are.
-_NAMED = 8
 #: Seconds until the terminal is read again, after a moment in which it belonged to other processes.
 _PAUSE = 1.0
 _STANDARD_INPUT = 0
-#: The calls with which devices are allocated, by their names in options and commands.
-CALLS = {
-    "allocate": AllocationCall.ALLOCATE,
-    "preferred": AllocationCall.PREFERRED,
-    "pre-start": AllocationCall.PRE_START,
-}
-#: What becomes of them, by the command for it, and in words.
-_REACTIONS = {
+#: What becomes of calls, by the command for it, and in words.
+REACTIONS = {
     "answer": (Reaction.ANSWERED, "answered"),
     "refuse": (Reaction.REFUSED, "refused"),
     "hang": (Reaction.HUNG, "not answered"),
 }
-_USAGE = (
-    "the commands are: healthy ID..., unhealthy ID...; all stands for all devices; answer CALL, refuse CALL, hang CALL;"
-    f" CALL is {', '.join(CALLS)}"
-)
+
+#: Does what a command says, and returns what is said of it.
+Obey = Callable[[str], str]
 
 
-def obey(line: str, devices: FileDevices) -> str:
-    """Do what a command says, and return what is said of it."""
-    match line.split():
-        case ["healthy" | "unhealthy" as health, *ids] if ids:
-            chosen = devices.ids if ids == ["all"] else ids
-            try:
-                devices.turn(chosen, healthy=health == "healthy")
-            except UnknownDeviceError as error:
-                return str(error)
-            named = ", ".join(chosen) if len(chosen) <= _NAMED else f"{len(chosen)} devices"
-            return f"{named} {'is' if len(chosen) == 1 else 'are'} {health}"
-        case [how, call] if how in _REACTIONS and call in CALLS:
-            reaction, words = _REACTIONS[how]
-            devices.react(CALLS[call], reaction)
-            return f"{CALLS[call]} is {words} from now on"
-        case _:
-            return f"unknown command {line.strip()!r}: {_USAGE}"
+class Recorded(Service, Protocol):
+    """A service that gives ``record`` each call as it comes, before the answer."""
+
+    record: Callable[[Call], None]
+
+
+@attrs.frozen
+class Commanded:
+    """What a fake plugin serves for its type, and what the commands to it do."""
+
+    service: Recorded
+    obey: Obey
 
 
 class Lines:
@@ -91,32 +79,32 @@ class Lines:
         yield from self.add(b"\n") if self._rest else ()
 
 
-async def follow_standard_input(devices: FileDevices, say: Callable[[str], None]) -> None:
+async def follow_standard_input(obey: Obey, say: Callable[[str], None]) -> None:
     """Obey the lines on standard input until it ends. The end of the input ends nothing else."""
     if sys.stdin is None:
         return  # It was closed when the process started.
     # In the background, the terminal would stop the process when it reads.
     signal.signal(signal.SIGTTIN, signal.SIG_IGN)
-    await _follow(_STANDARD_INPUT, devices, say)
+    await _follow(_STANDARD_INPUT, obey, say)
 
 
-async def follow_pipe(pipe: int, devices: FileDevices, say: Callable[[str], None]) -> None:
+async def follow_pipe(pipe: int, obey: Obey, say: Callable[[str], None]) -> None:
     """Obey the lines in a named pipe that :func:`named_pipe` has opened. It never ends."""
-    await _follow(pipe, devices, say)
+    await _follow(pipe, obey, say)
 
 
-async def _follow(source: int, devices: FileDevices, say: Callable[[str], None]) -> None:
+async def _follow(source: int, obey: Obey, say: Callable[[str], None]) -> None:
     lines = Lines()
     while piece := await _read(source):
         for line in lines.add(piece):
-            _take(line, devices, say)
+            _take(line, obey, say)
     for line in lines.end():
-        _take(line, devices, say)
+        _take(line, obey, say)
 
 
-def _take(line: str, devices: FileDevices, say: Callable[[str], None]) -> None:
+def _take(line: str, obey: Obey, say: Callable[[str], None]) -> None:
     if line.strip():
-        say(obey(line, devices))
+        say(obey(line))
 
 
 async def _read(source: int) -> bytes:

@@ -1,4 +1,4 @@
-"""The options of ``plugind fake`` for device plugins: their devices, and how they register.
+"""The options of ``plugind fake`` for device plugins, and the commands to them.
 
 PYTEST_DONT_REWRITE
 """
@@ -14,9 +14,11 @@ from ...protocol.config import DEFAULT_ROOT, device_plugins_beside
 from ...protocol.device_directory import KUBELET_SOCKET
 from ...protocol.devices import DeviceOptions
 from ...protocol.plugins import DEVICE
-from ..simulation.file_devices import IDS, DeviceFile, FileDevices
+from ..simulation.device_plugins import AllocationCall
+from ..simulation.file_devices import IDS, DeviceFile, FileDevices, UnknownDeviceError
 from .ending import EXIT_USAGE, CommandError
 from .fake_calls import Announcement
+from .fake_control import REACTIONS
 
 #: The number of devices, and the file of each, if none is named.
 _DEVICES = 4
@@ -30,18 +32,29 @@ _ONLY_FOR_DEVICES = (
     "same_paths",
     "pre_start",
     "preferred",
-    "control",
     "device_plugins",
 )
 #: Options of the registration service, which a plugin that calls Register does not have.
 _ONLY_BY_SOCKET = ("endpoint", "fail_get_info", "reject_notify")
 
+#: The calls with which devices are allocated, by their names in commands.
+_CALLS = {
+    "allocate": AllocationCall.ALLOCATE,
+    "preferred": AllocationCall.PREFERRED,
+    "pre-start": AllocationCall.PRE_START,
+}
+_USAGE = (
+    "the commands are: healthy ID..., unhealthy ID...; all stands for all devices; answer CALL, refuse CALL, hang CALL;"
+    f" CALL is {', '.join(_CALLS)}"
+)
+#: Devices that an answer names; of more it says how many they are.
+_NAMED = 8
+
 DEVICES_EPILOG = """\
 device plugins:
   A plugin of the type DevicePlugin serves v1beta1.DevicePlugin. Its devices are files: a container gets the file of
   each device that is allocated to it, as /dev/ID. It is found by its socket, as all plugins are, or it calls Register
-  with --device-plugins. While it runs, it takes commands, one in a line, on standard input and in the pipe that
-  --control names:
+  with --device-plugins. Its commands:
     unhealthy ID...   list these devices as unhealthy; "all" stands for all of them
     healthy ID...     list them as healthy again
     hang CALL         never answer allocate, preferred or pre-start, which are the calls that lease devices
@@ -81,7 +94,6 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--pre-start", action="store_true", help="say that PreStartContainer is required")
     group.add_argument("--preferred", action="store_true", help="say that GetPreferredAllocation is available")
-    group.add_argument("--control", metavar="PIPE", help="make this named pipe, and take commands in it")
     group.add_argument(
         "--device-plugins",
         nargs="?",
@@ -103,14 +115,16 @@ def socket_of(args: argparse.Namespace) -> str:
     if args.device_plugins is None:
         if given is None:
             also = ", or let it call Register with --device-plugins" if args.type == DEVICE else ""
-            raise _usage(f"the plugin has no socket: add --socket PATH{also}")
+            raise usage_error(f"the plugin has no socket: add --socket PATH{also}")
         return given
     directory = _directory(args)
     socket = os.path.join(directory, f"{args.name.replace('/', '_')}.sock") if given is None else given
     if os.path.abspath(os.path.dirname(socket)) != os.path.abspath(directory):
-        raise _usage(f"{given} is not in {directory}, where the sockets of device plugins are: leave out --socket")
+        raise usage_error(f"{given} is not in {directory}, where the sockets of device plugins are: leave out --socket")
     if os.path.basename(socket) == KUBELET_SOCKET:
-        raise _usage(f"{KUBELET_SOCKET} is the socket of the node: give the plugin another one, or leave out --socket")
+        raise usage_error(
+            f"{KUBELET_SOCKET} is the socket of the node: give the plugin another one, or leave out --socket"
+        )
     return socket
 
 
@@ -120,15 +134,17 @@ def check_arguments(args: argparse.Namespace) -> None:
     Raises:
       CommandError: if they do not.
     """
-    if args.type != DEVICE and (option := _first(args, _ONLY_FOR_DEVICES)):
-        raise _usage(f"{option} is for device plugins: add --type {DEVICE}, or leave it out")
+    if args.type != DEVICE and (option := first_option(args, _ONLY_FOR_DEVICES)):
+        raise usage_error(f"{option} is for device plugins: add --type {DEVICE}, or leave it out")
     if args.device_plugins is None:
         return
-    option = _first(args, _ONLY_BY_SOCKET) or (f"--hang {args.hang}" if args.hang not in (None, "accept") else None)
+    option = first_option(args, _ONLY_BY_SOCKET) or (
+        f"--hang {args.hang}" if args.hang not in (None, "accept") else None
+    )
     if option:
-        raise _usage(f"{option} is for plugins that are found by their socket: leave it out, or --device-plugins")
+        raise usage_error(f"{option} is for plugins that are found by their socket: leave it out, or --device-plugins")
     if len(args.version or ()) > 1:
-        raise _usage("a call of Register has one version: give one --version")
+        raise usage_error("a call of Register has one version: give one --version")
 
 
 def devices_from(args: argparse.Namespace) -> FileDevices | None:
@@ -147,6 +163,25 @@ def devices_from(args: argparse.Namespace) -> FileDevices | None:
     ]
     _check_files(files)
     return FileDevices(files, DeviceOptions(args.pre_start, args.preferred), dict(args.env or ()))
+
+
+def obey(line: str, devices: FileDevices) -> str:
+    """Do what a command says, and return what is said of it."""
+    match line.split():
+        case ["healthy" | "unhealthy" as health, *ids] if ids:
+            chosen = devices.ids if ids == ["all"] else ids
+            try:
+                devices.turn(chosen, healthy=health == "healthy")
+            except UnknownDeviceError as error:
+                return str(error)
+            named = ", ".join(chosen) if len(chosen) <= _NAMED else f"{len(chosen)} devices"
+            return f"{named} {'is' if len(chosen) == 1 else 'are'} {health}"
+        case [how, call] if how in REACTIONS and call in _CALLS:
+            reaction, words = REACTIONS[how]
+            devices.react(_CALLS[call], reaction)
+            return f"{_CALLS[call]} is {words} from now on"
+        case _:
+            return f"unknown command {line.strip()!r}: {_USAGE}"
 
 
 def announcement_from(args: argparse.Namespace, version: str, devices: FileDevices | None) -> Announcement | None:
@@ -169,15 +204,15 @@ def _check_files(files: Sequence[DeviceFile]) -> None:
     seen: set[str] = set()
     for file in files:
         if file.id in seen:
-            raise _usage(f"the device {file.id} is named twice: give each its own ID")
+            raise usage_error(f"the device {file.id} is named twice: give each its own ID")
         seen.add(file.id)
         try:
             os.stat(file.path)
         except OSError as error:
-            raise _usage(f"the file of device {file.id} cannot be used: {file.path}: {error.strerror}") from error
+            raise usage_error(f"the file of device {file.id} cannot be used: {file.path}: {error.strerror}") from error
 
 
-def _first(args: argparse.Namespace, names: Sequence[str]) -> str | None:
+def first_option(args: argparse.Namespace, names: Sequence[str]) -> str | None:
     """Return the first of these options that is given, as it is written."""
     for name in names:
         value: object = getattr(args, name)
@@ -186,7 +221,8 @@ def _first(args: argparse.Namespace, names: Sequence[str]) -> str | None:
     return None
 
 
-def _usage(text: str) -> CommandError:
+def usage_error(text: str) -> CommandError:
+    """Return the error that options do not fit together, which ``text`` says."""
     return CommandError(text, EXIT_USAGE)
 
 

@@ -18,7 +18,7 @@ from ...protocol.devices import HEALTHY, UNHEALTHY, Device, DeviceOptions
 from ...protocol.proto import deviceplugin_v1beta1_pb2 as api
 from .device_plugins import AllocationCall, FakeDevices
 from .plugins import Call, now, pid_of
-from .reactions import Reaction
+from .reactions import Reaction, react
 
 if TYPE_CHECKING:
     from grpclib.server import Stream
@@ -91,12 +91,7 @@ class FileDevices(FakeDevices):
 
     def react(self, call: AllocationCall, how: Reaction) -> None:
         """Answer such calls from now on, refuse them, or leave them without an answer."""
-        self.hangs.discard(call)
-        self.errors.pop(call, None)
-        if how is Reaction.HUNG:
-            self.hangs.add(call)
-        elif how is Reaction.REFUSED:
-            self.errors[call] = GRPCError(Status.FAILED_PRECONDITION, f"{call} is refused on command")
+        react(call, how, hangs=self.hangs, errors=self.errors)
 
     @property
     def ids(self) -> list[str]:

@@ -13,8 +13,9 @@ from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, Watch, daemon,
 
 
 def fake(path: Path, endpoint: str | Path) -> list[str]:
-    name = f"{path.stem}.example.com"
-    return [*PLUGIND, "fake", "--socket", str(path), "--type", "CSIPlugin", "--name", name, "--endpoint", str(endpoint)]
+    """The registrar of a DRA driver, which may listen on its endpoint later."""
+    command = [*PLUGIND, "fake", "--socket", str(path), "--type", "DRAPlugin", "--name", f"{path.stem}.example.com"]
+    return [*command, "--endpoint", str(endpoint), "--registrar-only"]
 
 
 async def warned(watch: Watch, path: Path, *warnings: str) -> None:

@@ -15,6 +15,8 @@ import trio
 
 from plugind.actors.io.grpc_client.channel import Channel
 from plugind.actors.io.grpc_client.dial import dial
+from plugind.protocol.proto import csi_v1_pb2 as csi
+from plugind.protocol.proto.csi_v1_grpc import IdentityStub, NodeStub
 from plugind.protocol.proto.example_v1beta1_grpc import ExampleStub as ExampleStubV1Beta1
 from plugind.protocol.proto.example_v1beta1_pb2 import ExampleRequest as ExampleRequestV1Beta1
 from plugind.protocol.proto.example_v1beta2_grpc import ExampleStub as ExampleStubV1Beta2
@@ -84,6 +86,36 @@ async def test_the_fake_prints_a_line_for_each_call_and_ends_cleanly(tmp_path: P
             fake.send_signal(number)
             assert await fake.wait() == 0
             assert names(tmp_path) == []
+
+
+async def test_a_fake_csi_driver_serves_its_endpoint_and_obeys(tmp_path: Path) -> None:
+    """Another process that names the same endpoint is a registrar of that driver."""
+    endpoint, pipe = str(tmp_path / "csi.sock"), tmp_path / "pipe"
+    driver = [*FAKE, *ARGUMENTS, "--endpoint", f"unix://{endpoint}", "--node-id", "node-7", "--control", str(pipe)]
+    registrar = [*FAKE, *ARGUMENTS, "--endpoint", endpoint, "--socket", str(tmp_path / "b.sock")]
+    async with process([*driver, "--socket", str(tmp_path / "a.sock")], ready="stderr") as fake:
+        assert fake.stdout is not None
+        assert fake.stderr is not None
+        async with await dial(endpoint, timeout=5) as channel:
+            info = await channel.stub(NodeStub).NodeGetInfo(csi.NodeGetInfoRequest(), timeout=5)
+            assert info == csi.NodeGetInfoResponse(node_id="node-7")
+            said = json.loads(await read_line(fake.stdout))
+            assert (said["call"], said["peer_pid"], said["outcome"]) == ("NodeGetInfo", os.getpid(), "answered")
+            await trio.Path(pipe).write_text("not-ready\n")
+            while (line := await read_line(fake.stderr)) != "plugind fake: the driver is not ready":
+                assert "refuse" in line
+            ready = await channel.stub(IdentityStub).Probe(csi.ProbeRequest(), timeout=5)
+            assert ready == csi.ProbeResponse(ready={"value": False})
+        second = await trio.lowlevel.open_process(registrar, stderr=subprocess.PIPE)
+        assert second.stderr is not None
+        why = f'plugind fake: nothing is served here at the endpoint "{endpoint}": another process listens there'
+        assert await read_line(second.stderr) == why
+        assert "listening at" in await read_line(second.stderr)
+        for one in (second, fake):
+            one.terminate()
+            assert await one.wait() == 0
+        await second.stderr.aclose()
+    assert names(tmp_path) == []
 
 
 async def test_the_fake_keeps_running_when_its_output_is_not_read(tmp_path: Path) -> None:

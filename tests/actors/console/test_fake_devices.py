@@ -22,7 +22,8 @@ from plugind.actors.console import fake
 from plugind.actors.console.ending import EXIT_USAGE, CommandError
 from plugind.actors.console.fake import FakeSpec, add_arguments, spec_from, to_json
 from plugind.actors.console.fake_calls import Announcement, Caller, Registered
-from plugind.actors.console.fake_control import MAX_LINE, Lines, follow_pipe, named_pipe, obey
+from plugind.actors.console.fake_control import MAX_LINE, Lines, follow_pipe, named_pipe
+from plugind.actors.console.fake_devices import obey
 from plugind.actors.io.grpc_client.channel import Channel
 from plugind.actors.io.grpc_server.serve import serve_listener, serve_stream, serve_unix
 from plugind.actors.io.unix_socket import listen
@@ -52,15 +53,16 @@ def parse(*words: str) -> FakeSpec:
 
 
 def devices_of(spec: FakeSpec) -> FileDevices:
-    assert spec.devices is not None
-    return spec.devices
+    assert spec.commanded is not None
+    assert isinstance(spec.commanded.service, FileDevices)
+    return spec.commanded.service
 
 
 def test_without_options_a_device_plugin_has_four_devices() -> None:
     spec = parse(*BASE, "--socket=/s")
     assert devices_of(spec).devices == [Device(f"gpu-{number}") for number in range(4)]
     assert devices_of(spec).options == DeviceOptions()
-    assert list(spec.plugin.serves) == [spec.devices]
+    assert list(spec.plugin.serves) == [devices_of(spec)]
     assert (spec.socket, spec.announcement, spec.control) == ("/s", None, None)
 
 
@@ -79,8 +81,8 @@ def test_every_option_of_devices_reaches_the_plugin(tmp_path: Path) -> None:
 
 
 def test_a_plugin_of_another_type_has_no_devices() -> None:
-    spec = parse("--type=CSIPlugin", "--name=a.example.com", "--socket=/s")
-    assert (spec.devices, list(spec.plugin.serves)) == (None, [])
+    spec = parse("--type=DRAPlugin", "--name=a.example.com", "--socket=/s")
+    assert (spec.commanded, list(spec.plugin.serves)) == (None, [])
 
 
 @pytest.mark.parametrize(
@@ -388,7 +390,7 @@ async def test_a_pipe_takes_the_commands_of_several_writers(tmp_path: Path) -> N
     said: list[str] = []
     with trio.fail_after(10), named_pipe(path) as pipe:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(follow_pipe, pipe, devices, said.append)
+            nursery.start_soon(follow_pipe, pipe, partial(obey, devices=devices), said.append)
             for name in ("a", "b"):
                 write(path, f"unhealthy {name}\n\n")
                 while name not in sick(devices):  # noqa: ASYNC110 - the pipe says nothing when it is read

@@ -1,0 +1,129 @@
+"""The options of ``plugind fake`` for CSI drivers, and the commands to them.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+
+from ...protocol.plugins import CSI
+from ..simulation.csi_drivers import CSICall, FakeCSIDriver
+from ..simulation.plugins import Call, now, pid_of
+from ..simulation.reactions import Reaction, react
+from .fake_control import REACTIONS
+from .fake_devices import first_option, usage_error
+
+#: Options that only CSI drivers have, by their name in the parsed arguments.
+_ONLY_FOR_DRIVERS = ("node_id", "max_volumes", "topology", "vendor_version")
+#: The calls by their names in commands.
+_CALLS = {
+    "plugin-info": CSICall.PLUGIN_INFO,
+    "plugin-capabilities": CSICall.PLUGIN_CAPABILITIES,
+    "probe": CSICall.PROBE,
+    "node-capabilities": CSICall.NODE_CAPABILITIES,
+    "node-info": CSICall.NODE_INFO,
+}
+_USAGE = (
+    "the commands are: ready, not-ready, node-id [ID], max-volumes N, topology [KEY=VALUE...], answer CALL,"
+    f" refuse CALL, hang CALL; CALL is all or {', '.join(_CALLS)}"
+)
+
+DRIVERS_EPILOG = """
+CSI drivers:
+  A plugin of the type CSIPlugin serves csi.v1.Identity and csi.v1.Node: at its endpoint, unless another process listens
+  there, or with --registrar-only. Its commands:
+    not-ready, ready  say so when Probe is called
+    node-id [ID]      say another id of the node, or none, when NodeGetInfo is called
+    max-volumes N     say another number of volumes at most
+    topology [KEY=VALUE...]
+                      say another topology
+    hang CALL         never answer plugin-info, plugin-capabilities, probe, node-capabilities or node-info, or "all"
+    refuse CALL       answer it with an error
+    answer CALL       answer it again
+
+  plugind fake --type CSIPlugin --name csi.example.com --socket ./csi.sock --node-id node-7 --control ./csi.control
+  echo not-ready > ./csi.control
+"""
+
+
+class CommandedDriver(FakeCSIDriver):
+    """A CSI driver that gives ``record`` each call as it comes."""
+
+    #: What is given each call, before the answer; assign to change it.
+    record: Callable[[Call], None] = staticmethod(lambda _: None)
+
+    def note(self, call: CSICall, peer: object, how: Reaction) -> None:
+        """Record a call."""
+        self.record(Call(now(), str(call), reaction=how, peer_pid=pid_of(peer)))
+
+
+def add_driver_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments that only CSI drivers have."""
+    group = parser.add_argument_group("CSI drivers")
+    group.add_argument("--node-id", metavar="ID", help="what it calls the node (default: node-1)")
+    group.add_argument("--max-volumes", type=int, metavar="N", help="volumes that the node takes; 0 sets no limit")
+    group.add_argument(
+        "--topology", action="append", metavar="KEY=VALUE", type=_segment, help="where the node is, repeatable"
+    )
+    group.add_argument("--vendor-version", metavar="V", help="the driver's own version (default: 1.0.0)")
+
+
+def check_driver_arguments(args: argparse.Namespace) -> None:
+    """Check that a plugin of another type has no options of CSI drivers.
+
+    Raises:
+      CommandError: if it has.
+    """
+    if args.type != CSI and (option := first_option(args, _ONLY_FOR_DRIVERS)):
+        raise usage_error(f"{option} is for CSI drivers: add --type {CSI}, or leave it out")
+
+
+def driver_from(args: argparse.Namespace) -> CommandedDriver | None:
+    """Return the CSI driver that the arguments describe; None if the plugin is none."""
+    if args.type != CSI:
+        return None
+    driver = CommandedDriver(args.name, max_volumes=args.max_volumes or 0, topology=dict(args.topology or ()))
+    driver.node_id = driver.node_id if args.node_id is None else args.node_id
+    driver.vendor_version = args.vendor_version or driver.vendor_version
+    return driver
+
+
+def obey(line: str, driver: FakeCSIDriver) -> str:
+    """Do what a command says, and return what is said of it."""
+    match line.split():
+        case ["ready" | "not-ready" as said]:
+            driver.ready = said == "ready"
+            return f"the driver is {said.replace('-', ' ')}"
+        case ["node-id", *ids] if len(ids) < 2:
+            driver.node_id = "".join(ids)
+            return f"the node id is {driver.node_id or 'empty'}"
+        case ["max-volumes", number] if _is_number(number):
+            driver.max_volumes = int(number)
+            return f"the most volumes are {number}"
+        case ["topology", *segments] if all("=" in one for one in segments):
+            driver.topology = dict(map(_segment, segments))
+            return f"the topology is {' '.join(segments) or 'empty'}"
+        case [how, call] if how in REACTIONS and (call in _CALLS or call == "all"):
+            return _react(driver, how, list(_CALLS.values()) if call == "all" else [_CALLS[call]])
+        case _:
+            return f"unknown command {line.strip()!r}: {_USAGE}"
+
+
+def _react(driver: FakeCSIDriver, how: str, calls: Sequence[CSICall]) -> str:
+    reaction, words = REACTIONS[how]
+    for call in calls:
+        react(call, reaction, hangs=driver.hangs, errors=driver.errors)
+    return f"{', '.join(calls)} {'is' if len(calls) == 1 else 'are'} {words} from now on"
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.removeprefix("-").isdecimal()
+
+
+def _segment(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    return key, value
