@@ -28,6 +28,20 @@ def place_of_markers() -> str | None:
     return f"{runtime}/plugind" if runtime else None
 
 
+def _write(path: str, content: bytes) -> None:
+    """Write a file as well as its directory; the first lease makes it, and the end of the last one removes it."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        file = os.open(path, flags, 0o600)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
+        file = os.open(path, flags, 0o600)
+    try:
+        os.write(file, content)
+    finally:
+        os.close(file)
+
+
 class LeaseMarker:
     """The marker of one state directory, which is there while leases are written."""
 
@@ -37,6 +51,8 @@ class LeaseMarker:
         self._directory = directory
         #: Whether it is known to be there; None if it was not looked for.
         self._is_there: bool | None = None
+        #: What is in the file, and which path that is for; it is looked up once.
+        self._content: tuple[str, bytes] | None = None
 
     @property
     def path(self) -> str | None:
@@ -73,11 +89,10 @@ class LeaseMarker:
         """
         if self._is_there or (path := self.path) is None:
             return
+        if self._content is None or self._content[0] != path:
+            self._content = path, self._token().encode("ascii")
         try:
-            os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-            with open(os.open(path, flags, 0o600), "w", encoding="ascii") as file:
-                file.write(self._token())
+            _write(path, self._content[1])
         except OSError as error:
             raise StateError(
                 f"{path} cannot be made, which would show that leases are held: {error.strerror}; make"

@@ -17,7 +17,7 @@ from ...protocol.leases.values import Lease
 
 #: The statements that make them.
 TABLES = (
-    "CREATE TABLE lease(id TEXT PRIMARY KEY, cdi_name TEXT UNIQUE, uid INTEGER NOT NULL, pool TEXT,"
+    "CREATE TABLE lease(id TEXT PRIMARY KEY, cdi_name TEXT, uid INTEGER NOT NULL, pool TEXT,"
     " label TEXT NOT NULL, request TEXT NOT NULL,"
     " state TEXT NOT NULL CHECK (state IN ('pending', 'held', 'uncertain')),"
     " owner_kind TEXT NOT NULL CHECK (owner_kind IN ('process', 'container', 'connection', 'time', 'none')),"
@@ -27,6 +27,8 @@ TABLES = (
     " lease TEXT NOT NULL REFERENCES lease ON DELETE CASCADE, PRIMARY KEY(resource, device)) STRICT",
     # Without it SQLite would search the whole table for the devices of each lease that is deleted.
     "CREATE INDEX lease_device_lease ON lease_device(lease)",
+    # Most leases have no such name, and are not in it.
+    "CREATE UNIQUE INDEX lease_cdi_name ON lease(cdi_name) WHERE cdi_name IS NOT NULL",
 )
 _SAVE = (
     f"INSERT INTO lease({', '.join(COLUMNS)}) VALUES({', '.join('?' * len(COLUMNS))}) ON CONFLICT(id) DO UPDATE SET "
@@ -56,11 +58,6 @@ def read(database: sqlite3.Connection, boot_id: str) -> tuple[Lease, ...]:
         devices.setdefault(lease, []).append((resource, device))
     rows = database.execute(f"SELECT {', '.join(COLUMNS)} FROM lease WHERE boot_id = ? ORDER BY id", (boot_id,))
     return tuple(lease_of(row, tuple(devices.get(row.id, ()))) for row in (LeaseRow(*columns) for columns in rows))
-
-
-def is_empty(database: sqlite3.Connection) -> bool:
-    """Return whether no lease is written, of whatever boot."""
-    return not database.execute("SELECT EXISTS(SELECT 1 FROM lease)").fetchone()[0]
 
 
 def end_other_boots(database: sqlite3.Connection, boot_id: str) -> None:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import secrets
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext, suppress
 from typing import TypeVar
 from urllib.parse import quote
 
@@ -47,8 +47,8 @@ _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 #: Bytes of a page of a new file. It has a dozen pages even if it is empty, and they are in its journal, too, at first.
 _PAGE = 1024
-#: How many pages the journal has until they are moved into the file, for which the disk is waited for three times more;
-#: a lease writes about 14. It must stay small, since what is moved may need space that the journal takes.
+#: How many pages the journal has until they are moved into the file, for which the disk is waited for three times; a
+#: lease writes about 11. It must stay small, since what is moved may need space that the journal takes.
 _JOURNAL_PAGES = 64
 #: Likewise where there are less than so many free bytes.
 _JOURNAL_PAGES_IF_SCARCE = 16
@@ -95,12 +95,32 @@ def open_to_write(path: str) -> sqlite3.Connection:
         database.execute("PRAGMA locking_mode = EXCLUSIVE")
         database.execute("PRAGMA journal_mode = WAL")
         database.execute(f"PRAGMA wal_autocheckpoint = {_journal_pages(path)}")
-        database.execute("PRAGMA synchronous = FULL")
+        _wait_for_disk(database, wait=False)
         database.execute("PRAGMA foreign_keys = ON")
 
     database = _opened(path, "", lock)
     _empty_journal(database)
     return database
+
+
+def _wait_for_disk(database: sqlite3.Connection, *, wait: bool) -> None:
+    """Say whether each commit from now on waits until the disk has it, and all before it.
+
+    Commits of leases do not. They survive the end of this process, whatever ends it. The last ones are lost if the
+    kernel stops, but with the boot all leases end anyway. What is in the file is whole in any case: the journal is
+    synchronized before it is moved there, and where it is not whole it is not read.
+    """
+    database.execute(f"PRAGMA synchronous = {'FULL' if wait else 'NORMAL'}")
+
+
+@contextmanager
+def _lasting(database: sqlite3.Connection) -> Iterator[None]:
+    """Let what is committed in the block survive the end of the kernel, too."""
+    _wait_for_disk(database, wait=True)
+    try:
+        yield
+    finally:
+        _wait_for_disk(database, wait=False)
 
 
 def _journal_pages(path: str) -> int:
@@ -251,7 +271,7 @@ def begin(database: sqlite3.Connection, serves: str, boot: str, withheld: str | 
 
     The tables are made that are not there. What another boot has left of leases is removed.
     """
-    with database:
+    with _lasting(database), database:
         database.execute("BEGIN EXCLUSIVE")
         _make_tables(database)
         if _meta(database, "boot") != boot:
@@ -279,15 +299,22 @@ def write(database: sqlite3.Connection, groups: Sequence[Group], now: float, boo
 
     Returns, for each group, why it contradicts what is written; None if it is made.
     """
+    resources = any(isinstance(change, Remember | Forget) for group in groups for change in group)
     try:
-        if len(groups) == 1:
-            return [_write_only(database, groups[0], now, boot)]
-        with database:
-            database.execute("BEGIN IMMEDIATE")
-            return [_write_group(database, group, now, boot) for group in groups]
+        with _lasting(database) if resources else nullcontext():
+            conflicts = iter(_write_all(database, [group for group in groups if group], now, boot))
     except sqlite3.OperationalError:
         _empty_journal(database)  # So that the next try has its space.
         raise
+    return [next(conflicts) if group else None for group in groups]
+
+
+def _write_all(database: sqlite3.Connection, groups: Sequence[Group], now: float, boot: str) -> list[str | None]:
+    if len(groups) == 1:
+        return [_write_only(database, groups[0], now, boot)]
+    with database:
+        database.execute("BEGIN IMMEDIATE")
+        return [_write_group(database, group, now, boot) for group in groups]
 
 
 def _write_only(database: sqlite3.Connection, group: Group, now: float, boot: str) -> str | None:
@@ -327,4 +354,5 @@ def _write_change(database: sqlite3.Connection, it: Change, now: float, boot: st
 
 def keeps_nothing_of_leases(database: sqlite3.Connection) -> bool:
     """Return whether no lease is written, and nothing is withheld."""
-    return lease_tables.is_empty(database) and _meta(database, "withheld") is None
+    query = "SELECT NOT EXISTS(SELECT 1 FROM lease) AND NOT EXISTS(SELECT 1 FROM meta WHERE key = 'withheld')"
+    return bool(database.execute(query).fetchone()[0])

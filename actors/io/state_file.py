@@ -161,9 +161,10 @@ class StateFile:
         self._waiting.append(waiting)
         try:
             await self._in_thread(partial(self._write, waiting))
-        finally:
+        except BaseException:
             with suppress(ValueError):
                 self._waiting.remove(waiting)  # Whoever asked has left, and no thread has begun.
+            raise
         assert waiting.conflicts is not None
         return waiting.conflicts
 

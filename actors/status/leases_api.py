@@ -350,7 +350,7 @@ class _Routes:
         def ask(reply: Address[Released | Failure]) -> LeasesMessage:
             return m.ReleaseAsked((name,), uid, reply)
 
-        answer = await self._answer(ask, DEADLINE)
+        answer = await self._answer(ask, WRITING)
         match answer:
             case Failure():
                 return failed(answer, self._boottime())

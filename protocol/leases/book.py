@@ -61,6 +61,8 @@ class Leases:
         self._operators = operators
         self._held = HeldLeases(self._all, operators)
         self._recoveries: dict[int, m.RecoverAsked] = {}
+        #: Who is told, and what, once the end of leases is written: the number of the write.
+        self._releases: dict[int, tuple[m.ReleaseAsked, m.Released]] = {}
 
     # --- to inspect ---
 
@@ -314,6 +316,9 @@ class Leases:
     def _saved(self, message: m.Saved) -> None:
         if self._held.saved(message):
             return
+        if (release := self._releases.pop(message.write, None)) is not None:
+            self._tell_released(*release)  # What could not be written is tried again.
+            return
         if (asked := self._recoveries.pop(message.write, None)) is not None:
             self._recovered(asked, message.error)
         elif (lease := self._all.writes.pop(message.write, None)) is not None:
@@ -363,7 +368,12 @@ class Leases:
         for entry in found.values():
             self._all.step(entry, Event.RELEASED)
         unknown = tuple(name for name in dict.fromkeys(asked.ids) if name not in found)
-        self._tell_released(asked, m.Released(tuple(found), unknown))
+        released = m.Released(tuple(found), unknown)
+        if any(entry.written and entry.phase is Phase.GONE for entry in found.values()):
+            # Writes are made in order, so what has ended is written when this one is: it has nothing of its own.
+            self._releases[self._all.write(awaited=True)] = asked, released
+        else:
+            self._tell_released(asked, released)
 
     def _tell_released(self, asked: m.ReleaseAsked, answer: m.Released | Failure) -> None:
         self._all.effects.append(e.Reply(asked.reply, answer))

@@ -76,7 +76,8 @@ Change = SaveLease | DeleteLease | EndWithholding
 class Write:
     """Make ``changes``, all or none; :class:`~.messages.Saved` with this number follows if ``awaited``.
 
-    Writes that nobody awaits are tried again until they succeed.
+    Writes that nobody awaits are tried again until they succeed. One without changes is made when all before it are, or
+    have failed.
     """
 
     number: int

@@ -65,6 +65,35 @@ def version_1(directory: Path) -> None:
         database.executescript(VERSION_1)
 
 
+def test_commits_of_leases_do_not_wait_for_the_disk_and_all_others_do(tmp_path: Path) -> None:
+    """They outlive the process, as the tests of kills show; with the kernel's end all leases end."""
+    path = str(tmp_path / "state.db")
+    Path(path).touch()
+    said: list[str] = []
+    with closing(open_to_write(path)) as database:
+        assert synchronous(database) == "NORMAL"
+        database.set_trace_callback(said.append)
+        begin(database, "", "this boot", None)
+        write(database, [[Remember(GPU, 1)], [SaveLease(lease("b", "GPU-1"))]], 1.0, "this boot")
+        assert levels(said) == ["FULL", "BEGIN", "COMMIT", "NORMAL"] * 2
+        said.clear()
+        write(database, [[SaveLease(lease("a", "GPU-0"))], []], 1.0, "this boot")
+        write(database, [[DeleteLease("a")]], 1.0, "this boot")
+        assert levels(said) == ["BEGIN", "COMMIT"] * 2
+        assert synchronous(database) == "NORMAL"
+
+
+def synchronous(database: sqlite3.Connection) -> str:
+    level: int = database.execute("PRAGMA synchronous").fetchone()[0]
+    return ("OFF", "NORMAL", "FULL", "EXTRA")[level]
+
+
+def levels(statements: list[str]) -> list[str]:
+    """Return the transactions in them, and what says whether these wait for the disk."""
+    words = (it.removeprefix("PRAGMA synchronous = ").split()[0] for it in statements)
+    return [word for word in words if word in ("BEGIN", "COMMIT", "FULL", "NORMAL")]
+
+
 async def test_leases_are_there_after_a_restart(tmp_path: Path) -> None:
     """With their devices in order; one that was changed is there as it was last."""
     file = file_in(tmp_path)

@@ -527,7 +527,7 @@ async def test_the_name_of_a_lease_may_have_any_printable_character(autojump_clo
 
 @pytest.mark.parametrize(
     ("method", "path", "seconds"),
-    [("GET", "", DEADLINE), ("GET", "/a", DEADLINE), ("DELETE", "/a", DEADLINE), ("POST", "/a/renew", WRITING)],
+    [("GET", "", DEADLINE), ("GET", "/a", DEADLINE), ("DELETE", "/a", WRITING), ("POST", "/a/renew", WRITING)],
 )
 async def test_a_lease_actor_that_hangs_costs_an_answer(
     method: str, path: str, seconds: float, autojump_clock: MockClock

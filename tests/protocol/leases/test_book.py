@@ -137,9 +137,16 @@ class Node:
                 self.files.remove(file)
                 self.send(m.FileWritten(file.lease.id))
 
-    def release(self, *ids: str, uid: int = ALICE) -> m.Released | Failure:
+    def ask_release(self, *ids: str, uid: int = ALICE) -> Inbox[m.Released | Failure]:
         inbox: Inbox[m.Released | Failure] = Inbox()
         self.send(m.ReleaseAsked(ids, uid, inbox))
+        return inbox
+
+    def release(self, *ids: str, uid: int = ALICE) -> m.Released | Failure:
+        """Ask for it, and let the disk write what follows."""
+        inbox = self.ask_release(*ids, uid=uid)
+        if not inbox:
+            self.save()
         return inbox[0]
 
     def bind(self, lease: str, init: ProcessIdentity = INIT, uid: int = ALICE) -> Inbox[Lease | Failure]:
@@ -569,6 +576,35 @@ def test_only_the_owner_and_root_release() -> None:
     assert node.release("y", uid=ROOT) == m.Released(("y",))
 
 
+def test_a_release_is_answered_when_it_is_written() -> None:
+    """Fault 88: a lease that was answered as released was back after a SIGKILL before the write."""
+    node = Node("a", "b")
+    node.hold(id="x")
+    node.hold(id="y")
+    answer = node.ask_release("x", "y", "z")
+    assert answer == []
+    assert node.states() == [], "the devices are free at once"
+    changes = [write.changes for write in node.disk]
+    assert changes == [(e.DeleteLease("x"),), (e.DeleteLease("y"),), ()], "what is awaited is the last"
+    node.save()
+    assert answer == [m.Released(("x", "y"), ("z",))]
+
+
+def test_a_release_that_cannot_be_written_is_answered_since_it_is_tried_again() -> None:
+    node = Node("a")
+    node.hold(id="x")
+    answer = node.ask_release("x")
+    node.save("the disk is full")
+    assert answer == [m.Released(("x",))]
+
+
+def test_a_release_of_what_is_not_written_is_answered_at_once() -> None:
+    node = Node("a")
+    node.hold(id="x")
+    node.ask(id="y", wait=10.0)
+    assert node.ask_release("y") == [m.Released(("y",))]
+
+
 def test_a_time_begins_when_the_lease_is_held_and_again_with_each_renewal() -> None:
     node = Node("a")
     lease = node.hold(owner=TimeOwner(10.0))
@@ -824,12 +860,12 @@ def test_a_held_that_is_written_too_late_is_undone() -> None:
     assert node.states() == []
 
 
-def test_a_release_frees_at_once_and_nobody_awaits_its_write() -> None:
+def test_a_release_frees_at_once_and_its_write_is_tried_until_it_succeeds() -> None:
     node = Node("a")
     node.hold(id="x")
-    node.release("x")
-    (write,) = node.disk
-    assert write.awaited is False
+    node.ask_release("x")
+    write = node.disk[0]
+    assert (write.changes, write.awaited) == ((e.DeleteLease("x"),), False)
     assert node.ask().inbox == []
     assert node.states() == ["pending"]
 
