@@ -130,6 +130,8 @@ class LeaseActor:
             case _:
                 self._memory.note(message)
                 self._carry_out(self._book.handle(message, trio.current_time()))
+                if isinstance(message, m.StoreRead):
+                    self._files.clean_later([it.cdi_name for it in message.kept.leases if it.cdi_name is not None])
         self._memory.in_hand = None
         if isinstance(message, m.AskerLeft):
             self._memory.leave(message.ticket)

@@ -89,6 +89,8 @@ class CdiWriter:
         self._under_way: tuple[str, Lease | None] | None = None
         #: The names of removals that have failed, and when they are tried again if there is nothing else to do.
         self._failed: set[str] = set()
+        #: What to leave of the files of an earlier daemon; None if that was done, or is not known yet.
+        self._keep: Collection[str] | None = None
         self._retry_at = 0.0
         self._failed_tries = 0
         #: The writes that are not answered, by name, and by when each is answered, in order.
@@ -137,6 +139,11 @@ class CdiWriter:
         except trio.TooSlowError:
             self._report.fail(self._late)
 
+    def clean_later(self, keep: Collection[str]) -> None:
+        """Do so before anything else that is to be done."""
+        self._keep = keep
+        self._wake.set()
+
     async def run(self) -> None:
         """Write and remove until cancelled."""
         self._settle_cancelled()
@@ -144,10 +151,14 @@ class CdiWriter:
             nursery.start_soon(self._answer_in_time)
             while True:
                 await self._wait_for_work()
-                await self._access()
+                if (keep := self._keep) is None:
+                    await self._access()
+                else:
+                    await self.clean({*keep, *self._waiting})
+                    self._keep = None
 
     async def _wait_for_work(self) -> None:
-        while not self._waiting:
+        while not self._waiting and self._keep is None:
             self._wake = trio.Event()
             with trio.move_on_at(self._retry_at if self._failed else math.inf) as scope:
                 await self._wake.wait()

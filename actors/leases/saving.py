@@ -38,7 +38,8 @@ class Saving:
         """Send to ``reply`` what becomes of the writes that are awaited."""
         self._store = store
         self._reply = reply
-        self._is_read = False
+        #: Whether the leases of before the start are known.
+        self.is_read = False
         self._has_begun = False
         #: What no transaction has begun with.
         self._queue: list[Write] = []
@@ -120,7 +121,7 @@ class Saving:
         self._under_way = tuple(attrs.evolve(write, awaited=False) for write in self._under_way)
         self._queue = [attrs.evolve(write, awaited=False) for write in self._queue]
         leases = {name: change.lease for name, change in self._written.items()}
-        withheld = self._withheld if self._is_read else self._unknown
+        withheld = self._withheld if self.is_read else self._unknown
         groups = (self._unwritten.values(), *(write.changes for write in (*self._under_way, *self._queue)))
         for change in (change for group in groups for change in group):
             match change:
@@ -161,7 +162,7 @@ class Saving:
 
     async def _catch_up(self) -> None:
         """Do all that is to be done now."""
-        if not self._is_read:
+        if not self.is_read:
             kept = await self._read()
             self._reply.send_nowait(StoreRead(kept))
         await self._begin()
@@ -181,7 +182,7 @@ class Saving:
 
     async def _read(self) -> Kept:
         kept = await self._store.read_leases()
-        self._is_read = True
+        self.is_read = True
         self._replaced = self._store.replaced
         self._written = {lease.id: SaveLease(lease) for lease in kept.leases}
         self._withheld = kept.withheld
@@ -307,7 +308,7 @@ class Saving:
 
     @property
     def _late(self) -> str:
-        return f"the leases were not {'written' if self._is_read else 'read'} within {DEADLINE:g} s"
+        return f"the leases were not {'written' if self.is_read else 'read'} within {DEADLINE:g} s"
 
     def _fail(self, problem: str) -> None:
         """Report that a try has failed, and have :meth:`run` try again."""

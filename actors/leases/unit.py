@@ -90,7 +90,7 @@ class LeaseUnit:
         self._owners = Owners(ports.owners, ports.clock, self.inbox)
         self._files = CdiWriter(LaterCdiStore(self._store, ports.files), self.inbox, self._logger)
         self.inbox.problem = lambda: self.memory.withheld or self._saving.problem or self._files.problem
-        if self._store.lasting:
+        if self._store.lasting and self._saving.is_read:  # Otherwise the actor does it when they are read.
             await self._files.clean([lease.cdi_name for lease in kept.leases if lease.cdi_name is not None])
 
     @property

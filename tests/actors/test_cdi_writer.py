@@ -274,6 +274,19 @@ async def test_what_an_earlier_daemon_has_left_goes_at_the_start(autojump_clock:
     assert set(store.files) == {"b"}
 
 
+async def test_what_an_earlier_daemon_has_left_goes_when_the_leases_are_known(autojump_clock: MockClock) -> None:
+    """Before anything is written: nothing is leased before that."""
+    store = SlowStore()
+    store.files, store.takes = {name: lease(name) for name in "abc"}, 1.0
+    async with running(store) as (writer, _):
+        writer.clean_later({"b"})
+        writer.write(lease("c"))
+        await trio.sleep(0.5)
+        writer.write(lease("d"))
+        await trio.sleep(10.0)
+    assert set(store.files) == {"b", "c", "d"}
+
+
 @pytest.mark.parametrize(("takes", "failure", "problem"), [(0.0, "read-only", "read-only"), (60.0, None, LATE)])
 async def test_a_start_does_not_depend_on_the_directory(
     autojump_clock: MockClock, takes: float, failure: str | None, problem: str

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import attrs
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
@@ -13,19 +14,20 @@ from plugind.actors.leases.cdi_writer import MemoryCdiStore
 from plugind.actors.leases.store import MemoryLeaseStore
 from plugind.actors.leases.unit import LeasePorts, LeaseUnit
 from plugind.actors.simulation.lease_owners import MemoryBootClock, MemoryOwnerProcesses
+from plugind.protocol.errors import StateError
 from plugind.protocol.leases import messages as m
 from plugind.protocol.leases.config import LeasesConfig
 from plugind.protocol.leases.replies import Failure, LeasesSnapshot
-from plugind.protocol.leases.values import Lease, NoOwner
+from plugind.protocol.leases.values import Answer, ContainerOwner, Lease, LeaseState, NoOwner
 from plugind.protocol.logs import SILENT
 from plugind.tests.protocol.leases.script import GPU, offer, request
 
 
 @asynccontextmanager
-async def running(store: MemoryLeaseStore) -> AsyncIterator[LeaseUnit]:
-    numbers = itertools.count(1)
+async def running(store: MemoryLeaseStore, files: MemoryCdiStore | None = None) -> AsyncIterator[LeaseUnit]:
+    numbers, cdi = itertools.count(1), files or MemoryCdiStore()
     ports = LeasePorts(
-        MemoryOwnerProcesses(), MemoryBootClock(), lambda _: MemoryCdiStore(), trio.current_time, lambda: next(numbers)
+        MemoryOwnerProcesses(), MemoryBootClock(), lambda _: cdi, trio.current_time, lambda: next(numbers)
     )
     unit = LeaseUnit(store, lambda: ports, LeasesConfig(), SILENT, operators=frozenset({0}))
     await unit.open()
@@ -68,3 +70,31 @@ async def test_the_snapshot_has_what_metrics_count(autojump_clock: MockClock) ->
     assert found.counts == {GPU: 0}
     assert found.failures == {(GPU, "unavailable"): 1}
     assert found.durations[GPU].total == 0.2
+
+
+@attrs.define
+class UnreadableStore(MemoryLeaseStore):
+    """A store that cannot be read at first."""
+
+    is_unreadable: bool = True
+
+    async def read_leases(self) -> m.Kept:
+        if self.is_unreadable:
+            raise StateError("the disk is away")
+        return await MemoryLeaseStore.read_leases(self)
+
+
+async def test_no_cdi_file_is_taken_for_that_of_a_lost_lease_before_the_leases_are_known(
+    autojump_clock: MockClock,
+) -> None:
+    """The containers of leases that are read later would not start again."""
+    wanted = attrs.evolve(request((GPU, 1)), container=True)
+    lease = Lease("a", 0, wanted, ContainerOwner(), LeaseState.HELD, 0.0, {GPU: ("a",)}, Answer(), "kept")
+    store = UnreadableStore({"a": lease}, lasting=True)
+    files = MemoryCdiStore({"kept": lease, "left": attrs.evolve(lease, cdi_name="left")})
+    async with running(store, files) as unit:
+        assert set(files.files) == {"kept", "left"}
+        assert (await snapshot(unit)).withheld == "the leases of before the start are not known yet: the disk is away"
+        store.is_unreadable = False
+        await trio.sleep(30.0)
+        assert set(files.files) == {"kept"}
