@@ -137,10 +137,10 @@ class Allocations:
     def _queue(self, entry: Entry) -> None:
         lease = entry.lease.id
         self._line.add(lease, entry.arrival, entry.lease.request)
-        if entry.deadline is None or entry.deadline <= self.now:
-            self._impatient.add(lease)
+        if all(it.waits(self.now) for it in entry.askers.values()):
+            self.ends.set(lease, entry.next_end())
         else:
-            self.ends.set(lease, entry.deadline)
+            self._impatient.add(lease)
 
     def step(self, entry: Entry, event: Event, failure: Failure | None = None) -> None:
         """Let ``event`` happen to a lease."""
@@ -281,8 +281,8 @@ class Allocations:
 
     def _tell(self, entry: Entry) -> None:
         self.wait_for_owner(entry)
-        for reply in entry.askers.values():
-            self.answer(reply, entry.lease)
+        for asker in entry.askers.values():
+            self.answer(asker.reply, entry.lease)
         entry.askers.clear()
 
     def wait_for_owner(self, entry: Entry) -> None:
@@ -309,8 +309,17 @@ class Allocations:
     # --- the end ---
 
     def fail(self, entry: Entry, problem: Problem) -> None:
-        """Let one that is in line wait no longer."""
-        self.step(entry, Event.TIMED_OUT, self._failure(entry, problem))
+        """Let those wait no longer for one that is in line who do not wait, or have waited long enough."""
+        over = [ticket for ticket, asker in entry.askers.items() if not asker.waits(self.now)]
+        if len(over) == len(entry.askers):
+            self.step(entry, Event.TIMED_OUT, self._failure(entry, problem))
+            return
+        self._impatient.discard(entry.lease.id)
+        for ticket in over:
+            failure = self._failure(entry, problem)
+            self.answer(entry.askers.pop(ticket).reply, failure)
+            self.report_failure(entry.resources, entry.lease.uid, failure)
+        self.ends.set(entry.lease.id, entry.next_end())
 
     def _failure(self, entry: Entry, problem: Problem) -> Failure:
         if self.withheld is not None:
@@ -325,8 +334,8 @@ class Allocations:
         return Failure(Problem.STORAGE, f"all devices are withheld: {self.withheld}")
 
     def _fail(self, entry: Entry, failure: Failure) -> None:
-        for reply in entry.askers.values():
-            self.answer(reply, failure)
+        for asker in entry.askers.values():
+            self.answer(asker.reply, failure)
         if entry.askers:
             self.report_failure(entry.resources, entry.lease.uid, failure)
         entry.askers.clear()

@@ -16,7 +16,7 @@ from . import effects as e
 from . import messages as m
 from .allocations import BIND, WITHHELD, Allocations
 from .config import Limits
-from .entries import Entry, Notified, Sources
+from .entries import Asker, Entry, Notified, Sources
 from .held import HeldLeases, forbidden, not_written
 from .limits import failure_of, same_owner
 from .messages import Failure, Problem
@@ -225,8 +225,8 @@ class Leases:
         while name is None or (asked.id is None and name in self._all.entries):
             name = f"{self._sources.bits() % (1 << 48):012x}"
         lease = Lease(name, asked.uid, asked.request, asked.owner, LeaseState.QUEUED, self._sources.wall())
-        entry = Entry(lease, 0, named=asked.id is not None, deadline=asked.deadline)
-        entry.askers[asked.ticket] = asked.reply
+        entry = Entry(lease, 0, named=asked.id is not None)
+        entry.askers[asked.ticket] = Asker(asked.reply, asked.deadline)
         self._all.add(entry)
         return entry
 
@@ -251,11 +251,11 @@ class Leases:
                 if asked.deadline is None:
                     text = f"lease {lease.id} waits for its devices; ask again with --wait"
                     return Failure(Problem.UNAVAILABLE, text)
-                entry.deadline = max(asked.deadline, entry.deadline or 0.0)
-                self._all.ends.set(lease.id, entry.deadline)
             case _:
                 pass
-        entry.askers[asked.ticket] = asked.reply
+        entry.askers[asked.ticket] = Asker(asked.reply, asked.deadline)
+        if entry.phase is Phase.QUEUED:
+            self._all.ends.set(lease.id, entry.next_end())
         return None
 
     def _asker_left(self, left: m.AskerLeft) -> None:

@@ -30,6 +30,19 @@ class Sources:
     bits: Callable[[], int]
 
 
+@attrs.frozen(eq=False)
+class Asker:
+    """Somebody who waits for the answer."""
+
+    reply: Address[Lease | Failure]
+    #: Until when it waits for devices; None if it does not wait.
+    deadline: float | None = None
+
+    def waits(self, now: float) -> bool:
+        """Whether it still waits for devices at ``now``."""
+        return self.deadline is not None and self.deadline > now
+
+
 @attrs.define(eq=False)
 class Entry:
     """One lease, with who waits for it and what is still to come."""
@@ -40,10 +53,8 @@ class Entry:
     phase: Phase = Phase.QUEUED
     #: Whether the caller gave it its name, by which it may ask for it again.
     named: bool = True
-    #: Until when it waits for devices; None if it does not wait.
-    deadline: float | None = None
     #: Who waits for the answer, by ticket.
-    askers: dict[int, Address[Lease | Failure]] = attrs.field(factory=dict)
+    askers: dict[int, Asker] = attrs.field(factory=dict)
     #: All tickets by which it was asked for.
     tickets: set[int] = attrs.field(factory=set)
     #: The resources whose plugins are asked what they prefer, and what those have said that have answered.
@@ -73,6 +84,10 @@ class Entry:
     def devices(self) -> Mapping[str, tuple[str, ...]]:
         """Its devices, by resource."""
         return self.lease.devices
+
+    def next_end(self) -> float:
+        """Until when all of its askers wait for devices; infinity if there are none."""
+        return min((it.deadline or 0.0 for it in self.askers.values()), default=math.inf)
 
     @property
     def resources(self) -> tuple[str, ...]:

@@ -400,9 +400,7 @@ class LeaseOracle:
 
     def _check_deadline(self, asking: Asking, now: float) -> None:
         shown = next((it for it in self.shown.values() if it.request == asking.request and it.uid == asking.uid), None)
-        # Those who ask for the same lease wait as long as the one of them who waits longest.
-        same = [it.deadline or it.asked for it in self.askings.values() if it.request == asking.request]
-        due = max(*same, asking.asked, self._disturbed) + SOON
+        due = max(asking.deadline or 0.0, asking.asked, self._disturbed) + SOON
         if shown is not None and shown.state is not LeaseState.QUEUED:
             due += PREPARED
         if now > due:

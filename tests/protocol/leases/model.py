@@ -366,6 +366,7 @@ class Model:
         assert has == ({} if lease.state is LeaseState.QUEUED else wanted)
         if lease.state is LeaseState.QUEUED:
             assert self.deadlines.get(lease.id, math.inf) > self.now, "it waits for too long"
+            self.check_askers(lease)
             return
         devices = {device for _, device in things(lease)}
         assert devices >= {*lease.request.ids, *lease.request.include}
@@ -373,6 +374,13 @@ class Model:
         assert devices.isdisjoint(POOL.ids) or lease.request.pool is not None
         if lease.state is LeaseState.HELD:
             self.check_owner(lease)
+
+    def check_askers(self, lease: Lease) -> None:
+        for caller in self.callers.values():
+            asked = caller.asked
+            if asked is not None and asked.id == lease.id and not (caller.answers or caller.left):
+                assert asked.deadline is not None, "one that does not wait was not answered"
+                assert asked.deadline > self.now, "one waits for longer than it said"
 
     def check_owner(self, lease: Lease) -> None:
         owner, until = self.unbound.get(lease.id, (None, 0.0))

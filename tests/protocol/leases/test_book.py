@@ -462,6 +462,67 @@ def test_an_answer_that_cannot_be_delivered_releases_unless_there_was_an_id() ->
         assert node.states() == states
 
 
+# --- several askers ---------------------------------------------------------------------------------------------------
+
+
+def test_each_who_waits_for_the_same_lease_has_a_deadline_of_its_own() -> None:
+    node = Node("a")
+    held = node.hold(id="holder")
+    long, short = node.ask(id="x", wait=60), node.ask(id="x", wait=5)
+    node.wait(4)
+    assert short.inbox == []
+    node.wait(1)
+    assert short.why == ("timeout", TOO_FEW.format(1, 0))
+    assert [it.id for it in short.failure.holders] == ["holder"]
+    later = node.ask(id="y", wait=60)
+    node.release(held.id)
+    node.run()
+    assert long.lease.id == "x"
+    assert later.inbox == []
+
+
+def test_a_later_asker_may_wait_longer_than_the_first() -> None:
+    node = Node("a")
+    node.hold(id="holder")
+    short, long = node.ask(id="x", wait=5), node.ask(id="x", wait=60)
+    node.wait(5)
+    assert short.why[0] == "timeout"
+    node.wait(54)
+    assert long.inbox == []
+    node.wait(1)
+    assert long.why[0] == "timeout"
+    assert node.states() == ["held"]
+
+
+def test_the_wait_of_one_that_has_left_does_not_count() -> None:
+    node = Node("a")
+    node.hold(id="holder")
+    askers = node.ask(id="x", wait=60), node.ask(id="x", wait=5), node.ask(id="x", wait=30)
+    leave(node, askers[0])
+    leave(node, askers[1])
+    node.wait(5)
+    assert askers[2].inbox == []
+    node.wait(25)
+    assert askers[2].why[0] == "timeout"
+    assert node.states() == ["held"]
+
+
+def test_one_that_does_not_wait_is_answered_when_its_lease_is_in_line_again() -> None:
+    """What the plugin was asked to choose from is gone. The one that waits stays in line, in its place."""
+    node = Node()
+    node.offer("a", "b", preferred=True)
+    waits, does_not = node.ask(id="x", wait=60), node.ask(id="x")
+    (call,) = node.calls
+    node.calls.clear()
+    node.offer("a!", "b!", preferred=True)
+    node.send(m.Preferred(call.lease, call.resource))
+    assert does_not.why[0] == "unavailable"
+    assert (waits.inbox, node.states()) == ([], ["queued"])
+    node.offer("a", preferred=True)
+    node.run()
+    assert waits.lease.devices == {GPU: ("a",)}
+
+
 # --- one id -----------------------------------------------------------------------------------------------------------
 
 
