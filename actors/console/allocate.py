@@ -126,8 +126,33 @@ def _pid(text: str) -> int:
     return int(text)
 
 
+def refuse(words: Sequence[str]) -> None:
+    """Say that there is no lease in the form that a wrong command line asks for."""
+    _say_none(_form_in(words))
+
+
+def _form_in(words: Sequence[str]) -> str | None:
+    """Return the last form that is asked for."""
+    found = None
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        name, equals, text = word.partition("=")
+        if "--output".startswith(name) and name.startswith("--ou"):  # argparse takes beginnings of options.
+            found = text if equals else following
+        elif word.startswith("-o"):
+            found = word.removeprefix("-o") or following
+    return found
+
+
 def run(args: argparse.Namespace) -> int:
     """Lease devices; return the exit code."""
+    try:
+        return _run(args)
+    except (CommandError, KeyboardInterrupt, SystemExit):
+        _say_none(args.output)
+        raise
+
+
+def _run(args: argparse.Namespace) -> int:
     asked, path = _asked(args), status_path(args)
     command: Sequence[str] | None = args.command
     if command is not None and not is_there(command[0]):
@@ -196,8 +221,6 @@ def _print(form: str, lease: Lease, path: str, *, keep: bool) -> int:
                 answer(path, release(lease.id), seconds=WRITING)
         if isinstance(error, KeyboardInterrupt):
             raise
-        if isinstance(error, FormError):
-            _say_none(form)
         why = f"standard output cannot be written: {error.cause.strerror}" if isinstance(error, OutputError) else error
         raise CommandError(f"{why}; the lease {escaped(lease.id)} was {'kept' if keep else 'released'}") from error
     if form not in (*_CONTAINERS, "docker"):

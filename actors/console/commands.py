@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
 from ...protocol.version import __version__
-from .ending import EXIT_OK, OutputError, code_of, flush, run_to_end, say
+from .ending import EXIT_OK, EXIT_USAGE, OutputError, code_of, flush, run_to_end, say
 from .start import hold_requests, open_standard_descriptors
 
 if TYPE_CHECKING:
@@ -87,6 +87,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             # The usage of this command is shown, and not that of all commands.
             args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     except SystemExit as end:
+        if end.code == EXIT_USAGE and _asked_for(words) == "allocate":
+            from .allocate import refuse
+
+            refuse(words)
         # A help that cannot be written ends like any other output that cannot.
         sys.exit(flush(end.code if isinstance(end.code, int) else EXIT_OK))
     except (OutputError, KeyboardInterrupt) as error:

@@ -257,6 +257,41 @@ def test_an_engine_without_a_lease_is_told_of_a_device_that_is_not_there(plugind
     assert (done.code, done.out) == (1, NO_LEASE[form])
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["vendor.com/gpu", "-o", "podman"],
+        [f"{GPU}=1", "-opodman", "--no-such-option"],
+        [f"{GPU}=1", "--output=podman", "--wait"],
+        [f"{GPU}=1", "--out", "podman", "--owner", "no pid"],
+        [f"{GPU}=1", "-o", "json", "-o", "podman", "--ttl", "5s"],
+        [f"{GPU}=1", "-o", "podman", "--", "true"],
+    ],
+)
+def test_an_engine_is_told_so_too_if_the_command_line_is_wrong(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["allocate", *words])
+    said = capsys.readouterr()
+    assert (ended.value.code, said.out) == (2, NO_LEASE["podman"])
+    assert said.err
+
+
+def test_an_engine_is_told_so_too_if_plugind_does_not_know_whom_to_ask(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["allocate", f"{GPU}=1", "-o", "podman", "--status", ""]) == 78
+    assert capsys.readouterr().out == NO_LEASE["podman"]
+
+
+@pytest.mark.parametrize("words", [[], ["--", "-o", "podman"], ["-o", "pod"], ["--owner", "podman"], ["-o"]])
+def test_a_wrong_command_line_without_such_a_form_prints_nothing(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["allocate", f"{GPU}=0", *words])
+    assert capsys.readouterr().out == ""
+
+
 def test_an_engine_is_told_so_too_if_a_form_cannot_say_the_lease(plugind: Run) -> None:
     named = attrs.evolve(LEASE, answer=Answer(cdi_devices=("vendor.com/gpu=0",)))
     released = answer(200, released_to_json(Released(("a1b2",))))
