@@ -33,6 +33,8 @@ from .actors.dial_slots import DialSlots
 from .actors.endpoint_checks import EndpointChecks
 from .actors.handlers.by_type import HandlerActors
 from .actors.handlers.calls import CallConfig
+from .actors.handlers.dra import DRAHandler
+from .actors.handlers.dra_calls import DRADriver
 from .actors.handlers.handler import Handler, check_handler
 from .actors.handlers.registry import built_in_handlers
 from .actors.inboxes import Inboxes
@@ -167,16 +169,17 @@ class Supervisor:
         open_ports = partial(ports.leases, self.config, status_config.socket)
         self._leases = leases_of(self.config, self._users, state.leases, open_ports, self._log)
         self._devices = Devices(state.devices, self._log, self._leases.inbox)
+        self._to_reconciler, reconciler_inbox = trio.open_memory_channel[m.ReconcilerMessage](INBOX_SIZE)
+        self._to_liveness, liveness_inbox = trio.open_memory_channel[m.LivenessMessage](INBOX_SIZE)
+        self._to_status, status_inbox = trio.open_memory_channel[m.StatusMessage](INBOX_SIZE)
+        self._dra = DRAHandler(self.config.dra, status=self._to_status, wall=status_config.wall)
         self._handlers_at_start = {
-            **built_in_handlers(self._devices.inbox, strict=self.config.strict),
+            **built_in_handlers(self._devices.inbox, strict=self.config.strict, dra=self._dra),
             **(handlers or {}),
         }
         for plugin_type, handler in self._handlers_at_start.items():
             # It raises here, and not from the block.
             check_handler(plugin_type, handler, self.config.timeouts.of_handler(plugin_type))
-        self._to_reconciler, reconciler_inbox = trio.open_memory_channel[m.ReconcilerMessage](INBOX_SIZE)
-        self._to_liveness, liveness_inbox = trio.open_memory_channel[m.LivenessMessage](INBOX_SIZE)
-        self._to_status, status_inbox = trio.open_memory_channel[m.StatusMessage](INBOX_SIZE)
         self._reconciler_inbox, self._status_inbox = Inbox(reconciler_inbox), Inbox(status_inbox)
         self._liveness_inbox = Inbox(liveness_inbox)
         check_status_socket(self.config.roots, status_config.socket)
@@ -417,6 +420,7 @@ class Supervisor:
         for plugin_type, handler in self._handlers_at_start.items():
             self._handlers.add(plugin_type, handler)
         self._children.start(ChildSpec("links", self._links.serve))
+        self._children.start(ChildSpec("dra drivers", self._dra.serve))
         self._children.start(ChildSpec("dial slots", self._dial_slots.run))
         self._children.start(ChildSpec("registrations", self._registrations.serve, Restart.TRANSIENT))
         self._children.start(ChildSpec("node", self._run_node, Restart.TRANSIENT))
@@ -757,6 +761,18 @@ class Supervisor:
           NodeEndedError: if the node ends before that.
         """
         return await self._lease_calls.renew(id)
+
+    def dra_driver(self, name: str) -> DRADriver:
+        """Return a DRA driver by its name, to have the devices of resource claims prepared.
+
+        ::
+
+            prepared = await node.dra_driver("gpu.example.com").prepare([DRAClaim("default", uid, "train")])
+
+        Raises:
+          DRADriverUnknownError: if no instance of it is registered, or DRA drivers have another handler.
+        """
+        return self._dra.driver(name)
 
     async def wait_for(self, name: str, *, type: str | None = None) -> PluginStatus:  # noqa: A002 - the field's word
         """Return the status of a plugin of that ``name`` as soon as one is registered; at once if one is.

@@ -225,8 +225,8 @@ class Links:
 
     # --- channels ---
 
-    async def dial(self, link: OpenLink) -> Channel:
-        """Connect to the endpoint of a link's plugin, as often as necessary; read the channel from then on.
+    async def dial(self, link: OpenLink, *, once: bool) -> Channel:
+        """Connect to the endpoint of a link's plugin, once or as often as necessary; read the channel from then on.
 
         Raises:
           NoConnectionError: if the endpoint may not be used, or connecting fails in a way that does not pass.
@@ -236,6 +236,8 @@ class Links:
                 channel = self.config.connect(link.plugin, link.file)
             except _NOT_YET as error:
                 link.problem, link.is_absent = _words(error), isinstance(error, FileNotFoundError)
+                if once:
+                    raise NoConnectionError(no_connection(link.plugin, link.problem), gone=link.is_absent) from error
             except OSError as error:
                 gone = error.errno == errno.ESTALE
                 raise NoConnectionError(no_connection(link.plugin, _words(error)), gone=gone) from error

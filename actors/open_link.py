@@ -75,8 +75,8 @@ class Owner(Protocol):
     def outbox(self) -> Outbox:
         """Where links are put that have something to send."""
 
-    async def dial(self, link: OpenLink) -> Channel:
-        """Connect to the endpoint of a link's plugin, as often as necessary; read the channel from then on.
+    async def dial(self, link: OpenLink, *, once: bool) -> Channel:
+        """Connect to the endpoint of a link's plugin, once or as often as necessary; read the channel from then on.
 
         Raises:
           NoConnectionError: if that cannot succeed.
@@ -173,11 +173,12 @@ class OpenLink:
     async def connect(self, *, timeout: float = 10.0) -> Channel:
         """See :class:`~plugind.actors.handlers.link.Link`."""
         self.problem, self.is_absent = "", False
-        with trio.move_on_after(timeout):
+        # Without a deadline for the lock: who has it has one.
+        with trio.move_on_after(timeout or math.inf):
             async with self._dialing:
                 if self._channel is None or not self._channel.takes_calls:
                     self._retire()
-                    self._channel = await self._links.dial(self)
+                    self._channel = await self._links.dial(self, once=not timeout)
                 return self._channel
         problem = f"{self.problem or 'another call of connect was under way'} (tried for {timeout:g} s)"
         raise NoConnectionError(no_connection(self.plugin, problem), gone=self.is_absent)

@@ -14,6 +14,7 @@ import attrs
 from .backoff import Backoff, RestartIntensity
 from .checks import above_zero, at_least_one, by_type, each_above_zero, not_negative, or_none
 from .device_directory import USUAL_NAME
+from .dra import DRAConfig
 from .errors import ConfigError, ValidationError
 from .health_checks import HealthChecks
 from .leases.config import LeasesConfig
@@ -158,6 +159,8 @@ class Config:
     device_plugins: DevicePluginDirectory | None = None
     #: How the endpoints of registered plugins are checked, and of which types they are not.
     health_checks: HealthChecks = attrs.field(factory=HealthChecks)
+    #: How DRA drivers are used: when one is gone, and of which of them the health of devices is watched.
+    dra: DRAConfig = attrs.field(factory=DRAConfig)
     #: Names of plugins without which the node is not ready (behaviour 40).
     expected: tuple[str, ...] = attrs.field(default=())
     #: An actor hangs when messages wait for it and it has taken none for so long; the node is not ready then, and its

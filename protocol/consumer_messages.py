@@ -47,6 +47,8 @@ class PluginEvent(enum.StrEnum):
 
     #: What its handler knows of it is not what it was.
     FACTS = "facts"
+    #: No instance of a DRA driver has been connected for some time; its last one may be registered no more.
+    DRIVER_GONE = "driver-gone"
 
 
 @value

@@ -309,9 +309,13 @@ class View:
         return after
 
     def add_remark(self, socket: str, generation: int, time: float, remark: str) -> Row | None:
-        """Add an entry to the history of a socket, which is no change of its state; return its row if it is known."""
-        row = self.rows.get(socket)
-        if row is None or row.last.generation != generation:
+        """Add an entry to the history of a socket, which is no change of its state; return its row if it is known.
+
+        The socket may be gone already.
+        """
+        rows = (row for row in (self.rows.get(socket), *self._gone) if row is not None)
+        row = next((row for row in rows if (row.last.socket, row.last.generation) == (socket, generation)), None)
+        if row is None:
             return None
         row.history.extend((time, row.last.state, remark, row.last.attempt, remark))
         del row.history[: -self._history]

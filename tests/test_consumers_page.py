@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from plugind.actors import endpoint_checks
-from plugind.actors.handlers import device_follower, device_plugin
+from plugind.actors.handlers import device_follower, device_plugin, paced
 from plugind.actors.io import device_directory
 from plugind.protocol import device_lists, resources
 from plugind.protocol.device_calls import CallLimits
@@ -44,8 +44,8 @@ LIMITS = {
         f"{ENDPOINT_LIMITS.unparsed_bytes / MEBIBYTE:g} MiB"
     ),
     "lists taken from a plugin in a second": (
-        f"{1 / device_follower.INTERVAL:g}, and at most {device_follower.BYTES_PER_SECOND / MEBIBYTE:g} MiB, where a "
-        f"list counts at least {device_follower.LEAST_BYTES // 1024} KiB"
+        f"{1 / paced.INTERVAL:g}, and at most {paced.BYTES_PER_SECOND / MEBIBYTE:g} MiB, where a "
+        f"list counts at least {paced.LEAST_BYTES // 1024} KiB"
     ),
     "pause between two streams": f"{device_follower.STREAMS.initial:g} s to {device_follower.STREAMS.cap:g} s",
     f"DATA frames of fewer than {SMALL_DATA_BYTES} bytes in {ENDPOINT_LIMITS.budget_period:g} s": (

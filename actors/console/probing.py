@@ -299,7 +299,7 @@ async def _check_claim(
     if isinstance(handler, CSIHandler | DRAHandler):
         for other in others:
             if other.plugin.type == info.type:
-                await handler.register(attrs.evolve(other.plugin, privileged=_counts_always(other.uid, options)))
+                handler.drivers.add(attrs.evolve(other.plugin, privileged=_counts_always(other.uid, options)))
     # The kubelet does not ask which user has a name.
     same = {
         other.plugin.socket: info.uid if options.strict else other.uid

@@ -35,12 +35,12 @@ from ...protocol.plugins import Plugin
 from ...protocol.proto.deviceplugin_v1beta1_grpc import DevicePluginStub
 from ...protocol.proto.deviceplugin_v1beta1_pb2 import Empty, ListAndWatchResponse
 from ...protocol.wire.errors import WireError, WireProblem
-from ...protocol.wire.grpc import Newest
 from ...protocol.wire.outcomes import status_text
 from ..io.grpc_client.channel import Channel
 from ..io.grpc_client.stream import ClientStream
 from .device_calls import PluginCalls
 from .link import Link
+from .paced import take_newest
 
 #: Seconds in which the first list of a stream must come.
 FIRST_LIST = 10.0
@@ -58,15 +58,6 @@ SHARED = "another registration of the same endpoint follows its lists"
 #: What follows the reason for which the stream of a strict node has ended.
 NOT_AGAIN = "; with --strict it is not opened again until the plugin registers anew"
 
-#: Seconds between two lists that are passed on; of those that come meanwhile only the newest counts.
-INTERVAL = 0.1
-#: How many bytes of lists are taken in a second, and what a list counts at least. A plugin that sends more is slowed
-#: down by its window. A list of 10,000 devices has about 600,000 bytes.
-BYTES_PER_SECOND = 1_048_576
-LEAST_BYTES = 1024
-#: No pause between two lists is longer.
-LONGEST_PAUSE = 5.0
-
 _LIST_AND_WATCH = "/v1beta1.DevicePlugin/ListAndWatch"
 
 #: Who may open a stream, by the path of the endpoint and the process that listens there. A plugin may be registered by
@@ -74,12 +65,6 @@ _LIST_AND_WATCH = "/v1beta1.DevicePlugin/ListAndWatch"
 Turns = MutableMapping[tuple[str, int | None], trio.Lock]
 
 _Lists = ClientStream[Empty, ListAndWatchResponse]
-
-
-def pause_after(newest: Newest) -> float:
-    """Return the seconds until the next list is taken, after ``newest`` and those dropped for it."""
-    size = max(newest.size, newest.count * LEAST_BYTES)
-    return min(max(INTERVAL, size / BYTES_PER_SECOND), LONGEST_PAUSE)
 
 
 @attrs.frozen
@@ -245,13 +230,7 @@ class DeviceFollower:
     async def _take_lists(self, stream: _Lists) -> None:
         """Take lists until the plugin ends the stream in order."""
         await self._wait_first(stream)
-        while (newest := await stream.recv_newest()) is not None:
-            self._pass_on(newest.message)
-            next_at = trio.current_time() + pause_after(newest)
-            await stream.wait_message()
-            if trio.current_time() < next_at:
-                with trio.move_on_at(next_at):
-                    await stream.wait_end()
+        await take_newest(stream, self._pass_on)
 
     async def _wait_first(self, stream: _Lists) -> None:
         with trio.move_on_after(FIRST_LIST) as waiting:

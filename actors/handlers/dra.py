@@ -5,22 +5,67 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from itertools import chain
+from typing import NoReturn
+
+import trio
+
+from ...protocol import messages as m
+from ...protocol.consumer_messages import CallEnded, CallsEnded, EventNoted, PluginEvent
+from ...protocol.dra import DRAConfig, DriverGone, Drivers, Key, key_of
+from ...protocol.dra_claims import check_known
 from ...protocol.errors import ValidationError
+from ...protocol.logs import timestamp
 from ...protocol.plugins import InstancePolicy, Plugin, choose_dra_service
+from ..mailbox import report
+from .dra_calls import DRADriver
+from .dra_driver import DRAFollower
 from .instances import Instances
+from .link import Link
+
+#: Seconds for which changes are joined that the other instances of a driver report.
+JOINED = 0.5
+#: How many times are remembered as dates.
+_DATES = 4096
 
 
 class DRAHandler:
-    """Accepts DRA drivers that serve a service known to this node; of several of one name the newest is active.
+    """Accepts DRA drivers that serve a service known to this node, and keeps a connection to each instance.
 
-    Rolling updates run two instances of one driver at a time, each on an endpoint of its own.
+    Rolling updates run two instances of one driver at a time, each on an endpoint of its own. Of several, the newest
+    one that is connected is active, or the newest if none is.
     """
 
     instances = InstancePolicy.NEWEST
 
-    def __init__(self) -> None:
-        #: The drivers that are registered.
+    def __init__(
+        self,
+        config: DRAConfig | None = None,
+        *,
+        status: trio.MemorySendChannel[m.StatusMessage] | None = None,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """Tell ``status``, the status actor, which drivers are gone, and how long calls took; ``wall`` is the date."""
+        self._config = DRAConfig() if config is None else config
+        self._status = status
+        self._wall = wall
+        self._clock = lru_cache(_DATES)(self._date)
+        #: The instances that are registered.
         self.drivers = Instances()
+        self._states = Drivers(self._config.gone_after)
+        self._followers: dict[Key, DRAFollower] = {}
+        #: The drivers of which another number of instances is connected, and when the others of theirs report that.
+        self._news: set[str] = set()
+        self._report_at = math.inf
+        #: Set when :meth:`serve` has something to do earlier than it waits for.
+        self._sooner = trio.Event()
+        self._waits_until = 0.0
+
+    # --- the methods of a handler ---
 
     async def validate(self, plugin: Plugin) -> None:
         """Choose the service, and check that the endpoint is the driver's own.
@@ -44,15 +89,91 @@ class DRAHandler:
                 f"(by the socket {other.socket})"
             )
 
-    async def register(self, plugin: Plugin) -> None:
-        """Keep the driver as the newest of its name."""
+    async def register(self, plugin: Plugin, link: Link) -> None:
+        """Keep the instance as the newest of its driver. The connection is made in the background."""
         self.drivers.add(plugin)
+        self._states.add(plugin, trio.current_time())
+        services = self._config.health_services(plugin.versions)
+        self._followers[key_of(plugin)] = DRAFollower(plugin, link, self._states, self._changed, self._clock, services)
+        # Until it is connected, those that are come first.
+        link.role(usable=False)
+        self._look_at_times()
+
+    async def follow(self, plugin: Plugin, link: Link) -> None:  # noqa: ARG002 - register was given the same link
+        """Keep a connection to the instance, and report how it is."""
+        await self._followers[key_of(plugin)].run()
 
     async def deregister(self, plugin: Plugin) -> None:
-        """Forget the driver; an older instance of its name is the fallback."""
+        """Forget the instance; others of its driver stay."""
         self.drivers.remove(plugin)
+        self._followers.pop(key_of(plugin), None)
+        self._states.remove(plugin, trio.current_time())
+        self._changed(plugin.name)
 
-    def service_of(self, name: str) -> tuple[Plugin, str] | None:
-        """Return the active driver of ``name`` and the service to call on its endpoint, or None if there is none."""
-        instances = self.drivers.of(name)
-        return (instances[-1], choose_dra_service(instances[-1].versions)) if instances else None
+    # --- calls ---
+
+    def driver(self, name: str) -> DRADriver:
+        """Return the driver of that name, to be called.
+
+        Raises:
+          DRADriverUnknownError: if no instance of it is registered.
+        """
+        self._used(name)
+        return DRADriver(name, lambda: self._used(name), self._count)
+
+    def _used(self, name: str) -> DRAFollower:
+        used = self._states.active(name) if name else None
+        check_known(name, is_known=used is not None)
+        assert used is not None
+        return self._followers[key_of(used)]
+
+    async def _count(self, call: CallEnded) -> None:
+        await self._tell(CallsEnded((call,)))
+
+    # --- drivers that are gone, and the facts that instances share ---
+
+    async def serve(self) -> NoReturn:
+        """Tell when drivers are gone, and how many instances are connected, for ever. It may be run again."""
+        while True:
+            self._sooner, self._waits_until = trio.Event(), self._next_time()
+            with trio.move_on_at(self._waits_until):
+                await self._sooner.wait()
+            if self._report_at <= trio.current_time():
+                self._report_news()
+            for gone in self._states.take_gone(trio.current_time()):
+                await self._tell(_event(gone, self._config.gone_after))
+
+    def _next_time(self) -> float:
+        return min(self._report_at, self._states.next_due)
+
+    def _report_news(self) -> None:
+        news, self._news, self._report_at = self._news, set(), math.inf
+        for plugin in chain.from_iterable(map(self._states.instances, news)):
+            self._followers[key_of(plugin)].report()
+
+    def _changed(self, name: str) -> None:
+        """Take note that another number of instances of a driver is connected.
+
+        All of its instances show that, so those that change together are joined.
+        """
+        self._news.add(name)
+        self._report_at = min(self._report_at, trio.current_time() + JOINED)
+        self._look_at_times()
+
+    def _look_at_times(self) -> None:
+        if self._next_time() < self._waits_until:
+            self._sooner.set()
+
+    async def _tell(self, message: CallsEnded | EventNoted) -> None:
+        if self._status is not None:
+            await report(self._status, message)
+
+    def _date(self, at: float) -> str:
+        return timestamp(self._wall() - trio.current_time() + at)
+
+
+def _event(gone: DriverGone, after: float) -> EventNoted:
+    left = f"of {gone.instances} that are registered" if gone.instances else "and none is registered any more"
+    text = f"no instance of {gone.plugin.name} has been connected for {after:g} s, {left}"
+    socket, generation = key_of(gone.plugin)
+    return EventNoted(socket, generation, PluginEvent.DRIVER_GONE, text, gone.since + after)

@@ -46,9 +46,9 @@ class Link(Protocol):
 
         A channel whose server has said that it goes away is left to the calls under way on it.
 
-        While nothing is at the endpoint, or nobody listens there, it is tried again each 100 ms. There is one channel
-        at a time. It is read all the time, so that its end is noticed at once and keep-alive is answered; plugind sends
-        no PING. The link closes it.
+        While nothing is at the endpoint, or nobody listens there, it is tried again each 100 ms; with a ``timeout`` of
+        0 it is tried once. There is one channel at a time. It is read all the time, so that its end is noticed at once
+        and keep-alive is answered; plugind sends no PING. The link closes it.
 
         Raises:
           NoConnectionError: if there is no connection within ``timeout`` seconds, or the endpoint may not be used.

@@ -17,12 +17,15 @@ from .dra import DRAHandler
 from .handler import Handler, check_handler
 
 
-def built_in_handlers(devices: Address[InstanceMessage] | None = None, *, strict: bool = False) -> dict[str, Handler]:
-    """Return a new handler for each built-in type; that of device plugins tells ``devices`` what they offer.
+def built_in_handlers(
+    devices: Address[InstanceMessage] | None = None, *, strict: bool = False, dra: DRAHandler | None = None
+) -> dict[str, Handler]:
+    """Return a handler for each built-in type; that of device plugins tells ``devices`` what they offer.
 
-    With ``strict`` they are as strict with plugins as the kubelet.
+    With ``strict`` they are as strict with plugins as the kubelet. ``dra`` is the handler of DRA drivers, if it is not
+    to be a new one.
     """
-    return {CSI: CSIHandler(), DEVICE: DevicePluginHandler(devices, strict=strict), DRA: DRAHandler()}
+    return {CSI: CSIHandler(), DEVICE: DevicePluginHandler(devices, strict=strict), DRA: dra or DRAHandler()}
 
 
 def installed_handlers() -> dict[str, Handler]:

@@ -96,6 +96,8 @@ class FakeDRADriver:
         #: What it serves, by full names: ``v1.DRAPlugin``, ``v1beta1.DRAPlugin``, ``v1.DRAResourceHealth``,
         #: ``v1alpha1.DRAResourceHealth`` and ``grpc.health.v1.Health``. What a driver announces is in its versions.
         self.services = set(services)
+        #: Those of them that it does not implement: their calls end with UNIMPLEMENTED.
+        self.refused_services: set[str] = set()
         #: The claims that are prepared, by uid.
         self.prepared: dict[str, DRAClaim] = {}
         #: What it says has gone wrong with a claim, by its uid.
@@ -187,6 +189,8 @@ class FakeDRADriver:
         self.calls.append((trio.current_time(), call))
         self.services_called.append(service)
         hangs, error = call in self.hangs, self.errors.get(call)
+        if service in self.refused_services:
+            error = GRPCError(Status.UNIMPLEMENTED, f"unknown service {service}")
         refused_or_not = Reaction.ANSWERED if error is None else Reaction.REFUSED
         self.note(call, peer, Reaction.HUNG if hangs else refused_or_not)
         if hangs:

@@ -68,6 +68,7 @@ from ..leases.store import MemoryLeaseStore
 from ..leases.unit import LeasePorts
 from ..mailbox import Inbox
 from ..ports import NodeState
+from ..status.api import StatusConfig
 from .device_directory import MemoryDeviceDirectory, RegisterAttempt
 from .directory import MemoryDirectory
 from .endpoints import MemoryEndpointFiles
@@ -287,7 +288,9 @@ class SimulatedNode:
             leases=self._lease_ports,
             device_directory=RealDeviceDirectory if self.device_directory is None else self.device_directory.open,
         )
-        supervisor = Supervisor(self.config, handlers=self._handlers, ports=ports, log=self._log)
+        # Dates are virtual, too: some are among the facts of plugins.
+        status = StatusConfig(wall=trio.current_time)
+        supervisor = Supervisor(self.config, handlers=self._handlers, ports=ports, status_config=status, log=self._log)
         reading = trio.CancelScope()
         assert self._world is not None
         try:

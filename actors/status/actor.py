@@ -273,8 +273,8 @@ class _Status:
     def _take_event(self, message: EventNoted) -> None:
         remark = f"{message.event}: {message.text}"
         row = self.memory.view.add_remark(message.socket, message.generation, message.time, remark)
+        self._events.note_event(message, row)
         if row is not None:
-            self._events.note_event(message, row)
             self._publish(row, message.time, remark)
 
     def _publish_if_changed(self, row: Row | None, time: float) -> Row | None:

@@ -212,14 +212,15 @@ class EventLog:
             level, said, socket=change.socket, type=row.type, name=row.name, cause=cause, generation=change.generation
         )
 
-    def note_event(self, message: EventNoted, after: Row) -> None:
-        """Log what has happened to a registered plugin besides a change of its state."""
+    def note_event(self, message: EventNoted, row: Row | None) -> None:
+        """Log what has happened to a plugin besides a change of its state; ``row`` is None if it is not known now."""
+        level, said = _EVENTS[message.event]
         self._log.event(
-            Level.INFO,
-            _EVENTS[message.event],
+            level,
+            said,
             socket=message.socket,
-            type=after.type,
-            name=after.name,
+            type=None if row is None else row.type,
+            name=None if row is None else row.name,
             cause=message.text,
             generation=message.generation,
         )
@@ -341,7 +342,10 @@ _LEVELS = {
     StateName.STALE: Level.WARNING,
     StateName.GONE: Level.INFO,
 }
-_EVENTS = {PluginEvent.FACTS: "facts of a plugin have changed"}
+_EVENTS = {
+    PluginEvent.FACTS: (Level.INFO, "facts of a plugin have changed"),
+    PluginEvent.DRIVER_GONE: (Level.WARNING, "DRA driver is gone"),
+}
 _BAD_HEALTH = (Health.UNHEALTHY, Health.DISCONNECTED)
 _GONE = StateName.GONE
 _MESSAGES = {state: f"plugin {state}" for state in StateName}

@@ -16,9 +16,10 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 from trio.testing import MockClock
 
-from plugind.actors.handlers.device_follower import SHARED, pause_after
+from plugind.actors.handlers.device_follower import SHARED
 from plugind.actors.handlers.device_plugin import DevicePluginHandler
 from plugind.actors.handlers.handler import policy_of
+from plugind.actors.handlers.paced import pause_after
 from plugind.actors.simulation import FakePlugin, PluggedIn, SimulatedNode
 from plugind.actors.simulation.device_plugins import FakeDevices
 from plugind.actors.simulation.node import DEFAULT_CONFIG

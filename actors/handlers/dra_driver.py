@@ -1,0 +1,186 @@
+"""One instance of a DRA driver: its connection, which is made in the background, and what is known of it.
+
+The connection is the sign of life, as in the kubelet. It is made once the driver is registered, again and again until
+the driver listens, and again after it has ended: after 1 s first, and then after twice as long each time, up to 30 s.
+Of several instances, those that are connected are preferred.
+
+A process that hangs keeps its connection. So a driver that serves gRPC's health service is asked for its health, as
+``plugind.protocol.health_checks`` says; one that does not implement it is asked once on each connection.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NoReturn
+
+import trio
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
+
+from ...protocol.backoff import Backoff
+from ...protocol.dra import Drivers, key_of
+from ...protocol.dra_facts import Clock, InstanceFacts
+from ...protocol.errors import NoConnectionError, PluginError
+from ...protocol.health_checks import Checked, disconnected
+from ...protocol.plugin_health import Health
+from ...protocol.plugins import Plugin, choose_dra_service
+from ...protocol.proto.health_v1_grpc import HealthStub
+from ...protocol.proto.health_v1_pb2 import HealthCheckRequest, HealthCheckResponse
+from ..io.grpc_client.channel import Channel
+from .dra_health import HealthFollower
+from .link import Link
+
+#: The pauses between tries to connect. A connection that lasted for longer than the longest counts as a success.
+RETRIES = Backoff(initial=1.0, cap=30.0, jitter=0.0)
+NOT_TRIED = "its endpoint has not been connected to yet"
+UNFOLLOWED = "it is not followed at present"
+
+#: How a server says that it has no health service, or has nothing to say of itself as a whole.
+_NO_HEALTH = (Status.UNIMPLEMENTED, Status.NOT_FOUND)
+_BAD = (Health.UNHEALTHY, Health.DISCONNECTED)
+
+
+class DRAFollower:
+    """Follows one instance of a DRA driver until it is cancelled."""
+
+    def __init__(
+        self,
+        plugin: Plugin,
+        link: Link,
+        drivers: Drivers,
+        changed: Callable[[str], None],
+        clock: Clock,
+        health_services: tuple[str, ...] = (),
+    ) -> None:
+        """Note in ``drivers`` whether the instance is connected, and call ``changed`` with its name after that.
+
+        ``health_services`` are asked for the health of its devices.
+        """
+        self.plugin = plugin
+        self.link = link
+        self.service = choose_dra_service(plugin.versions)
+        self._drivers = drivers
+        self._changed = changed
+        self._clock = clock
+        self._health = HealthFollower(health_services, self.report)
+        self._checked = Checked()
+        #: How the connection has ended, until that is reported.
+        self._end = self._checked
+        #: Set when the next try to connect shall begin at once.
+        self._hurry = trio.Event()
+
+    async def run(self) -> NoReturn:
+        """Connect, and follow what the driver says, for ever."""
+        failures = 0
+        while True:
+            began = trio.current_time()
+            try:
+                channel = await self.link.connect(timeout=0)
+            except NoConnectionError as error:
+                self._checked = disconnected(str(error))
+                self.report()
+            else:
+                await self._follow_on(channel)
+            failures = 1 if trio.current_time() - began >= RETRIES.cap else failures + 1
+            self._hurry = trio.Event()
+            with trio.move_on_after(RETRIES.delay(failures)):
+                await self._hurry.wait()
+
+    async def connect(self) -> Channel:
+        """Return the open channel to the driver, or connect now if there is none.
+
+        Raises:
+          NoConnectionError: if there is no connection.
+        """
+        channel = await self.link.connect(timeout=0)
+        self._hurry.set()
+        return channel
+
+    async def _follow_on(self, channel: Channel) -> None:
+        """Follow the driver on one connection, to its end."""
+        self._checked, self._end = Checked(), disconnected(UNFOLLOWED)
+        self._note_connected(is_connected=True)
+        try:
+            async with trio.open_nursery() as nursery:
+                if self._health.is_wanted:
+                    nursery.start_soon(self._health.run, channel)
+                await self._check()
+                nursery.cancel_scope.cancel()
+        finally:
+            self._checked = self._end
+            self._note_connected(is_connected=False)
+
+    def _note_connected(self, *, is_connected: bool) -> None:
+        note = self._drivers.connected if is_connected else self._drivers.disconnected
+        note(self.plugin, trio.current_time())
+        self.link.role(usable=is_connected)
+        self.report()
+        self._changed(self.plugin.name)
+
+    async def _check(self) -> None:
+        """Check the driver until the connection ends."""
+        try:
+            await self.link.check(_Asking().ask, self._note_checked)
+        except NoConnectionError as error:
+            # It has ended again.
+            self._end = disconnected(str(error))
+
+    def _note_checked(self, checked: Checked) -> None:
+        if checked.health is Health.DISCONNECTED:
+            # It is reported with all that follows from it.
+            self._end = checked
+        else:
+            self._checked = checked
+            self.report()
+
+    def report(self) -> None:
+        """Report how the instance is, and what is known of it and of its driver."""
+        checked, facts = self._checked, self._facts().as_texts(self._clock)
+        if checked.health in _BAD:
+            self.link.report(checked.health, checked.reason, facts, failed_checks=checked.failures)
+        elif self._drivers.connected_since(self.plugin) is not None:
+            self.link.report(Health.HEALTHY, "", facts)
+        else:
+            self.link.report(Health.STARTING, NOT_TRIED, facts)
+
+    def _facts(self) -> InstanceFacts:
+        name = self.plugin.name
+        used = self._drivers.active(name)
+        is_used = used is not None and key_of(used) == key_of(self.plugin)
+        return InstanceFacts(
+            self.service,
+            self._drivers.connected_since(self.plugin),
+            self._drivers.usable_by(name),
+            self._drivers.unusable_since(name),
+            self._health.state,
+            self._health.devices if is_used else None,
+        )
+
+
+class _Asking:
+    """Asks a driver on one connection how it is, as long as it may have an answer."""
+
+    def __init__(self) -> None:
+        self._has_none = False
+
+    async def ask(self, channel: Channel) -> None:
+        """Ask gRPC's health service, unless there is none; the connection alone counts then.
+
+        Raises:
+          GRPCError: if it fails.
+          PluginError: if the driver does not serve.
+        """
+        if self._has_none:
+            return
+        try:
+            said = await channel.stub(HealthStub).Check(HealthCheckRequest())
+        except GRPCError as error:
+            if error.status not in _NO_HEALTH:
+                raise
+            self._has_none = True
+            return
+        if said.status != HealthCheckResponse.SERVING:
+            word = HealthCheckResponse.ServingStatus.Name(said.status)
+            raise PluginError(f"its health service says {word}")
