@@ -11,6 +11,7 @@ PYTEST_DONT_REWRITE
 import typing as _typing
 
 if _typing.TYPE_CHECKING:
+    from .actors.handlers.dra_calls import DRADriver
     from .actors.handlers.handler import Handler
     from .actors.handlers.link import Link
     from .actors.io.grpc_client.channel import Channel
@@ -18,6 +19,16 @@ if _typing.TYPE_CHECKING:
     from .actors.supervision import GaveUpError
     from .protocol.backoff import Backoff
     from .protocol.config import Config, Root, Timeouts
+    from .protocol.dra import DRAConfig
+    from .protocol.dra_claims import (
+        DRAAnswerError,
+        DRACallError,
+        DRAClaim,
+        DRAClaimError,
+        DRADriverUnknownError,
+        DRAError,
+        PreparedDevice,
+    )
     from .protocol.errors import AllocationError, ConfigError, NoConnectionError, PluginError
     from .protocol.health_checks import HealthChecks
     from .protocol.leases.config import LeasesConfig
@@ -37,6 +48,14 @@ __all__ = [
     "Channel",
     "Config",
     "ConfigError",
+    "DRAAnswerError",
+    "DRACallError",
+    "DRAClaim",
+    "DRAClaimError",
+    "DRAConfig",
+    "DRADriver",
+    "DRADriverUnknownError",
+    "DRAError",
     "GaveUpError",
     "Handler",
     "Health",
@@ -53,6 +72,7 @@ __all__ = [
     "PluginError",
     "Pool",
     "Ports",
+    "PreparedDevice",
     "Problem",
     "RetryAnswer",
     "Root",
@@ -72,6 +92,14 @@ if not _typing.TYPE_CHECKING:
         "Channel": ".actors.io.grpc_client.channel",
         "Config": ".protocol.config",
         "ConfigError": ".protocol.errors",
+        "DRAAnswerError": ".protocol.dra_claims",
+        "DRACallError": ".protocol.dra_claims",
+        "DRAClaim": ".protocol.dra_claims",
+        "DRAClaimError": ".protocol.dra_claims",
+        "DRAConfig": ".protocol.dra",
+        "DRADriver": ".actors.handlers.dra_calls",
+        "DRADriverUnknownError": ".protocol.dra_claims",
+        "DRAError": ".protocol.dra_claims",
         "GaveUpError": ".actors.supervision",
         "Handler": ".actors.handlers.handler",
         "Health": ".protocol.plugin_health",
@@ -88,6 +116,7 @@ if not _typing.TYPE_CHECKING:
         "PluginError": ".protocol.errors",
         "Pool": ".protocol.leases.values",
         "Ports": ".supervisor",
+        "PreparedDevice": ".protocol.dra_claims",
         "Problem": ".protocol.leases.replies",
         "RetryAnswer": ".protocol.messages",
         "Root": ".protocol.config",
