@@ -28,6 +28,10 @@ _SHOWN = 64
 DEFAULT_ROOT = "/var/lib/kubelet/plugins_registry"
 
 
+def _of_handlers(seconds: Mapping[str, float]) -> Mapping[str, float]:
+    return by_type({CSI: 175.0, **seconds})
+
+
 @attrs.frozen
 class Timeouts:
     """How long each step may take in all. A trickle of bytes extends no deadline (behaviour 26, fault 63).
@@ -46,8 +50,9 @@ class Timeouts:
     notify: float = attrs.field(default=5.0, validator=above_zero)
     #: One call of a handler: validate, register or deregister.
     handler: float = attrs.field(default=60.0, validator=above_zero)
-    #: The same for the handlers of certain plugin types: a CSI driver may take two minutes for a single answer.
-    handlers: Mapping[str, float] = attrs.field(default={CSI: 175.0}, converter=by_type, validator=each_above_zero)
+    #: The same for the handlers of certain plugin types. That of CSI drivers, which may take two minutes for a single
+    #: answer, has 175 s unless it is named.
+    handlers: Mapping[str, float] = attrs.field(default={}, converter=_of_handlers, validator=each_above_zero)
     #: From the request to stop until unfinished work is cancelled. Roll-backs begin after half of it.
     stop_grace: float = attrs.field(default=10.0, validator=not_negative)
 

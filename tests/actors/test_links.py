@@ -479,11 +479,11 @@ async def test_health_outlives_a_crash_of_the_status_actor(autojump_clock: MockC
 
 
 async def test_a_handler_without_follow_has_no_link(autojump_clock: MockClock) -> None:
-    async with SimulatedNode(DEFAULT_CONFIG) as node:
-        node.plug("csi.sock", FakePlugin("CSIPlugin", "csi.example.com"))
+    async with SimulatedNode(DEFAULT_CONFIG, handlers={"Colour": FakeHandler()}) as node:
+        node.plug("red.sock", red())
         await node.settled()
         assert len(node.supervisor.internals.links) == 0
-        status = node.status("csi.sock")
+        status = node.status("red.sock")
         assert status is not None
         assert (status.health, status.facts) == (None, ())
 

@@ -7,6 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from plugind.protocol.config import Config
 from plugind.testing import DEFAULT_CONFIG, Accepting, FakeHandler, FakePlugin, SimulatedNode
 from plugind.tests.actors.timelines import at, registered_at
 
@@ -15,8 +16,13 @@ NOBODY = "nobody listens on its socket"
 COALESCE = 0.1
 
 
-def csi(name: str = "a.example.com", endpoint: str = "") -> FakePlugin:
-    return FakePlugin("CSIPlugin", name, endpoint=endpoint)
+def colour(name: str = "red", endpoint: str = "") -> FakePlugin:
+    return FakePlugin("Colour", name, endpoint=endpoint)
+
+
+def unlinked(config: Config = DEFAULT_CONFIG) -> SimulatedNode:
+    """A node whose handler has no connection to its plugins: only the liveness actor makes some."""
+    return SimulatedNode(config, handlers={"Colour": FakeHandler()})
 
 
 def serving(node: SimulatedNode, socket: str = "a.sock") -> tuple[str | None, bool | None, str | None]:
@@ -29,8 +35,8 @@ async def test_a_plugin_that_is_killed_stays_registered_and_is_shown_as_not_serv
     autojump_clock: MockClock,
 ) -> None:
     """Fault 39: killed with SIGKILL, and the socket file stays."""
-    async with SimulatedNode() as node:
-        killed, well = node.plug("a.sock", csi()), node.plug("b.sock", csi("b.example.com"))
+    async with unlinked() as node:
+        killed, well = node.plug("a.sock", colour()), node.plug("b.sock", colour("blue"))
         await node.settled()
         assert serving(node) == ("registered", True, None)
         await trio.sleep_until(7.0)
@@ -44,8 +50,8 @@ async def test_a_plugin_that_is_killed_stays_registered_and_is_shown_as_not_serv
 
 async def test_a_plugin_that_hands_its_listener_on_serves_on(autojump_clock: MockClock) -> None:
     """Fault 39: the end of a process only causes a connect, which decides."""
-    async with SimulatedNode() as node:
-        plugin = node.plug("a.sock", csi())
+    async with unlinked() as node:
+        plugin = node.plug("a.sock", colour())
         await trio.sleep(5.0)
         plugin.hand_over()
         await trio.sleep(COALESCE)
@@ -59,8 +65,8 @@ async def test_a_process_that_closes_its_listener_and_lives_is_found_by_a_connec
     autojump_clock: MockClock,
 ) -> None:
     """Fault 39."""
-    async with SimulatedNode() as node:
-        plugin = node.plug("a.sock", csi())
+    async with unlinked() as node:
+        plugin = node.plug("a.sock", colour())
         await node.settled()
         await trio.sleep_until(30.0)
         plugin.close_listener()
@@ -72,8 +78,8 @@ async def test_a_process_that_closes_its_listener_and_lives_is_found_by_a_connec
 
 async def test_a_plugin_that_serves_again_is_shown_so_within_a_rescans_period(autojump_clock: MockClock) -> None:
     """Fault 39: a new listener on the same socket, without another registration."""
-    async with SimulatedNode() as node:
-        plugin = node.plug("a.sock", csi())
+    async with unlinked() as node:
+        plugin = node.plug("a.sock", colour())
         await node.settled()
         plugin.crash()
         await trio.sleep(65.0)
@@ -91,8 +97,8 @@ async def test_a_plugin_that_serves_again_is_shown_so_within_a_rescans_period(au
 @pytest.mark.parametrize("accepting", [Accepting.BACKLOG_FULL, Accepting.SILENT, Accepting.CLOSES, Accepting.DENIED])
 async def test_only_a_refused_connect_shows_an_absent_listener(autojump_clock: MockClock, accepting: Accepting) -> None:
     """Faults 29, 30, 32, 33 and 39: a plugin that hangs is not one that is gone."""
-    async with SimulatedNode() as node:
-        plugin = node.plug("a.sock", csi())
+    async with unlinked() as node:
+        plugin = node.plug("a.sock", colour())
         await node.settled()
         plugin.accepting = accepting
         await trio.sleep(200.0)
@@ -101,8 +107,8 @@ async def test_only_a_refused_connect_shows_an_absent_listener(autojump_clock: M
 
 async def test_a_plugin_of_another_pid_namespace_is_watched_from_its_first_look_on(autojump_clock: MockClock) -> None:
     """Fault 39: its process id is 0 here, but a connection brings a pidfd."""
-    async with SimulatedNode() as node:
-        plugin = node.plug("a.sock", csi(), pid=0)
+    async with unlinked() as node:
+        plugin = node.plug("a.sock", colour(), pid=0)
         await trio.sleep(5.0)
         assert plugin.accepted == 2
         plugin.crash()
@@ -115,9 +121,9 @@ async def test_a_separate_endpoint_is_checked_too_once_nobody_listens_on_the_soc
     autojump_clock: MockClock, alive: bool
 ) -> None:
     """Fault 39: a dead registrar does not mean a dead driver."""
-    async with SimulatedNode(attrs.evolve(DEFAULT_CONFIG, endpoint_directories=("/run",))) as node:
-        driver = node.plug("/run/csi.sock", csi("driver.example.com"), listening=alive)
-        registrar = node.plug("a.sock", csi(endpoint="/run/csi.sock"))
+    async with unlinked(attrs.evolve(DEFAULT_CONFIG, endpoint_directories=("/run",))) as node:
+        driver = node.plug("/run/csi.sock", colour("driver"), listening=alive)
+        registrar = node.plug("a.sock", colour(endpoint="/run/csi.sock"))
         await trio.sleep(5.0)
         registrar.crash()
         await trio.sleep(COALESCE)
@@ -156,8 +162,8 @@ async def test_a_socket_that_is_listened_on_late_is_registered_within_a_rescans_
     autojump_clock: MockClock, after: float
 ) -> None:
     """Behaviour 15: no event reports a new listener, and the backoff grows to two minutes."""
-    async with SimulatedNode() as node:
-        plugins = [node.plug(f"{number}.sock", csi(f"{number}.example.com"), listening=False) for number in range(50)]
+    async with unlinked() as node:
+        plugins = [node.plug(f"{number}.sock", colour(f"c{number}"), listening=False) for number in range(50)]
         await trio.sleep_until(after)
         plugins[7].listen()
         await trio.sleep(node.config.rescan + COALESCE)
@@ -167,8 +173,8 @@ async def test_a_socket_that_is_listened_on_late_is_registered_within_a_rescans_
 
 async def test_a_stale_socket_that_accepts_starts_with_a_fresh_backoff(autojump_clock: MockClock) -> None:
     """Behaviours 15 and 24: the new listener must not wait because of the failures of its predecessor."""
-    async with SimulatedNode() as node:
-        plugin = node.plug("a.sock", FakePlugin("CSIPlugin", "a.example.com", get_info_fails=1), listening=False)
+    async with unlinked() as node:
+        plugin = node.plug("a.sock", FakePlugin("Colour", "red", get_info_fails=1), listening=False)
         await trio.sleep_until(130.0)
         plugin.listen()
         await node.settled(patience=300.0)
@@ -182,9 +188,9 @@ async def test_a_stale_socket_that_accepts_starts_with_a_fresh_backoff(autojump_
 
 async def test_a_liveness_actor_watches_the_same_plugins_after_a_crash(autojump_clock: MockClock) -> None:
     """Fault 85: the registrations report again what they are."""
-    async with SimulatedNode() as node:
-        killed, closed = node.plug("a.sock", csi()), node.plug("b.sock", csi("b.example.com"))
-        late = node.plug("c.sock", csi("c.example.com"), listening=False)
+    async with unlinked() as node:
+        killed, closed = node.plug("a.sock", colour()), node.plug("b.sock", colour("blue"))
+        late = node.plug("c.sock", colour("cyan"), listening=False)
         await trio.sleep_until(40.0)
         assert node.crash("liveness")
         await trio.sleep_until(50.0)

@@ -82,8 +82,8 @@ async def test_a_registration_reports_the_time_since_its_socket_appeared(autojum
 
 async def test_one_connection_carries_the_whole_conversation_and_is_closed(autojump_clock: MockClock) -> None:
     """Behaviour 26: one connection throughout."""
-    async with SimulatedNode() as node:
-        plugin = node.plug("a.sock", csi())
+    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
+        plugin = node.plug("a.sock", colour())
         await node.settled()
         assert (plugin.accepted, plugin.connections) == (1, 0)
 

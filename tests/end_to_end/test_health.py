@@ -172,7 +172,7 @@ HANGING, LEFT = 300, 20
 
 def answering(path: str) -> FakeRegistration:
     """A plugin that answers."""
-    plugin = FakePlugin("CSIPlugin", f"{os.path.basename(path)}.example.com")
+    plugin = FakePlugin("DRAPlugin", f"{os.path.basename(path)}.example.com", ("v1.DRAPlugin",))
     return FakeRegistration(plugin, lambda _: None, lambda: None)
 
 

@@ -48,7 +48,7 @@ async def test_a_plugin_killed_with_sigkill_is_shown_as_not_serving_until_it_is_
             listed = await command("ls", status=started.status)
             line = next(line for line in listed.out.splitlines() if str(path) in line)
             assert "registered" in line
-            assert line.endswith("  not serving: nobody listens on its socket")
+            assert "  not serving: nobody listens on its socket" in line
             described = await command("describe", NAME, status=started.status)
             assert re.search("^Serving:    no, since .*: nobody listens on its socket$", described.out, re.MULTILINE)
             assert f"Process:    was pid {killed['pid']}, uid" in described.out
@@ -99,8 +99,9 @@ async def test_a_socket_that_is_listened_on_late_is_registered_within_a_rescans_
             await watch.state(path, "stale")
             made.listen()
             listener = UnixListener(str(path), trio.socket.from_stdlib_socket(made), path.lstat())
-            service = FakeRegistration(FakePlugin("CSIPlugin", NAME), lambda _call: None, lambda: None)
-            nursery.start_soon(partial(serve_listener, [service], listener))
+            plugin = FakePlugin("CSIPlugin", NAME)
+            service = FakeRegistration(plugin, lambda _call: None, lambda: None)
+            nursery.start_soon(partial(serve_listener, [service, *plugin.serves], listener))
             registered = await watch.state(path, "registered")
             assert registered["attempt"] == 1
             nursery.cancel_scope.cancel()

@@ -167,7 +167,7 @@ async def test_beside_a_daemon_a_second_driver_of_a_name_is_judged_as_the_daemon
     await shared.ready()
     directory.mkdir()
     first, second = directory / "first.sock", directory / "second.sock"
-    driver = attrs.evolve(CSI, name="beside.example.com")
+    driver = FakePlugin("CSIPlugin", "beside.example.com")
     async with shared.watch() as watch, trio.open_nursery() as nursery:
         await nursery.start(partial(run_fake, FakeSpec(str(first), driver), on_call=lambda _: None))
         await watch.state(first, "registered")

@@ -88,6 +88,12 @@ def test_the_defaults_are_those_of_the_kubelet() -> None:
     assert (config.expected, config.seed) == ((), None)
 
 
+def test_the_time_of_another_type_leaves_that_of_csi_drivers_as_it_is() -> None:
+    """Without it, a program that named any type could not start: a CSI driver's calls may take longer than 60 s."""
+    assert Timeouts(handlers={"Colour": 5.0}).handlers == {"Colour": 5.0, "CSIPlugin": 175.0}
+    assert Timeouts(handlers={"CSIPlugin": 200.0}).of_handler("CSIPlugin") == 200.0
+
+
 @pytest.mark.parametrize("path", [Path("/a/b"), "/a/b", "/a/b/", "/a/b//"])
 def test_a_root_is_a_path_or_text_and_ends_without_a_slash(path: Path | str) -> None:
     """The paths of its sockets begin with the root and one slash."""

@@ -67,8 +67,8 @@ async def test_a_crash_counts_against_the_restart_intensity(autojump_clock: Mock
 
 
 async def test_resources_that_a_node_without_plugins_still_holds_are_listed(autojump_clock: MockClock) -> None:
-    async with SimulatedNode() as node:
-        plugin = node.plug("a.sock", FakePlugin("CSIPlugin", "a.example.com"))
+    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
+        plugin = node.plug("a.sock", FakePlugin("Colour", "red"))
         await node.settled()
         assert node.actors() == ["/plugins/a.sock"]
         assert node.leftovers() == ["/plugins/a.sock has an actor"]

@@ -11,8 +11,8 @@ import sys
 
 import grpc
 
-from plugind.protocol.proto import csi_v1_pb2 as csi
 from plugind.protocol.proto import pluginregistration_pb2 as registration
+from plugind.tests.end_to_end.plugins import grpcio_csi
 
 
 def say(**line: object) -> None:
@@ -31,30 +31,19 @@ def main(socket: str, name: str) -> None:
         say(call="NotifyRegistrationStatus", plugin_registered=request.plugin_registered, error=request.error)
         return registration.RegistrationStatusResponse()
 
-    def node_info(request: csi.NodeGetInfoRequest, context: grpc.ServicerContext) -> csi.NodeGetInfoResponse:
-        return csi.NodeGetInfoResponse(node_id="node-1")
-
-    services = {
-        "pluginregistration.Registration": {
-            "GetInfo": grpc.unary_unary_rpc_method_handler(
-                get_info, registration.InfoRequest.FromString, registration.PluginInfo.SerializeToString
-            ),
-            "NotifyRegistrationStatus": grpc.unary_unary_rpc_method_handler(
-                notify,
-                registration.RegistrationStatus.FromString,
-                registration.RegistrationStatusResponse.SerializeToString,
-            ),
-        },
-        "csi.v1.Node": {
-            "NodeGetInfo": grpc.unary_unary_rpc_method_handler(
-                node_info, csi.NodeGetInfoRequest.FromString, csi.NodeGetInfoResponse.SerializeToString
-            ),
-        },
+    methods = {
+        "GetInfo": grpc.unary_unary_rpc_method_handler(
+            get_info, registration.InfoRequest.FromString, registration.PluginInfo.SerializeToString
+        ),
+        "NotifyRegistrationStatus": grpc.unary_unary_rpc_method_handler(
+            notify,
+            registration.RegistrationStatus.FromString,
+            registration.RegistrationStatusResponse.SerializeToString,
+        ),
     }
     server = grpc.server(concurrent.futures.ThreadPoolExecutor(2))
-    server.add_generic_rpc_handlers(
-        [grpc.method_handlers_generic_handler(service, methods) for service, methods in services.items()]
-    )
+    registrar = grpc.method_handlers_generic_handler("pluginregistration.Registration", methods)
+    server.add_generic_rpc_handlers([registrar, *grpcio_csi.services(name, "node-1")])
     server.add_insecure_port(f"unix:{socket}")
     server.start()
     say(listening=socket)

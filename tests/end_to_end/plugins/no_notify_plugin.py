@@ -1,4 +1,4 @@
-"""A CSI driver that cannot be notified: ``no_notify_plugin.py SOCKET NAME (none|base)``, on grpcio's server.
+"""A DRA driver that cannot be notified: ``no_notify_plugin.py SOCKET NAME (none|base)``, on grpcio's server.
 
 With ``none`` its server does not know the method; with ``base`` it has the method of the generated base class, which
 answers that it is not implemented. It prints a JSON line when it listens, and for each call.
@@ -22,7 +22,7 @@ def say(**line: object) -> None:
 def main(socket: str, name: str, kind: str) -> None:
     def get_info(request: registration.InfoRequest, context: grpc.ServicerContext) -> registration.PluginInfo:
         say(call="GetInfo")
-        return registration.PluginInfo(type="CSIPlugin", name=name, supported_versions=["1.0.0"])
+        return registration.PluginInfo(type="DRAPlugin", name=name, supported_versions=["v1.DRAPlugin"])
 
     def notify(
         request: registration.RegistrationStatus, context: grpc.ServicerContext

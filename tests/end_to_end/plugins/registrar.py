@@ -1,4 +1,4 @@
-"""A registrar that exits once it is refused, as node-driver-registrar does.
+"""A registrar that exits once it is refused, as node-driver-registrar does, in one process with its CSI driver.
 
     python registrar.py SOCKET NAME VERSION
 
@@ -10,8 +10,12 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
 from grpclib.server import Server
 
+from plugind.protocol.proto.csi_v1_grpc import IdentityBase
+from plugind.protocol.proto.csi_v1_pb2 import GetPluginInfoRequest, GetPluginInfoResponse
 from plugind.protocol.proto.pluginregistration_grpc import RegistrationBase
 from plugind.protocol.proto.pluginregistration_pb2 import (
     InfoRequest,
@@ -42,8 +46,24 @@ class Registration(RegistrationBase):
         await stream.send_message(RegistrationStatusResponse())
 
 
+class Driver(IdentityBase):
+    """A driver with no capability and no Node service: only its name is asked."""
+
+    def __init__(self, name: str) -> None:
+        self._info = GetPluginInfoResponse(name=name, vendor_version="1.0.0")
+
+    async def GetPluginInfo(self, stream: "Stream[GetPluginInfoRequest, GetPluginInfoResponse]") -> None:  # noqa: N802
+        await stream.recv_message()
+        await stream.send_message(self._info)
+
+    async def _unimplemented(self, stream: object) -> None:
+        raise GRPCError(Status.UNIMPLEMENTED)
+
+    GetPluginCapabilities = Probe = _unimplemented
+
+
 async def main(path: str, name: str, version: str) -> None:
-    server = Server([Registration(name, version)])
+    server = Server([Registration(name, version), Driver(name)])
     await server.start(path=path)
     await server.wait_closed()
 
