@@ -9,7 +9,8 @@ import argparse
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 import trio
 
@@ -37,19 +38,21 @@ from .ending import EXIT_OK, say
 from .phrases import ago, duration, exact, text
 from .refused_calls import lines as refused_lines
 from .refused_calls import refused_calls
-from .table import aligned, narrowed
+from .table import WHOLE, aligned, fits, narrowed, shortened
 
 COLUMNS = ("RESOURCE", "ID", "HEALTH", "SINCE", "NUMA", "LEASE", "PLUGIN")
 #: The columns that a terminal without room for them does not show, the first one first.
-_DROPPED = ("PLUGIN", "NUMA", "SINCE", "LEASE")
+_DROPPED = ("PLUGIN", "NUMA", "SINCE")
+#: How many characters of the lease's id a terminal shows, and whether its owner, where there is no room for more.
+_LEASES = ((WHOLE, True), (24, True), (24, False), (12, False))
 _EPILOG = """examples:
   plugind devices
   plugind devices vendor.com/gpu
   plugind devices -o json | jq -r '.resources[] | "\\(.resource) \\(.allocatable) of \\(.capacity)"'
 
-On a terminal, columns for which there is no room are left out, PLUGIN first. In a pipe, and with -o wide, all are
-shown. A resource without devices has one line, with its state in place of a health. LEASE says which lease has the
-device, and whose it is; 'plugind leases' tells more.
+On a terminal, columns for which there is no room are left out, PLUGIN first, and long ids of leases are shortened. In a
+pipe, and with -o wide, all is shown. A resource without devices has one line, with its state in place of a health.
+LEASE says which lease has the device, and whose it is; 'plugind leases' tells more.
 
 exit codes: 0 ok, 1 there is no such resource, 2 usage, 69 no daemon answers, 75 it is busy"""
 _EMPTY = "no devices: no device plugin has registered; 'plugind ls' shows those that are on their way"
@@ -136,12 +139,26 @@ def why_none(roots: Sequence[Plugin]) -> Iterator[str]:
 
 def lines(resources: Sequence[Plugin], width: int | None = None) -> Iterator[str]:
     """Yield the table, for a terminal of ``width`` columns, the sum, and a line for each resource without a list."""
-    rows: Sequence[Sequence[str]] = [COLUMNS, *(row for resource in resources for row in _rows(resource))]
-    yield from aligned(rows if width is None else narrowed(rows, width, _DROPPED))
+    yield from aligned(_table(resources) if width is None else _fitting(resources, width))
     yield summary(resources)
     for resource in resources:
         if resource.get("state") != ResourceState.LISTED:
             yield _wrong_with(resource)
+
+
+def _fitting(resources: Sequence[Plugin], width: int) -> Sequence[Sequence[str]]:
+    """Return the table without columns that have no room, and with leases as short as they must be."""
+    rows: Sequence[Sequence[str]] = ()
+    for size, with_owner in _LEASES:
+        rows = narrowed(_table(resources, size, with_owner=with_owner), width, _DROPPED)
+        if fits(rows, width):
+            break
+    return narrowed(rows, width, ["LEASE"])
+
+
+def _table(resources: Iterable[Plugin], size: int = WHOLE, *, with_owner: bool = True) -> list[tuple[str, ...]]:
+    lease = partial(_lease, size=size, with_owner=with_owner)
+    return [COLUMNS, *(row for resource in resources for row in _rows(resource, lease))]
 
 
 def summary(resources: Sequence[Plugin]) -> str:
@@ -154,7 +171,7 @@ def summary(resources: Sequence[Plugin]) -> str:
     return counted + (f": {', '.join(parts)}" if parts else "")
 
 
-def _rows(resource: Plugin) -> Iterator[tuple[str, ...]]:
+def _rows(resource: Plugin, lease: Callable[[Plugin], str]) -> Iterator[tuple[str, ...]]:
     name, plugin = text(resource.get("resource")), text(resource.get("plugin"))
     devices = resource.get("devices")
     there = [device for device in devices if isinstance(device, dict)] if isinstance(devices, list) else []
@@ -165,15 +182,18 @@ def _rows(resource: Plugin) -> Iterator[tuple[str, ...]]:
             exact(device.get("health")),
             ago(device.get("age")),
             _numa(device),
-            _lease(device),
+            lease(device),
             plugin,
         )
     if not there:
         yield name, "-", text(resource.get("state")), ago(resource.get("age")), "-", "-", plugin
 
 
-def _lease(device: Plugin) -> str:
-    return "-" if device.get("lease") is None else f"{text(device['lease'])} ({text(device.get('leased_by'))})"
+def _lease(device: Plugin, *, size: int, with_owner: bool) -> str:
+    if device.get("lease") is None:
+        return "-"
+    owner = f" ({text(device.get('leased_by'))})" if with_owner else ""
+    return shortened(text(device["lease"]), size) + owner
 
 
 def _numa(device: Plugin) -> str:

@@ -40,6 +40,11 @@ def device_words(lease: Lease) -> list[str]:
     ]
 
 
+def wanted_words(lease: Lease) -> str:
+    """Return what a lease waits for."""
+    return ",".join(f"{it.count} of {escaped(it.resource)}" for it in lease.request.wanted)
+
+
 def since(lease: Lease) -> str:
     """Return how long ago a lease was asked for, as a clock counts: ``00:12:09``."""
     return by_the_clock(max(0.0, time.time() - lease.created))

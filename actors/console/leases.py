@@ -10,7 +10,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ...protocol.leases.leases_json import snapshot_to_json
 from ...protocol.leases.replies import LeasesSnapshot
@@ -29,21 +29,26 @@ from ..client.lease_calls import WRITING, all_leases, recovery
 from ..client.sync_transport import answer
 from .ending import EXIT_OK, say
 from .lease_failures import fail
-from .lease_words import device_words, left, owner, user
+from .lease_watch import watch_leases
+from .lease_words import device_words, left, owner, user, wanted_words
 from .phrases import text, time_of_day
 from .status_socket import add_status_argument, status_path
-from .table import aligned, narrowed
+from .table import WHOLE, aligned, fits, narrowed, shortened
 
 _COLUMNS = ("LEASE", "STATE", "OWNER", "USER", "SINCE", "UNTIL", "DEVICES", "REASON")
 #: The columns that a terminal without room for them does not show, the first one first.
 _DROPPED = ("USER", "SINCE", "REASON", "UNTIL", "OWNER")
+#: Characters of the id of a lease for which there is no room.
+_SHORT = 24
 _EPILOG = """examples:
   plugind leases
   plugind leases --prefix slurm- -o json | jq -r '.leases[].id'
+  plugind leases --watch
   plugind leases recover --none-held
 
 A lease is queued, choosing, pending, held, or uncertain: its plugin has not said whether it has prepared the devices.
-On a terminal, columns for which there is no room are left out, USER first. In a pipe, and with -o wide, all are shown.
+On a terminal, columns for which there is no room are left out, USER first, and long ids are shortened if that is not
+enough. In a pipe, and with -o wide, all is shown.
 
 'recover --none-held' says that no leased device is in use, after the state of plugind was lost while some were: until
 then, or a reboot, no device is given to anybody.
@@ -58,8 +63,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", nargs="?", choices=("recover",), help="free the devices that a lost state withholds")
     parser.add_argument("--none-held", action="store_true", help="of recover: no leased device is in use")
     parser.add_argument("--prefix", metavar="TEXT", default="", help="list only leases whose ids begin with this")
+    parser.add_argument("--watch", action="store_true", help="print all leases, then each change, until plugind stops")
     parser.add_argument(
-        "-o", "--output", choices=("wide", "json"), help="wide: all columns; json: one object, with a list of leases"
+        "-o",
+        "--output",
+        choices=("wide", "json"),
+        help="wide: all columns; json: one object, with a list of leases; with --watch, one for each change",
     )
     parser.add_argument("--json", action="store_const", const="json", dest="output", help="the same as -o json")
     add_status_argument(parser)
@@ -71,8 +80,12 @@ def run(args: argparse.Namespace) -> int:
         args.parser.error("--none-held is an option of 'plugind leases recover'")
     if args.action is not None and not args.none_held:
         args.parser.error("recover frees devices that may be in use: say with --none-held that none is")
+    if args.action is not None and args.watch:
+        args.parser.error("--watch follows the leases: leave out recover")
     path = status_path(args)
     try:
+        if args.watch:
+            return watch_leases(path, args.prefix, as_json=args.output == "json")
         if args.action is not None:
             answer(path, recovery(), seconds=WRITING)
             return EXIT_OK
@@ -91,13 +104,22 @@ def run(args: argparse.Namespace) -> int:
 def lines(found: LeasesSnapshot, width: int | None = None) -> Iterator[str]:
     """Yield the table, for a terminal of ``width`` columns, the sum, and what is wrong."""
     if found.leases:
-        rows: Sequence[Sequence[str]] = [_COLUMNS, *map(_row, found.leases)]
-        yield from aligned(rows if width is None else narrowed(rows, width, _DROPPED))
+        yield from aligned(_table(found.leases) if width is None else _fitting(found.leases, width))
     yield summary(found.leases)
     if found.withheld is not None:
         yield f"all devices are withheld: {text(found.withheld)}"
     if found.problem is not None:
         yield f"leases cannot be written now: {text(found.problem)}"
+
+
+def _fitting(leases: Sequence[Lease], width: int) -> Sequence[Sequence[str]]:
+    """Return the table without columns that have no room, and with shortened ids if that is not enough."""
+    rows = narrowed(_table(leases), width, _DROPPED)
+    return rows if fits(rows, width) else narrowed(_table(leases, _SHORT), width, _DROPPED)
+
+
+def _table(leases: Iterable[Lease], size: int = WHOLE) -> list[tuple[str, ...]]:
+    return [_COLUMNS, *(_row(lease, size) for lease in leases)]
 
 
 def summary(leases: Sequence[Lease]) -> str:
@@ -109,22 +131,17 @@ def summary(leases: Sequence[Lease]) -> str:
     return f"{len(leases)} lease{'' if len(leases) == 1 else 's'}: {counted}"
 
 
-def _row(lease: Lease) -> tuple[str, ...]:
+def _row(lease: Lease, size: int) -> tuple[str, ...]:
     return (
-        text(lease.id),
+        shortened(text(lease.id), size),
         lease.state.value,
         owner(lease),
         user(lease.uid),
         time_of_day(lease.created, time.time()),
         _until(lease),
-        ",".join(device_words(lease)) or _wanted(lease),
+        ",".join(device_words(lease)) or wanted_words(lease),
         text(lease.reason),
     )
-
-
-def _wanted(lease: Lease) -> str:
-    """Return what a lease waits for."""
-    return ",".join(f"{it.count} of {text(it.resource)}" for it in lease.request.wanted)
 
 
 def _until(lease: Lease) -> str:

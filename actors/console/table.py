@@ -14,7 +14,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
@@ -231,10 +231,25 @@ def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
         yield _GAP.join(padded).rstrip()
 
 
+def fits(rows: Sequence[Sequence[str]], width: int) -> bool:
+    """Whether a terminal of ``width`` columns has room for the table."""
+    return max(map(_cells, aligned(rows))) <= width
+
+
+#: A size that no name has.
+WHOLE: Final = 1_000_000
+
+
+def shortened(name: str, size: int) -> str:
+    """Return a name with at most ``size`` characters: what is left out is in the middle, as ends tell names apart."""
+    half = (size - 1) // 2
+    return name if len(name) <= size else f"{name[: size - 1 - half]}…{name[-half:]}"
+
+
 def narrowed(rows: Sequence[Sequence[str]], width: int, dropped: Iterable[str]) -> Sequence[Sequence[str]]:
     """Return ``rows``, the header first, without as many of the columns ``dropped`` as have no room in ``width``."""
     for column in dropped:
-        if max(map(_cells, aligned(rows))) <= width:
+        if fits(rows, width):
             break
         place = rows[0].index(column)
         rows = [[*row[:place], *row[place + 1 :]] for row in rows]

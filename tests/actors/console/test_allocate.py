@@ -18,6 +18,7 @@ import pytest
 
 from plugind.actors.console.commands import main
 from plugind.actors.console.lease_nodes import warn_of_nodes
+from plugind.actors.console.leases import lines
 from plugind.actors.console.times import span
 from plugind.protocol.leases.forms import NO_LEASE
 from plugind.protocol.leases.leases_json import failure_to_json, lease_to_json, released_to_json, snapshot_to_json
@@ -55,6 +56,10 @@ CONTAINED = attrs.evolve(LEASE, owner=ContainerOwner(), cdi_name="x77")
 #: The variables of plugind's own, for Docker.
 OURS = f"-e PLUGIND_LEASE=a1b2 -e PLUGIND_DEVICES={GPU}=GPU-0 -e PLUGIND_NODES=/dev/null"
 TOO_FEW = "requested number of devices unavailable for vendor.com/gpu. Requested: 2, Available: 1"
+
+
+#: The head of a stream.
+OK = b"HTTP/1.1 200 OK\r\n\r\n"
 
 
 def held(lease: Lease = LEASE) -> bytes:
@@ -476,6 +481,30 @@ def test_withheld_devices_are_told_and_freed(plugind: Run) -> None:
     ]
 
 
+def test_leases_are_followed_until_the_daemon_stops(plugind: Run, tmp_path: Path) -> None:
+    waits = attrs.evolve(LEASE, id="b2", state=LeaseState.QUEUED, devices={})
+    gone = attrs.evolve(LEASE, state=LeaseState.GONE, reason="it was released")
+    said = b"".join(json.dumps({"time": "x", **lease_to_json(it)}).encode() + b"\n" for it in (LEASE, waits, gone))
+    done = plugind([OK + said + b"\n"], "leases", "--watch")
+    assert done.asked[0].line == "GET /v1/leases/watch?heartbeat=1.25 HTTP/1.1"
+    assert [line.split() for line in done.out.splitlines()] == [
+        ["--:--:--", "held", "a1b2", "pid", "991", "root", "GPU-0"],
+        ["--:--:--", "queued", "b2", "pid", "991", "root", "1", "of", GPU],
+        ["--:--:--", "gone", "a1b2", "pid", "991", "root", "GPU-0", "it", "was", "released"],
+    ]
+    assert (done.code, done.err) == (0, f"plugind: the daemon at {tmp_path}/status.sock stopped\n")
+    done = plugind([OK + said], "leases", "--watch", "--prefix", "b", "--json")
+    assert [json.loads(line)["id"] for line in done.out.splitlines()] == ["b2"]
+
+
+def test_on_a_terminal_that_is_too_narrow_long_ids_are_shortened_in_the_middle() -> None:
+    long = attrs.evolve(LEASE, id="nightly-2026-11-22-build-of-the-whole-tree-on-all-machines-step-0017")
+    table = [*lines(LeasesSnapshot(0.0, (long,)), 80)]
+    assert table[1].startswith("nightly-2026…s-step-0017  held ")
+    assert max(map(len, table)) <= 80
+    assert long.id in [*lines(LeasesSnapshot(0.0, (long,)), 200)][1]
+
+
 def test_recover_says_that_no_device_is_in_use(plugind: Run) -> None:
     done = plugind([answer(200, {"recovered": True})], "leases", "recover", "--none-held")
     assert (done.code, done.out, done.err) == (0, "", "")
@@ -487,6 +516,7 @@ def test_recover_says_that_no_device_is_in_use(plugind: Run) -> None:
     [
         (["recover"], "recover frees devices that may be in use: say with --none-held that none is"),
         (["--none-held"], "--none-held is an option of 'plugind leases recover'"),
+        (["recover", "--none-held", "--watch"], "--watch follows the leases: leave out recover"),
     ],
 )
 def test_recover_must_say_that_no_device_is_in_use(

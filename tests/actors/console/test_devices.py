@@ -294,6 +294,20 @@ def test_a_device_that_is_leased_has_its_lease_and_who_has_it() -> None:
     assert "  a1b2 (pid 991)" in shown_line
 
 
+def test_the_lease_of_a_device_is_shortened_rather_than_left_out() -> None:
+    """Its id may have 128 characters."""
+    resource = shown(RESOURCE)
+    (device, *_) = resource["devices"]
+    device |= {"lease": "nightly-2026-11-22-build-of-the-whole-tree-on-all-machines", "leased_by": "pid 991"}
+    rows = {width: [*lines([resource], width)] for width in (160, 100, 80, 58)}
+    assert f"{device['lease']} (pid 991)" in rows[160][1]
+    assert [rows[width][1].partition("Healthy")[2].split("  ")[-1] for width in (80, 58)] == [
+        "nightly-2026…ll-machines (pid 991)",
+        "nightl…hines",
+    ]
+    assert max(len(line) for line in rows[80][:4]) <= 80
+
+
 def test_a_description_names_some_leases() -> None:
     plugin: Any = {"device_plugin": {"active": True, "resource": "vendor.com/gpu"}}
     many = [attrs.evolve(LEASE, id=f"l{number}", created=time.time() - 729) for number in range(9)]
