@@ -176,7 +176,8 @@ def _asked(args: argparse.Namespace) -> Asked:
     """Return what is asked for; a wrong usage ends the process."""
     names = [name for name, _ in args.resources]
     if len(names) > len(set(names)):
-        args.parser.error("a resource is named twice: add up the numbers")
+        twice = next(name for place, name in enumerate(names) if name in names[:place])
+        args.parser.error(f"{twice} is named twice: add up the numbers")
     is_contained = args.output in _CONTAINERS
     ways = (args.command is not None, args.owner is not None, is_contained, args.ttl is not None, args.until_release)
     if sum(ways) != 1:

@@ -20,14 +20,14 @@ from ...protocol.leases.values import (
     TimeOwner,
 )
 from ...protocol.text import escaped
-from .phrases import by_the_clock
+from .phrases import by_the_clock, duration
 
 
 def holder_lines(leases: Iterable[Lease]) -> Iterator[str]:
     """Yield a line for each lease that has what somebody else asks for."""
     for lease in leases:
         what = ", ".join(device_words(lease))
-        yield f"{what}: {escaped(lease.id)}, {who(lease)}, since {since(lease)}, {until(lease)}"
+        yield f"{what}: {escaped(lease.id)}, {who(lease)}, for {duration(_age(lease))}, {until(lease)}"
 
 
 def device_words(lease: Lease) -> list[str]:
@@ -47,7 +47,11 @@ def wanted_words(lease: Lease) -> str:
 
 def since(lease: Lease) -> str:
     """Return how long ago a lease was asked for, as a clock counts: ``00:12:09``."""
-    return by_the_clock(max(0.0, time.time() - lease.created))
+    return by_the_clock(_age(lease))
+
+
+def _age(lease: Lease) -> float:
+    return max(0.0, time.time() - lease.created)
 
 
 def who(lease: Lease) -> str:
@@ -88,7 +92,7 @@ def until(lease: Lease) -> str:
         case ContainerOwner():
             return "until the container ends"
         case TimeOwner():
-            return f"for another {left(lease.owner)}"
+            return f"for another {duration(_left(lease.owner))}"
         case ConnectionOwner():
             return "until it closes"
         case NoOwner():
@@ -99,9 +103,13 @@ def until(lease: Lease) -> str:
 
 def left(time_owner: TimeOwner) -> str:
     """Return how long a lease that ends at a time still lasts, as a clock counts."""
+    return by_the_clock(_left(time_owner))
+
+
+def _left(time_owner: TimeOwner) -> float:
     if time_owner.expires is None:
-        return by_the_clock(time_owner.seconds)
-    return by_the_clock(max(0.0, (time_owner.expires - time.clock_gettime_ns(time.CLOCK_BOOTTIME)) / 1e9))
+        return time_owner.seconds
+    return max(0.0, (time_owner.expires - time.clock_gettime_ns(time.CLOCK_BOOTTIME)) / 1e9)
 
 
 def user(uid: int) -> str:

@@ -301,10 +301,10 @@ class Leases:
                 entry.answers[message.resource] = message.answer
                 self._all.prepare(entry)
             case m.AllocationRefused():
-                self._all.step(entry, Event.REFUSED, Failure(Problem.REFUSED, message.reason))
+                self._all.step(entry, Event.REFUSED, _refused_by(message))
             case m.AllocationLost():
                 self._all.lose(entry, message)
-                self._all.step(entry, Event.LOST, Failure(Problem.REFUSED, message.reason))
+                self._all.step(entry, Event.LOST, _refused_by(message))
             case _:
                 assert_never(message)
 
@@ -396,3 +396,8 @@ class Leases:
 
     def _tell_recovered(self, asked: m.RecoverAsked, answer: Failure | None) -> None:
         self._all.effects.append(e.Reply(asked.reply, answer))
+
+
+def _refused_by(message: m.AllocationRefused | m.AllocationLost) -> Failure:
+    """Return why there is no lease: a request may be for several resources, and the words of plugins name none."""
+    return Failure(Problem.REFUSED, f"{message.resource}: {message.reason}")

@@ -6,6 +6,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import attrs
 
@@ -72,21 +73,29 @@ def _wrong_id(name: str | None) -> str | None:
 
 
 def _wrong(request: Request) -> str | None:
-    named, resources = request.ids or request.include, {wanted.resource for wanted in request.wanted}
+    named, resources = request.ids or request.include, [wanted.resource for wanted in request.wanted]
     if not request.wanted or any(wanted.count < 1 for wanted in request.wanted):
         return "a lease has at least one device: name a resource and a number, such as vendor.com/gpu=1"
-    if len(resources) < len(request.wanted):
-        return "a resource is named twice: add up the numbers"
+    if (twice := _twice(resources)) is not None:
+        return f"{twice} is named twice: add up the numbers"
     if not named:
         return None
     if len(request.wanted) > 1 or (request.ids and request.include):
         return "devices can be named for one resource only, and by --ids or --include"
-    if len(set(named)) < len(named):
-        return "a device is named twice"
+    if (twice := _twice(named)) is not None:
+        return f"the device {twice} is named twice"
     count = request.wanted[0].count
+    wanted = f"{count} of {resources[0]} are wanted"
     if request.ids and len(named) != count:
-        return f"--ids names {len(named)} devices, and {count} are wanted"
-    return f"--include names {len(named)} devices, and {count} are wanted" if len(named) > count else None
+        return f"--ids names {len(named)} devices, and {wanted}"
+    return f"--include names {len(named)} devices, and {wanted}" if len(named) > count else None
+
+
+def _twice(names: Sequence[str]) -> str | None:
+    """Return the first name that comes again; the usual request has one, or few that are different."""
+    if len(set(names)) == len(names):
+        return None
+    return next(name for place, name in enumerate(names) if name in names[:place])
 
 
 def _wrong_owner(asked: LeaseAsked) -> str | None:

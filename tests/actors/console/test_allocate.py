@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -348,7 +349,7 @@ WAYS = "-- CMD, --owner PID, -o cdi or podman, --ttl TIME, or --until-release"
         ([f"{GPU}=1", "-o", "json", "--", "true"], "-- CMD gets the devices in its environment: leave out -o"),
         ([f"{GPU}=1", "--"], "there is no command after --"),
         ([f"{GPU}=1", "--ttl", "5", "--stop-on-unhealthy"], "--stop-on-unhealthy stops a process"),
-        ([f"{GPU}=1", f"{GPU}=2", "--", "true"], "a resource is named twice: add up the numbers"),
+        ([f"{GPU}=1", f"{GPU}=2", "--", "true"], f"{GPU} is named twice: add up the numbers"),
         ([GPU, "--", "true"], "is not RESOURCE=NUMBER, such as vendor.com/gpu=1"),
         ([f"{GPU}=0", "--", "true"], "is not RESOURCE=NUMBER"),
         ([f"{GPU}=1", "--ids", "a,", "--", "true"], "is not a list of ids, such as GPU-0,GPU-1"),
@@ -415,19 +416,19 @@ def test_without_a_daemon_the_exit_code_is_3(words: list[str], capsys: pytest.Ca
     )
 
 
-def test_those_who_hold_the_others_are_named(plugind: Run) -> None:
-    """Who, since when, and until when."""
+def test_those_who_hold_the_others_are_named(plugind: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who, for how long, and until when."""
+    monkeypatch.setattr(time, "time", lambda: LEASE.created + 125.0)
     many = attrs.evolve(LEASE, id="c3", devices={GPU: ("GPU-1",), "vendor.com/nic": ("n\x1b0",)}, owner=NoOwner())
     timed = attrs.evolve(LEASE, id="d4", owner=TimeOwner(60.0))
     done = plugind([failed(Problem.UNAVAILABLE, TOO_FEW, LEASE, many, timed)], "allocate", f"{GPU}=2", "--ttl", "9")
     first, *holders = done.err.splitlines()
     assert first == f"plugind: {TOO_FEW}"
     user = "root" if os.getuid() == 0 else subprocess.check_output(["id", "-un"], text=True).strip()
-    passed = holders[0].split("since ")[1].split(",")[0]
     assert holders == [
-        f"  GPU-0: a1b2, pid 991 of {user}, since {passed}, until the process ends",
-        f"  vendor.com/gpu=GPU-1, vendor.com/nic=n\\x1b0: c3, {user}, since {passed}, until 'plugind release c3'",
-        f"  GPU-0: d4, {user}, since {passed}, for another 00:01:00",
+        f"  GPU-0: a1b2, pid 991 of {user}, for 2m05s, until the process ends",
+        f"  vendor.com/gpu=GPU-1, vendor.com/nic=n\\x1b0: c3, {user}, for 2m05s, until 'plugind release c3'",
+        f"  GPU-0: d4, {user}, for 2m05s, for another 1m00s",
     ]
 
 
@@ -493,7 +494,11 @@ def test_leases_are_followed_until_the_daemon_stops(plugind: Run, tmp_path: Path
         ["--:--:--", "gone", "a1b2", "pid", "991", "root", "GPU-0", "it", "was", "released"],
     ]
     assert (done.code, done.err) == (0, f"plugind: the daemon at {tmp_path}/status.sock stopped\n")
-    done = plugind([OK + said], "leases", "--watch", "--prefix", "b", "--json")
+
+
+def test_a_watch_follows_the_leases_whose_ids_begin_so(plugind: Run) -> None:
+    said = [json.dumps({"time": "x", **lease_to_json(attrs.evolve(LEASE, id=name))}).encode() for name in ("a1", "b2")]
+    done = plugind([OK + b"\n".join(said) + b"\n"], "leases", "--watch", "--prefix", "b", "--json")
     assert [json.loads(line)["id"] for line in done.out.splitlines()] == ["b2"]
 
 

@@ -76,7 +76,7 @@ async def test_the_log_warns_of_leases_that_are_uncertain(autojump_clock: object
                 pass
         await trio.sleep(100.0)
     uncertain = {"lease": "mine", "user": USER, "devices": f"{GPU}=gpu-0,gpu-1"}
-    late = "no answer within 30 s"
+    late = f"{GPU}: no answer within 30 s"
     assert log.take() == [
         (Level.WARNING, "no lease is given", {"user": USER, "resources": GPU, "reason": late}),
         (Level.WARNING, "lease is uncertain", uncertain | {"reason": late}),

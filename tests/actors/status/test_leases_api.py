@@ -183,7 +183,7 @@ async def test_a_failure_says_why_and_who_holds_the_devices(autojump_clock: Mock
     ("changes", "status", "why"),
     [
         ({"resources": {}}, 400, "resources is an empty object: give an object of 1 to 64"),
-        ({"ids": ["GPU-0", "GPU-1"]}, 400, "--ids names 2 devices, and 1 are wanted"),
+        ({"ids": ["GPU-0", "GPU-1"]}, 400, f"--ids names 2 devices, and 1 of {GPU} are wanted"),
         ({"owner": {"kind": "container"}}, 400, "a lease of a container is bound to it by the hook"),
         ({"pool": "lab"}, 400, "there is no pool lab of vendor.com/gpu"),
         ({"owner": {"kind": "process", "pid": 991}, "client_pid": 1}, 400, "cannot be used in another pid namespace"),

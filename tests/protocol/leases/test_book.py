@@ -346,7 +346,7 @@ def test_a_refusal_frees_what_all_plugins_have_prepared() -> None:
     node.allocated()
     node.calls.clear()
     node.send(m.AllocationRefused("x", NIC, "the plugin says no"))
-    assert asker.why == ("refused", "the plugin says no")
+    assert asker.why == ("refused", f"{NIC}: the plugin says no")
     assert node.last_writes() == [e.DeleteLease("x")]
     assert node.states() == []
     assert node.hold(BOTH).state is LeaseState.HELD
@@ -384,7 +384,7 @@ def lost(node: Node) -> Asker:
 def test_a_lost_call_withholds_the_devices_for_a_minute() -> None:
     node = Node("a")
     asker = lost(node)
-    assert asker.why == ("refused", "Allocate: no answer within 30 s")
+    assert asker.why == ("refused", f"{GPU}: Allocate: no answer within 30 s")
     assert node.states() == ["uncertain"]
     assert node.ask().why == ("unavailable", TOO_FEW.format(1, 0))
     assert node.book.next_end == 60
@@ -1025,11 +1025,11 @@ def test_a_connection_that_comes_back_before_its_lease_is_read_is_to_ask_again()
     [
         (Request(()), "at least one device"),
         (request((GPU, 0)), "at least one device"),
-        (request((GPU, 1), (GPU, 1)), "a resource is named twice"),
+        (request((GPU, 1), (GPU, 1)), f"{GPU} is named twice"),
         (request((GPU, 1), (NIC, 1), ids="a"), "for one resource only"),
-        (request((GPU, 2), ids="a"), "--ids names 1 devices, and 2 are wanted"),
-        (request((GPU, 2), ids="a a"), "a device is named twice"),
-        (request((GPU, 1), include="a b"), "--include names 2 devices, and 1 are wanted"),
+        (request((GPU, 2), ids="a"), f"--ids names 1 devices, and 2 of {GPU} are wanted"),
+        (request((GPU, 2), ids="a a"), "the device a is named twice"),
+        (request((GPU, 1), include="a b"), f"--include names 2 devices, and 1 of {GPU} are wanted"),
         (request((GPU, 1), pool="big"), "there is no pool big of vendor.com/gpu"),
     ],
 )
