@@ -36,7 +36,7 @@ from .saving import Saving
 
 CRASHED = "what gives leases in plugind has crashed, and begins anew: ask again"
 
-#: How many messages are taken before other actors have their turn.
+#: How many messages are taken, or leases of before the start, before other actors have their turn.
 BATCH = 64
 
 
@@ -90,11 +90,14 @@ class LeaseActor:
 
     # --- a start ------------------------------------------------------------------------------------------------------
 
-    def start(self, kept: m.Kept) -> None:
-        """Begin with the leases that were ``kept`` over a restart of plugind."""
+    async def start(self, kept: m.Kept) -> None:
+        """Begin with the leases that were ``kept`` over a restart of plugind, before any message is taken."""
         self._log.keep(kept)
         self._memory.begin(kept.leases)
-        self._carry_out(self._book.start(kept, trio.current_time()))
+        for first in range(0, max(1, len(kept.leases)), BATCH):
+            some = attrs.evolve(kept, leases=kept.leases[first : first + BATCH])
+            self._carry_out(self._book.start(some, trio.current_time()))
+            await trio.lowlevel.checkpoint()
 
     def start_again(self) -> None:
         """Begin after a crash, with what is written and what is remembered."""

@@ -111,7 +111,7 @@ class LeaseUnit:
         if kept is None:
             actor.start_again()
         else:
-            actor.start(kept)
+            await actor.start(kept)
         await actor.run()
 
     @property

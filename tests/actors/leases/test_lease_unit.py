@@ -7,15 +7,19 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import attrs
+import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from plugind.actors.leases.actor import BATCH
 from plugind.actors.leases.cdi_writer import MemoryCdiStore
 from plugind.actors.leases.store import MemoryLeaseStore
 from plugind.actors.leases.unit import LeasePorts, LeaseUnit
 from plugind.actors.simulation.lease_owners import MemoryBootClock, MemoryOwnerProcesses
 from plugind.protocol.errors import StateError
+from plugind.protocol.leases import effects as e
 from plugind.protocol.leases import messages as m
+from plugind.protocol.leases.book import Leases
 from plugind.protocol.leases.config import LeasesConfig
 from plugind.protocol.leases.replies import Failure, LeasesSnapshot
 from plugind.protocol.leases.values import Answer, ContainerOwner, Lease, LeaseState, NoOwner
@@ -70,6 +74,26 @@ async def test_the_snapshot_has_what_metrics_count(autojump_clock: MockClock) ->
     assert found.counts == {GPU: 0}
     assert found.failures == {(GPU, "unavailable"): 1}
     assert found.durations[GPU].total == 0.2
+
+
+async def test_many_leases_are_taken_up_in_steps_and_before_any_message(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """10,000 of them blocked the loop for 150 ms."""
+    start, steps = Leases.start, list[int]()
+
+    def counted(book: Leases, kept: m.Kept, now: float) -> list[e.Effect]:
+        steps.append(len(kept.leases))
+        return start(book, kept, now)
+
+    monkeypatch.setattr(Leases, "start", counted)
+    names = [f"{number:03}" for number in range(300)]
+    kept = {
+        it: Lease(it, 0, request((GPU, 1)), NoOwner(), LeaseState.HELD, 0.0, {GPU: (it,)}, Answer()) for it in names
+    }
+    async with running(MemoryLeaseStore(kept, lasting=True)) as unit:
+        assert [it.id for it in (await snapshot(unit)).leases] == names
+    assert (sum(steps), max(steps)) == (300, BATCH)
 
 
 @attrs.define
