@@ -76,7 +76,7 @@ async def test_the_snapshot_has_what_metrics_count(autojump_clock: MockClock) ->
     assert found.durations[GPU].total == 0.2
 
 
-async def test_many_leases_are_taken_up_in_steps_and_before_any_message(
+async def test_many_leases_are_taken_up_in_steps_of_the_loop(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """10,000 of them blocked the loop for 150 ms."""
