@@ -296,8 +296,8 @@ def test_a_device_that_is_leased_has_its_lease_and_who_has_it() -> None:
 
 def test_the_lease_of_a_device_is_shortened_rather_than_left_out() -> None:
     """Its id may have 128 characters."""
-    resource = shown(RESOURCE)
-    (device, *_) = resource["devices"]
+    resource: dict[str, Any] = shown(RESOURCE)
+    device = resource["devices"][0]
     device |= {"lease": "nightly-2026-11-22-build-of-the-whole-tree-on-all-machines", "leased_by": "pid 991"}
     rows = {width: [*lines([resource], width)] for width in (160, 100, 80, 58)}
     assert f"{device['lease']} (pid 991)" in rows[160][1]
