@@ -61,6 +61,10 @@ class CSIHandler:
 
     async def register(self, plugin: Plugin) -> None:
         """Keep the driver."""
+        self.keep(plugin)
+
+    def keep(self, plugin: Plugin) -> None:
+        """Keep a driver that is registered: others of its name are compared with it."""
         self._forget(plugin)
         self.drivers.add(plugin)
         if plugin.name in self._ranked:

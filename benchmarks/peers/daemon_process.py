@@ -23,6 +23,9 @@ from plugind.benchmarks.peers.memory_cgroup import memory_cgroup
 _CPU_OF_ALL_THREADS = 2
 #: Seconds until the daemon must be ready, and until a request must be answered.
 _PATIENCE = 60.0
+#: The module of a daemon whose handlers of CSI and DRA drivers call no driver, and that of ``plugind``.
+JUDGING = ("plugind.benchmarks.peers.judging",)
+CONSUMING = ("plugind",)
 #: Seconds until the daemon must have stopped.
 _STOP = 20.0
 
@@ -190,7 +193,12 @@ class StatusPoll:
 
 @contextmanager
 def plugind_run(
-    root: Path, log: Path, options: Sequence[str] = (), core: int | None = None, memory_mib: int | None = None
+    root: Path,
+    log: Path,
+    options: Sequence[str] = (),
+    core: int | None = None,
+    memory_mib: int | None = None,
+    module: Sequence[str] = JUDGING,
 ) -> Iterator[DaemonProcess]:
     """Run the daemon on ``root`` for the duration of the block, once it is ready; it logs to the file ``log``.
 
@@ -198,7 +206,7 @@ def plugind_run(
     """
     with ExitStack() as stack:
         prefix = [] if memory_mib is None else stack.enter_context(memory_cgroup(memory_mib))
-        daemon = stack.enter_context(plugind_started(root, log, options, core, prefix=prefix))
+        daemon = stack.enter_context(plugind_started(root, log, options, core, prefix=prefix, module=module))
         daemon.wait_ready()
         yield daemon
 
@@ -211,12 +219,12 @@ def plugind_started(
     core: int | None = None,
     profile: Path | None = None,
     prefix: Sequence[str] = (),
-    module: Sequence[str] = ("plugind",),
+    module: Sequence[str] = JUDGING,
 ) -> Iterator[DaemonProcess]:
     """Like ``plugind_run``, without waiting until it is ready. The sampler writes the file ``profile`` at the end.
 
     The command begins with ``prefix``, which must become the daemon's process. ``module`` has the module that runs, and
-    its arguments before those of the daemon.
+    its arguments before those of the daemon. By default its handlers of CSI and DRA drivers call no driver.
     """
     status = log.parent / "status.sock"
     module = ["plugind.benchmarks.report.sampler", str(profile)] if profile else module

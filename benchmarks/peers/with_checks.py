@@ -7,16 +7,14 @@ between this and ``with_links`` is what health checks cost.
 from __future__ import annotations
 
 import sys
-from unittest.mock import patch
 
 from plugind import Channel, Link, Plugin
-from plugind.actors.console.commands import main
-from plugind.actors.handlers.csi import CSIHandler
+from plugind.benchmarks.peers.judging import JudgingCSI, main
 from plugind.protocol.proto.pluginregistration_grpc import RegistrationStub
 from plugind.protocol.proto.pluginregistration_pb2 import InfoRequest
 
 
-class Checking(CSIHandler):
+class Checking(JudgingCSI):
     """Holds a connection to each driver, and checks it."""
 
     async def follow(self, plugin: Plugin, link: Link) -> None:
@@ -30,5 +28,4 @@ async def _ask(channel: Channel) -> None:
 
 
 if __name__ == "__main__":
-    with patch("plugind.actors.console.run.installed_handlers", lambda: {"CSIPlugin": Checking()}):
-        sys.exit(main())
+    sys.exit(main({"CSIPlugin": Checking()}))

@@ -6,14 +6,12 @@ The difference in cost between this and ``plugind`` is what idle links cost.
 from __future__ import annotations
 
 import sys
-from unittest.mock import patch
 
 from plugind import Link, Plugin
-from plugind.actors.console.commands import main
-from plugind.actors.handlers.csi import CSIHandler
+from plugind.benchmarks.peers.judging import JudgingCSI, main
 
 
-class Following(CSIHandler):
+class Following(JudgingCSI):
     """Holds a connection to each driver."""
 
     async def follow(self, plugin: Plugin, link: Link) -> None:
@@ -22,5 +20,4 @@ class Following(CSIHandler):
 
 
 if __name__ == "__main__":
-    with patch("plugind.actors.console.run.installed_handlers", lambda: {"CSIPlugin": Following()}):
-        sys.exit(main())
+    sys.exit(main({"CSIPlugin": Following()}))

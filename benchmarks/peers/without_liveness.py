@@ -7,9 +7,9 @@ import sys
 import trio
 
 from plugind.actors import liveness
-from plugind.actors.console.commands import main
 from plugind.actors.liveness import LivenessConfig
 from plugind.actors.mailbox import Readable
+from plugind.benchmarks.peers.judging import main
 from plugind.protocol import messages as m
 
 

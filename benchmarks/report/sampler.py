@@ -21,7 +21,7 @@ from collections import Counter
 from pathlib import Path
 from types import FrameType
 
-from plugind.actors.console.commands import main as daemon_main
+from plugind.benchmarks.peers import judging
 
 INTERVAL = 0.001
 _HOME = str(Path(__file__).resolve().parents[2])
@@ -90,7 +90,7 @@ def main() -> int:
     sampler = Sampler()
     atexit.register(sampler.write, out)
     sampler.start()
-    return daemon_main()
+    return judging.main()
 
 
 if __name__ == "__main__":

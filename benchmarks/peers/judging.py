@@ -1,0 +1,66 @@
+"""``plugind`` whose handlers of CSI and DRA drivers only judge: they apply their rules, and call no driver.
+
+    python -m benchmarks.peers.judging run --root DIR ...
+
+Its costs are those of discovery and registration, as of the peer, whose handlers do nothing. Drivers of benchmarks
+serve no endpoint therefore.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+
+from plugind import Handler, Plugin
+from plugind.actors.console import commands, run
+from plugind.actors.handlers.csi import CSIHandler
+from plugind.actors.handlers.dra import DRAHandler
+
+
+class JudgingCSI:
+    """The rules for CSI drivers."""
+
+    instances = CSIHandler.instances
+
+    def __init__(self) -> None:
+        self._rules = CSIHandler()
+        self.validate = self._rules.validate
+        self.deregister = self._rules.deregister
+
+    async def register(self, plugin: Plugin) -> None:
+        """Keep the driver, since others of its name are compared with it."""
+        self._rules.keep(plugin)
+
+
+class JudgingDRA:
+    """The rules for DRA drivers."""
+
+    instances = DRAHandler.instances
+
+    def __init__(self) -> None:
+        self._rules = DRAHandler()
+        self.validate = self._rules.validate
+
+    async def register(self, plugin: Plugin) -> None:
+        """Keep the instance, since others of its name are compared with it."""
+        self._rules.drivers.add(plugin)
+
+    async def deregister(self, plugin: Plugin) -> None:
+        """Forget the instance."""
+        self._rules.drivers.remove(plugin)
+
+
+def handlers() -> dict[str, Handler]:
+    """Return the handlers that only judge."""
+    return {"CSIPlugin": JudgingCSI(), "DRAPlugin": JudgingDRA()}
+
+
+def main(others: Mapping[str, Handler] | None = None) -> int:
+    """Run ``plugind`` with :func:`handlers`, and ``others`` in the place of some."""
+    # Not with unittest.mock, whose modules would count as memory of the daemon.
+    run.installed_handlers = lambda: {**handlers(), **(others or {})}  # type: ignore[attr-defined]
+    return commands.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
