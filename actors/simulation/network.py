@@ -30,7 +30,7 @@ from .directory import MemoryDirectory
 from .faults import InjectedError
 from .inotify import Inode
 from .lease_owners import MemoryOwnerProcesses
-from .streams import ClientEnd, MemoryConnection, ServerEnd, memory_connection
+from .streams import ClientEnd, Gate, MemoryConnection, ServerEnd, memory_connection
 
 
 class Accepting(enum.Enum):
@@ -64,10 +64,14 @@ class Process:
     watchers: list[Callable[[Process], None]] = attrs.Factory(list)
     #: Called after them.
     on_end: Callable[[], None] = lambda: None
+    #: Shut while it is suspended.
+    gate: Gate = attrs.Factory(Gate)
 
     def end(self) -> None:
         """End the process."""
         self.ended = True
+        # What another process has of it goes on.
+        self.gate.reopen()
         watchers, self.watchers = self.watchers, []
         for watcher in watchers:
             watcher(self)
@@ -114,6 +118,7 @@ class Listener:
         """Accept a connection, and return it."""
         made = memory_connection()
         made.server.seconds_per_byte = self.seconds_per_byte
+        made.server.gate = self.process.gate
         self.accepted += 1
         self.connections.append(made)
         if self.accepting is Accepting.CLOSES:

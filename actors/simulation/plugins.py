@@ -246,6 +246,21 @@ class PluggedIn:
             self._process.end()
             self._process = self._network.start(self._credentials)
 
+    def suspend(self) -> None:
+        """Stop the process as SIGSTOP does: its connections stay, new ones are accepted, and nothing is answered."""
+        if self._process is not None:
+            self._process.gate.shut()
+
+    def resume(self) -> None:
+        """Let a process that was suspended run on, as SIGCONT does: it reads what has come meanwhile."""
+        if self._process is not None:
+            self._process.gate.reopen()
+
+    @property
+    def suspended(self) -> bool:
+        """Whether the process is suspended."""
+        return self._process is not None and not self._process.gate.open
+
     def become(self, uid: int) -> None:
         """Let the process run as user ``uid``, and listen anew on the same socket file (fault 40)."""
         self._credentials = Credentials(self._credentials.pid, uid, uid)

@@ -116,6 +116,33 @@ class ClientEnd:
             trio.lowlevel.reschedule(reader)
 
 
+class Gate:
+    """Whether a process runs: while it is suspended, it neither reads nor sends."""
+
+    def __init__(self) -> None:
+        self._opened = trio.Event()
+        self._opened.set()
+
+    @property
+    def open(self) -> bool:
+        """Whether the process runs."""
+        return self._opened.is_set()
+
+    def shut(self) -> None:
+        """Suspend the process."""
+        if self.open:
+            self._opened = trio.Event()
+
+    def reopen(self) -> None:
+        """Let the process run on."""
+        self._opened.set()
+
+    async def passed(self) -> None:
+        """Return once the process runs; at once if it does."""
+        while not self.open:
+            await self._opened.wait()
+
+
 class ServerEnd(trio.abc.HalfCloseableStream):
     """The end of the side that listens. With ``seconds_per_byte`` its bytes arrive one by one."""
 
@@ -124,9 +151,12 @@ class ServerEnd(trio.abc.HalfCloseableStream):
         self._incoming = incoming
         self._was_reset = False
         self.seconds_per_byte = 0.0
+        #: That of the process.
+        self.gate = Gate()
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """See :class:`trio.abc.SendStream`."""
+        await self.gate.passed()
         if not self.seconds_per_byte:
             await self._outgoing.send_all(data)
             return
@@ -149,6 +179,7 @@ class ServerEnd(trio.abc.HalfCloseableStream):
     async def receive_some(self, max_bytes: int | None = None) -> bytearray:
         """See :class:`trio.abc.ReceiveStream`."""
         data = await self._incoming.receive_some(max_bytes)
+        await self.gate.passed()
         if self._was_reset:
             raise trio.BrokenResourceError(os.strerror(errno.ECONNRESET))
         return data

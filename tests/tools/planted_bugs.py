@@ -48,7 +48,7 @@ from plugind.protocol.plugins import PluginInfo
 from plugind.protocol.status import Outcome, StateName
 from plugind.protocol.trust import Trust
 from plugind.protocol.watches import Q_OVERFLOW
-from plugind.tests.tools import device_bugs, directory_bugs, lease_bugs, link_bugs, offer_bugs, old_bugs
+from plugind.tests.tools import device_bugs, directory_bugs, health_bugs, lease_bugs, link_bugs, offer_bugs, old_bugs
 from plugind.tests.tools.seams import (
     OneAtATime,
     Step,
@@ -602,6 +602,13 @@ NEW = (
     Planted(offer_bugs.make_no_socket_anew, "calls", 2, (0, 420, 421)),
     Planted(offer_bugs.keep_devices_that_are_listed_no_more, "devices", 2, (404,)),
     Planted(device_bugs.tell_nothing_after_a_crash, "devices", 8, (36, 340, 346, 348)),
+    Planted(health_bugs.believe_two_misses, "health", 2, ()),
+    Planted(health_bugs.count_misses_that_are_not_in_a_row, "health", 2, ()),
+    Planted(health_bugs.stay_unhealthy, "health", 2, ()),
+    Planted(health_bugs.check_no_more_after_a_failure, "health", 2, ()),
+    Planted(health_bugs.wait_for_ever_for_an_answer, "health", 2, ()),
+    Planted(health_bugs.take_a_refusal_for_an_answer, "health", 2, (554,)),
+    Planted(health_bugs.deregister_what_is_unhealthy, "follow", 2, ()),
     Planted(lease_bugs.withhold_for_ever, "uncertain", 20, (529, 533)),
     Planted(lease_bugs.forget_held_leases_at_a_start, "told", 12, (484, 532)),
     Planted(lease_bugs.ignore_the_ends_of_owners, "freed", 20, (480,)),

@@ -1,9 +1,11 @@
-"""The handler of device plugins, whose follows a script can crash.
+"""The handler of device plugins, whose follows a script can crash, and whose checks an oracle sees.
 
 PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import trio
 
@@ -14,12 +16,23 @@ from ...handlers.device_plugin import DevicePluginHandler
 from ...handlers.link import Link
 from ..faults import InjectedError
 
+#: Returns a link to use in the place of another one.
+Watch = Callable[[Plugin, Link], Link]
+
 
 class CrashingHandler(DevicePluginHandler):
-    """The handler of device plugins, whose follows a script can crash."""
+    """The handler of device plugins, whose follows a script can crash, and whose checks an oracle sees."""
 
-    def __init__(self, devices: Address[InstanceMessage]) -> None:
+    def __init__(
+        self,
+        devices: Address[InstanceMessage],
+        watch: Watch = lambda _, link: link,
+        leaving: Callable[[Plugin], None] = lambda _: None,
+    ) -> None:
+        """Follow plugins over the links that ``watch`` returns; tell ``leaving`` before one is deregistered."""
         super().__init__(devices)
+        self._watch = watch
+        self._leaving = leaving
         self._crashes: dict[str, trio.Event] = {}
 
     async def follow(self, plugin: Plugin, link: Link) -> None:
@@ -27,7 +40,12 @@ class CrashingHandler(DevicePluginHandler):
         crash = self._crashes[plugin.socket] = trio.Event()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_crash_once, crash)
-            await super().follow(plugin, link)
+            await super().follow(plugin, self._watch(plugin, link))
+
+    async def deregister(self, plugin: Plugin) -> None:
+        """See :class:`DevicePluginHandler`."""
+        self._leaving(plugin)
+        await super().deregister(plugin)
 
     def crash(self, socket: str) -> None:
         """Crash the follow of the plugin at ``socket``, if there is one."""

@@ -15,11 +15,15 @@ from typing import Final, Literal
 
 import attrs
 import trio
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
 
 from ....protocol.devices import ResourceState
+from ....protocol.plugin_health import Health
 from ....protocol.status import StateName
 from ..faults import Actor
 from .call_oracle import NOTICED
+from .health_oracle import CONFIRM, HEALTHY_WITHIN, UNHEALTHY_WITHIN
 from .offer_oracle import GRACE, Offer
 from .offers import DIRECTORY, RESOURCES, Offers
 from .script import Fault
@@ -31,6 +35,8 @@ SETTLED: Final = 400.0
 _TRIES: Final = 3
 #: Seconds until a follow that has crashed runs again, and its stream has a list; and until a plugin has taken over.
 FOLLOWED: Final = 45.0
+#: Seconds until an endpoint has been checked twice that fails its checks.
+TRIES_TO_MISS: Final = 45
 TAKEN_OVER: Final = 200.0
 
 
@@ -47,6 +53,7 @@ class OfferChecks:
         """Check what must hold at rest, and that a crash of follows, an update and a yield touch nothing else."""
         await self._come_to_rest()
         await self._crash_follows()
+        await self._hang()
         for resource in RESOURCES:
             await self._surge(resource)
         await self._yield()
@@ -79,6 +86,7 @@ class OfferChecks:
         service.options_error = service.stream_error = None
         service.options_delay = service.list_delay = 0.0
         offer.plugged.seconds_per_byte = 0.0
+        offer.plugged.resume()
         if not offer.plugged.alive or not self._offers.node.directory.exists(offer.path):
             offer.plugged.restart()
 
@@ -131,6 +139,44 @@ class OfferChecks:
         for resource in RESOURCES:
             self._check_newest(resource)
         self._let_go()
+
+    async def _hang(self) -> None:
+        """Some plugins hang, and go on: each is shown as it is, and nothing else changes (consumers-proposal 3)."""
+        well = self._lasting()
+        hung = [offer for offer in well if self._chance.random() < 0.5]
+        self._hold_still(offer.path for offer in self._offers.plugins.values())
+        self._keep(well=True)
+        self._check_health(well, Health.HEALTHY)
+        for offer in hung:
+            offer.plugged.suspend()
+        await self._sleep(UNHEALTHY_WITHIN)
+        self._check_health(hung, Health.UNHEALTHY)
+        self._check_health([offer for offer in well if offer not in hung], Health.HEALTHY)
+        for offer in hung:
+            offer.plugged.resume()
+        await self._sleep(HEALTHY_WITHIN)
+        self._check_health(well, Health.HEALTHY)
+        one = self._chance.choice(well)
+        for _ in range(2):
+            await self._miss_two(one)
+        self._check_health(well, Health.HEALTHY)
+        self._let_go()
+
+    async def _miss_two(self, offer: Offer) -> None:
+        """A plugin fails two checks in a row and passes the next one."""
+        offer.service.options_error = GRPCError(Status.INTERNAL, "not now")
+        for _ in range(TRIES_TO_MISS):
+            if self._offers.health.misses_at(offer.path) == 2:
+                break
+            await self._sleep(1.0)
+        offer.service.options_error = None
+        await self._sleep(CONFIRM)
+
+    def _check_health(self, offers: Iterable[Offer], expected: Health) -> None:
+        for offer in offers:
+            shown = self._offers.health.health(offer.path)
+            if shown[0] is not expected:
+                self._trace.violated("health", f"{offer.path} is {expected}, and is shown as {shown}")
 
     async def _surge(self, resource: str) -> None:
         """A plugin takes over from the others, as in an update: no device goes meanwhile, whatever crashes."""

@@ -9,21 +9,41 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import attrs
+import trio
 
 from ....protocol.devices import HEALTHY, UNHEALTHY, Device, DeviceStatus, ResourceState, ResourceStatus
+from ....protocol.proto import deviceplugin_v1beta1_pb2 as api
 from ..device_plugins import FakeDevices
 from ..plugins import PluggedIn
 from ..scheduling import EPSILON
+
+if TYPE_CHECKING:
+    from grpclib.server import Stream
 
 #: Seconds for which a resource is kept without a plugin.
 GRACE: Final = 300.0
 #: What plugins say of devices.
 _HEALTHS: Final = (HEALTHY, HEALTHY, UNHEALTHY, "Sick")
+
+
+class OfferedDevices(FakeDevices):
+    """The service of one plugin, which knows when it has said its options."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: When it said its options last.
+        self.answered_at = -math.inf
+
+    async def GetDevicePluginOptions(self, stream: Stream[api.Empty, api.DevicePluginOptions]) -> None:  # noqa: N802
+        """See :class:`FakeDevices`."""
+        await super().GetDevicePluginOptions(stream)
+        self.answered_at = trio.current_time()
 
 
 @attrs.define(eq=False)
@@ -35,7 +55,11 @@ class Offer:
     called: bool
     pid: int
     plugged: PluggedIn
-    service: FakeDevices
+    service: OfferedDevices
+    #: When it called Register last.
+    called_at: float = -math.inf
+    #: Whether connections to it may send byte by byte.
+    trickles: bool = False
     #: The number of its newest list, and of the newest one that was shown.
     newest: int = 0
     shown: int = 0

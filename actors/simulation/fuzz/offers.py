@@ -11,7 +11,7 @@ import itertools
 import os
 import random
 from collections.abc import Callable, Collection, Iterator
-from typing import Final, Literal
+from typing import Final, Literal, assert_never
 
 import attrs
 import trio
@@ -21,18 +21,21 @@ from grpclib.exceptions import GRPCError
 from ....protocol.device_messages import DevicesSubscribed, DevicesViewMessage, InstanceMessage, ResourceChanged
 from ....protocol.devices import DevicesSnapshot
 from ....protocol.messages import PluginChanged
-from ....protocol.plugins import DEVICE
+from ....protocol.plugins import DEVICE, Plugin
+from ....protocol.status import StateName
+from ...handlers.link import Link
 from ..device_directory import MemoryDeviceDirectory
-from ..device_plugins import FakeDevices
 from ..faults import Actor
-from ..node import SimulatedNode
 from ..plugins import FakePlugin
+from ..scheduling import EPSILON
 from .call_oracle import CallOracle
 from .crashing_handler import CrashingHandler
-from .offer_oracle import Offer, OfferOracle
+from .health_oracle import DEADLINE, HealthOracle
+from .offer_oracle import Offer, OfferedDevices, OfferOracle
 from .script import Fault
 from .sentinels import ACTOR_RECOVERY, RECONCILER_RECOVERY, Sentinels
 from .trace import Trace
+from .watched_node import WatchedNode
 
 #: Where these plugins call, and the root in which the others of them are found.
 DIRECTORY: Final = "/dp"
@@ -46,6 +49,11 @@ _MOST: Final = 4
 #: How many plugins a resource has at once, at most.
 _AT_ONCE: Final = 3
 Way = Literal["call", "socket"]
+#: What may happen to the health of a plugin.
+_Disturbance = Literal["suspend", "resume", "slow", "refuse", "answer"]
+_WAYS: Final[tuple[_Disturbance, ...]] = ("suspend", "suspend", "resume", "slow", "slow", "refuse", "answer", "answer")
+#: Seconds after which nothing is to come of what has happened to a plugin: a rescan, and what follows it.
+UNDISTURBED: Final = 90.0
 
 
 @attrs.define(eq=False)
@@ -55,10 +63,11 @@ class Offers:
     _trace: Trace
     _faults: Collection[Fault]
     #: Set before the script is played.
-    node: SimulatedNode = attrs.field(init=False)
+    node: WatchedNode = attrs.field(init=False)
     sentinels: Sentinels = attrs.field(init=False)
     oracle: OfferOracle = attrs.field(init=False)
     calls: CallOracle = attrs.field(init=False)
+    health: HealthOracle = attrs.field(init=False)
     handler: CrashingHandler = attrs.field(init=False)
     plugins: dict[str, Offer] = attrs.field(init=False, factory=dict)
     #: What is shown of the plugins, by path: the state and the generation.
@@ -70,7 +79,11 @@ class Offers:
 
     def __attrs_post_init__(self) -> None:
         self.oracle, self.calls = OfferOracle(self._trace.violated), CallOracle(self._trace.violated)
-        self.handler = CrashingHandler(self)
+        self.health = HealthOracle(self._trace.violated, lambda: self._crashed_within(RECONCILER_RECOVERY))
+        self.handler = self._new_handler()
+
+    def _new_handler(self) -> CrashingHandler:
+        return CrashingHandler(self, self._watch, self._leaving)
 
     def send_nowait(self, message: InstanceMessage, /) -> None:
         """Pass a message of the handler on to the devices actor of the daemon that runs."""
@@ -85,6 +98,7 @@ class Offers:
     def shown(self, change: PluginChanged) -> None:
         """A change of a plugin is shown."""
         status = change.plugin
+        self.health.shown(status, change.time)
         now = (status.state.value, status.generation)
         before = self.states.get(status.socket)
         if status.socket in self.untouchable and now != before:
@@ -92,7 +106,8 @@ class Offers:
         self.states[status.socket] = now
 
     def look(self) -> None:
-        """Read what is shown of resources, and let the oracle judge it."""
+        """Read what is shown of resources, and let the oracles judge it."""
+        self.health.look()
         if self._changes is None:
             writer, self._changes = trio.open_memory_channel[DevicesViewMessage](_ROOM)
             self.node.supervisor.internals.devices.inbox.send_nowait(DevicesSubscribed(writer))
@@ -139,7 +154,7 @@ class Offers:
         way = way or chance.choice(("call", "socket"))
         places = [os.path.join(DIRECTORY if way == "call" else FOUND, f"{name}-{letter}.sock") for letter in "abcd"]
         path = next(place for place in places if place not in self.plugins)
-        service = FakeDevices()
+        service = OfferedDevices()
         if not well:
             service.list_delay = chance.choice((0.0, 0.0, 0.0, 1.0, 4.0, 12.0))
             service.options_delay = chance.choice((0.0, 0.0, 0.0, 2.0, 7.0))
@@ -158,6 +173,7 @@ class Offers:
             endpoint = os.path.basename(offer.path)
             identity = self.directory.identify(endpoint)
             self._trace.line("call", offer.path)
+            offer.called_at = trio.current_time()
             self.calls.made(self.node.register(endpoint, offer.resource, pid=offer.pid), identity)
 
     def _list_some(self, offer: Offer, chance: random.Random) -> None:
@@ -182,6 +198,7 @@ class Offers:
             self._revive(offer)
             return
         offer.plugged.seconds_per_byte = chance.choice((0.0, 0.0, 0.01))
+        offer.trickles = offer.trickles or offer.plugged.seconds_per_byte > 0
         match chance.randrange(4):
             case 0:
                 self.oracle.send_list(offer, chance, count=_MOST)
@@ -250,6 +267,70 @@ class Offers:
             self.node.crash(actor, DEVICE if actor == "handler" else path)
             self.sentinels.grant_grace(RECONCILER_RECOVERY if actor == "reconciler" else ACTOR_RECOVERY)
 
+    # --- health -------------------------------------------------------------------------------------------------------
+
+    async def disturb_health(self, chance: random.Random) -> None:
+        """Let the process of a plugin be suspended or run on, or its checks be slow or refused; and let time pass."""
+        self.look()
+        if self.plugins:
+            offer = chance.choice([*self.plugins.values()])
+            service, how = offer.service, chance.choice(_WAYS)
+            self._trace.line("health", how, offer.path)
+            match how:
+                case "suspend":
+                    offer.plugged.suspend()
+                case "resume":
+                    offer.plugged.resume()
+                case "slow":
+                    service.options_delay = chance.choice((0.0, 1.0, 2.5, 3.5, 8.0))
+                case "refuse":
+                    service.options_error = GRPCError(chance.choice((Status.INTERNAL, Status.UNIMPLEMENTED)), "no")
+                case "answer":
+                    service.options_error, service.options_delay = None, 0.0
+                case _:
+                    assert_never(how)
+        for _ in range(chance.choice((0, 0, 1, 2, 5, 12))):
+            await trio.sleep(chance.choice((3.0, 4.5, 5.5)))
+            self.look()
+
+    def _watch(self, plugin: Plugin, link: Link) -> Link:
+        offer = self.plugins.get(plugin.socket)
+
+        def answered(since: float) -> bool | None:
+            """Whether the plugin has answered since; an answer at the last moment, or byte by byte, may be too late."""
+            if offer is None:
+                return None
+            seconds = offer.service.answered_at - since
+            late = offer.trickles or seconds > DEADLINE - EPSILON
+            return None if seconds >= 0 and late else seconds >= 0
+
+        return self.health.watched(plugin, link, answered)
+
+    def _leaving(self, plugin: Plugin) -> None:
+        """A plugin is deregistered: not because of its health."""
+        offer = self.plugins.get(plugin.socket)
+        if offer is not None and self.health.misses(plugin) and self._is_undisturbed(offer, plugin):
+            self._trace.violated("health", f"{plugin.socket} does not answer its checks, and is deregistered")
+
+    def _is_undisturbed(self, offer: Offer, plugin: Plugin) -> bool:
+        """Whether a plugin is registered, and nothing has happened for long that may deregister it."""
+        long_ago = trio.current_time() - UNDISTURBED
+        directory, process = self.node.directory, offer.plugged.process
+        return (
+            self.states.get(plugin.socket) == (StateName.REGISTERED.value, plugin.generation)
+            and not self._crashed_within(UNDISTURBED)
+            and offer.called_at < long_ago
+            and (not offer.called or self.calls.taken is None)
+            and offer.plugged.alive
+            and process is not None
+            and process.started < long_ago
+            and directory.exists(offer.path)
+            and directory.inode(offer.path).changed_ns < long_ago * 1e9
+        )
+
+    def _crashed_within(self, seconds: float) -> bool:
+        return trio.current_time() - self.node.crashed_at < seconds
+
     def take(self) -> None:
         """Let another process take ``kubelet.sock``."""
         self.directory.take(4711)
@@ -259,7 +340,8 @@ class Offers:
         """The daemon starts again, which it would not on a socket of another process."""
         self.directory.give_back()
         self.calls.taken = None
-        self.handler = CrashingHandler(self)
+        self.handler = self._new_handler()
+        self.health.forget()
         self.states.clear()
         self.oracle.forget(trio.current_time())
         if self._changes is not None:

@@ -412,6 +412,9 @@ class _Simulation:
                 if self._leases is not None:
                     await self._leases.wait_for_kill(chance)
                     await self._restart(chance, daemon, kill=True)
+            case Act.HEALTH:
+                if self._offers is not None:
+                    await self._offers.disturb_health(chance)
             case Act.RESTART_DAEMON:
                 await self._restart(chance, daemon)
             case Act.DEVICES:

@@ -100,6 +100,7 @@ class Act(enum.Enum):
     OFFER = enum.auto()
     LEASE = enum.auto()
     KILL_AMID_LEASE = enum.auto()
+    HEALTH = enum.auto()
 
 
 #: How often each act comes, in comparison, and the fault that it is part of; None is the life of a node without any.
@@ -166,6 +167,8 @@ _EVENTS_PER_LEASE: Final = 2
 _EVENTS_PER_KILL: Final = 40
 #: The seeds of these scripts leave one of these remainders.
 _LEASES: Final = (8, (4, 5))
+#: What happens to the health of device plugins whose lists are followed; numbered after those.
+_EVENTS_PER_HEALTH: Final = 10
 #: Seconds between events: mostly none, so that much happens at once, and now and then enough for a backoff.
 _PAUSES: Final = (0.0, 0.0, 0.0, 0.0, 0.001, 0.01, 0.1, 0.6, 1.0, 2.5, 7.0)
 
@@ -221,6 +224,8 @@ def write(seed: int, events: int, faults: Collection[Fault]) -> tuple[Event, ...
         changed = _with_changes(Act.LEASE, seed, _leases(events), changed)
         if Fault.RESTARTS in faults:
             changed = _with_changes(Act.KILL_AMID_LEASE, seed, _kills(events), changed)
+    if has_offers(seed):
+        changed = _with_changes(Act.HEALTH, seed, _healths(events), changed)
     return tuple(changed)
 
 
@@ -244,7 +249,7 @@ def has_leases(seed: int) -> bool:
 
 def numbers(events: int) -> range:
     """Return the numbers of a script of so many ``events``, those of its races and of all changes included."""
-    return range(_kills(events).stop)
+    return range(_healths(events).stop)
 
 
 def _users(events: int) -> range:
@@ -287,6 +292,10 @@ def _kills(events: int) -> range:
     return range(_leases(events).stop, _leases(events).stop + events // _EVENTS_PER_KILL)
 
 
+def _healths(events: int) -> range:
+    return range(_kills(events).stop, _kills(events).stop + events // _EVENTS_PER_HEALTH)
+
+
 def _races_end(events: int) -> int:
     return events + 1 + events // _EVENTS_PER_RACE
 
@@ -313,6 +322,7 @@ _DRAWN: Final = {
     Act.OFFER: "offers",
     Act.LEASE: "leases",
     Act.KILL_AMID_LEASE: "kills amid leases",
+    Act.HEALTH: "health",
 }
 
 

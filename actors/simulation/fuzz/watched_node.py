@@ -5,6 +5,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import trio
@@ -154,6 +155,8 @@ class WatchedNode(SimulatedNode):
         #: Cancelled when tasks run and virtual time stands still.
         self.livelock_guard = trio.CancelScope()
         self._checked_at = -1.0
+        #: When an actor crashed last.
+        self.crashed_at = -math.inf
         #: Paths of plugins that are registered and that have not been notified of it.
         self._to_notify: set[str] = set()
 
@@ -188,6 +191,7 @@ class WatchedNode(SimulatedNode):
 
     def _record_crash(self, name: str, error: Exception) -> None:
         kind, _, of = name.partition(" ")
+        self.crashed_at = trio.current_time()
         self.trace.line("crash", kind)
         self.serving.disturbed()
         self.turns.forget()

@@ -98,7 +98,9 @@ def test_an_event_keeps_its_details_when_others_are_left_out() -> None:
     leases = {act: [event.number for event in write(5, 50, ALL) if event.act is act] for act in Act}
     assert sorted(leases[Act.LEASE]) == list(range(106, 131))
     assert leases[Act.KILL_AMID_LEASE] == [131]
-    assert numbers(50) == range(132)
+    healths = [event.number for event in write(6, 50, ALL) if event.act is Act.HEALTH]
+    assert sorted(healths) == list(range(132, 137))
+    assert numbers(50) == range(137)
     assert script[0].number == 50
     assert write(7, 50, ALL) == script
     assert write(8, 50, ALL) != script

@@ -337,3 +337,30 @@ def test_the_private_names_that_pin_the_order_of_tasks_still_work_in_trio() -> N
     with pinned(5):
         assert _run._ALLOW_DETERMINISTIC_SCHEDULING
     assert (_run._r.getstate(), _run._ALLOW_DETERMINISTIC_SCHEDULING) == before
+
+
+async def test_a_process_that_is_suspended_answers_once_it_runs_on(autojump_clock: MockClock) -> None:
+    """As after SIGSTOP: it can be connected to, its connections stay, and what it is asked waits (fault 32)."""
+    async with SimulatedNode() as node:
+        plugin = node.plug("csi.sock", csi())
+        plugin.suspend()
+        await trio.sleep(0.5)
+        assert (plugin.suspended, plugin.alive, node.state("csi.sock"), plugin.calls) == (
+            True,
+            True,
+            "asking-info",
+            [],
+        )
+        plugin.resume()
+        await node.settled()
+        assert (plugin.suspended, node.state("csi.sock")) == (False, "registered")
+        assert plugin.calls == [Call(0.5, "GetInfo"), Call(0.5, "NotifyRegistrationStatus", registered=True)]
+
+
+async def test_a_process_that_takes_over_from_one_that_is_suspended_answers(autojump_clock: MockClock) -> None:
+    async with SimulatedNode() as node:
+        plugin = node.plug("csi.sock", csi())
+        plugin.suspend()
+        plugin.hand_over()
+        await node.settled()
+        assert node.timeline("csi.sock") == registered_at(0.0)

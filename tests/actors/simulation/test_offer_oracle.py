@@ -13,7 +13,7 @@ from trio.testing import MockClock
 
 from plugind.actors.simulation import PluggedIn
 from plugind.actors.simulation.device_plugins import FakeDevices
-from plugind.actors.simulation.fuzz.offer_oracle import GRACE, Offer, OfferOracle
+from plugind.actors.simulation.fuzz.offer_oracle import GRACE, Offer, OfferedDevices, OfferOracle
 from plugind.protocol.devices import HEALTHY, Device, DeviceList, ResourceState, ResourceStatus
 from plugind.protocol.proto import deviceplugin_v1beta1_pb2 as api
 
@@ -34,7 +34,7 @@ class Bench:
     def __attrs_post_init__(self) -> None:
         self.oracle = OfferOracle(lambda rule, _: self.found.append(rule))
         plugged = cast("PluggedIn", attrs.make_class("Plugged", {"path": attrs.field(default="/found/a")})())
-        self.offer = Offer(GPU, False, 1, plugged, FakeDevices())
+        self.offer = Offer(GPU, False, 1, plugged, OfferedDevices())
 
     def send(self, count: int) -> int:
         """Let the plugin list so many healthy devices, and return the number of the list."""

@@ -1,0 +1,136 @@
+"""The oracle of health, on a link that checks its endpoint as the test says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import attrs
+import pytest
+import trio
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
+from trio.testing import MockClock
+
+from plugind.actors.endpoint_checks import Check, Note
+from plugind.actors.simulation.fuzz.health_oracle import HealthOracle
+from plugind.protocol.plugin_health import Health
+from plugind.protocol.plugins import Plugin
+from plugind.protocol.status import PluginStatus, StateName
+
+if TYPE_CHECKING:
+    from plugind.actors.handlers.link import Link
+    from plugind.actors.io.grpc_client.channel import Channel
+
+PLUGIN = Plugin("Colour", "red", "/plugins/a.sock", ("1.0.0",), "/plugins/a.sock", 7)
+MISS, PASS = False, True
+
+
+@attrs.define
+class Endpoint:
+    """A channel to an endpoint that answers well, or not."""
+
+    answer: bool
+    failure: None = None
+
+    @property
+    def connection(self) -> Endpoint:
+        return self
+
+
+@attrs.define
+class Scripted:
+    """A link that checks its endpoint after these pauses, each with what the endpoint answers."""
+
+    script: list[tuple[float, bool]]
+
+    async def check(self, check: Check, note: Note | None = None) -> None:
+        for pause, answer in self.script:
+            await trio.sleep(pause)
+            try:
+                await check(cast("Channel", Endpoint(answer)))
+            except GRPCError:
+                continue
+
+
+async def ask(channel: Channel) -> None:
+    if not cast("Endpoint", channel).answer:
+        raise GRPCError(Status.INTERNAL, "no")
+
+
+def shown(health: Health, failed_checks: int = 0) -> PluginStatus:
+    return PluginStatus(
+        PLUGIN.socket, "/plugins", 7, StateName.REGISTERED, 0.0, health=health, failed_checks=failed_checks
+    )
+
+
+@attrs.define
+class Bench:
+    """An oracle, and what it has found."""
+
+    found: list[str] = attrs.field(factory=list)
+    oracle: HealthOracle = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.oracle = HealthOracle(lambda _, text: self.found.append(text))
+
+    async def check(self, *script: tuple[float, bool], answered: bool | None = None) -> None:
+        link = self.oracle.watched(PLUGIN, cast("Link", Scripted([*script])), lambda _: answered)
+        await link.check(ask)
+
+
+@pytest.mark.parametrize(
+    ("script", "problem"),
+    [
+        ([(10, PASS), (30, PASS), (36, MISS), (5, MISS), (5, MISS), (24, MISS), (30, PASS), (24, PASS)], None),
+        ([(31, PASS)], "a check of /plugins/a.sock generation 7 begins at 31, and is due between 0 and 30"),
+        ([(1, PASS), (20, PASS)], "begins at 21, and is due between 24.5 and 37"),
+        ([(1, MISS), (30, MISS)], "begins at 31, and is due between 5.5 and 6"),
+        ([(1, MISS), (5, MISS), (5, MISS), (5, MISS)], "begins at 16, and is due between 34.5 and 47"),
+    ],
+)
+async def test_each_check_is_due_at_its_time(
+    script: list[tuple[float, bool]], problem: str | None, autojump_clock: MockClock
+) -> None:
+    bench = Bench()
+    await bench.check(*script)
+    assert [problem in text for text in bench.found if problem] == ([] if problem is None else [True])
+    assert problem or not bench.found
+
+
+async def test_an_endpoint_is_unhealthy_after_three_misses_in_a_row_and_not_before(autojump_clock: MockClock) -> None:
+    bench = Bench()
+    oracle = bench.oracle
+    oracle.shown(shown(Health.HEALTHY), 0.0)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.check, (10, MISS), (5, MISS), (5, MISS), (30, PASS), (30, PASS))
+        await trio.sleep(16)
+        oracle.shown(shown(Health.UNHEALTHY, 2), 16.0)
+        oracle.look()
+        assert [text for text in bench.found if "has not missed 3 checks" in text]
+        bench.found.clear()
+        oracle.shown(shown(Health.HEALTHY), 16.0)
+        await trio.sleep(5)
+        oracle.look()
+        assert bench.found == [f"{PLUGIN.socket} generation 7 has missed 3 checks since 20, and is shown as healthy"]
+        bench.found.clear()
+        oracle.shown(shown(Health.UNHEALTHY, 3), 20.0)
+        oracle.look()
+        assert not bench.found
+        await trio.sleep(31)
+        oracle.look()
+        assert [text for text in bench.found if "has not missed 3 checks" in text], "it has passed one since"
+
+
+async def test_checks_that_do_not_come_and_answers_that_do_not_count_are_found(autojump_clock: MockClock) -> None:
+    bench = Bench()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.check, (10, PASS), (100, PASS))
+        await trio.sleep(50)
+        bench.oracle.look()
+        nursery.cancel_scope.cancel()
+    assert ["is not checked any more" in text for text in bench.found] == [True]
+    bench.found.clear()
+    await Bench(bench.found).check((10, PASS), answered=False)
+    await Bench(bench.found).check((10, MISS), answered=True)
+    named = f"a check of {PLUGIN.socket} generation 7 counts as"
+    assert bench.found == [f"{named} passed, and was not answered", f"{named} missed, and was answered"]
