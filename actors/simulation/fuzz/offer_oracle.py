@@ -37,13 +37,14 @@ class OfferedDevices(FakeDevices):
 
     def __init__(self) -> None:
         super().__init__()
-        #: When it said its options last.
-        self.answered_at = -math.inf
+        #: When it was asked for its options that it said last, and when it said them.
+        self.asked_at = self.answered_at = -math.inf
 
     async def GetDevicePluginOptions(self, stream: Stream[api.Empty, api.DevicePluginOptions]) -> None:  # noqa: N802
         """See :class:`FakeDevices`."""
+        asked_at = trio.current_time()
         await super().GetDevicePluginOptions(stream)
-        self.answered_at = trio.current_time()
+        self.asked_at, self.answered_at = asked_at, trio.current_time()
 
 
 @attrs.define(eq=False)

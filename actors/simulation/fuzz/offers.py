@@ -300,9 +300,9 @@ class Offers:
             """Whether the plugin has answered since; an answer at the last moment, or byte by byte, may be too late."""
             if offer is None:
                 return None
-            seconds = offer.service.answered_at - since
-            late = offer.trickles or seconds > DEADLINE - EPSILON
-            return None if seconds >= 0 and late else seconds >= 0
+            service = offer.service
+            said = service.asked_at >= since
+            return None if said and (offer.trickles or service.answered_at > since + DEADLINE - EPSILON) else said
 
         return self.health.watched(plugin, link, answered)
 
