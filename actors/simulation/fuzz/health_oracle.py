@@ -87,12 +87,19 @@ class HealthOracle:
         self._runs.clear()
         self._instances.clear()
 
-    def watched(self, plugin: Plugin, link: Link, answered: Callable[[float], bool | None] = lambda _: None) -> Link:
-        """Return ``link``, whose checks are seen.
+    def watched(
+        self,
+        plugin: Plugin,
+        link: Link,
+        answered: Callable[[float], bool | None] = lambda _: None,
+        connected: Callable[[Key], None] = lambda _: None,
+        disconnected: Callable[[Key], None] = lambda _: None,
+    ) -> Link:
+        """Return ``link``, whose checks are seen; those over one connection begin and end with it.
 
         ``answered`` says whether the endpoint has answered a check well since some time; None if that is not known.
         """
-        return cast("Link", _WatchedLink(link, plugin, self, answered))
+        return cast("Link", _WatchedLink(link, plugin, self, answered, connected, disconnected))
 
     def misses(self, plugin: Plugin) -> int:
         """Return how many checks of an instance have failed in a row."""
@@ -154,7 +161,8 @@ class HealthOracle:
         self._next(run, SHORTEST - EARLY, LONGEST)
         instance, now = self._instance(run.key), trio.current_time()
         if instance.unhealthy_since is None:
-            instance.unhealthy_since, instance.shown_at = now, None
+            is_shown = instance.status is not None and _is_unwell(instance.status)
+            instance.unhealthy_since, instance.shown_at = now, now if is_shown else None
             was_healthy = instance.status is not None and instance.status.health is Health.HEALTHY
             instance.due = now if was_healthy else now + LAG
 
@@ -219,12 +227,20 @@ class _WatchedLink:
     """A link whose checks an oracle sees."""
 
     def __init__(
-        self, link: Link, plugin: Plugin, oracle: HealthOracle, answered: Callable[[float], bool | None]
+        self,
+        link: Link,
+        plugin: Plugin,
+        oracle: HealthOracle,
+        answered: Callable[[float], bool | None],
+        connected: Callable[[Key], None],
+        disconnected: Callable[[Key], None],
     ) -> None:
         self._link = link
         self._key = plugin.socket, plugin.generation
         self._oracle = oracle
         self._answered = answered
+        self._connected = connected
+        self._disconnected = disconnected
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._link, name)
@@ -233,6 +249,7 @@ class _WatchedLink:
         """See :class:`~plugind.actors.handlers.link.Link`."""
         oracle = self._oracle
         run = oracle.connected(self._key)
+        self._connected(self._key)
 
         async def watched(channel: Channel) -> None:
             oracle.begins(run)
@@ -252,6 +269,7 @@ class _WatchedLink:
             await self._link.check(watched, note)
         finally:
             oracle.disconnected(run)
+            self._disconnected(self._key)
 
     def _end(self, run: _Run, began: float, *, passed: bool | None) -> None:
         if passed is None:

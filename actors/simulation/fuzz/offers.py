@@ -294,11 +294,11 @@ class Offers:
             self.look()
 
     def _watch(self, plugin: Plugin, link: Link) -> Link:
-        offer = self.plugins.get(plugin.socket)
-
         def answered(since: float) -> bool | None:
             """Whether the plugin has answered since; an answer at the last moment, or byte by byte, may be too late."""
-            if offer is None:
+            offer = self.plugins.get(plugin.socket)
+            process = None if offer is None else offer.plugged.process
+            if offer is None or process is None or process.started >= since:
                 return None
             service = offer.service
             said = service.asked_at >= since
