@@ -26,6 +26,7 @@ from ....protocol.status import StateName
 from ...handlers.link import Link
 from ..device_directory import MemoryDeviceDirectory
 from ..faults import Actor
+from ..node import SimulatedNode
 from ..plugins import FakePlugin
 from ..scheduling import EPSILON
 from .call_oracle import CallOracle
@@ -35,7 +36,6 @@ from .offer_oracle import Offer, OfferedDevices, OfferOracle
 from .script import Fault
 from .sentinels import ACTOR_RECOVERY, RECONCILER_RECOVERY, Sentinels
 from .trace import Trace
-from .watched_node import WatchedNode
 
 #: Where these plugins call, and the root in which the others of them are found.
 DIRECTORY: Final = "/dp"
@@ -63,8 +63,10 @@ class Offers:
     _trace: Trace
     _faults: Collection[Fault]
     #: Set before the script is played.
-    node: WatchedNode = attrs.field(init=False)
+    node: SimulatedNode = attrs.field(init=False)
     sentinels: Sentinels = attrs.field(init=False)
+    #: Returns when an actor crashed last.
+    crashed_at: Callable[[], float] = attrs.field(init=False)
     oracle: OfferOracle = attrs.field(init=False)
     calls: CallOracle = attrs.field(init=False)
     health: HealthOracle = attrs.field(init=False)
@@ -329,7 +331,7 @@ class Offers:
         )
 
     def _crashed_within(self, seconds: float) -> bool:
-        return trio.current_time() - self.node.crashed_at < seconds
+        return trio.current_time() - self.crashed_at() < seconds
 
     def take(self) -> None:
         """Let another process take ``kubelet.sock``."""

@@ -243,7 +243,7 @@ class _Simulation:
         if self._device_calls is not None:
             self._device_calls.node = self.node
         if self._offers is not None:
-            self._offers.node = self.node
+            self._offers.node, self._offers.crashed_at = self.node, lambda: self.node.crashed_at
         if self._leases is not None:
             self._leases.adopt(self.node)
         self.node.modes.grace = 0.0 if sees_all else NOTICED
