@@ -200,7 +200,8 @@ class Saving:
         writes = self._end()
         if self._store.replaced != self._replaced:
             self._replaced = self._store.replaced
-            self._write_again()
+            self._write_again(writes)
+            return
         for (name, change), conflict in zip(unwritten, conflicts, strict=False):
             if conflict is None:
                 self._unwritten.pop(name, None)
@@ -219,8 +220,12 @@ class Saving:
         elif not self._unwritten:
             self._settle_all()
 
-    def _write_again(self) -> None:
-        """Write all leases to the store that is empty now. It withholds nothing new, since none of them is lost."""
+    def _write_again(self, writes: Sequence[Write]) -> None:
+        """Write all leases to the store that is empty now. It withholds nothing new, since none of them is lost.
+
+        The ``writes`` that were made meanwhile may have gone to the store before or to this one.
+        """
+        self._queue = [*writes, *self._queue]
         for name, change in self._written.items():
             self._unwritten.setdefault(name, change)
         if self._withheld is None:

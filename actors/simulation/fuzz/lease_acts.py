@@ -134,6 +134,8 @@ class LeaseActs:
         )
 
     def _is_written(self, resource: str, device: str) -> bool:
+        if not self.store.noticed:
+            return True  # What is lost before the next write cannot be known.
         return any(device in lease.devices.get(resource, ()) for lease in self.store.leases.values())
 
     def send_nowait(self, message: InstanceMessage, /) -> None:

@@ -45,6 +45,8 @@ class Store(MemoryLeaseStore):
     #: How many groups each transaction had.
     transactions: list[int] = attrs.field(factory=list)
     at_once: int = 0
+    #: How many more times the store is found damaged, and set aside, once a transaction was made.
+    damaged_after: int = 0
 
     async def _access(self) -> None:
         self.at_once += 1
@@ -63,7 +65,11 @@ class Store(MemoryLeaseStore):
     async def write_leases(self, groups: Sequence[Sequence[Change]]) -> Sequence[str | None]:
         self.transactions.append(len(groups))
         await self._access()
-        return await MemoryLeaseStore.write_leases(self, groups)
+        conflicts = await MemoryLeaseStore.write_leases(self, groups)
+        if self.damaged_after:
+            self.damaged_after -= 1
+            self.leases, self.replaced = {}, self.replaced + 1
+        return conflicts
 
 
 @attrs.define
@@ -294,6 +300,21 @@ async def test_leases_are_written_again_to_a_store_that_was_replaced(autojump_cl
         assert it.store.leases == {"a": lease("a", "GPU-0"), "c": lease("c", "GPU-3")}
         assert it.store.withheld is None
         assert it.saving.problem is None
+
+
+async def test_a_write_is_answered_only_when_it_is_in_the_store_that_was_put_in_place(autojump_clock: object) -> None:
+    """A store that is set aside while a write is under way may have that write, which its successor then lacks."""
+    async with running() as it:
+        it.saving.write(save(1, "a", "GPU-0"))
+        await wait_all_tasks_blocked()
+        it.store.damaged_after = 1
+        it.store.transactions.clear()
+        it.saving.write(save(2, "b", "GPU-1"))
+        await wait_all_tasks_blocked()
+        assert it.received() == [Saved(1), Saved(2)]
+        assert it.names == ["a", "b"]
+        # The lease and the end of the withholding are written beside the one that is awaited.
+        assert it.store.transactions == [1, 3]
 
 
 # --- a crash of whoever asks, and the end of the node -----------------------------------------------------------------
