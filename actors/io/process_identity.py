@@ -5,6 +5,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 from typing import Final
@@ -37,8 +38,20 @@ def identity_of(pid: int) -> ProcessIdentity | None:
     try:
         stat = _read(f"/proc/{pid}/stat")
     except (FileNotFoundError, ProcessLookupError):
+        if _is_there(pid):
+            raise OSError(errno.EACCES, "/proc does not show it (hidepid)") from None
         return None
     return None if has_ended(stat) else ProcessIdentity(pid, start_ticks(stat), boot_id())
+
+
+def _is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return True
 
 
 def _read(path: str) -> bytes:

@@ -13,12 +13,14 @@ ended, the line ``{"wait": 991}`` is answered with ``{"signal": 9}`` or ``{"code
 
 from __future__ import annotations
 
+import codecs
 import ctypes
 import json
 import os
 import signal
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 from unittest.mock import patch
@@ -135,9 +137,10 @@ POINTS: Final[dict[str, Callable[[], None]]] = {
 }
 
 
-#: What may be mounted on the directory of the state, by the arguments of ``mount``.
+#: What may be mounted, mostly on the directory of the state, by the arguments of ``mount``.
 _MOUNTS: Final[dict[str, Callable[[str], list[list[str]]]]] = {
     "tiny": lambda directory: [["-t", "tmpfs", "-o", "size=512k,mode=700", "none", directory]],
+    "hidepid": lambda _: [["-t", "proc", "-o", "hidepid=2", "none", "/proc"]],
     "read-only": lambda directory: [["--bind", directory, directory], ["-o", "remount,ro,bind", directory]],
 }
 
@@ -155,6 +158,11 @@ def _prepare(how: dict[str, Any]) -> None:
     os.environ["PLUGIND_MARKERS"] = how["markers"]
     if (kind := how.get("mount")) is not None:
         _mount(_MOUNTS[kind](how["state"]))
+    if (uid := how.get("uid")) is not None:
+        codecs.lookup("ascii")  # This user may not be able to read the standard library, so it is loaded before.
+        os.setgroups([])
+        os.setgid(uid)
+        os.setuid(uid)
     if (point := how.get("point")) is not None:
         POINTS[point]()
     if (seconds := how.get("withheld")) is not None:
@@ -185,6 +193,8 @@ def _answer(how: dict[str, Any]) -> dict[str, int]:
         code = 70
         try:
             code = _run(how)
+        except BaseException:  # noqa: BLE001 - it is the last to see it
+            traceback.print_exc()
         finally:
             os._exit(code)
     return {"pid": pid}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from plugind.actors.simulation.device_plugins import AllocationCall
 from plugind.tests.end_to_end.lease_scene import GPU, TOO_FEW, Forks, scene
 
 NIC = "example.com/nic"
+NOBODY = 65534
 
 
 async def test_the_end_of_an_owner_gives_its_devices_to_one_that_waits(tmp_path: Path, forks: Forks) -> None:
@@ -129,6 +131,29 @@ async def test_a_damaged_state_is_set_aside_and_withholds_all_devices(tmp_path: 
         assert "all devices are withheld: " in failed["error"]
         assert (await it.get("POST", "/v1/leases/recover", {"none_held": True}))[0] == 200
         await it.all_are_free()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts file systems, and becomes another user")
+async def test_an_owner_that_proc_hides_keeps_its_lease_until_it_ends(forks: Forks) -> None:
+    """With ``hidepid=2`` a daemon that is not root sees no process of others. It can watch one that it knows of."""
+    # The directories of pytest are for one user.
+    with tempfile.TemporaryDirectory() as name:
+        async with scene(Path(name), forks) as it:
+            for path in (it.directory, *it.directory.iterdir()):
+                os.chown(path, NOBODY, NOBODY)
+            (it.directory / "root" / "gpu.sock").chmod(0o666)
+            await it.start(uid=NOBODY)
+            owner = it.owner()
+            kept = await it.lease_of_process(owner, id="kept")
+            await it.kill()
+            await it.start(uid=NOBODY, mount="hidepid")
+            process = {"kind": "process", "pid": owner.pid}
+            status, failed = await it.lease(owner=process, client_pid=os.getpid())
+            assert (status, failed["problem"]) == (409, "unavailable")
+            assert f"which process {owner.pid} is: /proc does not show it (hidepid); " in failed["error"]
+            assert await it.leases() == {"kept": kept}
+            owner.send_signal(signal.SIGKILL)
+            await it.until_states()
 
 
 #: Asks for a lease of the process 1, as a client that calls itself by the pid that it sees.

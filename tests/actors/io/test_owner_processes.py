@@ -192,6 +192,18 @@ def test_a_process_that_somebody_else_names_may_run_here() -> None:
     assert not may_run(attrs.evolve(own, pid=2**31 - 1))
 
 
+def test_the_identity_of_a_process_that_proc_hides_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ``hidepid`` there is no ``/proc/PID``, as if there was no such process; who names it must not hear so."""
+
+    def hide(path: str, flags: int) -> int:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    monkeypatch.setattr(os, "open", hide)
+    with pytest.raises(PermissionError, match="/proc does not show it"):
+        identity_of(os.getpid())
+    assert identity_of(2**22 + 1) is None
+
+
 def test_a_process_of_which_nothing_can_be_read_may_run(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
