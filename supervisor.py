@@ -33,6 +33,7 @@ from .actors.dial_slots import DialSlots
 from .actors.endpoint_checks import EndpointChecks
 from .actors.handlers.by_type import HandlerActors
 from .actors.handlers.calls import CallConfig
+from .actors.handlers.csi import CSIHandler
 from .actors.handlers.dra import DRAHandler
 from .actors.handlers.dra_calls import DRADriver
 from .actors.handlers.handler import Handler, check_handler
@@ -172,9 +173,13 @@ class Supervisor:
         self._to_reconciler, reconciler_inbox = trio.open_memory_channel[m.ReconcilerMessage](INBOX_SIZE)
         self._to_liveness, liveness_inbox = trio.open_memory_channel[m.LivenessMessage](INBOX_SIZE)
         self._to_status, status_inbox = trio.open_memory_channel[m.StatusMessage](INBOX_SIZE)
+        seed = secrets.randbits(64) if self.config.seed is None else self.config.seed
+        # A sequence of its own, so that no other chance depends on how often drivers are asked.
+        rng_of_drivers = random.Random(f"CSI drivers {seed}")
+        csi = CSIHandler(self.config.csi, strict=self.config.strict, status=self._to_status, rng=rng_of_drivers)
         self._dra = DRAHandler(self.config.dra, status=self._to_status, wall=status_config.wall)
         self._handlers_at_start = {
-            **built_in_handlers(self._devices.inbox, strict=self.config.strict, dra=self._dra),
+            **built_in_handlers(self._devices.inbox, strict=self.config.strict, csi=csi, dra=self._dra),
             **(handlers or {}),
         }
         for plugin_type, handler in self._handlers_at_start.items():
@@ -187,7 +192,6 @@ class Supervisor:
         self._inboxes = Inboxes(self.config.hung_after or math.inf, self._log)
         # A node without a status socket has no clients to keep descriptors for.
         self._reserve = DescriptorReserve(RESERVED if status_config.socket is not None else 0)
-        seed = secrets.randbits(64) if self.config.seed is None else self.config.seed
         rng = random.Random(seed)
         self._dial_slots = DialSlots(
             limit=ports.dial_slots,

@@ -13,6 +13,7 @@ import attrs
 
 from .backoff import Backoff, RestartIntensity
 from .checks import above_zero, at_least_one, by_type, each_above_zero, not_negative, or_none
+from .csi import CSIConfig
 from .device_directory import USUAL_NAME
 from .dra import DRAConfig
 from .errors import ConfigError, ValidationError
@@ -153,7 +154,7 @@ class Config:
     #: Whether to deregister a plugin on whose socket nobody listens, until somebody does again (fault 39).
     deregister_not_serving: bool = False
     #: Whether to be as strict with plugins as the kubelet: it does not open the stream of a device plugin's lists again
-    #: once that has ended, until the plugin registers anew.
+    #: once that has ended, until the plugin registers anew, and refuses a CSI driver without NodeGetInfo.
     strict: bool = False
     #: Whether to accept symbolic links that resolve to a socket inside their root (behaviour 7).
     follow_symlinks_inside_root: bool = False
@@ -166,6 +167,8 @@ class Config:
     health_checks: HealthChecks = attrs.field(factory=HealthChecks)
     #: How DRA drivers are used: when one is gone, and of which of them the health of devices is watched.
     dra: DRAConfig = attrs.field(factory=DRAConfig)
+    #: How CSI drivers are asked about the node.
+    csi: CSIConfig = attrs.field(factory=CSIConfig)
     #: Names of plugins without which the node is not ready (behaviour 40).
     expected: tuple[str, ...] = attrs.field(default=())
     #: An actor hangs when messages wait for it and it has taken none for so long; the node is not ready then, and its

@@ -159,6 +159,8 @@ _MAX_FACT = 512
 #: Characters of the words for a change of facts.
 _MAX_CHANGE = 1024
 REFRESHED = "refreshed"
+#: How the facts begin that are segments of the topology.
+TOPOLOGY = "topology."
 NO_LIMIT = "no limit"
 
 
@@ -195,7 +197,7 @@ class DriverFacts:
         yield "csi-version", self.csi_version
         yield REFRESHED, self.refreshed
         for key, text in node.topology:
-            yield f"topology.{cut(key, _MAX_FACT)}", text or '""'
+            yield TOPOLOGY + cut(key, _MAX_FACT), text or '""'
 
 
 def _capabilities_text(capabilities: Capabilities) -> str:

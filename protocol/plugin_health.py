@@ -1,7 +1,8 @@
 """What a handler reports of a registered plugin: its health and facts, within bounds, and not too often.
 
 A handler may report as often as it likes. :class:`Reports` joins the reports of one plugin to one a second, of which
-the newest counts. That a plugin is healthy no more is never delayed. Nothing here reads a clock.
+the newest counts. That a plugin is healthy no more is never delayed, and neither are its first facts. Nothing here
+reads a clock.
 
 PYTEST_DONT_REWRITE
 """
@@ -109,6 +110,7 @@ class Reports:
     #: What was sent last; None if nothing was.
     _sent: Report | None = attrs.field(init=False, default=None)
     _sent_at: float = attrs.field(init=False, default=-math.inf)
+    _has_sent_facts: bool = attrs.field(init=False, default=False)
     #: What is to be sent next; None if that is nothing new.
     _next: Report | None = attrs.field(init=False, default=None)
 
@@ -132,6 +134,8 @@ class Reports:
             return math.inf
         if self._sent is not None and self._sent.health is Health.HEALTHY and self._next.health is not Health.HEALTHY:
             return -math.inf
+        if self._next.facts and not self._has_sent_facts:
+            return -math.inf
         return self._sent_at + INTERVAL
 
     def take(self, now: float) -> Report | None:
@@ -140,4 +144,5 @@ class Reports:
             return None
         assert self._next is not None, "it is due"
         self._sent, self._sent_at, self._next = self._next, now, None
+        self._has_sent_facts = self._has_sent_facts or bool(self._sent.facts)
         return self._sent

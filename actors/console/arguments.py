@@ -8,7 +8,9 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
+from typing import get_args
 
+from ...protocol.csi import Collisions, CSIConfig
 from ...protocol.errors import ConfigError
 from ...protocol.health_checks import ALL_TYPES
 from ...protocol.plugins import wrong_with_resource
@@ -56,6 +58,23 @@ def resource_name(text: str) -> str:
     if wrong is not None:
         raise argparse.ArgumentTypeError(f"{text!r} does not name a resource, such as vendor.com/gpu: {wrong}")
     return text
+
+
+def add_csi_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add ``--csi-refresh`` and ``--csi-topology``."""
+    parser.add_argument(
+        "--csi-refresh",
+        type=seconds(10.0, 86_400.0),
+        metavar="SECONDS",
+        help="ask CSI drivers for their node id, volumes and topology again every so many seconds, 10 or more"
+        " (default: only at registration, and for 'plugind retry NAME --facts')",
+    )
+    parser.add_argument(
+        "--csi-topology",
+        choices=get_args(Collisions),
+        default=CSIConfig().topology_collisions,
+        help="what to do with a CSI driver that gives a key of its topology another value than another driver (refuse)",
+    )
 
 
 def add_trust_argument(parser: argparse.ArgumentParser) -> None:

@@ -11,9 +11,12 @@ from collections.abc import Iterator, Sequence
 from ...protocol.status import StateName
 from ...protocol.status_json import Json
 from .client import Plugin
+from .csi_description import csi_lines
 from .device_description import device_lines
 from .phrases import age, ago, cause, duration, remarks, serves, text, time_of_day, unix_time
 
+#: Characters of the labels, at least.
+_WIDTH = 12
 #: The states of an attempt.
 _UNDER_WAY = (
     StateName.DIALING,
@@ -39,6 +42,7 @@ def described(plugin: Plugin) -> str:
         ("Serving", _serving(plugin)),
         ("Source", text(plugin.get("source"))),
         *device_lines(plugin),
+        *csi_lines(plugin),
         *(() if plugin.get("health") is None else (("Health", _health(plugin)),)),
         ("Root", text(plugin.get("root"))),
         ("Endpoint", text(plugin.get("endpoint"))),
@@ -49,7 +53,8 @@ def described(plugin: Plugin) -> str:
         ("File owner", "-" if plugin.get("owner") is None else f"uid {text(plugin.get('owner'))}"),
         *(("Warning", warning) for warning in _texts(plugin.get("warnings"))),
     ]
-    lines = [f"{label + ':':<12}{value}" for label, value in facts]
+    width = max(_WIDTH, *(len(label) + 2 for label, _ in facts))
+    lines = [f"{label + ':':<{width}}{value}" for label, value in facts]
     reported = plugin.get("facts")
     if isinstance(reported, dict) and reported:
         lines.append("Facts:")

@@ -1,6 +1,6 @@
-"""The kubelet's first call to a plugin's endpoint, by type. It is a part of the kubelet's registration.
+"""The calls to a plugin's endpoint that are a part of its registration, by type: those of a daemon, and the kubelet's.
 
-The kubelet does not call a DRA driver before it is needed. plugind makes the call to a device plugin, too.
+All of them only read. Neither calls a DRA driver before it is needed. The kubelet asks a CSI driver for the node alone.
 
 PYTEST_DONT_REWRITE
 """
@@ -8,33 +8,96 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Final
 
-from ...protocol.errors import ValidationError
-from ...protocol.plugins import CSI, DEVICE
-from ...protocol.proto.csi_v1_grpc import NodeStub
-from ...protocol.proto.csi_v1_pb2 import NodeGetInfoRequest
+import trio
+from grpclib.exceptions import GRPCError
+
+from ...protocol.consumer_messages import CallEnded
+from ...protocol.csi import Capabilities, NotKnown
+from ...protocol.errors import PluginError
+from ...protocol.plugins import CSI, DEVICE, Plugin
 from ...protocol.proto.deviceplugin_v1beta1_grpc import DevicePluginStub
 from ...protocol.proto.deviceplugin_v1beta1_pb2 import Empty
-from ...protocol.text import quoted
+from ...protocol.text import in_seconds, quoted
+from ...protocol.wire.outcomes import status_text
+from ..handlers.csi_driver import DriverCalls
 from ..io.grpc_client.channel import Channel
+from .findings import Verdict
+
+#: The result of a call, and words for it.
+Answer = tuple[Verdict, str]
+#: Makes a call on a channel to the endpoint; raises :exc:`PluginError` with what the plugin would be told.
+Call = Callable[[Channel], Awaitable[Answer]]
 
 
-async def _node_get_info(channel: Channel, timeout: float) -> str:
-    reply = await channel.stub(NodeStub).NodeGetInfo(NodeGetInfoRequest(), timeout=timeout)
-    if not reply.node_id:
-        raise ValidationError("error adding CSI driver node info: driverNodeID must not be empty")
-    return f"the driver calls this node {quoted(reply.node_id)}"
+def calls_to(plugin: Plugin, *, strict: bool) -> dict[str, Call]:
+    """Return the calls with which a plugin is registered, by the names of their methods and in their order."""
+    if plugin.type == CSI:
+        return _calls_to_driver(plugin, strict=strict)
+    return {"GetDevicePluginOptions": get_options} if plugin.type == DEVICE else {}
 
 
-async def _get_options(channel: Channel, timeout: float) -> str:
-    await channel.stub(DevicePluginStub).GetDevicePluginOptions(Empty(), timeout=timeout)
-    return "answered"
+#: The types of the plugins to which there are calls.
+CALLED_TYPES = (CSI, DEVICE)
 
 
-#: The method's name, and a function that calls it on a channel to the endpoint within a number of seconds. It returns
-#: a description of the answer, and raises GRPCError, or ValidationError for an answer that the kubelet refuses.
-CALLS: Final[dict[str, tuple[str, Callable[[Channel, float], Awaitable[str]]]]] = {
-    CSI: ("NodeGetInfo", _node_get_info),
-    DEVICE: ("GetDevicePluginOptions", _get_options),
-}
+def _calls_to_driver(plugin: Plugin, *, strict: bool) -> dict[str, Call]:
+    calls = DriverCalls(plugin, _count_nothing, strict=strict)
+
+    async def get_plugin_info(channel: Channel) -> Answer:
+        version = await calls.get_plugin_info(channel)
+        return Verdict.OK, f"the driver has the name of the plugin, and version {version or 'none'}"
+
+    async def get_plugin_capabilities(channel: Channel) -> Answer:
+        return _capabilities(await calls.get_plugin_capabilities(channel))
+
+    async def get_node_capabilities(channel: Channel) -> Answer:
+        return _capabilities(await calls.node_get_capabilities(channel))
+
+    async def get_node_info(channel: Channel) -> Answer:
+        node = await calls.node_get_info(channel)
+        if node.node_id is None:
+            return Verdict.WARNING, "not implemented: the driver has no node id, and with --strict it is refused"
+        names_node = f"the driver calls this node {quoted(node.node_id)}"
+        return (Verdict.WARNING, "; ".join((names_node, *node.warnings))) if node.warnings else (Verdict.OK, names_node)
+
+    if strict:
+        return {"NodeGetInfo": get_node_info}
+    return {
+        "GetPluginInfo": get_plugin_info,
+        "GetPluginCapabilities": get_plugin_capabilities,
+        "NodeGetCapabilities": get_node_capabilities,
+        "NodeGetInfo": get_node_info,
+    }
+
+
+def _count_nothing(call: CallEnded) -> None:
+    """Take a call that nobody counts."""
+
+
+def _capabilities(said: Capabilities) -> Answer:
+    if isinstance(said, NotKnown):
+        return Verdict.WARNING, f"{said.text}: a daemon registers the driver, and asks again"
+    return Verdict.OK, ", ".join(said) or "none"
+
+
+async def get_options(channel: Channel) -> Answer:
+    """Ask a device plugin for its options."""
+    try:
+        await channel.stub(DevicePluginStub).GetDevicePluginOptions(Empty())
+    except GRPCError as error:
+        raise PluginError(status_text(error)) from error
+    return Verdict.OK, "answered"
+
+
+async def within(seconds: float, call: Call, channel: Channel) -> Answer:
+    """Make ``call``, which has so many seconds.
+
+    Raises:
+      PluginError: if it fails, or is not answered in time.
+    """
+    try:
+        with trio.fail_after(seconds):
+            return await call(channel)
+    except trio.TooSlowError:
+        raise PluginError(f"no answer in {in_seconds(seconds)}") from None

@@ -27,8 +27,8 @@ from ...protocol.claims import taken, taken_by_another_user
 from ...protocol.config import Timeouts
 from ...protocol.endpoint_owners import belongs_to
 from ...protocol.endpoints import default_directories
-from ...protocol.errors import ValidationError
-from ...protocol.plugins import BUILT_IN_TYPES, DEVICE, InfoLimits, InstancePolicy, Plugin, PluginInfo, check_info
+from ...protocol.errors import PluginError, ValidationError
+from ...protocol.plugins import BUILT_IN_TYPES, InfoLimits, InstancePolicy, Plugin, PluginInfo, check_info
 from ...protocol.proto.pluginregistration_grpc import RegistrationStub
 from ...protocol.proto.pluginregistration_pb2 import InfoRequest, RegistrationStatus
 from ...protocol.status import Outcome
@@ -48,7 +48,7 @@ from ..io.grpc_client.dial import dial
 from ..io.unix_socket import MAX_PATH
 from .beside import Other, owner_of_endpoint
 from .findings import Clock, Fate, Findings, ProbeOptions, ProbeResult, ProbeStep, StopError, Verdict
-from .kubelet_calls import CALLS
+from .kubelet_calls import CALLED_TYPES, calls_to, get_options, within
 from .probe_places import as_discovered, check_place, distrust, root_at, say_whose_rules
 
 #: Seconds in which a server says that it does not know a method, at least and at most. It answers on the headers of
@@ -209,13 +209,13 @@ async def _ask_caller(found: Findings, channel: Channel, deadline: float, took: 
       StopError: if it is.
     """
     clock = Clock(deadline)
-    method, call = CALLS[DEVICE]
     try:
-        answer = await call(channel, clock.left)
-    except GRPCError:
+        _, answer = await within(clock.left, get_options, channel)
+    except PluginError:
         return
     found.note("GetInfo", Verdict.OK, "not served, which a device plugin that registers by a call need not do", took)
-    found.note(method, Verdict.OK, f"{answer}: it registers by a call on kubelet.sock beside its socket", clock.took)
+    said = f"{answer}: it registers by a call on kubelet.sock beside its socket"
+    found.note("GetDevicePluginOptions", Verdict.OK, said, clock.took)
     found.fate = Fate.BY_CALL
     raise StopError
 
@@ -346,7 +346,8 @@ def _stem(plugin_type: str) -> str:
 
 def _is_called(info: PluginInfo, handlers: Mapping[str, Handler], options: ProbeOptions) -> bool:
     """Whether the endpoint is called at Register: by the kubelet if ``strict``, else by a daemon."""
-    return info.type in CALLS and (options.strict or isinstance(handlers.get(info.type), DevicePluginHandler))
+    handler = handlers.get(info.type)
+    return info.type in CALLED_TYPES and (options.strict or isinstance(handler, CSIHandler | DevicePluginHandler))
 
 
 async def _check_endpoint(
@@ -363,7 +364,7 @@ async def _check_endpoint(
     if info.endpoint == path:
         found.note("endpoint", Verdict.OK, "the registration socket itself")
         if called:
-            await _check_consumer(found, info, channel, deadline)
+            await _check_consumer(found, info, channel, path, options, deadline)
         return
     _check_length(found, info.endpoint, options)
     clock = Clock(deadline)
@@ -382,22 +383,24 @@ async def _check_endpoint(
             return
         found.note("endpoint", Verdict.OK, f"{info.endpoint} accepts connections", clock.took)
         if called:
-            await _check_consumer(found, info, own, deadline)
+            await _check_consumer(found, info, own, path, options, deadline)
     finally:
         own.close()
 
 
-async def _check_consumer(found: Findings, info: PluginInfo, channel: Channel, deadline: float) -> None:
-    clock = Clock(deadline)
-    method, call = CALLS[info.type]
-    try:
-        answer = await call(channel, clock.left)
-    except GRPCError as error:
-        found.wrong(method, f"{error.status.name}: {error.message or 'no message'}", Fate.FAILED, clock.took)
-    except ValidationError as error:
-        found.wrong(method, str(error), Fate.FAILED, clock.took)
-    else:
-        found.note(method, Verdict.OK, answer, clock.took)
+async def _check_consumer(
+    found: Findings, info: PluginInfo, channel: Channel, path: str, options: ProbeOptions, deadline: float
+) -> None:
+    """Make the calls of a registration, up to the first that fails."""
+    plugin = Plugin(info.type, info.name, info.endpoint, info.versions, path, 1)
+    for method, call in calls_to(plugin, strict=options.strict).items():
+        clock = Clock(deadline)
+        try:
+            verdict, said = await within(clock.left, call, channel)
+        except PluginError as error:
+            found.wrong(method, str(error), Fate.FAILED, clock.took)
+            return
+        found.note(method, verdict, said, clock.took)
 
 
 # --- the notification -------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from ...protocol.config import (
     Timeouts,
     device_plugins_beside,
 )
+from ...protocol.csi import CSIConfig
 from ...protocol.endpoints import default_directories
 from ...protocol.errors import ConfigError, SocketBusyError, leaves
 from ...protocol.health_checks import ALL_TYPES, HealthChecks
@@ -40,7 +41,7 @@ from ..io.roots import RootBusyError
 from ..logs import Log
 from ..status.actor import StatusConfig
 from ..supervision import GaveUpError
-from .arguments import add_trust_argument, health_switch, plugin_name, typed_seconds
+from .arguments import add_csi_arguments, add_trust_argument, health_switch, plugin_name, typed_seconds
 from .ending import EXIT_CONFIG, EXIT_FAILED, EXIT_OK, CommandError, complain
 from .lease_options import add_lease_arguments, leases_from
 from .signals import Answering, StopLimit, answer, received
@@ -152,8 +153,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--strict",
         action="store_true",
         help="as the kubelet, do not open the stream of a device plugin's lists again once it has ended, until the"
-        " plugin registers anew (default: it is opened again while the plugin is registered)",
+        " plugin registers anew, and refuse a CSI driver that does not implement NodeGetInfo (default: the stream is"
+        " opened again while the plugin is registered, and such a driver has no node id)",
     )
+    add_csi_arguments(parser)
     add_trust_argument(parser)
     parser.add_argument(
         "--insecure-root",
@@ -255,6 +258,7 @@ def config_from(args: argparse.Namespace, environment: Mapping[str, str]) -> Con
         deregister_at_stop=args.deregister_at_stop,
         deregister_not_serving=args.deregister_not_serving,
         strict=args.strict,
+        csi=CSIConfig(args.csi_refresh, args.csi_topology),
         device_plugins=_device_plugins(args, roots),
         state=_state(args, environment),
         leases=leases_from(args),

@@ -1,34 +1,79 @@
-"""The handler of CSI drivers.
+"""The handler of CSI drivers: it asks each who it is and where it runs, and follows it.
 
 PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
-import attrs
+import random
+import time
+from collections.abc import Callable
 
-from ...protocol.errors import ValidationError
+import trio
+
+from ...protocol.consumer_messages import CallEnded, CallsEnded, EventNoted
+from ...protocol.csi import CSIConfig, DriverFacts, NodeInfo
+from ...protocol.csi_topology import Topologies
+from ...protocol.errors import NoConnectionError, PluginError, ValidationError
+from ...protocol.logs import timestamp
+from ...protocol.messages import StatusMessage
 from ...protocol.plugins import InstancePolicy, Plugin, check_csi_versions, csi_version
-from ...protocol.ranking import Ranking
 from ...protocol.text import quoted
+from ..io.clocks import time_is_virtual
+from ..io.grpc_client.channel import Channel
+from ..mailbox import report
+from .csi_driver import NODE_INFO_TIMEOUT, SHORT_TIMEOUT, DriverCalls
+from .csi_follower import Asked, CSIFollower, FollowedBy
+from .csi_ranking import RankedDrivers
 from .instances import Instances
+from .link import Link
+
+#: Seconds until a driver that registers must listen on its endpoint: its registrar may be there first.
+CONNECT_TIMEOUT = 30.0
 
 
 class CSIHandler:
-    """Accepts CSI drivers of version 1.x, and in deprecated roots those of 0.x, and keeps them by name.
+    """Accepts CSI drivers of version 1.x, and in deprecated roots those of 0.x, asks what they are, and follows them.
 
     A second driver of one name must have a strictly higher version, unless it has the same endpoint. Then it counts as
     the same driver with a restarted registrar; all registrars announce the version "1.0.0". A privileged driver is
     compared with privileged ones only (fault 80).
+
+    A driver is registered once it has answered. Until then an older one of its name stays as it is.
     """
 
     instances = InstancePolicy.HIGHEST_VERSION
+    longest_call = CONNECT_TIMEOUT + 3 * SHORT_TIMEOUT + NODE_INFO_TIMEOUT
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        config: CSIConfig | None = None,
+        *,
+        strict: bool = False,
+        status: trio.MemorySendChannel[StatusMessage] | None = None,
+        rng: random.Random | None = None,
+        wall: Callable[[], float] | None = None,
+    ) -> None:
+        """Tell ``status``, the status actor, how long calls take, and when facts have changed.
+
+        With ``strict`` a driver must implement NodeGetInfo, as the kubelet demands. ``wall`` returns Unix time.
+        """
         #: The drivers that are registered.
         self.drivers = Instances()
         #: The names for which a second driver was offered: most have one only.
-        self._ranked: dict[str, _Ranked] = {}
+        self._ranked: dict[str, RankedDrivers] = {}
+        self._config = config or CSIConfig()
+        self._strict = strict
+        self._status = status
+        self._wall = wall or _unix_time
+        self._topologies = Topologies()
+        #: What the drivers have said, by socket and generation.
+        self._asked: dict[tuple[str, int], Asked] = {}
+        #: The calls that have ended and were not reported yet.
+        self._ended: list[CallEnded] = []
+        self._followed_by = FollowedBy(
+            self._config.refresh, self._admit, self._report, self._wall, rng or random.Random()
+        )
 
     async def validate(self, plugin: Plugin) -> None:
         """Apply the version rules.
@@ -59,9 +104,51 @@ class CSIHandler:
                 f"{quoted(str(present))} (by the socket {other.socket}; bring a higher version, or remove that one)"
             )
 
-    async def register(self, plugin: Plugin) -> None:
-        """Keep the driver."""
+    async def register(self, plugin: Plugin, link: Link) -> None:
+        """Ask the driver who it is, what it can do and where it runs, and keep it.
+
+        Raises:
+          PluginError: if it does not listen or does not answer in time, or its answers are refused.
+        """
+        try:
+            asked = await self._ask(plugin, link)
+        finally:
+            await self._report(None)
+        self._asked[plugin.socket, plugin.generation] = asked
         self.keep(plugin)
+
+    async def _ask(self, plugin: Plugin, link: Link) -> Asked:
+        try:
+            channel = await link.connect(timeout=CONNECT_TIMEOUT)
+        except NoConnectionError as error:
+            raise PluginError(f"failed to connect to driver {quoted(plugin.name)}: {error}") from error
+        facts = await self._ask_for_facts(plugin, channel)
+        # This looks at other drivers and notes this one in one step: of two that collide the second one is told.
+        return Asked(plugin, facts, trio.current_time(), self._admit(plugin, facts.node))
+
+    async def _ask_for_facts(self, plugin: Plugin, channel: Channel) -> DriverFacts:
+        calls = self._calls(plugin)
+        vendor_version = await calls.get_plugin_info(channel)
+        of_driver = await calls.get_plugin_capabilities(channel)
+        of_node = await calls.node_get_capabilities(channel)
+        node = await calls.node_get_info(channel)
+        version = str(csi_version(plugin.versions))
+        return DriverFacts(node, vendor_version, version, of_node, of_driver, timestamp(self._wall()))
+
+    def _calls(self, plugin: Plugin) -> DriverCalls:
+        return DriverCalls(plugin, self._ended.append, strict=self._strict)
+
+    def _admit(self, plugin: Plugin, node: NodeInfo) -> tuple[str, ...]:
+        """Note what a driver says about this node; return what is wrong with it.
+
+        Raises:
+          ValidationError: if its topology contradicts that of another driver.
+        """
+        collision = self._topologies.collision(plugin, node.topology)
+        if collision is not None and self._config.topology_collisions == "refuse":
+            raise ValidationError(collision)
+        self._topologies.put(plugin, node.topology)
+        return node.warnings if collision is None else (*node.warnings, collision)
 
     def keep(self, plugin: Plugin) -> None:
         """Keep a driver that is registered: others of its name are compared with it."""
@@ -70,15 +157,38 @@ class CSIHandler:
         if plugin.name in self._ranked:
             self._ranked[plugin.name].add(plugin)
 
-    async def deregister(self, plugin: Plugin) -> None:
-        """Forget the driver; another of its name stays."""
-        self._forget(plugin)
+    async def follow(self, plugin: Plugin, link: Link) -> None:
+        """Keep a connection to the driver, check its health, and ask it again for what may have changed."""
+        asked = self._asked[plugin.socket, plugin.generation]
+        await CSIFollower(asked, self._calls(plugin), link, self._followed_by).run()
 
-    def _rank(self, name: str) -> _Ranked | None:
+    async def deregister(self, plugin: Plugin) -> None:
+        """Forget this instance of the driver; another of its name stays."""
+        self._asked.pop((plugin.socket, plugin.generation), None)
+        self._topologies.remove(plugin)
+        self._forget(plugin)
+        await self._report(None)
+
+    async def _report(self, event: EventNoted | None) -> None:
+        """Report the calls that have ended, and what has happened to a driver."""
+        calls = tuple(self._ended)
+        self._ended.clear()
+        if self._status is None:
+            return
+        try:
+            if calls:
+                await report(self._status, CallsEnded(calls))
+        except trio.Cancelled:
+            self._ended[:0] = calls
+            raise
+        if event is not None:
+            await report(self._status, event)
+
+    def _rank(self, name: str) -> RankedDrivers | None:
         """Return the registered drivers of ``name`` by version; None if there is none."""
         ranked = self._ranked.get(name)
         if ranked is None and (drivers := self.drivers.of(name)):
-            ranked = self._ranked[name] = _Ranked()
+            ranked = self._ranked[name] = RankedDrivers()
             for driver in drivers:
                 ranked.add(driver)
         return ranked
@@ -90,48 +200,6 @@ class CSIHandler:
             del self._ranked[plugin.name]
 
 
-@attrs.define
-class _Ranked:
-    """The registered drivers of one name by version, privileged ones above all others, and by endpoint.
-
-    A driver is compared with the highest one at another endpoint. There may be many drivers of one name, so that to
-    look at all of them for each one would take quadratic time.
-    """
-
-    #: For each endpoint, the sockets of its drivers by version.
-    _at: dict[str, Ranking[str]] = attrs.Factory(dict)
-    #: The endpoints, by the highest version at each.
-    _endpoints: Ranking[str] = attrs.Factory(Ranking)
-    _endpoint_of: dict[str, str] = attrs.Factory(dict)
-
-    def add(self, plugin: Plugin) -> None:
-        self._endpoint_of[plugin.socket] = plugin.endpoint
-        rank = (int(plugin.privileged), *csi_version(plugin.versions).rank)
-        self._at.setdefault(plugin.endpoint, Ranking()).add(plugin.socket, rank)
-        self._rank(plugin.endpoint)
-
-    def remove(self, socket: str) -> int:
-        """Forget the driver at ``socket``, if there is one; return how many drivers are left."""
-        endpoint = self._endpoint_of.pop(socket, None)
-        if endpoint is not None:
-            self._at[endpoint].remove(socket)
-            self._rank(endpoint)
-        return len(self._endpoint_of)
-
-    def _rank(self, endpoint: str) -> None:
-        sockets = self._at[endpoint]
-        if sockets:
-            self._endpoints.add(endpoint, sockets.highest_rank())
-        else:
-            self._endpoints.remove(endpoint)
-            del self._at[endpoint]
-
-    def highest_elsewhere(self, plugin: Plugin) -> str | None:
-        """Return the socket of the highest driver whose socket and endpoint are not the plugin's."""
-        # These loops end early: a socket is at one endpoint, so at most three candidates are passed over.
-        for endpoint in self._endpoints:
-            if endpoint != plugin.endpoint:
-                for socket in self._at[endpoint]:
-                    if socket != plugin.socket:
-                        return socket
-        return None
+def _unix_time() -> float:
+    """Return Unix time, or in a simulated node the time of its clock, so that each run of it shows the same."""
+    return trio.current_time() if time_is_virtual() else time.time()

@@ -18,14 +18,22 @@ from .handler import Handler, check_handler
 
 
 def built_in_handlers(
-    devices: Address[InstanceMessage] | None = None, *, strict: bool = False, dra: DRAHandler | None = None
+    devices: Address[InstanceMessage] | None = None,
+    *,
+    strict: bool = False,
+    csi: CSIHandler | None = None,
+    dra: DRAHandler | None = None,
 ) -> dict[str, Handler]:
     """Return a handler for each built-in type; that of device plugins tells ``devices`` what they offer.
 
-    With ``strict`` they are as strict with plugins as the kubelet. ``dra`` is the handler of DRA drivers, if it is not
-    to be a new one.
+    With ``strict`` they are as strict with plugins as the kubelet. ``csi`` and ``dra`` are the handlers of CSI and DRA
+    drivers, if they are not to be new ones.
     """
-    return {CSI: CSIHandler(), DEVICE: DevicePluginHandler(devices, strict=strict), DRA: dra or DRAHandler()}
+    return {
+        CSI: csi or CSIHandler(strict=strict),
+        DEVICE: DevicePluginHandler(devices, strict=strict),
+        DRA: dra or DRAHandler(),
+    }
 
 
 def installed_handlers() -> dict[str, Handler]:

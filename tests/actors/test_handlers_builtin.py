@@ -101,7 +101,7 @@ NONE = "None of the versions specified {} are supported. err={}"
 async def test_a_csi_driver_is_kept_while_it_is_registered() -> None:
     handler = CSIHandler()
     await handler.validate(csi("1.0.0"))
-    await handler.register(csi("1.0.0"))
+    handler.keep(csi("1.0.0"))
     assert list(handler.drivers) == [csi("1.0.0")]
 
     await handler.deregister(csi("1.0.0"))
@@ -165,7 +165,7 @@ async def test_a_second_csi_driver_of_a_name_must_have_a_strictly_higher_version
 ) -> None:
     """TestValidatePluginExistingDriver; fault 78."""
     handler = CSIHandler()
-    await handler.register(csi(*present))
+    handler.keep(csi(*present))
 
     reason = await rejection(handler, csi(*coming, socket="/reg/b.sock", endpoint="/run/b.sock"))
 
@@ -175,7 +175,7 @@ async def test_a_second_csi_driver_of_a_name_must_have_a_strictly_higher_version
 async def test_a_conflict_of_csi_drivers_names_the_other_socket_and_its_version() -> None:
     """TestValidatePluginExistingDriver: the message says what to do."""
     handler = CSIHandler()
-    await handler.register(csi("0.9.0", "1.10.0"))
+    handler.keep(csi("0.9.0", "1.10.0"))
 
     assert await rejection(handler, csi("1.9.0", socket="/reg/b.sock", endpoint="/run/b.sock")) == (
         CSI_FAILED.replace("/run/a.sock", "/run/b.sock")
@@ -189,7 +189,7 @@ async def test_a_csi_driver_of_a_deprecated_root_gives_way_to_one_of_1_x() -> No
     handler = CSIHandler()
     old = csi("0.3.0", old=True)
     await handler.validate(old)
-    await handler.register(old)
+    handler.keep(old)
 
     assert await rejection(handler, csi("1.0.0", socket="/reg/b.sock", endpoint="/run/b.sock")) is None
 
@@ -198,7 +198,7 @@ async def test_a_csi_driver_of_a_deprecated_root_gives_way_to_one_of_1_x() -> No
 async def test_a_restarted_registrar_of_the_same_csi_driver_is_not_locked_out(socket: str) -> None:
     """Registrars hard-code "1.0.0", so the same endpoint counts as the same driver."""
     handler = CSIHandler()
-    await handler.register(csi("1.0.0"))
+    handler.keep(csi("1.0.0"))
 
     assert await rejection(handler, csi("1.0.0", socket=socket, generation=2)) is None
 
@@ -207,7 +207,7 @@ async def test_a_csi_driver_is_accepted_once_the_other_of_its_name_is_gone() -> 
     """Fault 78."""
     handler = CSIHandler()
     lower = csi("1.0.0", socket="/reg/b.sock", endpoint="/run/b.sock")
-    await handler.register(csi("1.5.0"))
+    handler.keep(csi("1.5.0"))
     assert await rejection(handler, lower) is not None
 
     await handler.deregister(csi("1.5.0"))

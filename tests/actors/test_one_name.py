@@ -18,7 +18,7 @@ from trio.testing import MockClock
 from plugind.protocol.config import Config
 from plugind.protocol.errors import ConfigError
 from plugind.protocol.status import StateName
-from plugind.testing import DEFAULT_CONFIG, FakePlugin, SimulatedNode
+from plugind.testing import DEFAULT_CONFIG, FakeCSIDriver, FakePlugin, SimulatedNode
 
 #: How many sockets a storm has. What takes quadratic time costs several times as much as the rest of it already then.
 STORM = 60
@@ -50,8 +50,10 @@ def cost_of(plugins: list[FakePlugin]) -> int:
     """Return how many calls a node makes to register ``plugins`` and to deregister them again."""
 
     async def storm() -> int:
-        config = attrs.evolve(DEFAULT_CONFIG, max_instances=10_000)
+        config = attrs.evolve(DEFAULT_CONFIG, max_instances=10_000, endpoint_directories=("/run",))
         async with SimulatedNode(config) as node:
+            for endpoint, name in {plugin.endpoint: plugin.name for plugin in plugins if plugin.endpoint}.items():
+                node.plug(endpoint, [FakeCSIDriver(name)])
             with counted() as count:
                 plugged = [node.plug(f"{number}.sock", plugin) for number, plugin in enumerate(plugins)]
                 await node.settled()
@@ -71,7 +73,7 @@ VERSIONS = tuple(f"1.{minor}.0" for minor in range(32))
 @pytest.mark.parametrize(
     ("plugin_type", "versions", "shared"),
     [
-        ("CSIPlugin", VERSIONS, "/plugins/driver"),
+        ("CSIPlugin", VERSIONS, "/run/driver"),
         ("DRAPlugin", ("v1.DRAPlugin",), ""),
         ("DevicePlugin", ("v1beta1",), ""),
     ],

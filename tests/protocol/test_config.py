@@ -148,3 +148,11 @@ def test_the_least_number_that_is_allowed_is_accepted() -> None:
     assert Backoff(factor=1, jitter=0).delay(9) == 0.5
     assert InfoLimits(max_string=1, max_endpoint=1, max_versions=1).max_versions == 1
     assert RestartIntensity(restarts=0).admit((), 0.0) is None
+
+
+def test_csi_drivers_have_more_time_unless_another_is_named() -> None:
+    """Who gives a handler of another type a deadline must not shorten that of CSI drivers, which would not start."""
+    assert Timeouts(handlers={"Colour": 5.0}).of_handler("CSIPlugin") == 175
+    assert Timeouts(handlers={"Colour": 5.0}).of_handler("Colour") == 5
+    assert Timeouts(handlers={"CSIPlugin": 200.0}).of_handler("CSIPlugin") == 200
+    assert Timeouts(handler=70.0).of_handler("Other") == 70

@@ -98,3 +98,16 @@ def test_what_may_have_been_lost_is_sent_again() -> None:
     reports.take(0.0)
     reports.put_again()
     assert reports.take(1.0) == HEALTHY
+
+
+def test_the_first_facts_are_not_delayed_and_later_ones_are() -> None:
+    """Whoever waits for a driver and then asks for its facts must not get none."""
+    reports = Reports()
+    reports.put(NOTHING)
+    assert reports.take(0.0) == NOTHING
+    known = Report(Health.UNKNOWN, "", (("node-id", "a"),))
+    reports.put(known)
+    assert reports.take(0.1) == known
+    for facts in ((), (("node-id", "b"),)):
+        reports.put(Report(Health.UNKNOWN, "", facts))
+        assert reports.due == pytest.approx(1.1)

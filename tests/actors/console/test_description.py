@@ -57,6 +57,32 @@ def test_times_of_day_are_local_with_their_offset_and_their_date_if_it_is_anothe
     assert time_of_day(UNIX - 120 * 86_400, UNIX) == "2023-07-18 10:30:00+02:00"
 
 
+def test_a_csi_driver_is_described_by_what_it_has_said() -> None:
+    facts = (
+        ("node-id", "node-7"), ("csi-version", "1.0.0"), ("max-volumes", "16"), ("vendor-version", "1.2"),
+        ("capabilities.node", "STAGE_UNSTAGE_VOLUME, GET_VOLUME_STATS, EXPAND_VOLUME"), ("topology.zone", "z1"),
+        ("topology.rack\x1b", "r1"),
+    )  # fmt: skip
+    shown = described(described_to_json(attrs.evolve(GOOD, facts=facts), 10.0, UNIX)).splitlines()
+    for line in (
+        "Socket:      /r/a.sock",
+        "Node id:     node-7",
+        "Max volumes: 16",
+        "Topology:    zone=z1, rack\\x1b=r1",
+        "Can:         stage, expand, stats",
+        "Facts:",
+        "  vendor-version: 1.2",
+    ):
+        assert line in shown
+
+
+def test_a_csi_driver_that_has_said_little_is_described_too() -> None:
+    shown = described(
+        described_to_json(attrs.evolve(GOOD, facts=(("node-id", "none"), ("csi-version", "1.0.0"))), 10.0, UNIX)
+    ).splitlines()
+    assert {"Node id:     none", "Max volumes: -", "Topology:    -", "Can:         -"} < set(shown)
+
+
 @pytest.mark.usefixtures("in_berlin")
 def test_a_description_is_complete() -> None:
     history = (HistoryEntry(1.0, StateName.DIALING, None, 1), HistoryEntry(9.0, StateName.WAITING, "no\nanswer", 1))

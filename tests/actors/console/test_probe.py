@@ -35,7 +35,7 @@ from plugind.protocol.directories import Access, insecurity, root_insecurity, ro
 from plugind.protocol.errors import PluginError
 from plugind.protocol.plugins import InstancePolicy, Plugin
 from plugind.protocol.trust import Trust, user_words
-from plugind.testing import Call, FakePlugin
+from plugind.testing import Call, CSICall, FakeCSIDriver, FakePlugin
 
 DEADLINE = 60.0
 GOOD = FakePlugin("CSIPlugin", "csi.example.com")
@@ -90,7 +90,8 @@ OK, WARNING, WRONG = Verdict.OK, Verdict.WARNING, Verdict.WRONG
 SAID = [("path", OK), ("connect", OK), ("GetInfo", OK), ("info", OK)]
 
 
-PASSED = [*SAID, ("validation", OK), ("endpoint", OK)]
+ASKED = ["GetPluginInfo", "GetPluginCapabilities", "NodeGetCapabilities", "NodeGetInfo"]
+PASSED = [*SAID, ("validation", OK), ("endpoint", OK), *((call, OK) for call in ASKED)]
 NOTIFY = "NotifyRegistrationStatus"
 
 
@@ -205,7 +206,7 @@ async def test_with_notify_a_plugin_that_hangs_is_shown_in_the_words_of_a_daemon
         (attrs.evolve(GOOD, type="deviceplugin"), ("type", WRONG), "did you mean DevicePlugin?", Fate.NO_HANDLER),
         (attrs.evolve(GOOD, name=""), ("info", WRONG), "name is empty", Fate.FAILED),
         (attrs.evolve(GOOD, endpoint="tcp://1.2.3.4:5"), ("info", WRONG), "not an absolute path", Fate.FAILED),
-        (attrs.evolve(GOOD, endpoint="/nowhere/x.sock"), ("endpoint", WRONG), "No such file", Fate.UNUSABLE),
+        (attrs.evolve(GOOD, endpoint="/nowhere/x.sock"), ("endpoint", WRONG), "No such file", Fate.FAILED),
         (attrs.evolve(GOOD, endpoint="/nowhere2/x"), ("info", WRONG), "in none of the directories", Fate.FAILED),
         (attrs.evolve(GOOD, endpoint="/etc/passwd"), ("info", WRONG), "is no socket", Fate.FAILED),
         (attrs.evolve(GOOD, get_info_fails=9), ("GetInfo", WRONG), "UNAVAILABLE", Fate.FAILED),
@@ -259,14 +260,14 @@ async def test_endpoints_may_be_beside_the_socket_or_where_the_kubelets_drivers_
     registry, drivers = tmp_path / "plugins_registry" / "deep", tmp_path / "plugins"
     registry.mkdir(parents=True)
     path = registry / "a.sock"
-    for endpoint, fate in (
-        (registry / "x.sock", Fate.UNUSABLE),
-        (drivers / "x.sock", Fate.UNUSABLE),
-        (tmp_path / "x.sock", Fate.FAILED),
+    for endpoint, wrong in (
+        (registry / "x.sock", "endpoint"),
+        (drivers / "x.sock", "endpoint"),
+        (tmp_path / "x.sock", "info"),
     ):
         async with fake(path, attrs.evolve(GOOD, endpoint=str(endpoint))):
             result = await probe(str(path), built_in_handlers(), ProbeOptions(5.0), lambda _: None)
-        assert result.fate is fate
+        assert [step.step for step in result.steps if step.verdict is WRONG] == [wrong]
 
 
 class OddHandler:
@@ -505,7 +506,7 @@ async def test_a_csi_driver_of_0_x_is_for_deprecated_roots_and_not_for_the_kubel
 @pytest.mark.parametrize(
     ("plugin", "expected", "fate"),
     [
-        (GOOD, ("NodeGetInfo", WRONG), Fate.FAILED),
+        (attrs.evolve(GOOD, serves=()), ("NodeGetInfo", WRONG), Fate.FAILED),
         (
             FakePlugin("DevicePlugin", "example.com/gpu", ("v1beta1",), serves=()),
             ("GetDevicePluginOptions", WRONG),
@@ -669,3 +670,62 @@ async def test_a_server_of_tls_is_named(tmp_path: Path) -> None:
         result = await probed(path)
     assert "TLS" in result.steps[-1].detail
     assert verdicts(result.steps)[-1] == ("GetInfo", WRONG)
+
+
+# --- CSI drivers ------------------------------------------------------------------------------------------------------
+
+
+def csi_driver(**changed: object) -> FakePlugin:
+    fake = FakeCSIDriver(GOOD.name, node_id="node-7")
+    for name, value in changed.items():
+        setattr(fake, name, value)
+    return attrs.evolve(GOOD, serves=[fake])
+
+
+@pytest.mark.parametrize(
+    ("plugin", "expected", "detail", "fate"),
+    [
+        (csi_driver(), ("NodeGetInfo", OK), 'the driver calls this node "node-7"', Fate.REGISTERED),
+        (
+            csi_driver(name="other"),
+            ("GetPluginInfo", WRONG),
+            'calls itself "other", its registrar "csi.example.com"',
+            Fate.FAILED,
+        ),
+        (
+            csi_driver(errors={CSICall.NODE_CAPABILITIES: GRPCError(Status.UNAVAILABLE, "starting")}),
+            ("NodeGetCapabilities", WARNING),
+            "UNAVAILABLE: starting: a daemon registers the driver, and asks again",
+            Fate.REGISTERED,
+        ),
+        (
+            csi_driver(errors={CSICall.NODE_INFO: NOT_UNDERSTOOD}),
+            ("NodeGetInfo", WARNING),
+            "not implemented: the driver has no node id, and with --strict it is refused",
+            Fate.REGISTERED,
+        ),
+        (csi_driver(max_volumes=-1), ("NodeGetInfo", WARNING), "max_volumes_per_node is -1", Fate.REGISTERED),
+        (csi_driver(node_id=""), ("NodeGetInfo", WRONG), "driverNodeID must not be empty", Fate.FAILED),
+        (csi_driver(hangs={CSICall.NODE_INFO}), ("NodeGetInfo", WRONG), "no answer in 0.", Fate.FAILED),
+    ],
+    ids=["good", "another name", "starting", "no NodeGetInfo", "volumes", "no node id", "hangs"],
+)
+async def test_a_csi_driver_is_asked_what_a_daemon_asks_at_its_registration(
+    plugin: FakePlugin, expected: tuple[str, Verdict], detail: str, fate: Fate, tmp_path: Path
+) -> None:
+    """The calls only read, so a probe may make them."""
+    path = tmp_path / "a.sock"
+    async with fake(path, plugin):
+        result = await probed(path, timeout=0.5 if "in 0." in detail else 5.0)
+    assert expected in verdicts(result.steps)
+    assert detail in " ".join(step.detail for step in result.steps)
+    assert result.fate is fate
+
+
+async def test_the_kubelet_asks_a_csi_driver_for_the_node_alone(tmp_path: Path) -> None:
+    path = tmp_path / "a.sock"
+    driver = FakeCSIDriver("other")
+    async with fake(path, attrs.evolve(GOOD, serves=[driver])):
+        result = await probed(path, strict=True)
+    assert [call for _, call in driver.calls] == [CSICall.NODE_INFO]
+    assert result.fate is Fate.REGISTERED

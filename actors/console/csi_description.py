@@ -1,0 +1,31 @@
+"""The lines of ``plugind describe`` about a CSI driver.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ...protocol.csi import TOPOLOGY, can
+from ...protocol.plugins import CSI
+from ...protocol.status_json import Json
+from .client import Plugin
+from .phrases import text
+
+
+def csi_lines(plugin: Plugin) -> Iterator[tuple[str, str]]:
+    """Yield label and text of each line; none if ``plugin`` is no CSI driver that was asked for its node."""
+    facts = plugin.get("facts")
+    if plugin.get("type") != CSI or not isinstance(facts, Mapping) or "csi-version" not in facts:
+        return
+    yield "Node id", text(facts.get("node-id"))
+    yield "Max volumes", text(facts.get("max-volumes"))
+    yield "Topology", ", ".join(_segments(facts)) or "-"
+    yield "Can", text(can(str(facts.get("capabilities.node") or "")))
+
+
+def _segments(facts: Mapping[str, Json]) -> Iterator[str]:
+    for key, value in facts.items():
+        if key.startswith(TOPOLOGY):
+            yield f"{text(key.removeprefix(TOPOLOGY))}={text(value)}"

@@ -1,0 +1,223 @@
+"""Follows one registered CSI driver: its connection, its health, and what it says about this node.
+
+The checks call Probe by the rule for all endpoints (``plugind.protocol.health_checks``). A driver that says that it is
+not ready is *starting* for a while after its registration. One that does not implement Probe is healthy while it is
+connected. Nothing here touches the registration: a driver that hangs or is away stays registered.
+
+NodeGetInfo is called anew each ``CSIConfig.refresh``, or when somebody asks for the facts. If that fails, those from
+before hold. What the driver can do is asked for again as long as it has not said so.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Awaitable, Callable
+
+import attrs
+import trio
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
+
+from ...protocol.backoff import Backoff
+from ...protocol.consumer_messages import EventNoted, PluginEvent
+from ...protocol.csi import STARTING_FOR, DriverFacts, NodeInfo, NotKnown, NotReadyError, changes, shown_health
+from ...protocol.errors import NoConnectionError, PluginError
+from ...protocol.health_checks import Checked, disconnected
+from ...protocol.logs import timestamp
+from ...protocol.plugin_health import Health
+from ...protocol.plugins import Plugin
+from ..io.grpc_client.channel import Channel
+from .csi_driver import DriverCalls, probe
+from .link import Link
+
+#: Seconds until a connection that has ended is made again: twice as long after each that ended soon.
+REDIALS = Backoff(initial=1.0, cap=30.0, jitter=0.0)
+#: Seconds in which a driver must listen then, each time that this is tried.
+CONNECT_TIMEOUT = 1.0
+#: Seconds until a driver that has not said what it can do is asked again: twice as long after each time.
+ASK_AGAIN = Backoff(initial=30.0, cap=480.0, jitter=0.0)
+#: The largest part of the time between two refreshes by which one is earlier or later, so that those of many drivers
+#: that registered together are spread out.
+_JITTER = 0.2
+
+
+class _GoesAwayError(Exception):
+    """The driver takes no more calls on this connection, and may never close it."""
+
+
+@attrs.define
+class Asked:
+    """What a registered driver has said, and with what warnings."""
+
+    plugin: Plugin
+    facts: DriverFacts
+    #: ``trio.current_time()`` when it had said all that it must.
+    time: float
+    warnings: tuple[str, ...] = ()
+
+
+@attrs.frozen
+class FollowedBy:
+    """What the followers of all drivers have in common."""
+
+    #: Seconds between two refreshes; None for none.
+    refresh: float | None
+    #: Judges what a driver says about this node, and keeps it: it returns the warnings.
+    admit: Callable[[Plugin, NodeInfo], tuple[str, ...]]
+    #: Reports the calls that were made, and an event.
+    report: Callable[[EventNoted | None], Awaitable[None]]
+    #: Unix time.
+    wall: Callable[[], float]
+    rng: random.Random
+
+
+class CSIFollower:
+    """Follows one driver until it is cancelled."""
+
+    def __init__(self, asked: Asked, calls: DriverCalls, link: Link, common: FollowedBy) -> None:
+        self._asked = asked
+        self._calls = calls
+        self._link = link
+        self._common = common
+        self._checked = Checked()
+        #: Whether the driver has said that it is not ready when it was asked last.
+        self._not_ready = False
+        #: The channel on which it has said that it does not implement Probe.
+        self._without_probe: Channel | None = None
+        #: How often it was asked again for what it can do.
+        self._repeats = 0
+
+    async def run(self) -> None:
+        """Keep a connection, check it, and ask the driver again, for ever."""
+        self._report_facts()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._ask_again)
+            nursery.start_soon(self._end_start)
+            await self._keep_connected()
+
+    # --- health -------------------------------------------------------------------------------------------------------
+
+    async def _keep_connected(self) -> None:
+        soon = 0
+        while True:
+            began = trio.current_time()
+            try:
+                await self._check()
+            except NoConnectionError as error:
+                self._note(disconnected(str(error)))
+            except _GoesAwayError:
+                continue
+            soon = 1 if trio.current_time() - began >= REDIALS.cap else soon + 1
+            await trio.sleep(REDIALS.delay(soon))
+
+    async def _check(self) -> None:
+        """Connect, and check the driver until the connection has ended.
+
+        Raises:
+          NoConnectionError: if there is none.
+        """
+        await self._link.connect(timeout=CONNECT_TIMEOUT)
+        self._note(Checked())
+        await self._link.check(self._probe, self._note)
+
+    async def _probe(self, channel: Channel) -> None:
+        self._not_ready = False
+        if not channel.takes_calls and channel.connection.failure is None:
+            raise _GoesAwayError
+        if channel is self._without_probe:
+            return
+        try:
+            await probe(channel)
+        except NotReadyError:
+            self._not_ready = True
+            raise
+        except GRPCError as error:
+            if error.status is not Status.UNIMPLEMENTED:
+                raise
+            self._without_probe = channel
+
+    async def _end_start(self) -> None:
+        """Report at the end of the time for which a driver may be starting that it is no longer so."""
+        await trio.sleep_until(self._asked.time + STARTING_FOR)
+        self._report()
+
+    def _note(self, checked: Checked) -> None:
+        self._checked = checked
+        self._report()
+
+    def _report(self) -> None:
+        health, reason, failures = self._health()
+        self._link.report(health, reason, failed_checks=failures)
+
+    def _report_facts(self) -> None:
+        health, reason, failures = self._health()
+        facts = self._asked.facts.as_texts()
+        self._link.report(health, reason, facts, failed_checks=failures, warnings=self._asked.warnings)
+
+    def _health(self) -> tuple[Health, str, int]:
+        is_new = trio.current_time() < self._asked.time + STARTING_FOR
+        return shown_health(self._checked, may_start=self._not_ready and is_new)
+
+    # --- facts --------------------------------------------------------------------------------------------------------
+
+    async def _ask_again(self) -> None:
+        due = self._next_refresh()
+        while True:
+            repeat = self._next_repeat()
+            with trio.move_on_at(min(due, repeat)) as waiting:
+                await self._link.facts_asked()
+            before = self._asked.facts.as_texts()
+            if not waiting.cancelled_caught or trio.current_time() >= due:
+                await self._refresh()
+                due = self._next_refresh()
+            await self._ask_what_it_can_do()
+            await self._tell(before)
+
+    def _next_refresh(self) -> float:
+        if self._common.refresh is None:
+            return math.inf
+        return trio.current_time() + self._common.refresh * (1 + _JITTER * (2 * self._common.rng.random() - 1))
+
+    def _next_repeat(self) -> float:
+        if self._asked.facts.is_complete:
+            return math.inf
+        self._repeats += 1
+        return trio.current_time() + ASK_AGAIN.delay(self._repeats)
+
+    async def _refresh(self) -> None:
+        """Ask the driver for the node again; if that fails, what it has said before holds."""
+        asked = self._asked
+        try:
+            node = await self._calls.node_get_info(self._link.channel)
+            asked.warnings = self._common.admit(asked.plugin, node)
+        except PluginError as error:
+            answered = asked.facts.refreshed.partition(" ")[0]
+            asked.facts = attrs.evolve(asked.facts, refreshed=f"{answered} (at {self._now()}: {error})")
+        else:
+            asked.facts = attrs.evolve(asked.facts, node=node, refreshed=self._now())
+
+    async def _ask_what_it_can_do(self) -> None:
+        asked = self._asked
+        try:
+            if isinstance(asked.facts.plugin_capabilities, NotKnown):
+                said = await self._calls.get_plugin_capabilities(self._link.channel)
+                asked.facts = attrs.evolve(asked.facts, plugin_capabilities=said)
+            if isinstance(asked.facts.node_capabilities, NotKnown):
+                said = await self._calls.node_get_capabilities(self._link.channel)
+                asked.facts = attrs.evolve(asked.facts, node_capabilities=said)
+        except NoConnectionError:
+            # It is asked again when that is due next.
+            return
+
+    async def _tell(self, before: dict[str, str]) -> None:
+        """Report the facts, and what of them has changed."""
+        self._report_facts()
+        changed, plugin = changes(before, self._asked.facts.as_texts()), self._asked.plugin
+        event = EventNoted(plugin.socket, plugin.generation, PluginEvent.FACTS, changed, trio.current_time())
+        await self._common.report(event if changed else None)
+
+    def _now(self) -> str:
+        return timestamp(self._common.wall())
