@@ -198,10 +198,7 @@ class Saving:
     def _settle(self, unwritten: Sequence[tuple[str, Change]], conflicts: Sequence[str | None]) -> None:
         """The transaction was made, except for what contradicts what is written."""
         writes = self._end()
-        if self._store.replaced != self._replaced:
-            self._replaced = self._store.replaced
-            self._write_again(writes)
-            return
+        written_again = self._store.replaced != self._replaced
         for (name, change), conflict in zip(unwritten, conflicts, strict=False):
             if conflict is None:
                 self._unwritten.pop(name, None)
@@ -211,21 +208,26 @@ class Saving:
                 for change in write.changes:
                     self._unwritten.pop(_name_of(change), None)
                     self._note(change)
-                self._answer(write)
+                if written_again:
+                    self._queue.append(_made(write))
+                else:
+                    self._answer(write)
             else:
                 self._fail_one(write, conflict)
+        if written_again:
+            self._write_again()
         self._settled.unpark_all()
         if any(conflicts):
             self._fail(next(filter(None, conflicts)))
         elif not self._unwritten:
             self._settle_all()
 
-    def _write_again(self, writes: Sequence[Write]) -> None:
+    def _write_again(self) -> None:
         """Write all leases to the store that is empty now. It withholds nothing new, since none of them is lost.
 
-        The ``writes`` that were made meanwhile may have gone to the store before or to this one.
+        What was written last may have gone to this store or to the one before, so it is answered after that.
         """
-        self._queue = [*writes, *self._queue]
+        self._replaced = self._store.replaced
         for name, change in self._written.items():
             self._unwritten.setdefault(name, change)
         if self._withheld is None:
@@ -280,6 +282,7 @@ class Saving:
         """Answer whoever awaits ``write``, unless that was done when it was late."""
         if write.number in self._unanswered:
             self._unanswered.discard(write.number)
+            unknown = unknown or (error is not None and _was_made(write))
             self._reply.send_nowait(Saved(write.number, error, unknown))
 
     # --- deadlines ----------------------------------------------------------------------------------------------------
@@ -320,6 +323,15 @@ class Saving:
         self._failed_tries += 1
         self._wake.set()
         self._report.fail(problem)
+
+
+def _made(write: Write) -> Write:
+    """Return what is left of a write that was made to a store which was set aside meanwhile: its answer."""
+    return attrs.evolve(write, changes=())
+
+
+def _was_made(write: Write) -> bool:
+    return not write.changes
 
 
 def _name_of(change: Change) -> str:

@@ -47,6 +47,7 @@ class Store(MemoryLeaseStore):
     at_once: int = 0
     #: How many more times the store is found damaged, and set aside, once a transaction was made.
     damaged_after: int = 0
+    error_after: StateError | None = None
 
     async def _access(self) -> None:
         self.at_once += 1
@@ -68,7 +69,7 @@ class Store(MemoryLeaseStore):
         conflicts = await MemoryLeaseStore.write_leases(self, groups)
         if self.damaged_after:
             self.damaged_after -= 1
-            self.leases, self.replaced = {}, self.replaced + 1
+            self.leases, self.replaced, self.error = {}, self.replaced + 1, self.error_after
         return conflicts
 
 
@@ -313,8 +314,34 @@ async def test_a_write_is_answered_only_when_it_is_in_the_store_that_was_put_in_
         await wait_all_tasks_blocked()
         assert it.received() == [Saved(1), Saved(2)]
         assert it.names == ["a", "b"]
-        # The lease and the end of the withholding are written beside the one that is awaited.
-        assert it.store.transactions == [1, 3]
+
+
+async def test_a_lease_in_the_place_of_another_is_kept_by_the_store_that_was_put_in_place(
+    autojump_clock: object,
+) -> None:
+    """What is written again is what holds in the end, and no lease whose device the new store has in another."""
+    async with running() as it:
+        it.saving.write(save(1, "a", "GPU-0"))
+        await wait_all_tasks_blocked()
+        it.store.replaced, it.store.leases = 1, {}
+        it.saving.write(delete(2, "a"))
+        it.saving.write(save(3, "b", "GPU-0"))
+        await wait_all_tasks_blocked()
+        assert it.received() == [Saved(1), Saved(3)]
+        assert it.names == ["b"]
+        assert it.saving.problem is None
+
+
+async def test_a_write_whose_store_was_set_aside_is_uncertain_if_it_cannot_be_written_again(
+    autojump_clock: object,
+) -> None:
+    """The next store may have it."""
+    async with running() as it:
+        it.store.damaged_after = 1
+        it.store.error_after = StateError("disk full")
+        it.saving.write(save(1, "a", "GPU-0"))
+        await wait_all_tasks_blocked()
+        assert it.received() == [Saved(1, "disk full", unknown=True)]
 
 
 # --- a crash of whoever asks, and the end of the node -----------------------------------------------------------------
