@@ -12,8 +12,10 @@ from ...protocol.leases.leases_json import lease_from_json
 from ...protocol.leases.values import Lease
 from ...protocol.text import escaped
 from ..client.calls import ANSWER_TIMEOUT, Call, understood, watched
+from ..client.errors import NoDaemonError
 from ..client.sync_transport import lines
-from .ending import EXIT_OK, complain, say
+from .ending import EXIT_OK, CommandError, complain, say
+from .lease_failures import EXIT_NO_DAEMON
 from .lease_words import device_words, owner, user, wanted_words
 from .phrases import text, time_of_day, unix_time
 
@@ -22,19 +24,25 @@ def watch_leases(path: str, prefix: str, *, as_json: bool) -> int:
     """Print the leases whose ids begin with ``prefix``, then each change of one, until the daemon at ``path`` stops.
 
     Raises:
-      ClientError: if it does not answer, or goes away.
+      ClientError: if it does not answer.
+      CommandError: if it goes away.
     """
     call = Call("GET", watched("/v1/leases/watch", ANSWER_TIMEOUT), lambda content: content)
     with lines(path, call, silence=ANSWER_TIMEOUT) as found:
-        for line in filter(None, found):
-            lease = understood(lease_from_json, line)
-            if lease.id.startswith(prefix):
-                say(
-                    line.decode() + "\n" if as_json else change(lease, unix_time(json.loads(line).get("time"))),
-                    now=True,
-                )
+        try:
+            for line in filter(None, found):
+                _show(line, prefix, as_json=as_json)
+        except NoDaemonError as error:
+            raise CommandError(f"the daemon at {escaped(path)} went away: {error.reason}", EXIT_NO_DAEMON) from error
     complain(f"the daemon at {escaped(path)} stopped")
     return EXIT_OK
+
+
+def _show(line: bytes, prefix: str, *, as_json: bool) -> None:
+    lease = understood(lease_from_json, line)
+    if lease.id.startswith(prefix):
+        said = line.decode() + "\n" if as_json else change(lease, unix_time(json.loads(line).get("time")))
+        say(said, now=True)
 
 
 def change(lease: Lease, when: float | None) -> str:

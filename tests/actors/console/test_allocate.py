@@ -502,6 +502,13 @@ def test_a_watch_follows_the_leases_whose_ids_begin_so(plugind: Run) -> None:
     assert [json.loads(line)["id"] for line in done.out.splitlines()] == ["b2"]
 
 
+def test_a_daemon_that_is_killed_ends_the_watch_with_an_error(plugind: Run, tmp_path: Path) -> None:
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    done = plugind([head + b"1\r\n\n\r\n"], "leases", "--watch")
+    assert (done.code, done.out) == (3, "")
+    assert done.err.startswith(f"plugind: the daemon at {tmp_path}/status.sock went away: ")
+
+
 def test_on_a_terminal_that_is_too_narrow_long_ids_are_shortened_in_the_middle() -> None:
     long = attrs.evolve(LEASE, id="nightly-2026-11-22-build-of-the-whole-tree-on-all-machines-step-0017")
     table = [*lines(LeasesSnapshot(0.0, (long,)), 80)]
