@@ -210,6 +210,7 @@ class Supervisor:
                 status_config,
                 roots=tuple(directories_of(self.config)),
                 expected=self.config.expected,
+                ready_when=self.config.ready_when,
                 rules=self._rules,
                 lease_users=lease_users_of(self.config, self._users),
                 heartbeat=max(StatusConfig().heartbeat, 3 * self.config.rescan),

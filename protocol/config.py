@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterable, Mapping
+from typing import Literal, get_args
 
 import attrs
 
@@ -24,6 +25,8 @@ from .plugins import CSI, MAX_INSTANCES, InfoLimits, check_name
 from .trust import Trust
 from .wire.limits import REGISTRATION_LIMITS, Limits
 
+#: When an expected plugin is of use.
+ReadyWhen = Literal["registered", "healthy"]
 #: How many characters of a wrong name are shown.
 _SHOWN = 64
 DEFAULT_ROOT = "/var/lib/kubelet/plugins_registry"
@@ -171,6 +174,8 @@ class Config:
     csi: CSIConfig = attrs.field(factory=CSIConfig)
     #: Names of plugins without which the node is not ready (behaviour 40).
     expected: tuple[str, ...] = attrs.field(default=())
+    #: Whether an expected plugin must be healthy, too, or only ``registered``, for the node to be ready.
+    ready_when: ReadyWhen = attrs.field(default="registered")
     #: An actor hangs when messages wait for it and it has taken none for so long; the node is not ready then, and its
     #: health is ``failed``. No actor has a reason to wait for that long before its next message. None looks for no such
     #: actor.
@@ -200,6 +205,11 @@ class Config:
         for path in directories or ():
             if not path.startswith("/") or "\0" in path:
                 raise ConfigError(f"the directory for endpoints {path!r} is not an absolute path: see --endpoint-dir")
+
+    @ready_when.validator
+    def _check_ready_when(self, _: object, word: str) -> None:
+        if word not in get_args(ReadyWhen):
+            raise ConfigError(f"Config.ready_when is {word!r}: it must be 'registered' or 'healthy' (--ready-when)")
 
     @expected.validator
     def _check_expected(self, _: object, names: tuple[str, ...]) -> None:

@@ -17,7 +17,7 @@ from .directories import Condition, DirectoryReport
 from .histograms import Histogram
 from .messages import HealthChecked, RootReported, StateChanged
 from .plugin_health import Health
-from .plugins import BUILT_IN_TYPES
+from .plugins import BUILT_IN_TYPES, DRA
 from .status import Operation, Outcome, StateName
 from .view import Row
 
@@ -226,6 +226,19 @@ def healths(metrics: Metrics, rows: Iterable[Row]) -> dict[tuple[str, Health], i
         if row.health is not None:
             key = metrics.label(row.type), row.health.health
             counts[key] = counts.get(key, 0) + 1
+    return counts
+
+
+#: The health of a DRA driver that is connected to.
+_CONNECTED = (Health.HEALTHY, Health.UNHEALTHY)
+
+
+def dra_instances(rows: Iterable[Row]) -> dict[bool, int]:
+    """Return the number of registered instances of DRA drivers that are connected, and of those that are not."""
+    counts = {True: 0, False: 0}
+    for row in rows:
+        if row.type == DRA and row.last.state is _REGISTERED:
+            counts[row.health is not None and row.health.health in _CONNECTED] += 1
     return counts
 
 

@@ -8,9 +8,13 @@ import pytest
 
 from plugind.actors import endpoint_checks
 from plugind.actors.handlers import device_follower, device_plugin, paced
+from plugind.actors.handlers.dra_driver import RETRIES
+from plugind.actors.handlers.dra_health import AGAIN_AFTER
 from plugind.actors.io import device_directory
-from plugind.protocol import device_lists, resources
+from plugind.protocol import device_lists, dra_facts, dra_health, resources
 from plugind.protocol.device_calls import CallLimits
+from plugind.protocol.dra import DRAConfig
+from plugind.protocol.dra_claims import CALL_TIMEOUT
 from plugind.protocol.health_checks import HealthChecks
 from plugind.protocol.plugins import MAX_INSTANCES
 from plugind.protocol.wire.limits import ENDPOINT_LIMITS, SMALL_DATA_BYTES
@@ -52,6 +56,14 @@ LIMITS = {
         f"{ENDPOINT_LIMITS.small_data:,}"
     ),
     "time for which a resource is kept without a plugin": f"{resources.GRACE / 60:g} min",
+    "pause between two tries to connect to a DRA driver": f"{RETRIES.initial:g} s to {RETRIES.cap:g} s",
+    "time without a connection after which a DRA driver is gone": f"{DRAConfig().gone_after:g} s",
+    "time that a DRA driver has to prepare claims": f"{CALL_TIMEOUT:g} s",
+    "devices whose health is kept of an instance of a DRA driver, and those that are named": (
+        f"{dra_health.MAX_DEVICES:,}, {dra_facts.MAX_SHOWN}"
+    ),
+    "characters of what a DRA driver says of a device": str(dra_health.MAX_MESSAGE),
+    "pause until a stream with the health of devices is opened again": f"{AGAIN_AFTER:g} s",
     "resources, and plugins of one resource": f"{resources.MAX_RESOURCES}, {MAX_INSTANCES}",
 }
 

@@ -13,6 +13,7 @@ from ...protocol.status_json import Json
 from .client import Plugin
 from .csi_description import csi_lines
 from .device_description import device_lines
+from .dra_description import dra_lines, has_line
 from .phrases import age, ago, cause, duration, remarks, serves, text, time_of_day, unix_time
 
 #: Characters of the labels, at least.
@@ -43,6 +44,7 @@ def described(plugin: Plugin) -> str:
         ("Source", text(plugin.get("source"))),
         *device_lines(plugin),
         *csi_lines(plugin),
+        *dra_lines(plugin),
         *(() if plugin.get("health") is None else (("Health", _health(plugin)),)),
         ("Root", text(plugin.get("root"))),
         ("Endpoint", text(plugin.get("endpoint"))),
@@ -56,9 +58,9 @@ def described(plugin: Plugin) -> str:
     width = max(_WIDTH, *(len(label) + 2 for label, _ in facts))
     lines = [f"{label + ':':<{width}}{value}" for label, value in facts]
     reported = plugin.get("facts")
-    if isinstance(reported, dict) and reported:
-        lines.append("Facts:")
-        lines += [f"  {text(key)}: {text(value)}" for key, value in reported.items()]
+    shown = reported.items() if isinstance(reported, dict) else ()
+    if rest := [f"  {text(key)}: {text(value)}" for key, value in shown if not has_line(plugin, key)]:
+        lines += ["Facts:", *rest]
     history = plugin.get("history")
     if isinstance(history, list) and history:
         lines.append("History:")

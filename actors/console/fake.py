@@ -2,7 +2,8 @@
 
 :class:`plugind.actors.simulation.plugins.FakePlugin`, which the test kit uses too, decides what a fake plugin answers
 and how it misbehaves. This module has its socket (:func:`run_fake`), its options, and the line that it prints for each
-call. What device plugins and CSI drivers have beyond that is in :mod:`.fake_devices` and :mod:`.fake_csi`.
+call. What device plugins and drivers have beyond that is in :mod:`.fake_devices`, :mod:`.fake_csi` and
+:mod:`.fake_dra`.
 
 PYTEST_DONT_REWRITE
 """
@@ -32,24 +33,24 @@ from ..io.grpc_server.serve import Service, serve_listener
 from ..io.unix_socket import UnixListener, listen
 from ..simulation.file_devices import FileDevices
 from ..simulation.plugins import Call, FakePlugin, FakeRegistration
-from . import fake_csi, fake_devices
+from . import fake_csi, fake_devices, fake_dra
 from .fake_calls import Announcement, Caller, Registered
 from .fake_control import Commanded, follow_pipe, follow_standard_input, named_pipe
 
 #: The usual versions of plugins of each built-in type; node-driver-registrar always announces "1.0.0".
-_USUAL_VERSIONS = {CSI: "1.0.0", DEVICE: "v1beta1", DRA: "v1.DRAPlugin"}
+_USUAL_VERSIONS = {CSI: "1.0.0", DEVICE: "v1beta1"}
 _EPILOG = """\
 examples:
   plugind fake --socket /var/lib/kubelet/plugins_registry/a.sock --type CSIPlugin --name a.example.com
   plugind fake --socket ./b.sock --type DRAPlugin --name b.example.com --fail-get-info 2
   plugind fake --socket ./c.sock --type DevicePlugin --name example.com/c --hang get-info
 
-While it runs, a fake device plugin or CSI driver takes commands, one in a line, on standard input and in the pipe that
+While it runs, a fake plugin of these types takes commands, one in a line, on standard input and in the pipe that
 --control names.
 
 """
 #: The types whose fake plugins take commands.
-_COMMANDED = (DEVICE, CSI)
+_COMMANDED = (DEVICE, CSI, DRA)
 
 OnCall = Callable[[Call], None]
 
@@ -237,7 +238,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Play a plugin on a socket; print one line of JSON for each call that it receives, and for each answer to its"
         " own calls of Register."
     )
-    parser.epilog = _EPILOG + fake_devices.DEVICES_EPILOG + fake_csi.DRIVERS_EPILOG
+    parser.epilog = _EPILOG + fake_devices.DEVICES_EPILOG + fake_csi.DRIVERS_EPILOG + fake_dra.DRA_EPILOG
     parser.add_argument("--socket", metavar="PATH", help="where to listen, at most 107 bytes")
     parser.add_argument("--type", required=True, metavar="T", help="CSIPlugin, DevicePlugin, DRAPlugin or any other")
     parser.add_argument("--name", required=True, metavar="N", help="the plugin's name")
@@ -254,6 +255,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--control", metavar="PIPE", help="make this named pipe, and take commands in it")
     fake_devices.add_device_arguments(parser)
     fake_csi.add_driver_arguments(parser)
+    fake_dra.add_dra_arguments(parser)
 
 
 def _count(text: str) -> int:
@@ -273,7 +275,7 @@ def spec_from(args: argparse.Namespace) -> FakeSpec:
     devices = fake_devices.devices_from(args)
     commanded = _commanded_from(args, devices)
     hang = cast('Literal["accept", "get-info", "notify"] | None', args.hang)
-    versions = cast("list[str] | None", args.version) or [_USUAL_VERSIONS.get(args.type, "1.0.0")]
+    versions = cast("list[str] | None", args.version) or _usual_versions(args)
     plugin = FakePlugin(
         args.type,
         args.name,
@@ -296,9 +298,14 @@ def spec_from(args: argparse.Namespace) -> FakeSpec:
     )
 
 
+def _usual_versions(args: argparse.Namespace) -> list[str]:
+    return fake_dra.usual_dra_versions(args) if args.type == DRA else [_USUAL_VERSIONS.get(args.type, "1.0.0")]
+
+
 def _check_arguments(args: argparse.Namespace) -> None:
     fake_devices.check_arguments(args)
     fake_csi.check_driver_arguments(args)
+    fake_dra.check_dra_arguments(args)
     if args.control is not None and args.type not in _COMMANDED:
         types = " or ".join(_COMMANDED)
         raise fake_devices.usage_error(f"--control is for {types}: name one of them with --type, or leave it out")
@@ -310,8 +317,10 @@ def _commanded_from(args: argparse.Namespace, devices: FileDevices | None) -> Co
     """Return what the plugin serves for its type, and the commands to it."""
     if devices is not None:
         return Commanded(devices, functools.partial(fake_devices.obey, devices=devices))
-    driver = fake_csi.driver_from(args)
-    return None if driver is None else Commanded(driver, functools.partial(fake_csi.obey, driver=driver))
+    if (csi := fake_csi.driver_from(args)) is not None:
+        return Commanded(csi, functools.partial(fake_csi.obey, driver=csi))
+    dra = fake_dra.dra_driver_from(args)
+    return None if dra is None else Commanded(dra, functools.partial(fake_dra.obey, driver=dra))
 
 
 def run(args: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import TracebackType
-from typing import NoReturn, Protocol
+from typing import NoReturn, Protocol, get_args
 
 import trio
 
@@ -22,11 +22,13 @@ from ...protocol.config import (
     DEFAULT_ROOT,
     Config,
     DevicePluginDirectory,
+    ReadyWhen,
     Root,
     Timeouts,
     device_plugins_beside,
 )
 from ...protocol.csi import CSIConfig
+from ...protocol.dra import DRAConfig, WatchedHealth
 from ...protocol.endpoints import default_directories
 from ...protocol.errors import ConfigError, SocketBusyError, leaves
 from ...protocol.health_checks import ALL_TYPES, HealthChecks
@@ -110,6 +112,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="not ready before this plugin is registered",
     )
     parser.add_argument(
+        "--ready-when",
+        choices=get_args(ReadyWhen),
+        default="registered",
+        help="when the plugins of --expect count: once they are registered, or only while they are healthy, too"
+        " (registered)",
+    )
+    parser.add_argument(
         "--max-instances",
         type=int,
         default=MAX_INSTANCES,
@@ -140,6 +149,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="[TYPE=]off|SECONDS",
         help="do not check the endpoints of plugins, or those of this type; or check them every so many seconds"
         f" ({HealthChecks().period:g}); may be repeated",
+    )
+    parser.add_argument(
+        "--dra-health",
+        choices=get_args(WatchedHealth),
+        default="advertised",
+        help="watch the health of the devices of DRA drivers that announce a service for it, or try others, too"
+        " (advertised)",
     )
     parser.add_argument(
         "--deregister-at-stop", action="store_true", help="deregister every plugin when stopping (default: none)"
@@ -250,7 +266,9 @@ def config_from(args: argparse.Namespace, environment: Mapping[str, str]) -> Con
         trust=Trust(tuple(args.trust_uid)),
         timeouts=_timeouts(args.handler_timeout),
         health_checks=_health_checks(args.health),
+        dra=DRAConfig(health=args.dra_health),
         expected=tuple(args.expect),
+        ready_when=args.ready_when,
         max_instances=args.max_instances,
         blocked_after=args.blocked_after,
         use_faulthandler=True,

@@ -18,6 +18,7 @@ import attrs
 import trio
 
 from ...protocol.call_durations import CallDurations
+from ...protocol.config import ReadyWhen
 from ...protocol.consumer_messages import FactsAsked
 from ...protocol.facts_asking import ask_for_facts
 from ...protocol.health import ActorHealth, Condition
@@ -95,8 +96,8 @@ _PLACES = {
 class StatusConfig:
     """What a node serves on its status socket: ``Supervisor(config, status_config=StatusConfig(socket=PATH))``.
 
-    Times are seconds. The supervisor sets ``roots``, ``expected``, ``rules``, ``lease_users`` and
-    ``heartbeat`` itself.
+    Times are seconds. The supervisor sets ``roots``, ``expected``, ``ready_when``, ``rules``,
+    ``lease_users`` and ``heartbeat`` itself.
     """
 
     #: The path of the status socket; None for no socket.
@@ -105,6 +106,8 @@ class StatusConfig:
     roots: tuple[str, ...] = ()
     #: The node is ready when plugins of these names are registered (behaviour 40).
     expected: tuple[str, ...] = ()
+    #: Whether they have to be healthy, too, or only registered.
+    ready_when: ReadyWhen = "registered"
     #: The rules of the node, for ``GET /rules``.
     rules: Rules = attrs.field(factory=Rules)
     #: Who may see and lease devices, besides root and the user of the daemon.
@@ -456,7 +459,8 @@ class Api:
         """Say whether the node is ready; with ``?healthy``, expected plugins have to be healthy, too."""
         if unknown := request.query.keys() - {"healthy"}:
             return problem(400, f"there is no parameter {encodable(min(unknown))}; {request.path} takes healthy")
-        awaited = [*self._awaited(healthy="healthy" in request.query)]
+        healthy = "healthy" in request.query or self.config.ready_when == "healthy"
+        awaited = [*self._awaited(healthy=healthy)]
         return json_response(503 if awaited else 200, {"ready": not awaited, "awaiting": awaited})
 
     def _awaited(self, *, healthy: bool) -> Iterable[str]:

@@ -24,7 +24,7 @@ from ...protocol.consumer_messages import CallFamily
 from ...protocol.devices import DevicesSnapshot
 from ...protocol.health import ActorHealth, Condition
 from ...protocol.leases.replies import LeasesSnapshot
-from ...protocol.metrics import Metrics, count_worlds, healths, kind_of, not_serving, worlds
+from ...protocol.metrics import Metrics, count_worlds, dra_instances, healths, kind_of, not_serving, worlds
 from ...protocol.text import escaped
 from ...protocol.view import Row
 
@@ -251,6 +251,12 @@ def _bounded(metrics: Metrics, rows: list[Row], *, suppressed: bool) -> Iterator
     for (label, word), count in healths(metrics, rows).items():
         health.add_metric((_shown(label), word), count)
     yield health
+    instances = GaugeMetricFamily(
+        "plugind_dra_instances", "Instances of DRA drivers that are registered.", labels=("connected",)
+    )
+    for connected, count in dra_instances(rows).items():
+        instances.add_metric((str(connected).lower(),), count)
+    yield instances
     yield from _checks(metrics)
     follows = CounterMetricFamily(
         "plugind_link_restarts", "Times that a handler's follow was started again.", labels=("plugin_type",)

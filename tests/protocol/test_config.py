@@ -156,3 +156,8 @@ def test_csi_drivers_have_more_time_unless_another_is_named() -> None:
     assert Timeouts(handlers={"Colour": 5.0}).of_handler("Colour") == 5
     assert Timeouts(handlers={"CSIPlugin": 200.0}).of_handler("CSIPlugin") == 200
     assert Timeouts(handler=70.0).of_handler("Other") == 70
+
+
+def test_another_word_for_when_plugins_count_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"Config\.ready_when is 'always': it must be 'registered' or 'healthy'"):
+        Config(ready_when="always")  # type: ignore[arg-type] # the error of an operator

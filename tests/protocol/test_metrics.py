@@ -10,6 +10,7 @@ from plugind.protocol.metrics import (
     ByResource,
     Metrics,
     RootCounters,
+    dra_instances,
     healths,
     worlds,
 )
@@ -188,6 +189,19 @@ def test_plugins_are_counted_by_the_health_that_their_handlers_report() -> None:
         ("CSIPlugin", Health.UNHEALTHY): 1,
     }
     assert len(counts) == len(BUILT_IN_TYPES) * len(Health)
+
+
+def test_instances_of_dra_drivers_are_counted_by_whether_they_are_connected() -> None:
+    view = View()
+    for number, health in enumerate((*Health, None)):
+        socket = f"/r/{number}.sock"
+        view.apply(attrs.evolve(changed(StateName.REGISTERED, socket), info=PluginInfo("DRAPlugin", "x", socket, ())))
+        if health is not None:
+            view.set_health(HealthReported(socket, 1, health, "", (), 0.0))
+    view.apply(attrs.evolve(changed(StateName.WAITING, "/r/w.sock"), info=PluginInfo("DRAPlugin", "x", "/e", ())))
+    view.apply(attrs.evolve(changed(StateName.REGISTERED, "/r/c.sock"), info=PluginInfo("CSIPlugin", "x", "/e", ())))
+    # Healthy and unhealthy ones are; those that are unknown, starting or disconnected, and one without a report, not.
+    assert dra_instances(view.rows.values()) == {True: 2, False: 4}
 
 
 def test_restarts_of_follows_are_counted_by_type() -> None:

@@ -233,3 +233,32 @@ def test_a_socket_that_waits_after_short_lives_says_when_it_is_tried() -> None:
     assert "Name:       red (last known)\nType:       Colour (last known)\n" in described({**named, "last_known": True})
     # Older entries of its history do not wait any more.
     assert cause({"cause": "crash loop: 6 short lives"}) == "crash loop: 6 short lives"
+
+
+@pytest.mark.usefixtures("in_berlin")
+def test_a_dra_driver_has_lines_of_its_own() -> None:
+    """Consumers, proposal 8; healthy devices are among the facts."""
+    facts = (
+        ("service", "v1.DRAPlugin"),
+        ("connected", "since 2023-11-15T08:26:50.000Z"),
+        ("usable", "yes, by 2 instances"),
+        ("device-health", "v1.DRAResourceHealth"),
+        ("devices", "1 healthy, 1 unhealthy, 0 unknown"),
+        ("device.pool-0/gpu-1", "Unhealthy: ECC (since 2023-11-15T08:29:57.000Z)"),
+        ("device.pool-0/gpu-0", "Healthy (since 2023-11-15T08:26:50.000Z)"),
+    )
+    plugin = attrs.evolve(GOOD, type="DRAPlugin", health=Health.HEALTHY, facts=facts)
+    lines = described(described_to_json(plugin, 10.0, UNIX)).splitlines()
+    first = lines.index("Service:    v1.DRAPlugin")
+    assert lines[first : first + 6] == [
+        "Service:    v1.DRAPlugin",
+        "Connection: connected 00:03:10",
+        "Usable:     yes, by 2 instances",
+        "Watched by: v1.DRAResourceHealth",
+        "Devices:    1 healthy, 1 unhealthy, 0 unknown",
+        "Devices:    pool-0/gpu-1 Unhealthy: ECC (since 2023-11-15T08:29:57.000Z)",
+    ]
+    assert "  device.pool-0/gpu-0: Healthy (since 2023-11-15T08:26:50.000Z)" in lines
+    assert not [line for line in lines if "connected:" in line]
+    lost = attrs.evolve(plugin, facts=(("service", "v1.DRAPlugin"), ("connected", "no"), ("usable", "no since x")))
+    assert "Connection: none\n" in described(described_to_json(lost, 10.0, UNIX))

@@ -59,7 +59,7 @@ def test_every_option_of_a_driver_reaches_it() -> None:
         (["--type=T", "--topology=a=b"], "--topology is for CSI drivers: add --type CSIPlugin, or leave it out"),
         (
             ["--type=T", "--control=/c"],
-            "--control is for DevicePlugin or CSIPlugin: name one of them with --type, or leave it out",
+            "--control is for DevicePlugin or CSIPlugin or DRAPlugin: name one of them with --type, or leave it out",
         ),
         (
             ["--type=CSIPlugin", "--registrar-only"],

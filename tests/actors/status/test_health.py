@@ -13,10 +13,12 @@ from plugind.protocol import directories
 from plugind.protocol.health import ActorHealth, Condition
 from plugind.protocol.messages import (
     ActorRestarted,
+    HealthReported,
     LoopBlocked,
     RootReported,
     StepBlocked,
 )
+from plugind.protocol.plugin_health import Health
 from plugind.protocol.plugins import Plugin
 from plugind.protocol.status import StateName, Watching
 from plugind.tests.actors.status.bench import ROOT, Bench, bench, body_of, changed, info
@@ -192,6 +194,20 @@ async def test_readiness_waits_for_first_scans_and_for_expected_plugins(autojump
             attrs.evolve(changed("a", StateName.REGISTERED), info=info("a")),
         )
         assert await ready(node) == (200, [])
+
+
+async def test_expected_plugins_may_have_to_be_healthy(autojump_clock: MockClock) -> None:
+    """Behaviour 40: ``--ready-when healthy``; without it, a request may ask for that."""
+    config = StatusConfig(roots=(ROOT,), expected=("a",), ready_when="healthy")
+    async with bench(config) as node:
+        registered = attrs.evolve(changed("a", StateName.REGISTERED), info=info("a"))
+        await node.take(RootReported(ROOT, Watching.EVENTS, 0.0, ready=True), registered)
+        assert json.loads((await node.get("/readyz")).body)["awaiting"] == [
+            "the plugin a (its handler reports no health)"
+        ]
+        for health, status in ((Health.UNHEALTHY, 503), (Health.HEALTHY, 200), (Health.DISCONNECTED, 503)):
+            await node.take(HealthReported(registered.socket, registered.generation, health, "", (), 0.0))
+            assert (await node.get("/readyz")).status == status
 
 
 HUNG = "it hangs: it has taken no message for 70 s, and 3 wait"

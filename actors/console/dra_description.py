@@ -1,0 +1,44 @@
+"""The lines of ``plugind describe`` about an instance of a DRA driver.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from ...protocol.dra_facts import CONNECTED, DEVICE, DEVICE_HEALTH, DEVICES, SERVICE, USABLE
+from ...protocol.dra_health import DeviceStatus
+from ...protocol.plugins import DRA
+from .client import Plugin
+from .phrases import by_the_clock, text, unix_time
+
+_SHOWN = (SERVICE, CONNECTED, USABLE, DEVICE_HEALTH, DEVICES)
+
+
+def dra_lines(plugin: Plugin) -> Iterator[tuple[str, str]]:
+    """Yield label and text of each line; none if ``plugin`` is no DRA driver, or nothing is known of it."""
+    facts = plugin.get("facts")
+    if plugin.get("type") != DRA or not isinstance(facts, dict) or SERVICE not in facts:
+        return
+    yield "Service", text(facts[SERVICE])
+    yield "Connection", _connection(str(facts.get(CONNECTED)))
+    yield "Usable", text(facts.get(USABLE))
+    if DEVICE_HEALTH in facts:
+        yield "Watched by", text(facts[DEVICE_HEALTH])
+    if DEVICES in facts:
+        yield "Devices", text(facts[DEVICES])
+    for key, said in facts.items():
+        if key.startswith(DEVICE) and not str(said).startswith(DeviceStatus.HEALTHY):
+            yield "Devices", f"{text(key.removeprefix(DEVICE))} {text(said)}"
+
+
+def has_line(plugin: Plugin, key: str) -> bool:
+    """Whether the fact ``key`` is shown by a line of its own."""
+    return plugin.get("type") == DRA and key in _SHOWN
+
+
+def _connection(said: str) -> str:
+    since = unix_time(said.removeprefix("since "))
+    return "none" if since is None else f"connected {by_the_clock(max(0.0, time.time() - since))}"

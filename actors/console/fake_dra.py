@@ -1,0 +1,126 @@
+"""The options of ``plugind fake`` for DRA drivers, and the commands to them.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+
+from ...protocol.dra import HEALTH_SERVICES
+from ...protocol.dra_health import DeviceReport, DeviceStatus
+from ...protocol.plugins import DRA, DRA_SERVICES
+from ..simulation.dra_drivers import USUAL_SERVICES, DRACall, FakeDRADriver
+from ..simulation.plugins import Call, now, pid_of
+from ..simulation.reactions import Reaction, react
+from .fake_control import REACTIONS
+from .fake_devices import first_option, usage_error
+
+#: Options that only DRA drivers have, by their name in the parsed arguments.
+_ONLY_FOR_DRIVERS = ("serve",)
+#: What a driver may serve besides what all do.
+_MORE_SERVICES = (*HEALTH_SERVICES, "grpc.health.v1.Health")
+#: The calls by their names in commands.
+_CALLS = {
+    "prepare": DRACall.PREPARE,
+    "unprepare": DRACall.UNPREPARE,
+    "watch": DRACall.WATCH,
+    "check": DRACall.CHECK,
+}
+_STATUSES = {status.lower(): status for status in DeviceStatus}
+_USAGE = (
+    "the commands are: healthy POOL/DEVICE, unhealthy POOL/DEVICE [TEXT], unknown POOL/DEVICE, gone POOL/DEVICE,"
+    f" serving, not-serving, answer CALL, refuse CALL, hang CALL; CALL is all or {', '.join(_CALLS)}"
+)
+
+DRA_EPILOG = f"""
+DRA drivers:
+  A plugin of the type DRAPlugin serves {" and ".join(USUAL_SERVICES)}: at its endpoint, unless another
+  process listens there, or with --registrar-only. It prepares any claim. Its commands:
+    healthy POOL/DEVICE, unhealthy POOL/DEVICE [TEXT], unknown POOL/DEVICE
+                      report this device so from now on, in NodeWatchResources
+    gone POOL/DEVICE  do not report it any more
+    serving, not-serving
+                      say so in the health service of gRPC
+    hang CALL         never answer prepare, unprepare, watch or check, or "all"
+    refuse CALL       answer it with an error
+    answer CALL       answer it again
+
+  plugind fake --type DRAPlugin --name gpu.example.com --socket ./gpu.sock --serve v1.DRAResourceHealth
+"""
+
+
+class CommandedDRADriver(FakeDRADriver):
+    """A DRA driver that gives ``record`` each call as it comes."""
+
+    #: What is given each call, before the answer; assign to change it.
+    record: Callable[[Call], None] = staticmethod(lambda _: None)
+
+    def __init__(self, services: Sequence[str]) -> None:
+        super().__init__(services)
+        #: What is reported of each device, by pool and name.
+        self.reports: dict[str, DeviceReport] = {}
+
+    def note(self, call: DRACall, peer: object, how: Reaction) -> None:
+        """Record a call."""
+        self.record(Call(now(), str(call), reaction=how, peer_pid=pid_of(peer)))
+
+
+def add_dra_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments that only DRA drivers have."""
+    group = parser.add_argument_group("DRA drivers")
+    group.add_argument(
+        "--serve",
+        action="append",
+        choices=_MORE_SERVICES,
+        help="serve this, too, and announce it unless --version is given; repeatable",
+    )
+
+
+def check_dra_arguments(args: argparse.Namespace) -> None:
+    """Check that a plugin of another type has no options of DRA drivers.
+
+    Raises:
+      CommandError: if it has.
+    """
+    if args.type != DRA and (option := first_option(args, _ONLY_FOR_DRIVERS)):
+        raise usage_error(f"{option} is for DRA drivers: add --type {DRA}, or leave it out")
+
+
+def dra_driver_from(args: argparse.Namespace) -> CommandedDRADriver | None:
+    """Return the DRA driver that the arguments describe; None if the plugin is none."""
+    return CommandedDRADriver([*USUAL_SERVICES, *(args.serve or ())]) if args.type == DRA else None
+
+
+def usual_dra_versions(args: argparse.Namespace) -> list[str]:
+    """Return the versions that a DRA driver announces: the services that it serves."""
+    return [DRA_SERVICES[0], *(service for service in args.serve or () if service in HEALTH_SERVICES)]
+
+
+def obey(line: str, driver: CommandedDRADriver) -> str:
+    """Do what a command says, and return what is said of it."""
+    match line.split():
+        case ["serving" | "not-serving" as said]:
+            driver.serving = said == "serving"
+            return f"the driver is {said.replace('-', ' ')}"
+        case [word, name, *rest] if word in _STATUSES and "/" in name:
+            pool, _, device = name.partition("/")
+            driver.reports[name] = DeviceReport(pool, device, _STATUSES[word], " ".join(rest))
+            driver.show(*driver.reports.values())
+            return f"{name} is {word}"
+        case ["gone", name] if name in driver.reports:
+            del driver.reports[name]
+            driver.show(*driver.reports.values())
+            return f"{name} is not reported any more"
+        case [how, call] if how in REACTIONS and (call in _CALLS or call == "all"):
+            return _react(driver, how, list(_CALLS.values()) if call == "all" else [_CALLS[call]])
+        case _:
+            return f"unknown command {line.strip()!r}: {_USAGE}"
+
+
+def _react(driver: FakeDRADriver, how: str, calls: Sequence[DRACall]) -> str:
+    reaction, words = REACTIONS[how]
+    for call in calls:
+        react(call, reaction, hangs=driver.hangs, errors=driver.errors)
+    return f"{', '.join(calls)} {'is' if len(calls) == 1 else 'are'} {words} from now on"
