@@ -226,6 +226,9 @@ async def test_the_list_of_metrics_is_what_the_daemon_exposes(node: Daemon, tmp_
     labels["plugind_lease_failures_total"] = frozenset({"resource_name", "reason"})
     labels["plugind_devices"] = frozenset({"resource_name", "health"})
     labels["plugind_device_streams_ended_total"] = frozenset({"resource_name"})
+    drivers = frozenset({"driver_name", "method_name", "grpc_status_code"})
+    labels["csi_operations_seconds"] = drivers | {"migrated"}
+    labels["dra_grpc_operations_duration_seconds"] = drivers
     labels["plugind_health_check_duration_seconds"] = frozenset({"plugin_type"})
     labels["plugind_health_checks_total"] = frozenset({"plugin_type", "result"})
     assert labels == {name: metric.labels for name, (metric, _) in described.items()}
