@@ -13,7 +13,7 @@ from plugind import Config, DRACallError, DRAClaim, PreparedDevice, Root, Superv
 from plugind.protocol.plugin_health import Health
 from plugind.protocol.status import PluginStatus
 from plugind.tests.end_to_end.foreign import PYDRA
-from plugind.tests.end_to_end.processes import DEADLINE, Daemon, plugin_process, run
+from plugind.tests.end_to_end.processes import DEADLINE, Daemon, Watch, plugin_process, run
 from plugind.tests.end_to_end.sockets import place
 
 FAKE = [sys.executable, "-m", "plugind", "fake", "--type", "DRAPlugin"]
@@ -61,8 +61,7 @@ async def test_the_health_of_devices_of_a_fake_driver_is_described(shared: Daemo
         facts: dict[str, str] = {}
         while facts.get("devices") != "1 healthy, 1 unhealthy, 0 unknown":
             # Each change of the facts is a line.
-            seen = len(watch.changes)
-            await watch.until(lambda watch, seen=seen: len(watch.changes) > seen)
+            await one_more(watch)
             facts = await facts_of(shared, name)
         assert facts["device.pool-0/gpu-1"].startswith("Unhealthy: ECC (since ")
         described = await trio.to_thread.run_sync(lambda: run("describe", name, status=shared.status))
@@ -70,6 +69,12 @@ async def test_the_health_of_devices_of_a_fake_driver_is_described(shared: Daemo
     assert {"Service:    v1.DRAPlugin", "Usable:     yes, by 1 instance"} <= set(lines)
     assert [line for line in lines if line.startswith("Connection: connected 00:00:")]
     assert [line for line in lines if line.startswith("Devices:    pool-0/gpu-1 Unhealthy: ECC (since ")]
+
+
+async def one_more(watch: Watch) -> None:
+    """Read one more change."""
+    seen = len(watch.changes)
+    await watch.until(lambda watch: len(watch.changes) > seen)
 
 
 async def facts_of(shared: Daemon, name: str) -> dict[str, str]:
