@@ -173,7 +173,7 @@ class DRAHandler:
 
 
 def _event(gone: DriverGone, after: float) -> EventNoted:
-    left = f"of {gone.instances} that are registered" if gone.instances else "and none is registered any more"
-    text = f"no instance of {gone.plugin.name} has been connected for {after:g} s, {left}"
+    words = f"{gone.plugin.name} has had no connected instance for {after:g} s"
+    text = f"{words} (registered instances: {gone.instances})"
     socket, generation = key_of(gone.plugin)
     return EventNoted(socket, generation, PluginEvent.DRIVER_GONE, text, gone.since + after)

@@ -193,7 +193,7 @@ async def test_a_driver_is_gone_after_30_s_without_a_connection_and_its_event_is
         assert await gone(node) == []
         await trio.sleep_until(900)
         (event,) = await gone(node)
-        text = f"driver-gone: no instance of {NAME} has been connected for 30 s, of 1 that are registered"
+        text = f"driver-gone: {NAME} has had no connected instance for 30 s (registered instances: 1)"
         assert (event.time, event.reason, event.state) == (130.0, text, "registered")
         plugged.listen()
         await trio.sleep_until(1000)
@@ -228,7 +228,7 @@ async def test_a_driver_that_was_never_connected_is_gone_30_s_after_it_was_regis
         (event,) = await gone(node)
         assert (event.time, event.reason) == (
             7.0,
-            f"driver-gone: no instance of {NAME} has been connected for 7 s, of 1 that are registered",
+            f"driver-gone: {NAME} has had no connected instance for 7 s (registered instances: 1)",
         )
 
 
