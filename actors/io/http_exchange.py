@@ -8,7 +8,6 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from http import HTTPStatus
 
@@ -17,6 +16,7 @@ import h11
 import trio
 
 from ...protocol.simple_requests import SimpleRequest, head_of, read
+from .client_streams import ClientStream
 
 Headers = Sequence[tuple[str, str]]
 
@@ -102,17 +102,12 @@ class HttpExchange:
 
     def _send_at_once(self, data: bytes) -> int:
         """Send as much as there is room for; return how much that is. Most answers need no deadline therefore."""
-        if type(self.stream) is not trio.SocketStream:
-            return 0
-        try:
-            return os.write(self.stream.socket.fileno(), data)
-        except BlockingIOError:
-            return 0
+        return self.stream.send_now(data) if isinstance(self.stream, ClientStream) else 0
 
     async def close(self) -> None:
         """End the connection."""
-        if type(self.stream) is trio.SocketStream:
-            self.stream.socket.close()  # At once, and without the turn of the loop that a stream gives to others.
+        if isinstance(self.stream, ClientStream):
+            self.stream.close()  # Without the turn of the loop that a stream gives to others.
         else:
             await trio.aclose_forcefully(self.stream)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 import attrs
 import trio
 
+from .client_streams import ClientStream
 from .unix_socket import Credentials
 
 
@@ -42,7 +43,7 @@ class Standing(enum.Enum):
 class Connection:
     """One connection, and the place that it holds."""
 
-    stream: trio.SocketStream
+    stream: ClientStream
     peer: Credentials
     standing: Standing
     #: Whether its descriptor is one that the reserve lacks.

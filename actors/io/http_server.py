@@ -27,15 +27,17 @@ import h11
 import trio
 
 from ...protocol.simple_requests import SimpleRequest
+from ...protocol.values import value
+from .client_streams import ClientStream, ClientWatch
 from .descriptors import DescriptorReserve
 from .http_exchange import HttpExchange, TooLargeError
 from .http_places import AllPlaces, Connection, Place, Standing
-from .unix_socket import Credentials, UnixListener, has_hung_up, peer_credentials, peer_groups
+from .unix_socket import Credentials, UnixListener, peer_credentials, peer_groups
 
 Send = Callable[[bytes], Awaitable[None]]
 
 
-@attrs.frozen
+@value
 class HttpLimits:
     """The limits of clients; times are in seconds."""
 
@@ -65,7 +67,7 @@ class HttpLimits:
         return limit
 
 
-@attrs.frozen
+@value
 class Request:
     """A whole request. ``path`` is percent-encoded, as it was sent, and without the query.
 
@@ -79,7 +81,7 @@ class Request:
     peer: Credentials | None = None
 
 
-@attrs.frozen
+@value
 class Response:
     """An answer: a whole ``body``, or one that ``write`` sends piece by piece; ``endless`` ones end with the client."""
 
@@ -91,7 +93,7 @@ class Response:
     headers: tuple[tuple[str, str], ...] = ()
 
 
-@attrs.frozen
+@value
 class LateResponse(Response):
     """An answer that may take as long as the client stays, for which it has to be made first: ``make`` returns it.
 
@@ -105,8 +107,6 @@ class LateResponse(Response):
     undelivered: Callable[[bool], None] = attrs.field(kw_only=True)
 
 
-#: Seconds between looks at a client that has closed its half of the connection.
-_LOOK_AGAIN = 1.0
 #: Seconds for which a connection may keep a descriptor of the reserve while others wait for one.
 _RESERVED_FOR = 1.0
 
@@ -121,7 +121,7 @@ def problem(status: int, error: str, headers: tuple[tuple[str, str], ...] = ()) 
     return json_response(status, {"error": error}, headers)
 
 
-@attrs.frozen
+@value
 class Guests:
     """Users who may ask for some things. Together they have at most half of the places of each kind."""
 
@@ -175,13 +175,20 @@ async def serve(
     theirs from ``reserve`` (fault 46).
     """
     admission = _Admission(handler, limits, allowed, guests or Guests(), place, full, reserve or DescriptorReserve(0))
+    with contextlib.closing(admission.watch):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(admission.watch.run)
+            await _accept(listener, admission)
+            nursery.cancel_scope.cancel()
+
+
+async def _accept(listener: UnixListener, admission: _Admission) -> None:
     async with trio.open_nursery() as nursery:
         while True:
             try:
                 connection = await listener.accept(admission.on_exhausted)
             except trio.ClosedResourceError:
-                # The connections that are open are still served.
-                return
+                return  # The connections that are open are still served.
             admission.admit(connection, nursery)
 
 
@@ -196,6 +203,7 @@ class _Admission:
     _place: Callable[[Request], Place]
     _full: Callable[[Place, str], Response]
     _reserve: DescriptorReserve
+    watch: ClientWatch = attrs.field(init=False, factory=ClientWatch)
     _places: AllPlaces = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -210,7 +218,7 @@ class _Admission:
             accepted.close()
             self._reserve.refill()
             return
-        connection = Connection(trio.SocketStream(accepted), peer, self._standing_of(accepted, peer), reserved)
+        connection = Connection(ClientStream(accepted), peer, self._standing_of(accepted, peer), reserved)
         # The connection is counted here, since several may be accepted before the task of the first one runs.
         self._places.take(connection, Place.UNREAD)
         nursery.start_soon(self._serve, connection)
@@ -225,8 +233,14 @@ class _Admission:
             return self._refusal(connection, request) or await self._handler(request)
 
         try:
-            with connection.scope:
-                await serve_connection(connection.stream, answer, self._limits, peer=connection.peer)
+            await serve_connection(
+                connection.stream,
+                answer,
+                self._limits,
+                peer=connection.peer,
+                scope=connection.scope,
+                watch=self.watch,
+            )
         finally:
             self._places.leave(connection)
             self._reserve.refill()
@@ -268,13 +282,19 @@ async def serve_connection(
     limits: HttpLimits,
     *,
     peer: Credentials | None = None,
+    scope: trio.CancelScope | None = None,
+    watch: ClientWatch | None = None,
 ) -> None:
-    """Serve the one request of ``stream`` and close it."""
+    """Serve the one request of ``stream`` and close it.
+
+    To cancel ``scope`` ends the connection. ``watch`` notices that the client of a :class:`LateResponse` has left.
+    """
+    scope = scope or trio.CancelScope()
     exchange = HttpExchange(stream, limits.header_bytes, limits.body_bytes)
     request: Request | None = None
-    answer: Response | None = None
+    scope.deadline = trio.current_time() + limits.request
     try:
-        with trio.move_on_after(limits.request) as scope:
+        with scope:
             try:
                 request = _request_of(await exchange.receive(), peer)
             except h11.RemoteProtocolError as error:
@@ -284,16 +304,29 @@ async def serve_connection(
             else:
                 scope.deadline = trio.current_time() + limits.response
                 answer = await handler(request)
-        answer = answer or _late(request, limits)
-        if isinstance(answer, LateResponse):
-            await _respond_late(exchange, answer, limits)
-        else:
-            bodiless = request is not None and request.method == "HEAD"
-            await _respond(exchange, answer, limits, bodiless=bodiless)
+            scope.deadline = math.inf  # From here on each part has one of its own.
+            await _answer(exchange, request, answer, limits, watch, scope)
+        if scope.cancelled_caught and scope.deadline <= trio.current_time():
+            await _answer(exchange, request, _late(request, limits), limits, watch, scope)
     except _NO_CLIENT:
         pass
     finally:
         await exchange.close()
+
+
+async def _answer(
+    exchange: HttpExchange,
+    request: Request | None,
+    answer: Response,
+    limits: HttpLimits,
+    watch: ClientWatch | None,
+    scope: trio.CancelScope,
+) -> None:
+    if isinstance(answer, LateResponse):
+        await _respond_late(exchange, answer, limits, watch, scope)
+    else:
+        bodiless = request is not None and request.method == "HEAD"
+        await _respond(exchange, answer, limits, bodiless=bodiless)
 
 
 def _late(request: Request | None, limits: HttpLimits) -> Response:
@@ -314,10 +347,18 @@ def _request_of(received: SimpleRequest, peer: Credentials | None) -> Request:
     return Request(received.method, path, query, received.body, peer)
 
 
-async def _respond_late(exchange: HttpExchange, late: LateResponse, limits: HttpLimits) -> None:
+async def _respond_late(
+    exchange: HttpExchange, late: LateResponse, limits: HttpLimits, watch: ClientWatch | None, scope: trio.CancelScope
+) -> None:
     left = delivered = False
+
+    def leave() -> None:
+        nonlocal left
+        left = True
+        scope.cancel()
+
     try:
-        response = await _made_while_there(exchange.stream, late.make, limits.body_bytes)
+        response = await _made_while_there(exchange.stream, late, limits.body_bytes, watch, leave)
         await _respond(exchange, response, limits, bodiless=False)
         delivered = True
     except _NO_CLIENT:
@@ -328,42 +369,39 @@ async def _respond_late(exchange: HttpExchange, late: LateResponse, limits: Http
             late.undelivered(left)
 
 
-async def _made_while_there(stream: trio.abc.Stream, make: Callable[[], Awaitable[Response]], most: int) -> Response:
-    """Return what ``make`` returns. What the client still sends is ignored, up to ``most`` bytes.
+async def _made_while_there(
+    stream: trio.abc.Stream, late: LateResponse, most: int, watch: ClientWatch | None, leave: Callable[[], None]
+) -> Response:
+    """Make the answer; call ``leave`` if the client leaves before. What it still sends is ignored, up to ``most``."""
+    if watch is None or not isinstance(stream, ClientStream):
+        return await _made_while_read(stream, late, most, leave)
+    try:
+        watch.add(stream, most, leave)
+    except OSError as error:
+        return problem(503, f"plugind could not notice that you leave: {error.strerror}; ask again later")
+    try:
+        return await late.make()
+    finally:
+        watch.remove(stream)
 
-    Raises:
-      trio.BrokenResourceError: if the client leaves before that.
-    """
-    response: Response | None = None
+
+async def _made_while_read(
+    stream: trio.abc.Stream, late: LateResponse, most: int, leave: Callable[[], None]
+) -> Response:
+    """As :func:`_made_while_there`, for a stream that is no socket: a task reads it meanwhile."""
     async with trio.open_nursery() as nursery:
 
         async def notice_the_end() -> None:
-            await _until_left(stream, most)
-            nursery.cancel_scope.cancel()
+            left = most
+            with contextlib.suppress(trio.BrokenResourceError):
+                while left >= 0 and (piece := await stream.receive_some(65536)):
+                    left -= len(piece)
+            leave()
 
         nursery.start_soon(notice_the_end)
-        response = await make()
+        response = await late.make()
         nursery.cancel_scope.cancel()
-    if response is None:
-        raise trio.BrokenResourceError("the client left")
     return response
-
-
-async def _until_left(stream: trio.abc.Stream, most: int) -> None:
-    """Return once the client has closed the connection, or has sent more than ``most`` bytes.
-
-    One that has only closed its own half of it still waits for the answer. Nothing tells when such a client closes the
-    rest, so it is looked at from time to time.
-    """
-    with contextlib.suppress(trio.BrokenResourceError):
-        while piece := await stream.receive_some(65536):
-            most -= len(piece)
-            if most < 0:
-                return
-        while isinstance(stream, trio.SocketStream):
-            if has_hung_up(stream.socket):
-                return
-            await trio.sleep(_LOOK_AGAIN)
 
 
 async def _respond(exchange: HttpExchange, response: Response, limits: HttpLimits, *, bodiless: bool) -> None:

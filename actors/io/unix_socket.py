@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import select
 import socket
 import stat
 import struct
@@ -64,13 +63,6 @@ class Credentials:
 def peer_credentials(connection: socket.socket | trio.socket.SocketType) -> Credentials:
     """The credentials of the process at the other end of ``connection`` (SO_PEERCRED)."""
     return Credentials(*_UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)))
-
-
-def has_hung_up(connection: trio.socket.SocketType) -> bool:
-    """Whether the other end of ``connection`` is closed, and not only its half of it for sending."""
-    poll = select.poll()
-    poll.register(connection.fileno(), 0)  # POLLHUP is always told.
-    return any(events & select.POLLHUP for _, events in poll.poll(0))
 
 
 def peer_groups(connection: socket.socket | trio.socket.SocketType) -> frozenset[int]:

@@ -33,6 +33,7 @@ from ...protocol.messages import Address
 from ...protocol.status_json import Json
 from ..io.http_places import Place
 from ..io.http_server import LateResponse, Response, Send, busy, json_response, problem
+from ..one_answer import OneAnswer
 from .streams import JSON_LINES, heartbeat_headers
 
 #: The status of the answer to a request that failed.
@@ -84,7 +85,7 @@ class Allocations:
     leases: Address[LeasesMessage]
     #: ``CLOCK_BOOTTIME`` in nanoseconds.
     boottime: Callable[[], int]
-    _replies: set[trio.MemorySendChannel[Lease | Failure]] = attrs.field(factory=set)
+    _replies: set[OneAnswer[Lease | Failure]] = attrs.field(factory=set)
     _owned: set[_Owned] = attrs.field(factory=set)
     _ending: trio.Event = attrs.field(factory=trio.Event)
 
@@ -92,7 +93,7 @@ class Allocations:
         """Wait for nothing any more, and end all streams. Leases that belong to connections stay."""
         self._ending.set()
         for reply in self._replies:
-            reply.close()
+            reply.end()
         for owned in self._owned:
             owned.to_end.close()
 
@@ -120,17 +121,16 @@ class Allocations:
     async def _make(self, ticket: int, ask: Ask, answer: Callable[[Lease], Response]) -> Response:
         if self._ending.is_set():
             return problem(503, _STOPPING)
-        reply, answered = trio.open_memory_channel[Lease | Failure](1)
+        reply: OneAnswer[Lease | Failure] = OneAnswer()
         self._replies.add(reply)
         self.leases.send_nowait(ask(ticket, reply))
         try:
-            found = await answered.receive()
+            found = await reply.receive()
         except trio.EndOfChannel:
             self.leases.send_nowait(AskerLeft(ticket))
             return problem(503, _STOPPING)
         finally:
             self._replies.discard(reply)
-            answered.close()
         return failed(found, self.boottime()) if isinstance(found, Failure) else answer(found)
 
     async def _write_owned(self, owned: _Owned, pause: float | None, send: Send) -> None:

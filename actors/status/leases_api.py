@@ -43,6 +43,7 @@ from ..io.http_server import Request, Response, Send, json_response, problem
 from ..io.owner_processes import may_run
 from ..io.process_identity import identity_of
 from ..io.unix_socket import Credentials
+from ..one_answer import OneAnswer
 from .allocations import Allocations, failed, new_token, owner_by
 from .streams import JSON_LINES, heartbeat_headers, next_messages, pause_of
 
@@ -175,9 +176,9 @@ class _Routes:
                 return None
 
     async def _answer(self, ask: Callable[[Address[T]], LeasesMessage], deadline: float) -> T:
-        reply, answer = trio.open_memory_channel[T](1)
-        self._leases.send_nowait(ask(reply))
-        with reply, answer, trio.move_on_after(deadline):
+        answer: OneAnswer[T] = OneAnswer()
+        self._leases.send_nowait(ask(answer))
+        with trio.move_on_after(deadline):
             return await answer.receive()
         raise _NoAnswerError(f"the lease actor has not answered within {deadline:g} s")
 
@@ -277,7 +278,8 @@ class _Routes:
         pause = pause_of(request)
         if isinstance(pause, Response):
             return pause
-        asked, peer, token = asked_from_json(request.body), _peer_of(request), new_token()
+        asked, peer = asked_from_json(request.body), _peer_of(request)
+        token = new_token() if isinstance(asked.owner, ConnectionOwner) else ""
         owner = self._owner_of(asked.owner, peer, token)
         if isinstance(owner, Failure):
             return failed(owner, self._boottime())

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import attrs
@@ -17,6 +17,7 @@ import trio
 from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
 from plugind.actors.io import http_server as http
+from plugind.actors.io.client_streams import ClientStream, ClientWatch
 from plugind.actors.io.http_client import ask
 from plugind.actors.io.http_places import AllPlaces, Connection, Place, Standing
 from plugind.actors.io.http_server import Guests, HttpLimits, LateResponse, Request, Response, Send, json_response
@@ -53,16 +54,17 @@ class Late:
 @asynccontextmanager
 async def serving(late: Late) -> AsyncIterator[trio.SocketStream]:
     """Yield a client that has sent its request, and whose answer is being made."""
-    ours, theirs = (trio.SocketStream(trio.socket.from_stdlib_socket(it)) for it in socket.socketpair())
-    with trio.fail_after(10):
-        async with ours, trio.open_nursery() as nursery:
+    ours, theirs = map(trio.socket.from_stdlib_socket, socket.socketpair())
+    with trio.fail_after(10), closing(ClientWatch()) as watch:
+        async with trio.SocketStream(ours) as client, trio.open_nursery() as nursery:
 
             async def serve() -> None:
-                await http.serve_connection(theirs, late, LIMITS)
+                await http.serve_connection(ClientStream(theirs), late, LIMITS, watch=watch)
 
+            nursery.start_soon(watch.run)
             nursery.start_soon(serve)
-            await ours.send_all(POST)
-            yield ours
+            await client.send_all(POST)
+            yield client
             nursery.cancel_scope.cancel()
 
 
@@ -91,9 +93,8 @@ async def test_an_answer_is_not_made_for_a_client_that_has_left() -> None:
         assert late.left == [True]
 
 
-async def test_a_client_that_has_closed_only_its_half_gets_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_has_closed_only_its_half_gets_the_answer() -> None:
     """As ``nc -N`` and ``socat`` do. It has left once it closes the other half, too."""
-    monkeypatch.setattr(http, "_LOOK_AGAIN", 0.01)
     late = Late()
     async with serving(late) as client:
         await client.send_eof()
@@ -125,15 +126,15 @@ async def test_what_comes_after_the_request_is_ignored_as_long_as_it_is_not_too_
 
 async def test_an_answer_that_cannot_be_written_is_reported() -> None:
     """The client has left between the making of the answer and its writing."""
-    late = Late()
+    there = trio.Event()
 
-    async with serving(late) as client:
+    async def make() -> Response:
+        await there.wait()
+        client.socket.close()
+        return json_response(201, "made")
 
-        async def make() -> Response:
-            await client.aclose()
-            return json_response(201, "made")
-
-        late.make = make
+    async with serving(late := Late(make)) as client:
+        there.set()
         await late.ended.wait()
     assert late.left == [True]
 
@@ -176,7 +177,7 @@ def _places(limit: int) -> AllPlaces:
 def _connection(standing: Standing, *, reserved: bool = False) -> Connection:
     ours, theirs = socket.socketpair()
     theirs.close()
-    stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
+    stream = ClientStream(trio.socket.from_stdlib_socket(ours))
     return Connection(stream, Credentials(1, 1, 1), standing, reserved)
 
 
