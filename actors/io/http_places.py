@@ -18,6 +18,8 @@ from .unix_socket import Credentials
 class Place(enum.Enum):
     """The kind of place that a request occupies, by the field of ``HttpLimits`` that limits it."""
 
+    __hash__ = object.__hash__  # Members are compared by identity, and the hash of ``Enum`` is a function of Python.
+
     UNREAD = "unread"
     QUERY = "connections"
     STREAM = "streams"

@@ -8,8 +8,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import sqlite3
-
-import attrs
+from operator import attrgetter
 
 from ...protocol.leases.effects import Change, DeleteLease, EndWithholding, SaveLease
 from ...protocol.leases.rows import COLUMNS, DeviceRows, LeaseRow, device_rows_of, lease_of, row_of
@@ -34,6 +33,8 @@ _SAVE = (
     f"INSERT INTO lease({', '.join(COLUMNS)}) VALUES({', '.join('?' * len(COLUMNS))}) ON CONFLICT(id) DO UPDATE SET "
     + ", ".join(f"{column} = excluded.{column}" for column in COLUMNS[1:])
 )
+
+_columns_of = attrgetter(*COLUMNS)
 
 
 class ConflictError(Exception):
@@ -84,7 +85,7 @@ def change(database: sqlite3.Connection, it: Change, boot_id: str) -> None:
 
 
 def _save(database: sqlite3.Connection, lease: Lease, boot_id: str) -> None:
-    database.execute(_SAVE, attrs.astuple(row_of(lease, boot_id)))
+    database.execute(_SAVE, _columns_of(row_of(lease, boot_id)))
     rows = device_rows_of(lease)
     # They are written once, with what is pending: to write them again would write three pages more of the journal.
     written = _devices_of(database, lease.id)

@@ -52,13 +52,22 @@ class OwnerProcesses:
             if not self.runs(process):
                 raise _ended() from None
             return None
-        with self._descriptor():
-            began = _start_of(process.pid)
+        began = self._began(process.pid)
         # If it has not ended now, the pid was its own when that was read.
         if began not in (None, process.start_ticks) or has_ended(pidfd):
             os.close(pidfd)
             raise _ended()
         return self._pidfds.add(pidfd)
+
+    def _began(self, pid: int) -> int | None:
+        """Return when the process with this pid began, also if no descriptors are left; None if it cannot be read."""
+        try:
+            return _start(pid)
+        except OSError as error:
+            if error.errno not in EXHAUSTED:
+                return None
+        with self._descriptor():
+            return _start_of(pid)
 
     def is_there(self, pid: int) -> bool:
         """See :class:`~plugind.actors.leases.owners.OwnerPort`."""

@@ -8,6 +8,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
@@ -21,28 +22,53 @@ import trio
 T = TypeVar("T")
 
 
+class _Bell:
+    """A descriptor that the thread writes, and on which a task waits. It is closed when neither has it any more."""
+
+    __slots__ = ("descriptor",)
+
+    def __init__(self) -> None:
+        """Make it.
+
+        Raises:
+          OSError: if no descriptors are left.
+        """
+        self.descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+    def __del__(self) -> None:
+        if hasattr(self, "descriptor"):
+            os.close(self.descriptor)
+
+
 @attrs.define(eq=False)
 class _Call(Generic[T]):
-    """A call, and the task that waits for its result; None once it waits no more."""
+    """A call, and how whoever waits for it is told."""
 
     call: Callable[[], T]
-    task: trio.lowlevel.Task | None
+    bell: _Bell | None
+    task: trio.lowlevel.Task
     token: trio.lowlevel.TrioToken
+    #: Nobody waits for it any more.
+    is_abandoned: bool = False
+    result: outcome.Outcome[T] | None = None
 
     def tell(self, result: outcome.Outcome[T]) -> None:
-        """Have the result given to whoever waits, from the thread."""
+        """Give the result to whoever waits, from the thread."""
+        self.result = result
+        if self.bell is not None:
+            os.eventfd_write(self.bell.descriptor, 1)
+            return
         with suppress(trio.RunFinishedError):
             self.token.run_sync_soon(self._settle, result)
 
     def _settle(self, result: outcome.Outcome[T]) -> None:
         """Give the result to whoever waits, in the loop."""
-        if self.task is not None:
-            task, self.task = self.task, None
-            trio.lowlevel.reschedule(task, result)
+        if not self.is_abandoned:
+            trio.lowlevel.reschedule(self.task, result)
 
-    def abandon(self, _: Callable[[], None]) -> trio.lowlevel.Abort:
+    def abandon(self, _: object) -> trio.lowlevel.Abort:
         """Wait no more."""
-        self.task = None
+        self.is_abandoned = True
         return trio.lowlevel.Abort.SUCCEEDED
 
 
@@ -56,6 +82,9 @@ class WorkerThread:
         #: How many calls were asked for, and how many are over.
         self._asked = 0
         self._over = 0
+        #: Tells of the end of one call; taken while somebody waits for it. The loop's own queue, which costs three
+        #: times as much, tells of the end of calls that wait behind that one.
+        self._bell = _new_bell()
 
     @property
     def is_at_work(self) -> bool:
@@ -68,17 +97,32 @@ class WorkerThread:
         Whoever is cancelled has not asked for a call that has not begun; one that has begun goes on.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
-        asked = _Call(call, trio.lowlevel.current_task(), trio.lowlevel.current_trio_token())
+        bell, self._bell = self._bell, None
+        asked = _Call(call, bell, trio.lowlevel.current_task(), trio.lowlevel.current_trio_token())
         if self._thread is None:
             self._thread = Thread(target=self._make_calls, name=self._name, daemon=True)
             self._thread.start()
         self._asked += 1
         self._calls.put(asked)
-        return cast(T, await trio.lowlevel.wait_task_rescheduled(asked.abandon))
+        if bell is None:
+            return cast(T, await trio.lowlevel.wait_task_rescheduled(asked.abandon))
+        return await self._hear(asked, bell)
+
+    async def _hear(self, asked: _Call[T], bell: _Bell) -> T:
+        try:
+            await trio.lowlevel.wait_readable(bell.descriptor)
+        except BaseException:
+            asked.is_abandoned = True
+            self._bell = _new_bell()  # This one will ring when nobody listens.
+            raise
+        os.eventfd_read(bell.descriptor)
+        self._bell = bell
+        assert asked.result is not None
+        return asked.result.unwrap()
 
     def _make_calls(self) -> None:
         while (asked := self._calls.get()) is not None:
-            result = outcome.capture(asked.call) if asked.task is not None else None
+            result = None if asked.is_abandoned else outcome.capture(asked.call)
             self._over += 1  # Before anybody hears of the result, and may want to close what was used.
             if result is not None:
                 asked.tell(result)
@@ -87,3 +131,11 @@ class WorkerThread:
     def close(self) -> None:
         """Let the thread end after the calls that were asked for. There are no others."""
         self._calls.put(None)
+
+
+def _new_bell() -> _Bell | None:
+    """Return a new one; None if no descriptors are left."""
+    try:
+        return _Bell()
+    except OSError:
+        return None

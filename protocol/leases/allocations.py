@@ -148,10 +148,12 @@ class Allocations:
         entry.phase, actions = step(entry.phase, event)
         if entry.lease.state is not entry.phase.shown:
             ended = entry.phase in (Phase.GONE, Phase.UNCERTAIN)
-            entry.lease = attrs.evolve(entry.lease, state=entry.phase.shown, reason=text if ended else None)
+            entry.lease = entry.lease.moved(entry.phase.shown, text if ended else None)
             self.touch(entry)
-        for action in actions:
-            self._carry_out(entry, action, failure or _because(entry, text))
+        if actions:
+            because = failure or _because(entry, text)
+            for action in actions:
+                self._carry_out(entry, action, because)
 
     def _carry_out(self, entry: Entry, action: Action, failure: Failure) -> None:
         match action:
@@ -269,7 +271,7 @@ class Allocations:
     def _confirm(self, entry: Entry) -> None:
         if isinstance(owner := entry.lease.owner, TimeOwner):
             entry.lease = attrs.evolve(entry.lease, owner=self.begun(owner))
-        self._save(entry, attrs.evolve(entry.lease, state=LeaseState.HELD))
+        self._save(entry, entry.lease.moved(LeaseState.HELD))
 
     def begun(self, owner: TimeOwner) -> TimeOwner:
         """Return the owner with its time beginning now."""

@@ -12,6 +12,7 @@ import re
 from bisect import bisect_left, insort
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from functools import lru_cache
 from heapq import merge
 from itertools import groupby
 from typing import Any
@@ -24,6 +25,7 @@ Nodes = frozenset[int]
 _DIGITS = re.compile(r"([0-9]+)")
 
 
+@lru_cache(4096)  # Each lease takes the place of a device in the order, and gives it back.
 def natural(device_id: str) -> str:
     """Return the key that orders ids as people do: ``GPU-2`` is before ``GPU-10``."""
     parts = _DIGITS.split(device_id)

@@ -111,8 +111,7 @@ def device_rows_of(lease: Lease) -> DeviceRows:
     return tuple((resource, device) for resource, devices in lease.devices.items() for device in devices)
 
 
-def _json(content: object) -> str:
-    return json.dumps(content, separators=(",", ":"))
+_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def _columns_of(owner: Owner) -> _OwnerColumns:

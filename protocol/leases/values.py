@@ -207,3 +207,19 @@ class Lease:
     reason: str | None = None
     #: What its caller is told beside the answer.
     warnings: tuple[str, ...] = ()
+
+    def moved(self, state: LeaseState, reason: str | None = None) -> Lease:
+        """Return it in another state, as ``attrs.evolve`` does in four times the time; each lease moves four times."""
+        return Lease(
+            self.id,
+            self.uid,
+            self.request,
+            self.owner,
+            state,
+            self.created,
+            self.devices,
+            self.answer,
+            self.cdi_name,
+            reason,
+            self.warnings,
+        )

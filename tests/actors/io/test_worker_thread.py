@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from functools import partial
 
@@ -85,3 +87,42 @@ async def test_a_result_after_the_end_of_the_loop_is_dropped() -> None:
     goes_on.set()
     await trio.to_thread.run_sync(thread.join)
     assert made == ["begun"]
+
+
+async def test_calls_of_several_tasks_and_of_one_that_left_each_have_their_own_result() -> None:
+    """Whether the end of a call is told by a descriptor, or by the loop's queue since another waits there."""
+    worker, begun, goes_on = WorkerThread("worker"), threading.Event(), threading.Event()
+    found: list[int] = []
+
+    def hang() -> None:
+        begun.set()
+        goes_on.wait()
+
+    async def ask(number: int) -> None:
+        found.append(await worker.run(lambda: number))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(worker.run, hang)
+        await trio.to_thread.run_sync(begun.wait)
+        nursery.cancel_scope.cancel()
+    async with trio.open_nursery() as nursery:
+        for number in range(4):
+            nursery.start_soon(ask, number)
+            await trio.testing.wait_all_tasks_blocked()
+        goes_on.set()
+    assert found == [0, 1, 2, 3]
+    await ask(4)
+    assert found[-1] == 4
+    worker.close()
+
+
+async def test_without_descriptors_the_loop_tells_of_the_end_of_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault 46."""
+
+    def none_left(*_: int) -> int:
+        raise OSError(errno.EMFILE, "none are left")
+
+    monkeypatch.setattr(os, "eventfd", none_left)
+    worker = WorkerThread("worker")
+    assert await worker.run(lambda: 7) == 7
+    worker.close()
