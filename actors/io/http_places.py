@@ -50,18 +50,23 @@ class Connection:
     standing: Standing
     #: Whether its descriptor is one that the reserve lacks.
     reserved: bool
+    #: Ends it. Its deadline is that of what is done now.
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     since: float = attrs.field(factory=trio.current_time)
     place: Place = Place.UNREAD
-    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
 
 
 @attrs.define
 class AllPlaces:
     """The places of one server. Guests and strangers together have at most half of those of each kind."""
 
-    limit: Callable[[Place], int]
+    _limit: Callable[[Place], int]
+    _limits: dict[Place, int] = attrs.field(init=False)
     #: The connections that hold a place of each kind, in the order in which they took it.
     _holders: dict[Place, dict[Connection, None]] = attrs.field(factory=lambda: {place: {} for place in Place})
+
+    def __attrs_post_init__(self) -> None:
+        self._limits = {place: self._limit(place) for place in Place}
 
     def __iter__(self) -> Iterator[Connection]:
         """Iterate over all connections."""
@@ -74,8 +79,8 @@ class AllPlaces:
             return f"no descriptors left for {_LASTING[place]}"
         if place in _YIELDING:
             return None
-        if len(self._holders[place]) >= self.limit(place):
-            return f"{self.limit(place)} {place.value} are open, which is the limit"
+        if len(self._holders[place]) >= self._limits[place]:
+            return f"{self._limits[place]} {place.value} are open, which is the limit"
         if self._has_too_many(connection, place):
             return f"{self._share(place)} {place.value} of other users are open, which is the limit for them"
         return None
@@ -83,7 +88,7 @@ class AllPlaces:
     def take(self, connection: Connection, place: Place) -> None:
         """Give a connection a place; end the one that has had such a place longest if there are too many."""
         holders = self._holders[place]
-        if len(holders) >= self.limit(place):
+        if len(holders) >= self._limits[place]:
             self._end(next(iter(holders)))
         elif self._has_too_many(connection, place):
             self._end(self._others_with(place)[0])
@@ -107,4 +112,4 @@ class AllPlaces:
         return [it for it in self._holders[place] if it.standing is not Standing.ALLOWED]
 
     def _share(self, place: Place) -> int:
-        return max(1, self.limit(place) // 2)
+        return max(1, self._limits[place] // 2)

@@ -218,7 +218,8 @@ class _Admission:
             accepted.close()
             self._reserve.refill()
             return
-        connection = Connection(ClientStream(accepted), peer, self._standing_of(accepted, peer), reserved)
+        scope = trio.CancelScope(deadline=trio.current_time() + self._limits.request)
+        connection = Connection(ClientStream(accepted), peer, self._standing_of(accepted, peer), reserved, scope)
         # The connection is counted here, since several may be accepted before the task of the first one runs.
         self._places.take(connection, Place.UNREAD)
         nursery.start_soon(self._serve, connection)
@@ -287,12 +288,12 @@ async def serve_connection(
 ) -> None:
     """Serve the one request of ``stream`` and close it.
 
-    To cancel ``scope`` ends the connection. ``watch`` notices that the client of a :class:`LateResponse` has left.
+    To cancel ``scope`` ends the connection; it has the deadline of the request. ``watch`` notices that the client of a
+    :class:`LateResponse` has left.
     """
-    scope = scope or trio.CancelScope()
+    scope = scope or trio.CancelScope(deadline=trio.current_time() + limits.request)
     exchange = HttpExchange(stream, limits.header_bytes, limits.body_bytes)
     request: Request | None = None
-    scope.deadline = trio.current_time() + limits.request
     try:
         with scope:
             try:

@@ -119,15 +119,15 @@ class LeaseActor:
                 self._carry_out(self._book.handle(left, trio.current_time()))
                 self._memory.leave(left.ticket)
             case reader:
-                self._show_all(reader)
+                self._tell_reader(reader)
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
     def _take(self, message: m.LeasesMessage) -> None:
         match message:
-            case m.LeasesAsked() | m.LeasesSubscribed():
+            case m.LeasesAsked() | m.ShowAsked() | m.LeasesSubscribed():
                 self._memory.in_hand = message
-                self._show_all(message)
+                self._tell_reader(message)
             case m.LeasesUnsubscribed():
                 self._memory.audience.remove(message.subscriber)
             case _:
@@ -139,10 +139,13 @@ class LeaseActor:
         if isinstance(message, m.AskerLeft):
             self._memory.leave(message.ticket)
 
-    def _show_all(self, reader: m.LeasesAsked | m.LeasesSubscribed) -> None:
+    def _tell_reader(self, reader: m.LeasesAsked | m.ShowAsked | m.LeasesSubscribed) -> None:
         match reader:
             case m.LeasesAsked():
                 offer(reader.reply, self._snapshot())
+            case m.ShowAsked():
+                unknown = m.Failure(m.Problem.UNKNOWN, f"there is no lease {reader.id}")
+                offer(reader.reply, self._book.find(reader.id) or unknown)
             case m.LeasesSubscribed():
                 self._publish()  # So that nothing of the snapshot comes again as a change.
                 self._memory.audience.add(reader.subscriber, self._snapshot())

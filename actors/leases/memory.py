@@ -20,7 +20,7 @@ from ..mailbox import Audience, offer
 from .counts import LeaseCounts
 
 #: What is taken once more after a crash.
-Once = m.LeasesAsked | m.LeasesSubscribed | m.AskerLeft
+Once = m.LeasesAsked | m.ShowAsked | m.LeasesSubscribed | m.AskerLeft
 
 
 class Failable(Protocol):

@@ -214,11 +214,7 @@ class _Routes:
         await send(b"]}\n" if snapshot.leases else before + b"]}\n")
 
     async def _show(self, _: Request, name: str) -> Response:
-        snapshot = await self.snapshot(DEADLINE)
-        found = next((lease for lease in snapshot.leases if lease.id == name), None)
-        if found is None:
-            return self._failed(Problem.UNKNOWN, f"there is no lease {name}")
-        return json_response(200, lease_to_json(found, self._boottime()))
+        return self._one_lease(await self._answer(lambda reply: m.ShowAsked(name, reply), DEADLINE))
 
     async def _watch(self, request: Request, _: str) -> Response:
         """Stream the leases: each of them first, then each that has changed."""

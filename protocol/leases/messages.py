@@ -240,6 +240,14 @@ class LeasesAsked:
     reply: Address[LeasesSnapshot]
 
 
+@value
+class ShowAsked:
+    """Somebody asks how one lease is."""
+
+    id: str
+    reply: Address[Lease | Failure]
+
+
 #: What a subscriber gets: the snapshot first, then changes.
 LeasesViewMessage = LeasesSnapshot | LeaseChanged | Lagged
 
@@ -323,4 +331,4 @@ StateMessage = (
     | FileWritten
 )
 
-LeasesMessage = StateMessage | LeasesAsked | LeasesSubscribed | LeasesUnsubscribed
+LeasesMessage = StateMessage | LeasesAsked | ShowAsked | LeasesSubscribed | LeasesUnsubscribed

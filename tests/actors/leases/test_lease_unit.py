@@ -21,7 +21,7 @@ from plugind.protocol.leases import effects as e
 from plugind.protocol.leases import messages as m
 from plugind.protocol.leases.book import Leases
 from plugind.protocol.leases.config import LeasesConfig
-from plugind.protocol.leases.replies import Failure, LeasesSnapshot
+from plugind.protocol.leases.replies import Failure, LeasesSnapshot, Problem
 from plugind.protocol.leases.values import Answer, ContainerOwner, Lease, LeaseState, NoOwner
 from plugind.protocol.logs import SILENT
 from plugind.tests.protocol.leases.script import GPU, offer, request
@@ -60,6 +60,16 @@ async def test_health_says_that_devices_are_withheld_and_why(autojump_clock: Moc
         await wait_all_tasks_blocked()
         assert unit.inbox.read().wrong is None
         assert (await snapshot(unit)).withheld is None
+
+
+async def test_one_lease_is_shown_without_all_others(autojump_clock: MockClock) -> None:
+    lease = Lease("a", 0, request((GPU, 1)), NoOwner(), LeaseState.HELD, 1.5, {GPU: ("GPU-0",)})
+    async with running(MemoryLeaseStore(leases={"a": lease})) as unit:
+        reply, answer = trio.open_memory_channel[Lease | Failure](2)
+        unit.inbox.send_nowait(m.ShowAsked("a", reply))
+        unit.inbox.send_nowait(m.ShowAsked("b", reply))
+        assert await answer.receive() == lease
+        assert await answer.receive() == Failure(Problem.UNKNOWN, "there is no lease b")
 
 
 async def test_the_snapshot_has_what_metrics_count(autojump_clock: MockClock) -> None:

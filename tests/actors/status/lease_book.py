@@ -13,7 +13,7 @@ from plugind.protocol.leases import effects as e
 from plugind.protocol.leases import messages as m
 from plugind.protocol.leases.book import Leases
 from plugind.protocol.leases.entries import Sources
-from plugind.protocol.leases.replies import LeaseChanged
+from plugind.protocol.leases.replies import Failure, LeaseChanged, Problem
 from plugind.protocol.leases.values import Answer, Lease
 from plugind.protocol.messages import Address
 from plugind.tests.protocol.leases.script import offer
@@ -64,6 +64,9 @@ class BookActor:
         match message:
             case m.LeasesAsked():
                 message.reply.send_nowait(self._memory.counts.added_to(self.book.snapshot(trio.current_time())))
+            case m.ShowAsked():
+                unknown = Failure(Problem.UNKNOWN, f"there is no lease {message.id}")
+                message.reply.send_nowait(self.book.find(message.id) or unknown)
             case m.LeasesSubscribed():
                 self._subscribers.append(message.subscriber)
                 message.subscriber.send_nowait(self.book.snapshot(trio.current_time()))

@@ -148,6 +148,7 @@ async def test_a_lease_is_given_shown_and_released(autojump_clock: MockClock) ->
         assert lease_from_json(given).answer == ANSWER
         assert (given["uid"], given["created"]) == (ALICE, "1970-01-01T00:16:40.000Z")
         assert await daemon.ask("GET", "/v1/leases/train") == (200, given)
+        assert not any(isinstance(it, m.LeasesAsked) for it in daemon.leases.messages), "it alone was asked for"
         _, all_leases = await daemon.ask("GET", "/v1/leases")
         assert (all_leases["withheld"], all_leases["problem"], all_leases["leases"]) == (None, None, [given])
         assert await daemon.ask("DELETE", "/v1/leases/train") == (200, {"released": ["train"], "unknown": []})
