@@ -22,7 +22,7 @@ import trio
 T = TypeVar("T")
 
 
-class _Bell:
+class _Interrupt:
     """A descriptor that the thread writes, and on which a task waits. It is closed when neither has it any more."""
 
     __slots__ = ("descriptor",)
@@ -45,7 +45,7 @@ class _Call(Generic[T]):
     """A call, and how whoever waits for it is told."""
 
     call: Callable[[], T]
-    bell: _Bell | None
+    interrupt: _Interrupt | None
     task: trio.lowlevel.Task
     token: trio.lowlevel.TrioToken
     #: Nobody waits for it any more.
@@ -55,8 +55,8 @@ class _Call(Generic[T]):
     def tell(self, result: outcome.Outcome[T]) -> None:
         """Give the result to whoever waits, from the thread."""
         self.result = result
-        if self.bell is not None:
-            os.eventfd_write(self.bell.descriptor, 1)
+        if self.interrupt is not None:
+            os.eventfd_write(self.interrupt.descriptor, 1)
             return
         with suppress(trio.RunFinishedError):
             self.token.run_sync_soon(self._settle, result)
@@ -84,7 +84,7 @@ class WorkerThread:
         self._over = 0
         #: Tells of the end of one call; taken while somebody waits for it. The loop's own queue, which costs three
         #: times as much, tells of the end of calls that wait behind that one.
-        self._bell = _new_bell()
+        self._interrupt = _new_interrupt()
 
     @property
     def is_at_work(self) -> bool:
@@ -97,26 +97,26 @@ class WorkerThread:
         Whoever is cancelled has not asked for a call that has not begun; one that has begun goes on.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
-        bell, self._bell = self._bell, None
-        asked = _Call(call, bell, trio.lowlevel.current_task(), trio.lowlevel.current_trio_token())
+        interrupt, self._interrupt = self._interrupt, None
+        asked = _Call(call, interrupt, trio.lowlevel.current_task(), trio.lowlevel.current_trio_token())
         if self._thread is None:
             self._thread = Thread(target=self._make_calls, name=self._name, daemon=True)
             self._thread.start()
         self._asked += 1
         self._calls.put(asked)
-        if bell is None:
+        if interrupt is None:
             return cast(T, await trio.lowlevel.wait_task_rescheduled(asked.abandon))
-        return await self._hear(asked, bell)
+        return await self._wait_for(asked, interrupt)
 
-    async def _hear(self, asked: _Call[T], bell: _Bell) -> T:
+    async def _wait_for(self, asked: _Call[T], interrupt: _Interrupt) -> T:
         try:
-            await trio.lowlevel.wait_readable(bell.descriptor)
+            await trio.lowlevel.wait_readable(interrupt.descriptor)
         except BaseException:
             asked.is_abandoned = True
-            self._bell = _new_bell()  # This one will ring when nobody listens.
+            self._interrupt = _new_interrupt()  # This one comes when nobody waits.
             raise
-        os.eventfd_read(bell.descriptor)
-        self._bell = bell
+        os.eventfd_read(interrupt.descriptor)
+        self._interrupt = interrupt
         assert asked.result is not None
         return asked.result.unwrap()
 
@@ -133,9 +133,9 @@ class WorkerThread:
         self._calls.put(None)
 
 
-def _new_bell() -> _Bell | None:
+def _new_interrupt() -> _Interrupt | None:
     """Return a new one; None if no descriptors are left."""
     try:
-        return _Bell()
+        return _Interrupt()
     except OSError:
         return None
