@@ -36,7 +36,9 @@ status actor, and to the status actor, which waits for no other. So no circle of
 Beside the handler actors are the links (``plugind.actors.links``): a handler actor opens, starts and ends them by
 calls, the reconciler sends them ``RoleChanged`` and ``PluginDisplaced``, and they send ``UsableChanged`` and
 ``PluginGone`` to the reconciler, ``HealthReported`` and ``FollowEnded`` to the status actor. No actor waits for them
-but a handler actor for the end of a follow, for a few seconds.
+but a handler actor for the end of a follow, for a few seconds. The status socket and the embedding program send them
+``FactsAsked``, which is answered at once. Handlers of drivers send ``CallsEnded`` and ``EventNoted`` to the status
+actor.
 
 Registrations and the liveness actor also send ``ListenerChanged`` to the reconciler, and registrations
 ``SocketDialed`` and ``PluginRefused``: the life of a plugin at a path begins when a dial has reached its socket, and

@@ -7,15 +7,17 @@ from pathlib import Path
 import pytest
 
 from plugind.actors import endpoint_checks
-from plugind.actors.handlers import device_follower, device_plugin, paced
+from plugind.actors.handlers import csi, csi_driver, csi_follower, device_follower, device_plugin, paced
 from plugind.actors.handlers.dra_driver import RETRIES
 from plugind.actors.handlers.dra_health import AGAIN_AFTER
 from plugind.actors.io import device_directory
+from plugind.protocol import csi as csi_rules
 from plugind.protocol import device_lists, dra_facts, dra_health, resources
 from plugind.protocol.device_calls import CallLimits
 from plugind.protocol.dra import DRAConfig
 from plugind.protocol.dra_claims import CALL_TIMEOUT
 from plugind.protocol.health_checks import HealthChecks
+from plugind.protocol.metrics import MAX_RESOURCES
 from plugind.protocol.plugins import MAX_INSTANCES
 from plugind.protocol.wire.limits import ENDPOINT_LIMITS, SMALL_DATA_BYTES
 
@@ -51,6 +53,16 @@ LIMITS = {
         f"{1 / paced.INTERVAL:g}, and at most {paced.BYTES_PER_SECOND / MEBIBYTE:g} MiB, where a "
         f"list counts at least {paced.LEAST_BYTES // 1024} KiB"
     ),
+    "time until a CSI driver that registers listens on its endpoint": f"{csi.CONNECT_TIMEOUT:g} s",
+    "time until it has answered GetPluginInfo or one of the calls for capabilities, and NodeGetInfo": (
+        f"{csi_driver.SHORT_TIMEOUT:g} s, {csi_driver.NODE_INFO_TIMEOUT:g} s"
+    ),
+    "bytes of its answers": f"{csi_driver.MAX_ANSWER:,}",
+    "segments of its topology": str(csi_rules.MAX_SEGMENTS),
+    "pause until it is asked again what it can do": (
+        f"{csi_follower.ASK_AGAIN.initial:g} s to {csi_follower.ASK_AGAIN.cap:g} s"
+    ),
+    "CSI drivers that have a label of their own in metrics": str(MAX_RESOURCES),
     "pause between two streams": f"{device_follower.STREAMS.initial:g} s to {device_follower.STREAMS.cap:g} s",
     f"DATA frames of fewer than {SMALL_DATA_BYTES} bytes in {ENDPOINT_LIMITS.budget_period:g} s": (
         f"{ENDPOINT_LIMITS.small_data:,}"

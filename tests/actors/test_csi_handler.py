@@ -16,8 +16,10 @@ from plugind.actors.handlers.csi import CSIHandler
 from plugind.actors.simulation import DEFAULT_CONFIG, FakePlugin, PluggedIn, SimulatedNode
 from plugind.actors.simulation.csi_drivers import CSICall, FakeCSIDriver
 from plugind.protocol.config import Config
+from plugind.protocol.consumer_messages import CallFamily, CallsEnded
 from plugind.protocol.csi import CSIConfig
 from plugind.protocol.health_checks import HealthChecks
+from plugind.protocol.messages import StatusMessage
 from plugind.protocol.plugin_health import Health
 from plugind.protocol.proto import csi_v1_pb2 as api
 from plugind.protocol.status import PluginStatus
@@ -249,6 +251,42 @@ async def test_numbers_that_are_not_valid_are_left_out_or_cut_with_a_warning(aut
             "the node id of the driver has 300 bytes, and the CSI specification allows 256",
             "max_volumes_per_node is -1, which is not valid: it is left out",
         )
+
+
+# --- metrics ----------------------------------------------------------------------------------------------------------
+
+
+async def codes(fake: FakeCSIDriver, seconds: float) -> list[tuple[str, str, float]]:
+    """Return method, code and seconds of each call that is reported of a driver whose socket goes after some time."""
+    send, receive = trio.open_memory_channel[StatusMessage](100)
+    async with SimulatedNode(handlers={"CSIPlugin": CSIHandler(status=send)}) as node:
+        plugin = plug(node, fake)
+        await trio.sleep(seconds)
+        plugin.unlink()
+        await trio.sleep(1)
+    send.close()
+    reported = [message async for message in receive]
+    calls = [call for message in reported if isinstance(message, CallsEnded) for call in message.calls]
+    assert {(call.family, call.name) for call in calls} == {(CallFamily.CSI, NAME)}
+    return [(call.method.rpartition("/")[2], call.code, round(call.seconds, 6)) for call in calls]
+
+
+async def test_each_call_that_asks_for_facts_is_counted(autojump_clock: MockClock) -> None:
+    fake = driver()
+    fake.delays[CSICall.NODE_INFO] = 2.0
+    fake.errors[CSICall.NODE_CAPABILITIES] = UNIMPLEMENTED
+    assert await codes(fake, 60) == [
+        ("GetPluginInfo", "OK", 0.0),
+        ("GetPluginCapabilities", "OK", 0.0),
+        ("NodeGetCapabilities", "UNIMPLEMENTED", 0.0),
+        ("NodeGetInfo", "OK", 2.0),
+    ]
+
+
+async def test_a_call_that_is_cancelled_is_counted_too(autojump_clock: MockClock) -> None:
+    fake = driver()
+    fake.hangs.add(CSICall.NODE_INFO)
+    assert (await codes(fake, 7))[-1] == ("NodeGetInfo", "CANCELLED", 7.0)
 
 
 # --- drivers that come late, or never answer --------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import pytest
 from plugind.actors.console import commands
 from plugind.actors.console import run as daemon
 from plugind.protocol.config import DEFAULT_ROOT, Config, DevicePluginDirectory, Root
+from plugind.protocol.csi import CSIConfig
 from plugind.protocol.errors import ConfigError
 from plugind.protocol.health_checks import HealthChecks
 from plugind.protocol.trust import Trust
@@ -260,3 +261,14 @@ def test_a_time_of_a_handler_s_call_that_makes_no_sense_is_wrong_usage(
         configured("--handler-timeout", value)
     assert ended.value.code == 2
     assert "--handler-timeout" in capsys.readouterr().err
+
+
+def test_how_csi_drivers_are_asked_is_configured() -> None:
+    assert configured().csi == CSIConfig()
+    assert configured("--csi-refresh", "60", "--csi-topology", "warn").csi == CSIConfig(60.0, "warn")
+
+
+@pytest.mark.parametrize("wrong", [["--csi-refresh", "9"], ["--csi-topology", "ignore"]])
+def test_what_cannot_be_asked_of_csi_drivers_is_a_wrong_usage(wrong: list[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        configured(*wrong)
