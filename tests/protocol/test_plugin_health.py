@@ -105,9 +105,9 @@ def test_the_first_facts_are_not_delayed_and_later_ones_are() -> None:
     reports = Reports()
     reports.put(NOTHING)
     assert reports.take(0.0) == NOTHING
-    known = Report(Health.UNKNOWN, "", (("node-id", "a"),))
-    reports.put(known)
-    assert reports.take(0.1) == known
+    first = Report(Health.UNKNOWN, "", (("node-id", "a"),))
+    reports.put(first)
+    assert reports.take(0.1) == first
     for facts in ((), (("node-id", "b"),)):
         reports.put(Report(Health.UNKNOWN, "", facts))
         assert reports.due == pytest.approx(1.1)
