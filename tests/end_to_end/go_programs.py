@@ -20,7 +20,13 @@ from plugind.tests.end_to_end.packages import GO_SOURCES, go_package, program
 SOURCES = Path(__file__).parent / "plugins" / "go"
 PROTO = Path(__file__).parents[2] / "protocol" / "proto"
 #: The .proto file of each Go package that the programs import, below ``plugind/``.
-PROTOS = {"deviceplugin": "deviceplugin_v1beta1.proto", "pluginregistration": "pluginregistration.proto"}
+PROTOS = {
+    "csi": "csi_v1.proto",
+    "deviceplugin": "deviceplugin_v1beta1.proto",
+    "pluginregistration": "pluginregistration.proto",
+}
+#: Where Debian has the Go package of a .proto file that comes with protobuf.
+WRAPPERS = "Mgoogle/protobuf/wrappers.proto=github.com/golang/protobuf/ptypes/wrappers"
 #: Seconds in which grpc-go must be compiled.
 BUILD_DEADLINE = 240.0
 
@@ -47,7 +53,7 @@ def go_program(name: str) -> str:
 
 def _generate(generator: str, proto: str, into: Path, package: str) -> None:
     into.mkdir(parents=True, exist_ok=True)
-    options = f"plugins=grpc,import_path={package}"
+    options = f"plugins=grpc,import_path={package},{WRAPPERS}"
     compiler = [sys.executable, "-m", "grpc_tools.protoc", f"--plugin=protoc-gen-go={generator}", f"-I{PROTO}"]
     _run([*compiler, f"--go_out={options}:{into}", proto], dict(os.environ))
 

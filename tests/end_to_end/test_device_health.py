@@ -9,27 +9,13 @@ import trio
 
 from plugind import Config, Root, Supervisor
 from plugind.actors.status.actor import StatusConfig
-from plugind.protocol.health_checks import HealthChecks
-from plugind.protocol.messages import Snapshot
 from plugind.protocol.plugin_health import Health
-from plugind.protocol.status import PluginStatus, StateName
+from plugind.protocol.status import StateName
 from plugind.tests.end_to_end.device_plugins import GRPCIO
-from plugind.tests.end_to_end.processes import DEADLINE, Done, plugin_process, run
+from plugind.tests.end_to_end.node_health import FAST, until
+from plugind.tests.end_to_end.processes import Done, plugin_process, run
 
 NAME = "example.com/gpu"
-#: Checks fast enough for a test.
-FAST = HealthChecks(period=0.2, deadline=0.2, confirm_after=0.1)
-
-
-async def until(node: Supervisor, health: Health) -> PluginStatus:
-    """Return the status of the plugin once its health is this."""
-    with trio.fail_after(DEADLINE):
-        async with node.changes() as changes:
-            async for change in changes:
-                for plugin in change.plugins if isinstance(change, Snapshot) else (change.plugin,):
-                    if plugin.health is health:
-                        return plugin
-    raise AssertionError("the node ended")
 
 
 async def test_a_plugin_that_is_stopped_is_unhealthy_and_healthy_once_it_goes_on(tmp_path: Path) -> None:

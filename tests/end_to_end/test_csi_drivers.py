@@ -1,0 +1,129 @@
+"""CSI drivers in three languages, each a process of its own: facts, health, a late start, and refusals."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+
+from plugind import Config, Root, StatusConfig, Supervisor
+from plugind.protocol.messages import Snapshot
+from plugind.protocol.plugin_health import Health
+from plugind.protocol.status import StateName
+from plugind.tests.end_to_end.csi_drivers import ALL, GRPCIO, CSIDriverProgram
+from plugind.tests.end_to_end.node_health import FAST, until
+from plugind.tests.end_to_end.processes import DEADLINE, Done, PluginProcess, plugin_process, run
+
+NAME = "csi.example.com"
+
+
+@attrs.frozen
+class Scene:
+    """A node, and where a driver and its registrar have their sockets."""
+
+    node: Supervisor
+    status: str
+    socket: Path
+    endpoint: Path
+
+    async def command(self, *arguments: str) -> Done:
+        """Run a command of ``plugind`` beside the node."""
+        return await trio.to_thread.run_sync(lambda: run(*arguments, status=self.status))
+
+
+@asynccontextmanager
+async def scene(directory: Path) -> AsyncIterator[Scene]:
+    root, drivers, status = directory / "root", directory / "drivers", str(directory / "s")
+    root.mkdir()
+    drivers.mkdir()
+    config = Config(roots=(Root(root),), health_checks=FAST, endpoint_directories=(str(drivers),))
+    async with Supervisor(config, status_config=StatusConfig(socket=status)) as node:
+        yield Scene(node, status, root / "csi-reg.sock", drivers / "csi.sock")
+
+
+@pytest.mark.parametrize("program", ALL, ids=lambda program: program.label)
+async def test_a_driver_shows_its_facts_hangs_goes_on_is_killed_and_started_again(
+    program: CSIDriverProgram, tmp_path: Path
+) -> None:
+    """SIGSTOP, SIGCONT and SIGKILL. Health never deregisters; a driver that is started again registers anew."""
+    async with scene(tmp_path) as here:
+        command = program.command(here.socket, NAME, here.endpoint)
+        async with plugin_process(command) as plugin:
+            await plugin.notified_registered()
+            before = await until(here.node, Health.HEALTHY)
+            plugin.process.send_signal(signal.SIGSTOP)
+            try:
+                hung = await until(here.node, Health.UNHEALTHY)
+            finally:
+                plugin.process.send_signal(signal.SIGCONT)
+            back = await until(here.node, Health.HEALTHY)
+            await plugin.end(signal.SIGKILL)
+            killed = await until(here.node, Health.DISCONNECTED)
+        async with plugin_process(command) as plugin:
+            again = await until(here.node, Health.HEALTHY, after=before.generation)
+    facts = dict(before.facts)
+    assert facts.pop("refreshed")
+    assert facts == {
+        "node-id": "node-7",
+        "max-volumes": "16",
+        "topology.zone": "z1",
+        "vendor-version": "2.1.0",
+        "csi-version": "1.0.0",
+        "capabilities.node": "STAGE_UNSTAGE_VOLUME",
+        "capabilities.plugin": "CONTROLLER_SERVICE",
+    }
+    assert (hung.health_reason, hung.failed_checks >= 3) == ("no answer within 0.2s", True)
+    for later in (hung, back, killed):
+        assert (later.state, later.generation) == (StateName.REGISTERED, before.generation)
+    assert (again.state, dict(again.facts)["node-id"]) == (StateName.REGISTERED, "node-7")
+
+
+async def test_a_driver_that_starts_after_its_registrar_is_registered(tmp_path: Path) -> None:
+    """The kubelet tells the registrar at once that it is not registered, and the registrar exits."""
+    async with scene(tmp_path) as here, late(here) as plugin:
+        await plugin.line(call="GetInfo")
+        await registering(here.node)
+        assert plugin.process.stdin is not None
+        await plugin.process.stdin.send_all(b"listen\n")
+        await plugin.notified_registered()
+        healthy = await until(here.node, Health.HEALTHY)
+        described = await here.command("describe", NAME)
+    assert healthy.generation == 1
+    shown = {key: said.strip() for key, _, said in (line.partition(":") for line in described.out.splitlines())}
+    assert (shown["Node id"], shown["Max volumes"], shown["Topology"], shown["Can"]) == (
+        "node-7",
+        "16",
+        "zone=z1",
+        "stage",
+    )
+
+
+def late(here: Scene) -> AbstractAsyncContextManager[PluginProcess]:
+    """A driver that listens once it reads a line."""
+    return plugin_process(GRPCIO.command(here.socket, NAME, here.endpoint, late=True))
+
+
+async def registering(node: Supervisor) -> None:
+    """Return once the plugin is registering."""
+    with trio.fail_after(DEADLINE):
+        async with node.changes() as changes:
+            async for change in changes:
+                for plugin in change.plugins if isinstance(change, Snapshot) else (change.plugin,):
+                    if plugin.state is StateName.REGISTERING:
+                        return
+
+
+async def test_a_driver_without_a_node_id_is_refused_in_the_words_of_the_kubelet(tmp_path: Path) -> None:
+    """Consumers A.4."""
+    async with (
+        scene(tmp_path) as here,
+        plugin_process(GRPCIO.command(here.socket, NAME, here.endpoint, "")) as plugin,
+    ):
+        said = await plugin.line(call="NotifyRegistrationStatus")
+    assert said["plugin_registered"] is False
+    assert "error adding CSI driver node info: driverNodeID must not be empty" in str(said["error"])
