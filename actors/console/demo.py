@@ -29,6 +29,7 @@ from ...protocol.errors import AllocationError
 from ...protocol.plugins import CSI, DEVICE, DRA
 from ...supervisor import Supervisor
 from ..io.unix_socket import MAX_PATH
+from ..simulation.csi_drivers import FakeCSIDriver
 from ..simulation.file_devices import DeviceFile, FileDevices
 from ..simulation.plugins import Call, FakePlugin
 from ..status.actor import StatusConfig
@@ -44,9 +45,8 @@ LONGEST_PARENT = MAX_PATH - 60
 
 #: What each plugin demonstrates.
 LEGEND = (
-    ("csi, dra, gpu", "good plugins; devices of gpu are leased, and one turns unhealthy"),
-    ("faulty", "its first two answers are errors: registered at the third attempt"),
-    ("hung", "never says its name: each attempt ends at a deadline, pauses grow"),
+    ("csi, dra, gpu", "good plugins: facts of csi; devices of gpu, leased or unhealthy"),
+    ("faulty, hung", "one fails twice, the other says nothing: deadlines, longer pauses"),
     ("odd", "no handler serves its type: parked, until a program adds one"),
     ("mortal", "dies and comes back: gone, then registered anew"),
     ("rolling", "a newer instance takes over, the older one stands by and leaves"),
@@ -74,8 +74,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Run a node on a temporary directory with eight fake plugins: one of each type that works, one that fails"
         " twice, one that hangs, one of a type that no handler serves, one that dies and comes back, and one that is"
-        " replaced. A device of the device plugin turns unhealthy and back, and two are leased for a while. It says"
-        " what to look for, and what to try from a second terminal. Ctrl-C ends it."
+        " replaced. The CSI driver tells its facts. A device of the device plugin turns unhealthy and back, and two are"
+        " leased for a while. It says what to look for, and what to try from a second terminal. Ctrl-C ends it."
     )
     parser.epilog = "examples:\n  plugind demo\n  plugind demo --once | grep registered"
     parser.add_argument("--once", action="store_true", help="print the table when all plugins have settled, and exit")
@@ -89,13 +89,19 @@ def run(args: argparse.Namespace) -> int:
 def steady_plugins(root: str) -> list[FakeSpec]:
     """Return the plugins that do not change."""
     return [
-        FakeSpec(f"{root}/csi.sock", FakePlugin(CSI, "csi.example.com")),
+        FakeSpec(f"{root}/csi.sock", csi_plugin()),
         gpu_plugin(root),
         FakeSpec(f"{root}/dra.sock", FakePlugin(DRA, "dra.example.com", ("v1.DRAPlugin", "v1beta1.DRAPlugin"))),
         FakeSpec(f"{root}/faulty.sock", FakePlugin(CSI, "faulty.example.com", get_info_fails=2)),
         FakeSpec(f"{root}/hung.sock", FakePlugin(CSI, "hung.example.com", hang="get-info")),
         FakeSpec(f"{root}/odd.sock", FakePlugin("OddPlugin", "odd.example.com")),
     ]
+
+
+def csi_plugin() -> FakePlugin:
+    """Return the CSI driver that says where the node is, and how many volumes it takes."""
+    driver = FakeCSIDriver("csi.example.com", node_id="node-7", max_volumes=16, topology={"zone": "z1"})
+    return FakePlugin(CSI, driver.name, serves=[driver])
 
 
 def gpu_plugin(root: str) -> FakeSpec:
@@ -131,7 +137,7 @@ def guide(status: str) -> Guide:
         commands=(
             f"alias plugind={shlex.quote(own_command())}",
             f"export PLUGIND_STATUS={shlex.quote(status)}",
-            "plugind ls; plugind describe faulty.example.com; plugind retry odd.example.com",
+            "plugind ls; plugind describe csi.example.com; plugind retry odd.example.com",
             "plugind devices; plugind allocate example.com/gpu=2 -- sleep 3; plugind watch",
         ),
     )

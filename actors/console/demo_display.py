@@ -26,6 +26,7 @@ from ...supervisor import Supervisor
 from . import table
 from .client import Plugin
 from .demo_devices import DeviceLines
+from .demo_facts import fact_lines
 from .description import change as change_line
 from .ending import say
 from .phrases import time_of_day
@@ -42,6 +43,8 @@ SHOWN_GONE = 4.0
 MOST_ROWS = 9
 #: Lines for devices at most.
 MOST_RESOURCES = 1
+#: Lines for the facts of drivers at most.
+MOST_FACTS = 1
 #: Columns of the names in the legend.
 _LEGEND = 15
 _INDENT = "  "
@@ -93,6 +96,8 @@ class Display:
     #: The last report of the node about each socket.
     plugins: dict[str, PluginStatus] = attrs.field(factory=dict)
     devices: DeviceLines = attrs.field(factory=DeviceLines)
+    #: The lines about the facts of drivers that were said last.
+    facts: list[str] = attrs.field(factory=list)
 
     async def follow(self, node: Supervisor, complete: Callable[[set[str]], bool]) -> bool:
         """Show changes for ever, or, if ``once``, until the sockets are ``complete`` and settled: then return True."""
@@ -108,12 +113,13 @@ class Display:
         return settled
 
     def take(self, change: Change) -> list[str]:
-        """Record a report of the node; return what is new of devices, one line for each resource."""
+        """Record a report of the node; return what is new of devices and of facts, one line for each."""
         if isinstance(change, DevicesSnapshot | ResourceChanged | LeasesSnapshot | LeaseChanged):
             return self.devices.take(change)
         for plugin in change.plugins if isinstance(change, Snapshot) else (change.plugin,):
             self.plugins[plugin.socket] = plugin
-        return []
+        said, self.facts = self.facts, fact_lines(self.plugins.values())
+        return [line for line in self.facts if line not in said]
 
     def _present(self) -> dict[str, PluginStatus]:
         return {socket: plugin for socket, plugin in self.plugins.items() if plugin.state is not StateName.GONE}
@@ -122,7 +128,7 @@ class Display:
         """Whether it is shown ``once``, and nothing will change any more."""
         present = self._present()
         settled = complete(set(present)) and all(map(has_settled, present.values()))
-        return self.once and settled and self.devices.at_rest
+        return self.once and settled and self.devices.at_rest and bool(self.facts)
 
     def rows(self, now: float, shown_gone: float) -> list[Plugin]:
         """Return the plugins that are there, and those that went within the last ``shown_gone`` seconds."""
@@ -141,7 +147,8 @@ class Display:
                 say("".join(_said_of(change, new)), now=True)
             if self.has_settled(complete):
                 now = trio.current_time()
-                say(table.plain(self.rows(now, 0.0)) + "".join(f"{line}\n" for line in self.devices.lines(now)))
+                lines = [*self.devices.lines(now), *self.facts]
+                say(table.plain(self.rows(now, 0.0)) + "".join(f"{line}\n" for line in lines))
                 return True
         return False
 
@@ -168,7 +175,7 @@ class Display:
     def _draw(self, live: Live) -> None:
         size, now = live.console.size, trio.current_time()
         rows, devices = self.rows(now, SHOWN_GONE), self.devices.lines(now)
-        live.update(screen(self.guide, rows, devices, size.width, size.height), refresh=True)
+        live.update(screen(self.guide, rows, devices, self.facts, size.width, size.height), refresh=True)
 
 
 async def _pass_on(
@@ -181,17 +188,20 @@ async def _pass_on(
                 await to.send(change)
 
 
-def _said_of(change: Change, devices: list[str]) -> Iterator[str]:
-    """Yield a line for a change of a plugin, or the lines that are new of devices, with the time of day."""
+def _said_of(change: Change, new: list[str]) -> Iterator[str]:
+    """Yield a line for a change of a plugin, and the lines that are new of devices or facts, with the time of day."""
     then = time.time() - trio.current_time() + change.time
     if isinstance(change, PluginChanged):
         yield change_line({"time": then, **plugin_to_json(change.plugin, change.time, then)})
-    for line in devices:
-        yield f"{time_of_day(then, time.time())}  {'devices':<11}  {line}\n"
+    what = "facts" if isinstance(change, Snapshot | PluginChanged) else "devices"
+    for line in new:
+        yield f"{time_of_day(then, time.time())}  {what:<11}  {line}\n"
 
 
-def screen(guide: Guide, rows: list[Plugin], devices: list[str], width: int, height: int) -> RenderableType:
-    """Return the whole screen; if lines are short, the legend is dropped first, then the commands, then devices."""
+def screen(
+    guide: Guide, rows: list[Plugin], devices: list[str], facts: list[str], width: int, height: int
+) -> RenderableType:
+    """Return the whole screen; if lines are short, the legend is dropped first, then facts, commands and devices."""
     from rich.console import Group
     from rich.text import Text
 
@@ -214,6 +224,9 @@ def screen(guide: Guide, rows: list[Plugin], devices: list[str], width: int, hei
         # Their room is kept from the start, for the layout must not jump.
         shown += [Text(line, no_wrap=True, overflow="ellipsis") for line in (devices or [""])[:MOST_RESOURCES]]
         room -= MOST_RESOURCES
+    if room >= MOST_FACTS + len(below):
+        shown += [Text(line, no_wrap=True, overflow="ellipsis") for line in (facts or [""])[:MOST_FACTS]]
+        room -= MOST_FACTS
     blank_lines = room - len(legend) - len(below)
     if blank_lines >= 0:
         shown += [*[Text()] * min(blank_lines, 1), *legend]

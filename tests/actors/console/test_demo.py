@@ -36,13 +36,15 @@ from plugind.protocol.devices import (
 )
 from plugind.protocol.leases.replies import LeaseChanged
 from plugind.protocol.leases.values import LeaseState
-from plugind.protocol.messages import Snapshot
+from plugind.protocol.messages import PluginChanged, Snapshot
+from plugind.protocol.plugin_health import Health
 from plugind.protocol.plugins import BUILT_IN_TYPES
 from plugind.protocol.status import PluginStatus, StateName
 from plugind.protocol.status_json import plugin_to_json
 from plugind.tests.actors.console.test_allocate import LEASE
 
 STATUS = "/tmp/plugind-demo-12345678/status.sock"
+FACTS = ["csi.example.com: node id node-7, 16 volumes, zone=z1"]
 DEVICES = ["example.com/gpu: 3 of 4 devices healthy; gpu-1 unhealthy for 3.4s"]
 
 
@@ -98,7 +100,7 @@ def shown(width: int, height: int, count: int = MOST_ROWS) -> list[str]:
     rows: list[Plugin] = [plugin_to_json(status(f"plugin{number}"), 1.0, 1_700_000_000.0) for number in range(count)]
     with open(os.devnull, "w") as nowhere:
         console = Console(file=nowhere, record=True, width=width, height=height, force_terminal=True)
-        console.print(screen(guide(STATUS), rows, DEVICES, width, height))
+        console.print(screen(guide(STATUS), rows, DEVICES, FACTS, width, height))
     return console.export_text().splitlines()
 
 
@@ -111,7 +113,7 @@ def test_heading_legend_and_commands_fit_a_usual_terminal(
     lines = shown(*size, count)
     assert len(lines) < size[1]
     assert "Ctrl-C ends it" in lines[0]
-    assert [line for line in lines if line in DEVICES] == DEVICES
+    assert [line for line in lines if line in DEVICES + FACTS] == DEVICES + FACTS
     assert [name for name, _ in LEGEND if not any(line.startswith(name) for line in lines)] == []
     pasted = [f"  {command}" for command in guide(STATUS).commands]
     # The interpreter's path may be longer than a line; the other commands are whole lines.
@@ -194,16 +196,33 @@ def test_devices_that_are_leased_are_counted() -> None:
 
 def test_the_demo_has_settled_once_all_devices_are_healthy_again() -> None:
     display = Display(guide(STATUS), live=False, once=True)
-    display.take(Snapshot(0.0, (status("here"),), (), ()))
+    display.take(Snapshot(0.0, (told(),), (), ()))
     display.take(ResourceChanged(1.0, resource("gpu-1")))
     assert not display.has_settled(lambda sockets: True)
     display.take(ResourceChanged(2.0, resource()))
     assert display.has_settled(lambda sockets: True)
 
 
+def told() -> PluginStatus:
+    return attrs.evolve(status("csi"), facts=(("node-id", "node-7"), ("max-volumes", "16"), ("topology.zone", "z1")))
+
+
+def test_what_a_csi_driver_has_told_is_a_line_that_is_said_once() -> None:
+    display = Display(guide(STATUS), live=False, once=True)
+    display.take(ResourceChanged(1.0, resource()))
+    assert display.take(PluginChanged(1.0, status("csi"))) == []
+    assert not display.has_settled(lambda sockets: True)
+    assert display.take(PluginChanged(1.5, told())) == FACTS
+    assert display.take(PluginChanged(2.0, attrs.evolve(told(), health=Health.HEALTHY))) == []
+    assert display.facts == FACTS
+    assert display.has_settled(lambda sockets: True)
+    display.take(PluginChanged(3.0, attrs.evolve(told(), state=StateName.GONE)))
+    assert display.facts == []
+
+
 def test_a_terminal_with_few_lines_shows_the_table_and_not_the_legend() -> None:
     assert any("From a second terminal" in line for line in shown(80, 18))
-    assert not any("good plugins" in line for line in shown(80, 18))
+    assert not any("good plugins" in line or line in FACTS for line in shown(80, 18))
     low = shown(80, 12)
     assert len(low) == MOST_ROWS + 2
     assert "plugin8.example.com" in low[-1]
