@@ -22,5 +22,5 @@ def _line(plugin: PluginStatus) -> Iterator[str]:
     facts = dict(plugin.facts)
     places = [f"{key.removeprefix(TOPOLOGY)}={said}" for key, said in facts.items() if key.startswith(TOPOLOGY)]
     if plugin.type == CSI and places:
-        told = f"node id {facts.get('node-id', '-')}, {facts.get('max-volumes', '-')} volumes, {' '.join(places)}"
-        yield text(f"{plugin.name}: {told}")
+        node_id, volumes = facts.get("node-id", "-"), facts.get("max-volumes", "-")
+        yield text(f"{plugin.name}: node id {node_id}, {volumes} volumes, {' '.join(places)}")

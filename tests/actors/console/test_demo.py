@@ -196,14 +196,14 @@ def test_devices_that_are_leased_are_counted() -> None:
 
 def test_the_demo_has_settled_once_all_devices_are_healthy_again() -> None:
     display = Display(guide(STATUS), live=False, once=True)
-    display.take(Snapshot(0.0, (told(),), (), ()))
+    display.take(Snapshot(0.0, (driver_with_facts(),), (), ()))
     display.take(ResourceChanged(1.0, resource("gpu-1")))
     assert not display.has_settled(lambda sockets: True)
     display.take(ResourceChanged(2.0, resource()))
     assert display.has_settled(lambda sockets: True)
 
 
-def told() -> PluginStatus:
+def driver_with_facts() -> PluginStatus:
     return attrs.evolve(status("csi"), facts=(("node-id", "node-7"), ("max-volumes", "16"), ("topology.zone", "z1")))
 
 
@@ -212,11 +212,11 @@ def test_what_a_csi_driver_has_told_is_a_line_that_is_said_once() -> None:
     display.take(ResourceChanged(1.0, resource()))
     assert display.take(PluginChanged(1.0, status("csi"))) == []
     assert not display.has_settled(lambda sockets: True)
-    assert display.take(PluginChanged(1.5, told())) == FACTS
-    assert display.take(PluginChanged(2.0, attrs.evolve(told(), health=Health.HEALTHY))) == []
+    assert display.take(PluginChanged(1.5, driver_with_facts())) == FACTS
+    assert display.take(PluginChanged(2.0, attrs.evolve(driver_with_facts(), health=Health.HEALTHY))) == []
     assert display.facts == FACTS
     assert display.has_settled(lambda sockets: True)
-    display.take(PluginChanged(3.0, attrs.evolve(told(), state=StateName.GONE)))
+    display.take(PluginChanged(3.0, attrs.evolve(driver_with_facts(), state=StateName.GONE)))
     assert display.facts == []
 
 
