@@ -138,7 +138,7 @@ def guide(status: str) -> Guide:
             f"alias plugind={shlex.quote(own_command())}",
             f"export PLUGIND_STATUS={shlex.quote(status)}",
             "plugind ls; plugind describe csi.example.com; plugind retry odd.example.com",
-            "plugind devices; plugind allocate example.com/gpu=2 -- sleep 3; plugind watch",
+            "plugind devices; plugind allocate example.com/gpu=1 -- sleep 3; plugind watch",
         ),
     )
 
