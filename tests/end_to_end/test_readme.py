@@ -54,7 +54,9 @@ def test_the_commands_to_try_show_a_registered_plugin_and_leave_nothing_running(
     )
     header = next(number for number, line in enumerate(lines) if line.startswith("STATE "))
     assert lines[header + 1].split()[:3] == ["registered", "red.example.com", "CSIPlugin"]
-    assert "Versions:   1.0.0" in lines
+    assert {("Versions:", "1.0.0"), ("Node id:", "node-1")} <= {
+        tuple(re.split(" {2,}", line, maxsplit=1)) for line in lines
+    }
     assert sorted(os.listdir(directory)) == ["plugins"]
     assert os.listdir(directory / "plugins") == [".plugind.lock"]
 
