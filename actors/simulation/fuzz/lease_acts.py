@@ -249,10 +249,12 @@ class LeaseActs:
 
     def recover(self) -> None:
         """Let an operator say that no device of a lease is in use that is not known."""
+        self.oracle.recovers = True
         self._send(RecoverAsked(0, Reply[Failure | None](self._recovered)))
 
     def _recovered(self, answer: Failure | None) -> None:
         self._trace.line("lease", "recovered", answer)
+        self.oracle.recovers = False
         if answer is None:
             self.oracle.recovered()
 

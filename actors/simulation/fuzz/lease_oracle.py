@@ -78,6 +78,8 @@ class LeaseOracle:
         #: Why no device is given to anybody; and whether the leases of the daemon that runs are known.
         self.withheld: str | None = None
         self.is_known = False
+        #: Whether an operator has said that nothing is in use that is not known, and was not answered yet.
+        self.recovers = False
         #: Leases of earlier boots.
         self._of_earlier_boots: set[str] = set()
         #: When the lease actor was last known to be late for a reason.
@@ -303,6 +305,10 @@ class LeaseOracle:
         if self.withheld is not None:
             self.disturbed()
             return
+        if self.recovers:
+            # The daemon may end before it has answered.
+            self.recovers = False
+            self.recovered()
         for holding in self.holdings.values():
             if holding.lease.id not in now_shown and self.is_sure(holding):
                 self._violated("told", f"{words(holding.lease)} is not shown any more")
