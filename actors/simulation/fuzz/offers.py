@@ -297,14 +297,19 @@ class Offers:
 
     def _watch(self, plugin: Plugin, link: Link) -> Link:
         def answered(since: float) -> bool | None:
-            """Whether the plugin has answered since; an answer at the last moment, or byte by byte, may be too late."""
+            """Whether the plugin has answered since.
+
+            An answer at the last moment, or byte by byte, may be too late; that of a process which is suspended may not
+            be sent.
+            """
             offer = self.plugins.get(plugin.socket)
             process = None if offer is None else offer.plugged.process
             if offer is None or process is None or process.started >= since:
                 return None
             service = offer.service
             said = service.asked_at >= since
-            return None if said and (offer.trickles or service.answered_at > since + DEADLINE - EPSILON) else said
+            late = service.answered_at > since + DEADLINE - EPSILON
+            return None if said and (late or offer.trickles or offer.plugged.suspended) else said
 
         return self.health.watched(plugin, link, answered)
 
