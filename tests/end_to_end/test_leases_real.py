@@ -146,5 +146,5 @@ async def test_a_plugin_that_answers_nonsense_or_dies_holds_nothing(node: Node) 
         assert (status, text in failure["error"]) == (502, True), failure
         assert await leases(node.daemon) == {}
     status, failure = await allocate(node.daemon, resource, ids=["bad-6"], id="dying")
-    assert (status, failure["error"]) == (502, "UNAVAILABLE: the peer closed the connection")
+    assert (status, failure["error"]) == (502, f"{resource}: UNAVAILABLE: the peer closed the connection")
     await ended(node.daemon, "dying")  # With the process, and not after a minute.
