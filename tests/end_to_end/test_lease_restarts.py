@@ -1,0 +1,85 @@
+"""Leases of processes, of connections and of nobody, over a kill of the daemon and its next start."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from plugind.client import Client, HeldLease, Lease, LeaseLostError
+from plugind.tests.end_to_end.lease_scene import GPU, Forks, Scene, scene
+from plugind.tests.end_to_end.processes import DEADLINE, plugin_process
+from plugind.tests.end_to_end.test_leases_http import CONNECTION, owning
+
+HOLD = """
+import sys, time
+from plugind.client import SyncClient
+with SyncClient(sys.argv[1]).hold({"example.com/gpu": 1}, id="theirs"):
+    time.sleep(600)
+"""
+
+
+async def test_leases_outlive_a_kill_of_the_daemon_and_connections_come_back(tmp_path: Path, forks: Forks) -> None:
+    """A connection has a minute to show its token to the next daemon."""
+    async with scene(tmp_path, forks) as it:
+        await it.start()
+        assert (await it.lease(id="kept"))[0] == 201
+        body = {"resources": {GPU: 1}, "owner": CONNECTION, "id": "mine"}
+        async with owning(it.status, "/v1/leases", body) as given:
+            await it.kill()
+        await it.start()
+        assert [*await it.leases()] == ["kept", "mine"]
+        async with owning(it.status, "/v1/leases/mine/resume", {"token": given["token"]}) as again:
+            assert again == given
+        await it.until_states("held")
+        assert [*await it.leases()] == ["kept"]
+
+
+async def test_after_a_kill_of_the_daemon_leases_end_with_their_processes(tmp_path: Path, forks: Forks) -> None:
+    """Also with one that ends while no daemon runs; what the other one has, nobody else is given."""
+    async with scene(tmp_path, forks) as it:
+        stays, ends = it.owner(), it.owner()
+        await it.start()
+        for name, owner in (("stays", stays), ("ends", ends)):
+            await it.lease_of_process(owner, id=name)
+        await it.kill()
+        ends.kill()
+        ends.wait()
+        await it.start()
+        await it.until_states("held")
+        status, failed = await it.lease(2)
+        assert (status, [lease["id"] for lease in failed["holders"]]) == (409, ["stays"])
+        stays.kill()
+        await it.all_are_free()
+
+
+async def test_clients_hold_leases_by_their_connections(tmp_path: Path, forks: Forks) -> None:
+    """One that is killed holds no more. The others keep theirs over a restart, and hear of its release by others."""
+    async with scene(tmp_path, forks, devices=1) as it:
+        await it.start()
+        async with plugin_process([sys.executable, "-c", HOLD, it.status]) as program:
+            await it.until_states("held")
+            program.process.kill()
+            await it.until_states()
+        with pytest.raises(LeaseLostError, match="the lease mine has ended: it was released"):
+            async with Client(it.status).hold({GPU: 1}, id="mine") as mine:
+                await restart_and_release(it, mine)
+
+
+async def restart_and_release(it: Scene, mine: HeldLease) -> None:
+    before = mine.lease
+    await it.kill()
+    await it.start()
+    await until_shown_again(mine, before)
+    assert ([*await it.leases()], mine.lost) == (["mine"], None)
+    await it.get("DELETE", "/v1/leases/mine")
+    await trio.sleep_forever()
+
+
+async def until_shown_again(mine: HeldLease, before: Lease) -> None:
+    with trio.fail_after(DEADLINE):
+        while mine.lease is before:  # noqa: ASYNC110 - the client has a task that comes back
+            await trio.sleep(0.02)
+    assert mine.lease == before
