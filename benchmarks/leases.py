@@ -3,7 +3,9 @@
     python -m benchmarks.leases --case turns parts queue held died slow-disk command
 
 - ``turns``: the CPU of the daemon to allocate a device and release it, in turns with a bare call of Allocate to the
-  same plugin by a client in a process of its own. The state is in memory, and then on a disk.
+  same plugin by a client in a process of its own. The state is in memory, and then on a disk. Each request has a
+  connection of its own, as the commands and ``plugind.client`` make them; the client of the bare call keeps its channel
+  open, as a consumer does.
 - ``parts``: how that CPU divides, by sampling the daemon.
 - ``queue``: 50 callers for 4 devices, and whether one of them is overtaken in line.
 - ``held``: what many leases that are held cost, and a restart with them.
