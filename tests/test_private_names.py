@@ -27,6 +27,7 @@ ALLOWED = {
     ("actors/pytest_plugin.py", "_fixtureinfo"): "pytest's only account of the fixtures of a test at collection",
     ("actors/simulation/scheduling.py", "_r"): "Trio shuffles tasks by it and has no other way to seed that",
     ("actors/simulation/scheduling.py", "_ALLOW_DETERMINISTIC_SCHEDULING"): "as above",
+    ("actors/simulation/shortcuts.py", "_virtual_base"): "the number that Trio's clock of virtual time computes from",
 }
 #: Functions that take an object and the name of one of its attributes.
 BY_NAME = {"object", "setattr", "getattr", "delattr"}

@@ -79,7 +79,8 @@ class FrameBudget:
     def __init__(self, allowances: Mapping[FrameKind, Allowance], *, max_frame_size: int, now: float) -> None:
         self._allowances = allowances
         self._max_frame_size = max_frame_size
-        self._tokens = {kind: allowance.burst for kind, allowance in allowances.items()}
+        #: What is left in the buckets that are not full.
+        self._tokens: dict[FrameKind, float] = {}
         self._refilled_at = now
         self._skip = len(PREFACE)
         self._partial = b""
@@ -112,19 +113,26 @@ class FrameBudget:
         Raises:
           FloodError: if there is none left.
         """
-        self._tokens[kind] -= 1
-        if self._tokens[kind] < 0:
+        left = self._tokens.get(kind, self._allowances[kind].burst) - 1
+        self._tokens[kind] = left
+        if left < 0:
             raise FloodError(kind)
 
     def credit(self, kind: FrameKind) -> None:
         """Return one token of ``kind``, up to the burst, since the client had a valid reason to send such a frame."""
-        self._tokens[kind] = min(self._allowances[kind].burst, self._tokens[kind] + 1)
+        if kind in self._tokens:
+            self._set(kind, self._tokens[kind] + 1)
 
     def _refill(self, now: float) -> None:
         elapsed, self._refilled_at = now - self._refilled_at, now
-        for kind, allowance in self._allowances.items():
-            if self._tokens[kind] < allowance.burst:
-                self._tokens[kind] = min(allowance.burst, self._tokens[kind] + elapsed * allowance.rate)
+        for kind, tokens in tuple(self._tokens.items()):
+            self._set(kind, tokens + elapsed * self._allowances[kind].rate)
+
+    def _set(self, kind: FrameKind, tokens: float) -> None:
+        if tokens < self._allowances[kind].burst:
+            self._tokens[kind] = tokens
+        else:
+            del self._tokens[kind]
 
     def _charge_header(self, header: bytes) -> int:
         length = int.from_bytes(header[:3], "big")

@@ -17,6 +17,7 @@ from .limits import ServerLimits
 
 #: Bytes of the largest frame that we accept; the default of RFC 9113 section 6.5.2.
 FRAME_SIZE = 16384
+_CONFIG = h2.config.H2Configuration(client_side=False, header_encoding=None, validate_outbound_headers=False)
 
 
 class _ServerHalf(h2.connection.H2Connection):
@@ -57,9 +58,7 @@ class _LenientSettings(h2.settings.Settings):
 
 def server_half(limits: ServerLimits) -> h2.connection.H2Connection:
     """h2's state of one connection, with our SETTINGS and windows queued to be sent."""
-    connection = _ServerHalf(
-        h2.config.H2Configuration(client_side=False, header_encoding=None, validate_outbound_headers=False)
-    )
+    connection = _ServerHalf(_CONFIG)
     codes = h2.settings.SettingCodes
     connection.local_settings = _LenientSettings(
         {

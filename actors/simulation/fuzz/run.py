@@ -45,6 +45,7 @@ from ...handlers.handler import Handler
 from ..directory import Telling
 from ..node import DEFAULT_CONFIG, ROOT
 from ..scheduling import ROUNDS
+from ..shortcuts import shortcuts
 from .acts import Acts
 from .backoff_oracle import BackoffOracle
 from .blame_oracle import BlameOracle
@@ -132,7 +133,8 @@ def simulate(
     # When the collector runs depends on what else this process did, and it closes what was left open.
     gc.disable()
     try:
-        seconds = trio.run(_play, seed, faults, trace, script, clock=MockClock(autojump_threshold=0))
+        clock = MockClock(autojump_threshold=0)
+        seconds = trio.run(_play, seed, faults, trace, script, clock, clock=clock)
     finally:
         if collects:
             gc.enable()
@@ -141,11 +143,13 @@ def simulate(
     )
 
 
-async def _play(seed: int, faults: Collection[Fault], trace: Trace, script: Collection[Event]) -> float:
+async def _play(
+    seed: int, faults: Collection[Fault], trace: Trace, script: Collection[Event], clock: MockClock
+) -> float:
     tasks, descriptors = trio.lowlevel.current_statistics().tasks_living, _descriptors()
     simulation = _Simulation(seed, faults, trace)
     try:
-        with simulation.node.livelock_guard:
+        with simulation.node.livelock_guard, shortcuts(clock):
             await simulation.run(script)
         if simulation.node.livelock_guard.cancelled_caught:
             trace.violated("livelock", f"tasks run for {ROUNDS} rounds, and time stands still")

@@ -6,14 +6,19 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import pytest
+import trio
+from trio.testing import MockClock
 
 from plugind.actors.simulation import scheduling as simulation_order
 from plugind.actors.simulation.directory import MemoryDirectory
+from plugind.actors.simulation.fuzz import run as fuzz_run
 from plugind.actors.simulation.fuzz.run import ALL, Fault, simulate
 from plugind.actors.simulation.fuzz.script import Act, numbers, write
 from plugind.actors.simulation.fuzz.shrink import shrink
+from plugind.actors.simulation.shortcuts import shortcuts
 from plugind.tests.tools.planted_bugs import OLD, Planted, fewest, let_two_operations_overlap
 
 
@@ -64,6 +69,29 @@ def test_one_seed_gives_one_trace_in_every_process() -> None:
     expected = f"seed 3  events 40  virtual {here.virtual_seconds:.3f} s  trace {here.trace_hash}  violations 0\n"
     assert said == [expected, expected]
     assert [process.returncode for process in processes] == [0, 0]
+
+
+@pytest.mark.parametrize("seed", [2, 4])
+def test_the_shortcuts_in_trio_change_no_trace(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They use private names of Trio. If this fails, repair ``plugind.actors.simulation.shortcuts``."""
+    short = simulate(seed, events=20)
+    monkeypatch.setattr(fuzz_run, "shortcuts", nullcontext)
+    assert simulate(seed, events=20) == short
+
+
+def test_the_shortcuts_leave_trio_as_it_was_and_a_callback_from_outside_is_run() -> None:
+    clock = MockClock(autojump_threshold=0)
+
+    async def play() -> float:
+        before, token, called = dict(vars(clock)), trio.lowlevel.current_trio_token(), trio.Event()
+        with shortcuts(clock):
+            token.run_sync_soon(called.set)
+            await called.wait()
+            await trio.sleep(3.5)
+        assert vars(clock).keys() == before.keys()
+        return trio.current_time()
+
+    assert trio.run(play, clock=clock) == 3.5
 
 
 def test_a_planted_bug_is_found_and_shrunk() -> None:
