@@ -50,8 +50,8 @@ async def test_a_plugin_killed_with_sigkill_is_shown_as_not_serving_until_it_is_
             assert "registered" in line
             assert "  not serving: nobody listens on its socket" in line
             described = await command("describe", NAME, status=started.status)
-            assert re.search("^Serving:    no, since .*: nobody listens on its socket$", described.out, re.MULTILINE)
-            assert f"Process:    was pid {killed['pid']}, uid" in described.out
+            assert re.search("^Serving: +no, since .*: nobody listens on its socket$", described.out, re.MULTILINE)
+            assert re.search(f"^Process: +was pid {killed['pid']}, uid", described.out, re.MULTILINE)
             retried = await command("retry", NAME, status=started.status)
             why = "registered already, nothing to retry; not serving: nobody listens on its socket"
             assert retried == Done(1, f"{path}: {why}\n", "")
