@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from itertools import chain
 from typing import NoReturn
@@ -128,7 +129,9 @@ class DRAHandler:
         return self._followers[key_of(used)]
 
     async def _count(self, call: CallEnded) -> None:
-        await self._tell(CallsEnded((call,)))
+        # A caller may have kept a driver of a node that has ended.
+        with suppress(trio.ClosedResourceError, trio.BrokenResourceError):
+            await self._tell(CallsEnded((call,)))
 
     # --- drivers that are gone, and the facts that instances share ---
 

@@ -198,6 +198,13 @@ async def test_a_connection_that_is_lost_ends_its_call(autojump_clock: MockClock
         assert trio.current_time() < 20
 
 
+async def test_a_driver_of_a_node_that_has_ended_is_not_connected(autojump_clock: MockClock) -> None:
+    async with running() as (_, _, driver, _):
+        await driver.prepare([ONE])
+    with pytest.raises(DRACallError, match=r"no connection to the endpoint .*: the link has ended"):
+        await driver.prepare([ONE])
+
+
 async def test_calls_go_to_the_newest_connected_instance(autojump_clock: MockClock) -> None:
     """TestConnectionHandling; consumers C.2."""
     async with running() as (node, older, driver, _):
