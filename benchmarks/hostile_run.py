@@ -11,7 +11,7 @@ from statistics import median
 
 import attrs
 
-from plugind.benchmarks.peers.daemon_process import DaemonProcess, StatusPoll, plugind_run
+from plugind.benchmarks.peers.daemon_process import JUDGING, DaemonProcess, StatusPoll, plugind_run
 from plugind.benchmarks.peers.hostile.process import hostile_peers
 from plugind.benchmarks.plugins.cheap_plugin import PluginReport, ServerOptions
 from plugind.benchmarks.plugins.server_process import ServerProcess, cheap_server, scratch_directory
@@ -109,7 +109,7 @@ def measure(kind: str, conditions: Conditions, *, dialed: bool) -> HostileRun:
         options = conditions.options_for(kind)
         if kind == "callers" and dialed:
             options += (f"--device-plugins={scratch / 'device-plugins'}", f"--state={scratch / 'state'}")
-        with _good_plugins(root, conditions, options) as (good, daemon):
+        with _good_plugins(root, conditions, options, kind) as (good, daemon):
             place = root if dialed else outside
             pinned = conditions.peers_core is not None
             peers = hostile_peers(kind, place, conditions.peers, core=conditions.peers_core, idle=pinned, wait=False)
@@ -125,15 +125,19 @@ def measure(kind: str, conditions: Conditions, *, dialed: bool) -> HostileRun:
 
 @contextmanager
 def _good_plugins(
-    root: Path, conditions: Conditions, options: Sequence[str]
+    root: Path, conditions: Conditions, options: Sequence[str], kind: str
 ) -> Iterator[tuple[ServerProcess, DaemonProcess]]:
     sockets = conditions.good + int(conditions.rate * (conditions.seconds + conditions.settle)) + 2
     server = ServerOptions(directory=root, sockets=sockets, wait=True, core=conditions.peers_core)
+    module: Sequence[str] = JUDGING
+    if kind.startswith("csi-"):
+        # The daemon asks CSI drivers then, and the good plugins, which answer no calls, are DRA drivers.
+        server, module = attrs.evolve(server, type="DRAPlugin"), (*JUDGING, "DRAPlugin")
     # In a cgroup the pages of the log count, and those of a file system in memory cannot be written back.
     with (
         tempfile.TemporaryDirectory(dir=None if conditions.memory_mib else root.parent) as logs,
         cheap_server(server) as good,
-        plugind_run(root, Path(logs) / "log", options, conditions.daemon_core, conditions.memory_mib) as daemon,
+        plugind_run(root, Path(logs) / "log", options, conditions.daemon_core, conditions.memory_mib, module) as daemon,
     ):
         good.create(0, conditions.good)
         if (notified := good.reached(conditions.good, _PATIENCE)) < conditions.good:

@@ -1,7 +1,8 @@
 """``plugind`` whose handlers of CSI and DRA drivers only judge: they apply their rules, and call no driver.
 
-    python -m benchmarks.peers.judging run --root DIR ...
+    python -m benchmarks.peers.judging [TYPE] run --root DIR ...
 
+With a ``TYPE``, only that of drivers of this type does so, and the other one is that of plugind.
 Its costs are those of discovery and registration, as of the peer, whose handlers do nothing. Drivers of benchmarks
 serve no endpoint therefore.
 """
@@ -57,8 +58,12 @@ def handlers() -> dict[str, Handler]:
 
 def main(others: Mapping[str, Handler] | None = None) -> int:
     """Run ``plugind`` with :func:`handlers`, and ``others`` in the place of some."""
+    judging = handlers()
+    if sys.argv[1:2] and sys.argv[1] in judging:
+        only = sys.argv.pop(1)
+        judging = {only: judging[only]}
     # Not with unittest.mock, whose modules would count as memory of the daemon.
-    run.installed_handlers = lambda: {**handlers(), **(others or {})}  # type: ignore[attr-defined]
+    run.installed_handlers = lambda: {**judging, **(others or {})}  # type: ignore[attr-defined]
     return commands.main()
 
 

@@ -21,7 +21,8 @@ from plugind.protocol.proto.pluginregistration_pb2 import PluginInfo, Registrati
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 GET_INFO = "/pluginregistration.Registration/GetInfo"
-_DEVICE_PLUGIN = "/v1beta1.DevicePlugin/"
+#: What the methods at the endpoints of device plugins and CSI drivers begin with.
+_ENDPOINTS = ("/v1beta1.DevicePlugin/", "/csi.v1.Identity/", "/csi.v1.Node/")
 NOTIFY = "/pluginregistration.Registration/NotifyRegistrationStatus"
 #: Beyond this number all nodes are dropped and computed again, so that clients with random PINGs do not fill memory.
 MOST_TRANSITIONS = 8192
@@ -103,7 +104,7 @@ class Notification:
 
 @attrs.frozen
 class DeviceCall:
-    """A method of the service of device plugins was called on ``stream``."""
+    """A method of a device plugin or CSI driver was called on ``stream``."""
 
     stream: int
     method: str
@@ -264,8 +265,8 @@ class _Reading:
         elif call.path == NOTIFY:
             status = _status(call.body)
             self._parts += [Notification(stream, status.plugin_registered, status.error), success(stream, b"")]
-        elif call.path.startswith(_DEVICE_PLUGIN):
-            self._parts.append(DeviceCall(stream, call.path.removeprefix(_DEVICE_PLUGIN)))
+        elif call.path.startswith(_ENDPOINTS):
+            self._parts.append(DeviceCall(stream, call.path.rpartition("/")[2]))
         else:
             self._parts.append(not_implemented(stream))
 

@@ -23,7 +23,7 @@ from plugind.benchmarks.plugins.cheap_protocol import GET_INFO, NOTIFY, PREFACE,
 from plugind.benchmarks.plugins.server_process import ServerProcess, scratch_directory
 from plugind.protocol.proto.pluginregistration_pb2 import PluginInfo, RegistrationStatus
 
-DATA, HEADERS, SETTINGS_FRAME, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 4, 6, 7, 8
+DATA, HEADERS, SETTINGS_FRAME, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0, 1, 4, 6, 7, 8, 9
 #: Seconds until a peer must have done what it does.
 PATIENCE = 60.0
 Frame = tuple[int, int, bytes]
@@ -352,6 +352,23 @@ def test_hostile_endpoints_register_as_device_plugins(kind: str) -> None:
         info = info_of(server)
     assert (info.type, info.endpoint, list(info.supported_versions)) == ("DevicePlugin", "", ["v1beta1"])
     assert info.name.startswith("hostile.example.com/")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.startswith("csi-")])
+def test_hostile_csi_drivers_register_under_their_names(kind: str) -> None:
+    with peers(kind) as server:
+        info = info_of(server)
+    assert (info.type, info.name, list(info.supported_versions)) == (
+        "CSIPlugin",
+        f"{kind}-00000.example.com",
+        ["1.0.0"],
+    )
+
+
+def test_a_csi_driver_without_end_of_its_headers_sends_64_kilobytes_of_them() -> None:
+    found = answered("csi-endless-headers", "/csi.v1.Node/NodeGetInfo", 4)
+    assert [kind for kind, _, _ in found] == [HEADERS, *[CONTINUATION] * 3]
+    assert sum(len(payload) for _, _, payload in found) > 60_000
 
 
 def answered(kind: str, path: str, count: int) -> list[Frame]:

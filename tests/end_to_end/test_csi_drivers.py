@@ -12,9 +12,10 @@ import pytest
 import trio
 
 from plugind import Config, Root, StatusConfig, Supervisor
+from plugind.benchmarks.peers.hostile.process import hostile_peers
 from plugind.protocol.messages import Snapshot
 from plugind.protocol.plugin_health import Health
-from plugind.protocol.status import StateName
+from plugind.protocol.status import PluginStatus, StateName
 from plugind.tests.end_to_end.csi_drivers import ALL, GRPCIO, CSIDriverProgram
 from plugind.tests.end_to_end.node_health import FAST, until
 from plugind.tests.end_to_end.processes import DEADLINE, Done, PluginProcess, plugin_process, run
@@ -87,7 +88,7 @@ async def test_a_driver_that_starts_after_its_registrar_is_registered(tmp_path: 
     """The kubelet tells the registrar at once that it is not registered, and the registrar exits."""
     async with scene(tmp_path) as here, late(here) as plugin:
         await plugin.line(call="GetInfo")
-        await registering(here.node)
+        await reached(here.node, StateName.REGISTERING)
         assert plugin.process.stdin is not None
         await plugin.process.stdin.send_all(b"listen\n")
         await plugin.notified_registered()
@@ -108,14 +109,36 @@ def late(here: Scene) -> AbstractAsyncContextManager[PluginProcess]:
     return plugin_process(GRPCIO.command(here.socket, NAME, here.endpoint, late=True))
 
 
-async def registering(node: Supervisor) -> None:
-    """Return once the plugin is registering."""
+async def reached(node: Supervisor, state: StateName) -> PluginStatus:
+    """Return the status of the first plugin that is in ``state``."""
     with trio.fail_after(DEADLINE):
         async with node.changes() as changes:
             async for change in changes:
                 for plugin in change.plugins if isinstance(change, Snapshot) else (change.plugin,):
-                    if plugin.state is StateName.REGISTERING:
-                        return
+                    if plugin.state is state:
+                        return plugin
+    raise AssertionError("the node ended")
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("csi-refusing", "UNAVAILABLE: xxx"),
+        ("csi-huge", "RESOURCE_EXHAUSTED: a message of 20000000 bytes over the limit of 4194304"),
+        ("csi-nonsense", "no valid NodeGetInfoResponse"),
+        ("csi-endless-headers", "RESOURCE_EXHAUSTED: a header block over the limit of 16384"),
+    ],
+)
+async def test_a_hostile_driver_is_refused_and_a_good_one_beside_it_is_healthy(
+    kind: str, why: str, tmp_path: Path
+) -> None:
+    """Fault 65 at an endpoint: an answer that is too large, one that is no message, headers without an end."""
+    async with scene(tmp_path) as here, plugin_process(GRPCIO.command(here.socket, NAME, here.endpoint)):
+        with hostile_peers(kind, here.socket.parent, 1):
+            refused = await reached(here.node, StateName.WAITING)
+            healthy = await until(here.node, Health.HEALTHY)
+    assert (healthy.name, refused.name) == (NAME, f"{kind}-00000.example.com")
+    assert why in str(refused.reason)
 
 
 async def test_a_driver_without_a_node_id_is_refused_in_the_words_of_the_kubelet(tmp_path: Path) -> None:

@@ -17,6 +17,13 @@ from plugind.benchmarks.peers.hostile.closed import (
     Trickle,
     Unlistened,
 )
+from plugind.benchmarks.peers.hostile.csi_endpoints import (
+    EndlessHeadersDriver,
+    HangingDriver,
+    HugeDriver,
+    NonsenseDriver,
+    RefusingDriver,
+)
 from plugind.benchmarks.peers.hostile.endpoints import EndingStreams, GoingAway, ListFlood, ManyDevices, NoOptions
 from plugind.benchmarks.peers.hostile.entries import Directories, Files, MovingDirectories, Rebind, Renames, Symlinks
 from plugind.benchmarks.peers.hostile.flooders import Flooder
@@ -70,4 +77,9 @@ KINDS: dict[str, Callable[[], Kind]] = {
     "list-flood": ListFlood,
     "going-away": GoingAway,
     "callers": Callers,
+    "csi-hanging": HangingDriver,
+    "csi-refusing": RefusingDriver,
+    "csi-huge": HugeDriver,
+    "csi-nonsense": NonsenseDriver,
+    "csi-endless-headers": EndlessHeadersDriver,
 }

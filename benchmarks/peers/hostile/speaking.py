@@ -53,7 +53,7 @@ class Speaking(Kind):
         return b""
 
     def device_call(self, server: HostileServer, connection: Connection, call: DeviceCall) -> bytes:
-        """Return the answer to a call of the service of device plugins."""
+        """Return the answer to a call of a device plugin or CSI driver."""
         return not_implemented(call.stream)
 
     def info(self, server: HostileServer, connection: Connection, stream: int) -> bytes:
