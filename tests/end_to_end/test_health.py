@@ -167,7 +167,7 @@ def blocked(name: str) -> FakeRegistration:
 
 
 #: How many plugins hang, and for how many of them the daemon has descriptors.
-HANGING, LEFT = 300, 20
+HANGING, LEFT = 100, 20
 
 
 def answering(path: str) -> FakeRegistration:
@@ -184,7 +184,7 @@ def limit_descriptors(pid: int, *, left: int) -> tuple[int, int]:
 
 
 async def test_without_descriptors_the_status_socket_answers_and_no_plugin_pays_for_it(tmp_path: Path) -> None:
-    """Fault 46: three hundred plugins hang, and the daemon has descriptors for twenty of them."""
+    """Fault 46: a hundred plugins hang, and the daemon has descriptors for twenty of them."""
     with daemon(tmp_path) as node, ExitStack() as stack, trio.fail_after(2 * DEADLINE):
         await node.ready()
         before = limit_descriptors(node.process.pid, left=LEFT)
