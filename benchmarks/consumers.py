@@ -1,11 +1,20 @@
-"""The cost of following device plugins: CPU of the daemon for each list, beside a client on grpcio's asyncio API.
+"""What it costs to consume device plugins and CSI drivers, beside clients on grpcio's asyncio API.
 
-    python -m benchmarks.consumers --plugins 100 --devices 1000 --changed 0 1 10 1000 --seconds 20 --runs 3
+    python -m benchmarks.consumers --case devices --plugins 100 --changed 0 1 10 1000 --seconds 20 --runs 3
+    python -m benchmarks.consumers --case csi --drivers 1000 --runs 5
+    python -m benchmarks.consumers --case hanging --healthy 500 --hanging 0 500 --runs 1
 
-The plugins are on grpcio, in one process, and each sends its whole list every second, in which some devices have
-turned. The daemon and the client follow the same plugins one after the other, in each run. The kernel reports the CPU
-of each process; what it used is divided by the lists that the plugins have sent meanwhile. ``restart`` is the time from
-a daemon's start, after another one was killed, until all plugins are registered and their lists have come.
+``devices``: the plugins are on grpcio, in one process, and each sends its whole list every second, in which some
+devices have turned. The daemon and the client follow the same plugins one after the other, in each run. The kernel
+reports the CPU of each process; what it used is divided by the lists that the plugins have sent meanwhile. ``restart``
+is the time from a daemon's start, after another one was killed, until all plugins are registered and their lists have
+come.
+
+``csi``: new CSI drivers register at once, with a daemon that makes the four calls, with one whose handler only judges,
+and with one that holds the connections too. The client makes the same four calls over connections of its own. A driver
+costs plugind what it costs the first daemon, without what it costs the second one.
+
+``hanging``: CSI drivers of which some answer all calls but Probe. The drivers note when they are asked.
 """
 
 from __future__ import annotations
@@ -21,6 +30,14 @@ from pathlib import Path
 
 import attrs
 
+from plugind.benchmarks.csi_cases import (
+    Asked,
+    Checked,
+    ask_in_turns,
+    asking_summary,
+    hanging_summary,
+    measure_hanging,
+)
 from plugind.benchmarks.peers.daemon_process import DaemonProcess, plugind_run, plugind_started
 from plugind.benchmarks.plugins.cheap_server import raise_descriptor_limit
 from plugind.benchmarks.plugins.device_server import socket_of
@@ -217,17 +234,46 @@ def summary(results: Sequence[Measured]) -> str:
 def main() -> int:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--plugins", type=int, default=100, help="the number of device plugins (default 100)")
-    parser.add_argument("--devices", type=int, default=1000, help="devices of each (default 1000)")
-    parser.add_argument(
-        "--changed", type=int, nargs="+", default=[0, 1, 10, 1000], help="how many turn with each list, one case each"
-    )
-    parser.add_argument("--period", type=float, default=1.0, help="seconds between two lists (default 1)")
-    parser.add_argument("--seconds", type=float, default=20.0, help="how long to measure (default 20)")
+    parser.add_argument("--case", choices=CASES, nargs="+", default=list(CASES), help="what to measure (default: all)")
     parser.add_argument("--runs", type=int, default=3, help="the number of runs (default 3); medians are shown")
+    _add_device_arguments(parser)
+    _add_csi_arguments(parser)
     add_json_argument(parser)
     arguments = parser.parse_args()
     raise_descriptor_limit(1 << 16)
+    results: list[Measured | Asked | Checked] = []
+    for case in arguments.case:
+        results += CASES[case](arguments)
+    rows: list[Row] = [attrs.asdict(one) | {"machine": machine()} for one in results]
+    write_json(arguments, rows)
+    return 0
+
+
+def _add_device_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("devices")
+    group.add_argument("--plugins", type=int, default=100, help="the number of device plugins (default 100)")
+    group.add_argument("--devices", type=int, default=1000, help="devices of each (default 1000)")
+    group.add_argument(
+        "--changed", type=int, nargs="+", default=[0, 1, 10, 1000], help="how many turn with each list, one case each"
+    )
+    group.add_argument("--period", type=float, default=1.0, help="seconds between two lists (default 1)")
+    group.add_argument("--seconds", type=float, default=20.0, help="how long to measure (default 20)")
+
+
+def _add_csi_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("csi and hanging")
+    group.add_argument("--drivers", type=int, default=1000, help="the number of CSI drivers (default 1000)")
+    group.add_argument("--healthy", type=int, default=500, help="CSI drivers that answer Probe (default 500)")
+    group.add_argument(
+        "--hanging", type=int, nargs="+", default=[0, 500], help="how many do not, one case each (default 0 500)"
+    )
+    group.add_argument(
+        "--check-period", type=float, default=20.0, help="seconds between two checks of one driver (default 20)"
+    )
+    group.add_argument("--periods", type=float, default=2.5, help="how many of these to measure (default 2.5)")
+
+
+def _devices(arguments: argparse.Namespace) -> Sequence[Measured]:
     progress = Progress(len(arguments.changed) * arguments.runs)
     results: list[Measured] = []
     for number in range(arguments.runs):
@@ -237,9 +283,39 @@ def main() -> int:
             results += run(load, arguments.seconds)
     progress.end()
     print(summary(results))
-    rows: list[Row] = [attrs.asdict(one) | {"machine": machine()} for one in results]
-    write_json(arguments, rows)
-    return 0
+    return results
+
+
+def _csi(arguments: argparse.Namespace) -> Sequence[Asked]:
+    progress = Progress(arguments.runs)
+    results: list[Asked] = []
+    for number in range(arguments.runs):
+        progress.step(f"run {number + 1}, {arguments.drivers} CSI drivers")
+        results += ask_in_turns(arguments.drivers)
+    progress.end()
+    print(asking_summary(results))
+    return results
+
+
+def _hanging(arguments: argparse.Namespace) -> Sequence[Checked]:
+    progress = Progress(len(arguments.hanging) * arguments.runs)
+    period, seconds = arguments.check_period, arguments.check_period * arguments.periods
+    results: list[Checked] = []
+    for number in range(arguments.runs):
+        for hanging in arguments.hanging:
+            progress.step(f"run {number + 1}, {hanging} CSI drivers hang")
+            results.append(measure_hanging(arguments.healthy, hanging, period, seconds))
+    progress.end()
+    print(hanging_summary(results))
+    return results
+
+
+#: What is measured, by the name of the case.
+CASES: dict[str, Callable[[argparse.Namespace], Sequence[Measured | Asked | Checked]]] = {
+    "devices": _devices,
+    "csi": _csi,
+    "hanging": _hanging,
+}
 
 
 if __name__ == "__main__":

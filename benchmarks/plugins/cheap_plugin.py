@@ -22,7 +22,7 @@ from plugind.benchmarks.plugins.cheap_protocol import (
 )
 
 VERSIONS = {"CSIPlugin": "1.0.0", "DevicePlugin": "v1beta1", "DRAPlugin": "v1.DRAPlugin"}
-HANGS = ("accept", "get-info", "notify", "backlog")
+HANGS = ("accept", "get-info", "notify", "backlog", "probe")
 _UNAVAILABLE = 14
 
 
@@ -184,12 +184,16 @@ class Plugin:
             elif isinstance(part, AskInfo):
                 out += self._answer(part.stream)
             elif isinstance(part, DeviceCall):
-                out += not_implemented(part.stream)
+                out += self.endpoint_call(part)
             else:
                 if self.hang == "notify":
                     return b""
                 self.note(part)
         return out
+
+    def endpoint_call(self, call: DeviceCall) -> bytes:
+        """Return the bytes that answer a call to the endpoint."""
+        return not_implemented(call.stream)
 
     def _answer(self, stream: int) -> bytes:
         self.asked += 1

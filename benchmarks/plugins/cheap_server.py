@@ -43,12 +43,15 @@ class Connection:
 class Server:
     """The event loop: one epoll for the listeners, the connections and the commands."""
 
+    #: What serves each socket.
+    kind: type[Plugin] = Plugin
+
     def __init__(self, options: ServerOptions) -> None:
         self.options = options
         self.plugins: dict[int, Plugin] = {}
         self.tally = Tally()
         # The plugins are created now, so that a command only needs to bind and listen.
-        self._prepared = {index: Plugin(options, index, self.tally) for index in range(options.sockets)}
+        self._prepared = {index: self.kind(options, index, self.tally) for index in range(options.sockets)}
         self.replaced: list[Plugin] = []
         self._epoll = select.epoll()
         self._automaton = Automaton()
@@ -191,7 +194,7 @@ class Server:
             _print(event | {"ended_ns": time.monotonic_ns()})
 
     def _create(self, index: int) -> None:
-        plugin = self._prepared.pop(index, None) or Plugin(self.options, index, self.tally)
+        plugin = self._prepared.pop(index, None) or self.kind(self.options, index, self.tally)
         if index in self.plugins:
             self.replaced.append(self.plugins[index])
         file = self.options.file.format(i=index)
@@ -246,9 +249,9 @@ def parse_options(program: str, about: str) -> ServerOptions:
     return ServerOptions(**arguments | {"versions": tuple(arguments["versions"])})
 
 
-def main() -> int:
+def main(program: str = "cheap_server", about: str = __doc__, server: type[Server] = Server) -> int:
     """Run the server until its standard input ends."""
-    options = parse_options("cheap_server", __doc__)
+    options = parse_options(program, about)
     if options.core is not None:
         os.sched_setaffinity(0, {options.core})
     wanted = options.sockets + 1024
@@ -256,7 +259,7 @@ def main() -> int:
         print(f"only {limit} descriptors are allowed where {wanted} are wanted", file=sys.stderr)
     options.directory.mkdir(parents=True, exist_ok=True)
     try:
-        Server(attrs.evolve(options, directory=options.directory.resolve())).run()
+        server(attrs.evolve(options, directory=options.directory.resolve())).run()
     except KeyboardInterrupt:
         return 0
     return 0
