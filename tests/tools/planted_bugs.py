@@ -574,7 +574,7 @@ NEW = (
     Planted(trust_everybody, "trust", 0, (222,)),
     Planted(let_everybody_share_a_name, "trust", 0, (200, 225)),
     Planted(let_plugins_share_endpoints, "endpoint", 30, (135, 253, 254)),
-    Planted(let_users_keep_endpoints_from_root, "endpoint", 32, (197, *range(247, 260))),
+    Planted(let_users_keep_endpoints_from_root, "endpoint", 48, (61, 67, 242, 252)),
     Planted(let_endpoints_be_anywhere, "endpoint", 0, (198, 251)),
     Planted(look_for_a_missing_endpoint_once, "endpoint", 32, (197, 258)),
     Planted(notify_whoever_listens, "trust", 0, (196, 200, 223, 227)),
