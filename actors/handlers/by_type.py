@@ -114,8 +114,12 @@ class HandlerActors:
         return self._running[self._added.pop(plugin_type).handler].retired
 
     def retire(self, handler: m.Address[m.HandlerMessage]) -> None:
-        """Let the actor of a removed handler end: it has no plugin left."""
-        self._end(handler)()
+        """Let the actor of a removed handler end: it has no plugin left.
+
+        One that was added and removed while the reconciler did not run has ended before the next one hears of both.
+        """
+        if handler in self._running:
+            self._end(handler)()
 
     def take_removed(self) -> list[Callable[[], None]]:
         """Forget the removed handlers that have not retired; return what retires each of them.

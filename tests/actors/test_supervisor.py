@@ -333,6 +333,23 @@ async def test_a_removed_handler_retires_after_its_last_deregister_though_the_re
         assert node.state("a.sock") == "parked"
 
 
+async def test_a_handler_that_comes_and_goes_while_the_reconciler_does_not_run_crashes_nothing(
+    autojump_clock: MockClock,
+) -> None:
+    """Seed 303: it has ended before the next reconciler hears that it was added, and that it has no plugin left."""
+    async with SimulatedNode() as node:
+        crashes: list[str] = []
+        node.supervisor.internals.crashes.watch(lambda name, _: crashes.append(name))
+        node.crash("reconciler")
+        await wait_all_tasks_blocked()
+        await node.supervisor.add_handler("Colour", FakeHandler())
+        await node.supervisor.remove_handler("Colour")
+        await node.supervisor.add_handler("Colour", FakeHandler())
+        node.plug("a.sock", red())
+        await node.settled()
+        assert (crashes, node.state("a.sock")) == (["node"], "registered")
+
+
 async def test_a_handler_actor_that_crashes_is_started_again(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

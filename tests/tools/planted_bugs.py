@@ -48,7 +48,17 @@ from plugind.protocol.plugins import PluginInfo
 from plugind.protocol.status import Outcome, StateName
 from plugind.protocol.trust import Trust
 from plugind.protocol.watches import Q_OVERFLOW
-from plugind.tests.tools import device_bugs, directory_bugs, health_bugs, lease_bugs, link_bugs, offer_bugs, old_bugs
+from plugind.tests.tools import (
+    csi_bugs,
+    device_bugs,
+    directory_bugs,
+    dra_bugs,
+    health_bugs,
+    lease_bugs,
+    link_bugs,
+    offer_bugs,
+    old_bugs,
+)
 from plugind.tests.tools.seams import (
     OneAtATime,
     Step,
@@ -609,6 +619,22 @@ NEW = (
     Planted(health_bugs.wait_for_ever_for_an_answer, "health", 2, ()),
     Planted(health_bugs.take_a_refusal_for_an_answer, "health", 2, (554,)),
     Planted(health_bugs.deregister_what_is_unhealthy, "follow", 2, ()),
+    Planted(csi_bugs.register_a_driver_that_does_not_say_where_it_runs, "asked-first", 3, ()),
+    Planted(csi_bugs.register_a_driver_with_another_name, "asked-first", 3, ()),
+    Planted(csi_bugs.wait_for_a_driver_that_has_left, "drivers", 3, ()),
+    Planted(csi_bugs.let_the_newer_driver_replace_the_older_at_once, "drivers", 3, ()),
+    Planted(csi_bugs.show_the_first_facts_for_ever, "facts", 3, ()),
+    Planted(csi_bugs.let_drivers_contradict_each_other, "topology", 3, ()),
+    Planted(csi_bugs.start_for_ever, "health", 3, ()),
+    Planted(csi_bugs.wait_for_no_endpoint, "drivers", 3, ()),
+    Planted(dra_bugs.use_the_newest_whether_connected_or_not, "roles", 23, ()),
+    Planted(dra_bugs.call_an_instance_that_is_not_used, "claims", 23, ()),
+    Planted(dra_bugs.never_say_that_a_driver_is_gone, "driver-gone", 23, ()),
+    Planted(dra_bugs.forget_that_a_driver_was_lost, "driver-gone", 23, ()),
+    Planted(dra_bugs.connect_only_once, "drivers", 23, ()),
+    Planted(dra_bugs.wait_for_the_endpoint_in_register, "drivers", 23, ()),
+    Planted(dra_bugs.count_an_instance_that_was_lost, "facts", 23, ()),
+    Planted(dra_bugs.let_a_call_hang, "claims", 23, ()),
     Planted(lease_bugs.withhold_for_ever, "uncertain", 20, (529, 533)),
     Planted(lease_bugs.forget_held_leases_at_a_start, "told", 12, (484, 532)),
     Planted(lease_bugs.ignore_the_ends_of_owners, "freed", 20, (480,)),

@@ -17,7 +17,6 @@ import trio
 from ....protocol.crashes import INTERNAL
 from ....protocol.errors import PluginError
 from ....protocol.messages import RetryAnswer
-from ....protocol.plugins import DEVICE
 from ....protocol.status import PluginStatus, StateName
 from ....supervisor import NodeEndedError
 from ...handlers.handler import Handler
@@ -55,8 +54,12 @@ def _states_from(plugin: PluginStatus, time: float) -> set[StateName]:
     return {*after, *before[-1:]}
 
 
-class DevicePlugins(Protocol):
-    """Device plugins of a script, with a handler of their own."""
+class Consumed(Protocol):
+    """Plugins of a script that have another type and a handler of their own."""
+
+    @property
+    def plugin_type(self) -> str:
+        """Their type."""
 
     @property
     def handler(self) -> Handler:
@@ -80,8 +83,8 @@ class DaemonActs:
     #: The handler that the daemon has now; None while it has none.
     handler: WatchedHandler | None
     _background: trio.Nursery
-    #: The device plugins of the script, whose handlers begin anew with each daemon.
-    _device_plugins: Collection[DevicePlugins]
+    #: The plugins of the script whose handlers begin anew with each daemon.
+    _consumed: Collection[Consumed]
     #: The requests that run in the background.
     _requests: dict[trio.CancelScope, None] = attrs.field(init=False, factory=dict)
     #: Set when the daemon that runs begins to stop; each daemon has its own.
@@ -243,9 +246,9 @@ class DaemonActs:
         self._sentinels.grant_grace(1.0)
         ended()
         handlers: dict[str, Handler] = {TYPE: self._new_handler()}
-        for plugins in self._device_plugins:
+        for plugins in self._consumed:
             plugins.before_start()
-            handlers[DEVICE] = plugins.handler
+            handlers[plugins.plugin_type] = plugins.handler
         await self._node.start(handlers=handlers)
 
     async def calm_down(self) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Collection
-from typing import Final
+from typing import ClassVar, Final
 
 import attrs
 import trio
@@ -41,6 +41,7 @@ SETTLED: Final = 400.0
 class DeviceCalls:
     """The device plugins of one script."""
 
+    plugin_type: ClassVar[str] = DEVICE
     _trace: Trace
     _faults: Collection[Fault]
     handler: FakeHandler = attrs.field(factory=FakeHandler)

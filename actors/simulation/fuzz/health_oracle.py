@@ -57,6 +57,8 @@ class _Instance:
     #: When that ended last.
     ended: float = -math.inf
     status: PluginStatus | None = None
+    #: Until when it may be starting, if it says that it is not ready.
+    may_start: float = -math.inf
 
 
 @attrs.define(eq=False)
@@ -116,6 +118,10 @@ class HealthOracle:
         newest = max(shown, key=lambda status: status.generation, default=None)
         return (None, None) if newest is None else (newest.health, newest.health_reason)
 
+    def may_start(self, plugin: Plugin, until: float) -> None:
+        """An instance that is not ready may be starting until then."""
+        self._instance((plugin.socket, plugin.generation)).may_start = until
+
     # --- checks -------------------------------------------------------------------------------------------------------
 
     def connected(self, key: Key) -> _Run:
@@ -164,7 +170,7 @@ class HealthOracle:
             is_shown = instance.status is not None and _is_unwell(instance.status)
             instance.unhealthy_since, instance.shown_at = now, now if is_shown else None
             was_healthy = instance.status is not None and instance.status.health is Health.HEALTHY
-            instance.due = now if was_healthy else now + LAG
+            instance.due = now if was_healthy and now > instance.may_start else max(now, instance.may_start) + LAG
 
     def judge(self, run: _Run, answered: bool | None, *, passed: bool) -> None:
         """Compare how a check ended with what the endpoint says that it did."""
@@ -211,7 +217,9 @@ class HealthOracle:
         status = instance.status
         if status is None or status.health is None:
             return
-        late = now > instance.due + EPSILON
+        late = now > instance.due + EPSILON and not (
+            status.health is Health.STARTING and now <= instance.may_start + LAG
+        )
         if instance.unhealthy_since is not None and late and not _is_unwell(status):
             words = f"has missed {MISSES} checks since {instance.unhealthy_since:g}"
             self._violated("health", f"{_named(key)} {words}, and is shown as {status.health}")

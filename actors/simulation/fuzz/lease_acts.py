@@ -9,7 +9,7 @@ import itertools
 import os
 import random
 from collections.abc import Callable, Collection, Iterator
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 import attrs
 import trio
@@ -75,6 +75,7 @@ _RESTART: Final = RESTART_PAUSE.cap + 1.0
 class LeaseActs:
     """The leases of one script."""
 
+    plugin_type: ClassVar[str] = DEVICE
     _trace: Trace
     _faults: Collection[Fault]
     preparations: PreparationOracle = attrs.field(init=False)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import itertools
 import os
 import random
+from collections import deque
 from collections.abc import Callable, Collection, Iterator
-from typing import Final, Literal, assert_never
+from typing import ClassVar, Final, Literal, assert_never
 
 import attrs
 import trio
@@ -54,12 +55,15 @@ _Disturbance = Literal["suspend", "resume", "slow", "refuse", "answer"]
 _WAYS: Final[tuple[_Disturbance, ...]] = ("suspend", "suspend", "resume", "slow", "slow", "refuse", "answer", "answer")
 #: Seconds after which nothing is to come of what has happened to a plugin: a rescan, and what follows it.
 UNDISTURBED: Final = 90.0
+#: Seconds until it is known that an actor has crashed: what it leaves is deregistered before.
+CRASH_SEEN: Final = 30.0
 
 
 @attrs.define(eq=False)
 class Offers:
     """The device plugins of one script."""
 
+    plugin_type: ClassVar[str] = DEVICE
     _trace: Trace
     _faults: Collection[Fault]
     #: Set before the script is played.
@@ -77,6 +81,8 @@ class Offers:
     _changes: trio.MemoryReceiveChannel[DevicesViewMessage] | None = attrs.field(init=False, default=None)
     #: The plugins of which nothing may be shown as changed now.
     untouchable: frozenset[str] = attrs.field(init=False, default=frozenset())
+    #: When plugins were deregistered that had only missed checks, as far as was known then.
+    _suspects: deque[tuple[float, str]] = attrs.field(init=False, factory=deque)
     _pids: Iterator[int] = attrs.field(init=False, factory=lambda: itertools.count(2_000_000))
 
     def __attrs_post_init__(self) -> None:
@@ -110,6 +116,7 @@ class Offers:
     def look(self) -> None:
         """Read what is shown of resources, and let the oracles judge it."""
         self.health.look()
+        self._judge_suspects()
         if self._changes is None:
             writer, self._changes = trio.open_memory_channel[DevicesViewMessage](_ROOM)
             self.node.supervisor.internals.devices.inbox.send_nowait(DevicesSubscribed(writer))
@@ -317,7 +324,14 @@ class Offers:
         """A plugin is deregistered: not because of its health."""
         offer = self.plugins.get(plugin.socket)
         if offer is not None and self.health.misses(plugin) and self._is_undisturbed(offer, plugin):
-            self._trace.violated("health", f"{plugin.socket} does not answer its checks, and is deregistered")
+            self._suspects.append((trio.current_time(), plugin.socket))
+
+    def _judge_suspects(self) -> None:
+        """A crash is known once those have been deregistered that it concerns."""
+        while self._suspects and trio.current_time() > self._suspects[0][0] + CRASH_SEEN:
+            time, socket = self._suspects.popleft()
+            if self.crashed_at() < time - EPSILON:
+                self._trace.violated("health", f"{socket} was deregistered at {time:g}, and only missed checks")
 
     def _is_undisturbed(self, offer: Offer, plugin: Plugin) -> bool:
         """Whether a plugin is registered, and nothing has happened for long that may deregister it."""
@@ -349,6 +363,7 @@ class Offers:
         self.calls.taken = None
         self.handler = self._new_handler()
         self.health.forget()
+        self._suspects.clear()
         self.states.clear()
         self.oracle.forget(trio.current_time())
         if self._changes is not None:

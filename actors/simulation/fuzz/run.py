@@ -49,10 +49,13 @@ from ..shortcuts import shortcuts
 from .acts import Acts
 from .backoff_oracle import BackoffOracle
 from .blame_oracle import BlameOracle
+from .csi_acts import CSIDrivers
 from .daemon_acts import DaemonActs
 from .device_acts import DeviceActs
 from .device_calls import DIRECTORY, DeviceCalls
 from .directory_acts import DirectoryActs
+from .dra_acts import DRADrivers
+from .driver_checks import DriverChecks
 from .endpoint_oracle import EndpointOracle
 from .final_checks import FinalChecks
 from .follow_oracle import EVERY, REMAINDER, FollowOracle
@@ -76,6 +79,8 @@ from .script import (
     Fault,
     choose,
     has_calls,
+    has_csi_drivers,
+    has_dra_drivers,
     has_leases,
     has_offers,
     numbers,
@@ -234,6 +239,20 @@ class _Simulation:
             config = attrs.evolve(config, roots=(*config.roots, Root(LAB)), leases=LeasesConfig(pools=POOLS))
             handlers[DEVICE] = self._leases.handler
             apart[LAB] = self._leases.shown
+        #: The CSI or DRA drivers of the scripts that have some.
+        self._drivers: CSIDrivers | DRADrivers | None = None
+        if has_csi_drivers(seed):
+            self._drivers = CSIDrivers(trace, faults)
+        elif has_dra_drivers(seed):
+            self._drivers = DRADrivers(trace, faults)
+        if self._drivers is not None:
+            config = attrs.evolve(
+                config,
+                roots=(*config.roots, Root(self._drivers.found)),
+                endpoint_directories=(ROOT, DRIVERS, self._drivers.found, self._drivers.directory),
+            )
+            handlers[self._drivers.plugin_type] = self._drivers.handler
+            apart[self._drivers.found] = self._drivers.shown
         self.node = WatchedNode(
             config,
             trace,
@@ -250,6 +269,8 @@ class _Simulation:
             self._offers.node, self._offers.crashed_at = self.node, lambda: self.node.crashed_at
         if self._leases is not None:
             self._leases.adopt(self.node)
+        if self._drivers is not None:
+            self._drivers.node, self._drivers.crashed_at = self.node, lambda: self.node.crashed_at
         self.node.modes.grace = 0.0 if sees_all else NOTICED
         if seed % 16 == FEW_SLOTS:
             self.node.network.dial_slots = 1
@@ -259,6 +280,8 @@ class _Simulation:
         self._sentinels = Sentinels(self.node, trace.violated, self._oracle.registrations)
         if self._offers is not None:
             self._offers.sentinels = self._sentinels
+        if self._drivers is not None:
+            self._drivers.sentinels = self._sentinels
         self._devices = DeviceActs(self.node, self.node.devices, trace)
         self._seed, self._faults = seed, faults
         self._plugs = Plugs(self._oracle.received)
@@ -280,6 +303,9 @@ class _Simulation:
         script = [event for event in script if not self._happens_before_the_start(event)]
         async with self.node:
             async with trio.open_nursery() as background:
+                if self._drivers is not None:
+                    self._drivers.background = background
+                    background.start_soon(self._drivers.serve)
                 daemon = self._daemon = DaemonActs(
                     self.node,
                     self._trace,
@@ -290,7 +316,7 @@ class _Simulation:
                     self._oracle,
                     self._handler,
                     background,
-                    [it for it in (self._device_calls, self._offers, self._leases) if it is not None],
+                    [it for it in (self._device_calls, self._offers, self._leases, self._drivers) if it is not None],
                 )
                 await self._play(script, daemon)
                 await self._calm_down(daemon)
@@ -368,6 +394,8 @@ class _Simulation:
             self._offers.look()
         if self._leases is not None:
             self._leases.look()
+        if self._drivers is not None:
+            self._drivers.look()
 
     async def _perform(self, act: Act, chance: random.Random, daemon: DaemonActs) -> None:
         match act:
@@ -419,6 +447,9 @@ class _Simulation:
             case Act.HEALTH:
                 if self._offers is not None:
                     await self._offers.disturb_health(chance)
+            case Act.DRIVER:
+                if self._drivers is not None:
+                    await self._drivers.act(chance)
             case Act.RESTART_DAEMON:
                 await self._restart(chance, daemon)
             case Act.DEVICES:
@@ -452,5 +483,10 @@ class _Simulation:
             self._serving.look(disturbed=True)
         if self._leases is not None:
             await LeaseChecks(self._leases, self._trace, random.Random(f"plugind leases at rest {self._seed}")).check()
+            self._serving.look(disturbed=True)
+        if self._drivers is not None:
+            chance = random.Random(f"plugind drivers at rest {self._seed}")
+            await DriverChecks(self._drivers, self._trace, chance).check()
+            self._drivers.end()
             self._serving.look(disturbed=True)
         self._devices.look()

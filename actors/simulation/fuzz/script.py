@@ -101,6 +101,7 @@ class Act(enum.Enum):
     LEASE = enum.auto()
     KILL_AMID_LEASE = enum.auto()
     HEALTH = enum.auto()
+    DRIVER = enum.auto()
 
 
 #: How often each act comes, in comparison, and the fault that it is part of; None is the life of a node without any.
@@ -169,6 +170,11 @@ _EVENTS_PER_KILL: Final = 40
 _LEASES: Final = (8, (4, 5))
 #: What happens to the health of device plugins whose lists are followed; numbered after those.
 _EVENTS_PER_HEALTH: Final = 10
+#: What happens to CSI or DRA drivers, in the scripts that have some; numbered after those.
+_EVENTS_PER_DRIVER: Final = 3
+#: The seeds of the scripts with CSI drivers, and of those with DRA drivers, leave one of these remainders.
+_CSI: Final = (32, (3, 11))
+_DRA: Final = (32, (23, 31))
 #: Seconds between events: mostly none, so that much happens at once, and now and then enough for a backoff.
 _PAUSES: Final = (0.0, 0.0, 0.0, 0.0, 0.001, 0.01, 0.1, 0.6, 1.0, 2.5, 7.0)
 
@@ -226,6 +232,8 @@ def write(seed: int, events: int, faults: Collection[Fault]) -> tuple[Event, ...
             changed = _with_changes(Act.KILL_AMID_LEASE, seed, _kills(events), changed)
     if has_offers(seed):
         changed = _with_changes(Act.HEALTH, seed, _healths(events), changed)
+    if has_csi_drivers(seed) or has_dra_drivers(seed):
+        changed = _with_changes(Act.DRIVER, seed, _drivers(events), changed)
     return tuple(changed)
 
 
@@ -247,9 +255,21 @@ def has_leases(seed: int) -> bool:
     return seed % divisor in remainders
 
 
+def has_csi_drivers(seed: int) -> bool:
+    """Whether the script of ``seed`` has CSI drivers that are consumed."""
+    divisor, remainders = _CSI
+    return seed % divisor in remainders
+
+
+def has_dra_drivers(seed: int) -> bool:
+    """Whether the script of ``seed`` has DRA drivers that are consumed."""
+    divisor, remainders = _DRA
+    return seed % divisor in remainders
+
+
 def numbers(events: int) -> range:
     """Return the numbers of a script of so many ``events``, those of its races and of all changes included."""
-    return range(_healths(events).stop)
+    return range(_drivers(events).stop)
 
 
 def _users(events: int) -> range:
@@ -296,6 +316,10 @@ def _healths(events: int) -> range:
     return range(_kills(events).stop, _kills(events).stop + events // _EVENTS_PER_HEALTH)
 
 
+def _drivers(events: int) -> range:
+    return range(_healths(events).stop, _healths(events).stop + events // _EVENTS_PER_DRIVER)
+
+
 def _races_end(events: int) -> int:
     return events + 1 + events // _EVENTS_PER_RACE
 
@@ -323,6 +347,7 @@ _DRAWN: Final = {
     Act.LEASE: "leases",
     Act.KILL_AMID_LEASE: "kills amid leases",
     Act.HEALTH: "health",
+    Act.DRIVER: "drivers",
 }
 
 

@@ -128,7 +128,10 @@ def test_an_event_keeps_its_details_when_others_are_left_out() -> None:
     assert leases[Act.KILL_AMID_LEASE] == [131]
     healths = [event.number for event in write(6, 50, ALL) if event.act is Act.HEALTH]
     assert sorted(healths) == list(range(132, 137))
-    assert numbers(50) == range(137)
+    for seed in (3, 23):
+        drivers = [event.number for event in write(seed, 50, ALL) if event.act is Act.DRIVER]
+        assert sorted(drivers) == list(range(137, 153))
+    assert numbers(50) == range(153)
     assert script[0].number == 50
     assert write(7, 50, ALL) == script
     assert write(8, 50, ALL) != script

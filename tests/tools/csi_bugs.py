@@ -1,0 +1,116 @@
+"""Bugs of CSI drivers, put in on purpose; see ``plugind.tests.tools.planted_bugs``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import trio
+
+from plugind.actors.handlers import csi, csi_driver, csi_follower
+from plugind.actors.handlers.csi_driver import DriverCalls
+from plugind.actors.io.grpc_client.channel import Channel
+from plugind.protocol import messages as m
+from plugind.protocol.csi import NO_NODE_INFO, NodeInfo
+from plugind.protocol.csi_topology import Topologies, Topology
+from plugind.protocol.effects import Effect
+from plugind.protocol.errors import PluginError
+from plugind.protocol.plugins import CSI, Plugin
+from plugind.protocol.world import World
+
+
+@contextmanager
+def register_a_driver_that_does_not_say_where_it_runs() -> Iterator[None]:
+    """A driver whose NodeGetInfo fails is registered as one that does not implement it."""
+    ask = DriverCalls.node_get_info
+
+    async def be_content(self: DriverCalls, channel: Channel) -> NodeInfo:
+        try:
+            return await ask(self, channel)
+        except PluginError:
+            return NO_NODE_INFO
+
+    with patch.object(DriverCalls, "node_get_info", be_content):
+        yield
+
+
+@contextmanager
+def register_a_driver_with_another_name() -> Iterator[None]:
+    """A driver that calls itself otherwise than its registrar is registered."""
+    with patch.object(csi_driver, "check_driver_name", lambda *_: None):
+        yield
+
+
+@contextmanager
+def wait_for_a_driver_that_has_left() -> Iterator[None]:
+    """A call of NodeGetInfo goes on though the socket of its plugin has gone, and keeps the next driver waiting."""
+    ask = DriverCalls.node_get_info
+
+    async def insist(self: DriverCalls, channel: Channel) -> NodeInfo:
+        try:
+            return await ask(self, channel)
+        except trio.Cancelled:
+            with trio.CancelScope(shield=True):
+                await trio.sleep(100.0)
+            raise
+
+    with patch.object(DriverCalls, "node_get_info", insist):
+        yield
+
+
+@contextmanager
+def let_the_newer_driver_replace_the_older_at_once() -> Iterator[None]:
+    """An older driver is deregistered when a newer one of its name comes, and not once that has answered."""
+    claimed: dict[str, m.Claimed] = {}
+    handle = World.handle
+
+    def hasty(self: World, message: m.ReconcilerMessage, now: float) -> list[Effect]:
+        effects = handle(self, message, now)
+        if isinstance(message, m.Claimed) and message.info.type == CSI:
+            for path, other in claimed.items():
+                if other.info.name == message.info.name and path != message.path:
+                    effects += handle(self, m.SocketVanished(path, other.generation), now)
+            claimed[message.path] = message
+        return effects
+
+    with patch.object(World, "handle", hasty):
+        yield
+
+
+@contextmanager
+def show_the_first_facts_for_ever() -> Iterator[None]:
+    """What a driver says of the node later is not shown."""
+    ask, answers = DriverCalls.node_get_info, dict[Channel, NodeInfo]()
+
+    async def remember(self: DriverCalls, channel: Channel) -> NodeInfo:
+        said = await ask(self, channel)
+        return answers.setdefault(channel, said)
+
+    with patch.object(DriverCalls, "node_get_info", remember):
+        yield
+
+
+@contextmanager
+def let_drivers_contradict_each_other() -> Iterator[None]:
+    """Two drivers may give a key of their topologies different values."""
+
+    def none(self: Topologies, plugin: Plugin, topology: Topology) -> str | None:
+        return None
+
+    with patch.object(Topologies, "collision", none):
+        yield
+
+
+@contextmanager
+def start_for_ever() -> Iterator[None]:
+    """A driver that is not ready is starting, however long ago it was registered."""
+    with patch.object(csi_follower, "STARTING_FOR", 1e9):
+        yield
+
+
+@contextmanager
+def wait_for_no_endpoint() -> Iterator[None]:
+    """A driver whose endpoint is later than its registrar is refused at once."""
+    with patch.object(csi, "CONNECT_TIMEOUT", 0.2):
+        yield
