@@ -1,7 +1,8 @@
 """The CDI files of leases: the lease actor asks for them, goes on, and gets a message when one is there.
 
 There is one access to the directory at a time. A write is answered within :data:`DEADLINE` seconds; a file that is
-written later is removed, because whoever asked for it was told that there is none. A removal that fails is tried again
+written later is removed, because whoever asked for it was told that there is none. That of a lease which was held
+before the daemon started is written however late, since its container may be about to start. A removal that fails is tried again
 until it succeeds. Until then a container engine finds the device, and the hook keeps the container from starting.
 
 PYTEST_DONT_REWRITE
@@ -21,7 +22,7 @@ import trio
 from ...protocol.errors import IllegalStepError
 from ...protocol.leases.cdi import CdiError
 from ...protocol.leases.messages import FileWritten
-from ...protocol.leases.values import Lease
+from ...protocol.leases.values import Lease, LeaseState
 from ...protocol.logs import Logger
 from ...protocol.messages import Address
 from ..store_report import PAUSES, StoreReport
@@ -197,8 +198,13 @@ class CdiWriter:
         if self._awaits(name, lease):
             self._answer(name, failure)
         elif name not in self._waiting:
-            # It is late.
+            self._settle_late(name, lease, failure)
+
+    def _settle_late(self, name: str, lease: Lease, failure: str | None) -> None:
+        if lease.state is not LeaseState.HELD:
             self._ask(name, None)
+        elif failure is None:
+            self._reply.send_nowait(FileWritten(lease.id, None))
 
     def _awaits(self, name: str, lease: Lease) -> bool:
         return name in self._unanswered and self._unanswered[name][1] is lease
@@ -233,7 +239,7 @@ class CdiWriter:
         asked = self._unanswered.get(name)
         if asked is None or asked[0] != number:
             return
-        if self._waiting.get(name) is asked[1]:
+        if self._waiting.get(name) is asked[1] and asked[1].state is not LeaseState.HELD:
             del self._waiting[name]
         self._report.fail(self._late)
         self._answer(name, self._late)

@@ -331,12 +331,14 @@ class Leases:
 
     def _file_written(self, message: m.FileWritten) -> None:
         entry = self._all.entries.get(message.id)
-        if entry is None or (entry.phase is not Phase.FILING and message.error is None):
+        if entry is None:
             return
         if entry.phase is not Phase.FILING:
             # It is held, from before a restart of plugind: its container may run already.
-            entry.lease = attrs.evolve(entry.lease, warnings=(f"its CDI file is not there: {message.error}",))
-            self._all.touch(entry)
+            warnings = () if message.error is None else (f"its CDI file is not there: {message.error}",)
+            if warnings != entry.lease.warnings:
+                entry.lease = attrs.evolve(entry.lease, warnings=warnings)
+                self._all.touch(entry)
         elif message.error is None:
             self._all.step(entry, Event.FILED)
         else:

@@ -174,6 +174,19 @@ async def test_what_waits_behind_a_late_write_is_answered_in_time_and_not_writte
     assert set(store.files) == {"a"}
 
 
+async def test_the_file_of_a_lease_from_before_the_start_is_written_however_late(autojump_clock: MockClock) -> None:
+    """It is held whether its file is there or not, and its container may be about to start (seed 40180)."""
+    store = SlowStore()
+    store.takes = 7.0
+    async with running(store) as (writer, replies):
+        for name in "ab":
+            writer.write(lease(name).moved(LeaseState.HELD))
+        await trio.sleep(30.0)
+    late = [(5.0, FileWritten("lease-a", LATE)), (5.0, FileWritten("lease-b", LATE))]
+    assert replies.received == [*late, (7.0, FileWritten("lease-a")), (14.0, FileWritten("lease-b"))]
+    assert set(store.files) == {"a", "b"}
+
+
 async def test_a_lease_that_ends_before_its_file_is_written_has_none(autojump_clock: MockClock) -> None:
     store = SlowStore()
     store.takes = 1.0

@@ -981,6 +981,8 @@ def test_a_file_that_cannot_be_written_again_is_a_warning() -> None:
     node.send(m.FileWritten("x", "read-only"))
     (lease,) = node.book.snapshot(0.0).leases
     assert lease.warnings == ("its CDI file is not there: read-only",)
+    node.send(m.FileWritten("x"))
+    assert node.book.snapshot(0.0).leases[0].warnings == ()
 
 
 def test_after_lost_state_all_devices_are_withheld_until_an_operator_recovers() -> None:
