@@ -114,7 +114,7 @@ async def test_each_example_is_answered(node: Daemon) -> None:
 async def test_each_field_of_a_plugin_is_described(node: Daemon) -> None:
     (plugin,) = json.loads((await node.get(f"/plugins/{NAME}"))[1])
     assert fields("`GET /plugins`") == plugin.keys() - {"facts", "history"}
-    assert plugin["facts"] == {}
+    assert plugin["facts"]["node-id"] == "node-1"
     assert fields("`GET /plugins/TARGET`") == plugin["history"][0].keys()
     async with node.watch() as watch:
         line = await watch.state(node.root / "a.sock", "registered")

@@ -81,7 +81,7 @@ def test_every_option_of_devices_reaches_the_plugin(tmp_path: Path) -> None:
 
 
 def test_a_plugin_of_another_type_has_no_devices() -> None:
-    spec = parse("--type=DRAPlugin", "--name=a.example.com", "--socket=/s")
+    spec = parse("--type=Colour", "--name=a.example.com", "--socket=/s")
     assert (spec.commanded, list(spec.plugin.serves)) == (None, [])
 
 
