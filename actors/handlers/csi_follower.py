@@ -164,16 +164,17 @@ class CSIFollower:
     # --- facts --------------------------------------------------------------------------------------------------------
 
     async def _ask_again(self) -> None:
-        due = self._next_refresh()
+        due, repeat = self._next_refresh(), self._next_repeat()
         while True:
-            repeat = self._next_repeat()
             with trio.move_on_at(min(due, repeat)) as waiting:
                 await self._link.facts_asked()
-            before = self._asked.facts.as_texts()
-            if not waiting.cancelled_caught or trio.current_time() >= due:
+            before, is_asked = self._asked.facts.as_texts(), not waiting.cancelled_caught
+            if is_asked or trio.current_time() >= due:
                 await self._refresh()
                 due = self._next_refresh()
-            await self._ask_what_it_can_do()
+            if is_asked or trio.current_time() >= repeat:
+                await self._ask_what_it_can_do()
+                repeat = self._next_repeat()
             await self._tell(before)
 
     def _next_refresh(self) -> float:

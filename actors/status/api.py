@@ -477,8 +477,9 @@ class Api:
         useful = {row.name for row in view.rows.values() if (row.healthy if healthy else row.useful)}
         for name in self.config.expected:
             if name not in useful:
-                why = [_awaited_for(row) for row in view.rows.values() if row.name == name]
-                why = why or ["no socket has given this name"]
+                # Several sockets may have the name, for one reason.
+                why = dict.fromkeys(_awaited_for(row) for row in view.rows.values() if row.name == name)
+                why = why or {"no socket has given this name": None}
                 yield f"the plugin {encodable(name)}" + "".join(f" ({encodable(reason)})" for reason in why)
 
 

@@ -242,6 +242,17 @@ async def test_a_driver_that_does_not_say_what_it_can_do_is_registered_and_asked
         assert (fake.called(CSICall.NODE_CAPABILITIES), fake.called(CSICall.NODE_INFO)) == (asked, 1)
 
 
+async def test_refreshes_do_not_ask_more_often_for_what_a_driver_does_not_say(autojump_clock: MockClock) -> None:
+    """It is asked 30 s later and then after twice as long each time, however short the period of the refreshes."""
+    fake = driver()
+    fake.errors[CSICall.NODE_CAPABILITIES] = GRPCError(Status.UNAVAILABLE, "starting")
+    async with node_with(CSIConfig(refresh=10)) as node:
+        plug(node, fake)
+        await trio.sleep(100)
+        assert fake.called(CSICall.NODE_INFO) >= 8
+        assert fake.called(CSICall.NODE_CAPABILITIES) == 3
+
+
 async def test_numbers_that_are_not_valid_are_left_out_or_cut_with_a_warning(autojump_clock: MockClock) -> None:
     """TestInstallCSIDriver: above int32 cut."""
     fake = FakeCSIDriver(NAME, node_id="n" * 300, max_volumes=-1)
