@@ -2,8 +2,9 @@
 
 There is one access to the directory at a time. A write is answered within :data:`DEADLINE` seconds; a file that is
 written later is removed, because whoever asked for it was told that there is none. That of a lease which was held
-before the daemon started is written however late, since its container may be about to start. A removal that fails is tried again
-until it succeeds. Until then a container engine finds the device, and the hook keeps the container from starting.
+before the daemon started is written however late, since its container may be about to start. A removal that fails is
+tried again until it succeeds. Until then a container engine finds the device, and the hook keeps the container from
+starting.
 
 PYTEST_DONT_REWRITE
 """
