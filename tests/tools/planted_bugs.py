@@ -599,7 +599,7 @@ NEW = (
     Planted(
         link_bugs.follow_no_more_after_an_error, "follow", 19, (82, 86, 87, 106, 108, 109, 112, 114, 116, 117, 118, 119)
     ),
-    Planted(link_bugs.lose_delayed_reports, "view", 9, (257,)),
+    Planted(link_bugs.lose_delayed_reports, "view", 464, (29,)),
     Planted(link_bugs.tell_links_no_role, "view", 9, (257,)),
     Planted(device_bugs.let_the_newest_plugin_serve_at_once, "surge", 0, (34, 335, 339, 340, 348)),
     Planted(device_bugs.count_the_devices_of_all_plugins, "devices", 0, (368,)),
