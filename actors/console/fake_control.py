@@ -14,16 +14,17 @@ import os
 import signal
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
 import attrs
 import trio
+from grpclib.exceptions import GRPCError
 
 from ..io.grpc_server.serve import Service
 from ..simulation.plugins import Call
-from ..simulation.reactions import Reaction
+from ..simulation.reactions import C, Reaction, react
 
 #: Bytes of a command at most; a longer line is refused.
 MAX_LINE = 64 * 1024
@@ -37,6 +38,15 @@ REACTIONS = {
     "refuse": (Reaction.REFUSED, "refused"),
     "hang": (Reaction.HUNG, "not answered"),
 }
+
+
+def react_to(how: str, calls: Sequence[C], *, hangs: set[C], errors: dict[C, GRPCError]) -> str:
+    """Change what becomes of later ``calls`` as a command of :data:`REACTIONS` says, and return what is said of it."""
+    reaction, words = REACTIONS[how]
+    for call in calls:
+        react(call, reaction, hangs=hangs, errors=errors)
+    return f"{', '.join(calls)} {'is' if len(calls) == 1 else 'are'} {words} from now on"
+
 
 #: Does what a command says, and returns what is said of it.
 Obey = Callable[[str], str]

@@ -6,13 +6,13 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from ...protocol.plugins import CSI
 from ..simulation.csi_drivers import CSICall, FakeCSIDriver
 from ..simulation.plugins import Call, now, pid_of
-from ..simulation.reactions import Reaction, react
-from .fake_control import REACTIONS
+from ..simulation.reactions import Reaction
+from .fake_control import REACTIONS, react_to
 from .fake_devices import first_option, usage_error
 
 #: Options that only CSI drivers have, by their name in the parsed arguments.
@@ -106,16 +106,10 @@ def obey(line: str, driver: FakeCSIDriver) -> str:
             driver.topology = dict(map(_segment, segments))
             return f"the topology is {' '.join(segments) or 'empty'}"
         case [how, call] if how in REACTIONS and (call in _CALLS or call == "all"):
-            return _react(driver, how, list(_CALLS.values()) if call == "all" else [_CALLS[call]])
+            calls = list(_CALLS.values()) if call == "all" else [_CALLS[call]]
+            return react_to(how, calls, hangs=driver.hangs, errors=driver.errors)
         case _:
             return f"unknown command {line.strip()!r}: {_USAGE}"
-
-
-def _react(driver: FakeCSIDriver, how: str, calls: Sequence[CSICall]) -> str:
-    reaction, words = REACTIONS[how]
-    for call in calls:
-        react(call, reaction, hangs=driver.hangs, errors=driver.errors)
-    return f"{', '.join(calls)} {'is' if len(calls) == 1 else 'are'} {words} from now on"
 
 
 def _is_number(text: str) -> bool:

@@ -13,8 +13,8 @@ from ...protocol.dra_health import DeviceReport, DeviceStatus
 from ...protocol.plugins import DRA, DRA_SERVICES
 from ..simulation.dra_drivers import USUAL_SERVICES, DRACall, FakeDRADriver
 from ..simulation.plugins import Call, now, pid_of
-from ..simulation.reactions import Reaction, react
-from .fake_control import REACTIONS
+from ..simulation.reactions import Reaction
+from .fake_control import REACTIONS, react_to
 from .fake_devices import first_option, usage_error
 
 #: Options that only DRA drivers have, by their name in the parsed arguments.
@@ -114,13 +114,7 @@ def obey(line: str, driver: CommandedDRADriver) -> str:
             driver.show(*driver.reports.values())
             return f"{name} is not reported any more"
         case [how, call] if how in REACTIONS and (call in _CALLS or call == "all"):
-            return _react(driver, how, list(_CALLS.values()) if call == "all" else [_CALLS[call]])
+            calls = list(_CALLS.values()) if call == "all" else [_CALLS[call]]
+            return react_to(how, calls, hangs=driver.hangs, errors=driver.errors)
         case _:
             return f"unknown command {line.strip()!r}: {_USAGE}"
-
-
-def _react(driver: FakeDRADriver, how: str, calls: Sequence[DRACall]) -> str:
-    reaction, words = REACTIONS[how]
-    for call in calls:
-        react(call, reaction, hangs=driver.hangs, errors=driver.errors)
-    return f"{', '.join(calls)} {'is' if len(calls) == 1 else 'are'} {words} from now on"
