@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import attrs
 import trio
@@ -27,7 +27,6 @@ import trio
 from .actors import liveness, reconciler, registration, watchdog, watcher
 from .actors.callers import Callers, Changes, LaggedError, NodeEndedError
 from .actors.conversation import ConversationConfig, Dialer
-from .actors.device_server import DeviceServer
 from .actors.devices.unit import Devices
 from .actors.dial_slots import DialSlots
 from .actors.endpoint_checks import EndpointChecks
@@ -50,7 +49,6 @@ from .actors.liveness import LivenessConfig
 from .actors.mailbox import Inbox, RegistrationInbox, report
 from .actors.node_paths import check_device_directory, check_status_socket, directories_of
 from .actors.ports import Ports, real_ports
-from .actors.register_calls import CallsConfig
 from .actors.registration_config import RegistrationConfig
 from .actors.registrations import Registrations
 from .actors.status import actor as status
@@ -83,6 +81,9 @@ from .protocol.leases.values import Lease
 from .protocol.lives import Lives
 from .protocol.logs import SILENT, Level, Logger
 from .protocol.status import PluginStatus, StateName
+
+if TYPE_CHECKING:
+    from .actors.device_server import DeviceServer
 
 __all__ = ["GaveUpError", "LaggedError", "NodeEndedError", "Ports", "RootBusyError", "Supervisor"]
 
@@ -342,6 +343,10 @@ class Supervisor:
         where = self.config.device_plugins
         if where is None:
             return None
+        # It brings a gRPC server, which no other node needs.
+        from .actors.device_server import DeviceServer
+        from .actors.register_calls import CallsConfig
+
         config = CallsConfig(where.directory, self._rules, generations, self._to_reconciler, self._to_status)
         directory = ports.device_directory(where, bool(self.config.trust.uids), self._log)
         return DeviceServer(config, directory, heartbeat=self.config.rescan)

@@ -27,16 +27,20 @@ from ..protocol.endpoints import FoundFile
 from ..protocol.errors import ValidationError
 from ..protocol.identity import Identity
 from ..protocol.plugins import InfoLimits, check_info, info_to_show
-from ..protocol.proto.pluginregistration_grpc import RegistrationStub
-from ..protocol.proto.pluginregistration_pb2 import InfoRequest, PluginInfo, RegistrationStatus
+from ..protocol.proto.pluginregistration_pb2 import (
+    InfoRequest,
+    PluginInfo,
+    RegistrationStatus,
+    RegistrationStatusResponse,
+)
 from ..protocol.status import Outcome
 from ..protocol.trust import AS_ROOT, Trust, Users, another_user
 from ..protocol.wire.errors import DialError, DialFailure, WireError, WireProblem
 from ..protocol.wire.outcomes import status_text
 from .dial_slots import NO_DESCRIPTORS, DialSlot, DialSlots, PausedError
 from .io.endpoints import Endpoints
-from .io.grpc_client.channel import Channel
 from .io.grpc_client.dial import Judge, was_full
+from .io.grpc_client.registration_channel import UnaryCalls
 from .io.unix_socket import Credentials
 
 #: Characters of an error that a plugin is sent or a user is shown (fault 94).
@@ -65,11 +69,17 @@ class _Call:
 
     method: str
     failure: str
+    path: str = attrs.field(init=False)
+
+    @path.default
+    def _make_path(self) -> str:
+        return f"/{SERVICE}/{self.method}"
 
 
 #: How a connection ends before the plugin has answered, or for a reason that concerns no answer of it.
 _NO_ANSWER = (WireProblem.CLOSED, WireProblem.GOING_AWAY, WireProblem.UNPARSED_BYTES)
 
+SERVICE = "pluginregistration.Registration"
 _GET_INFO = _Call("GetInfo", "failed to get plugin info using RPC GetInfo")
 _NOTIFY = _Call("NotifyRegistrationStatus", "failed to send registration status")
 
@@ -90,7 +100,7 @@ class _BoundedInfo:
 
 
 def bounded_info_type(limits: InfoLimits) -> type[PluginInfo]:
-    """Return what parses the answer to GetInfo within ``limits`` (fault 51), for ``RegistrationStub.GetInfo``."""
+    """Return what parses the answer to GetInfo within ``limits`` (fault 51)."""
     # A call uses nothing of the type of its answer but what _BoundedInfo has.
     return cast("type[PluginInfo]", _BoundedInfo(limits.max_versions))
 
@@ -100,7 +110,7 @@ class Dialer(Protocol):
 
     async def __call__(
         self, path: str, *, identity: Identity, timeout: float, refused_grace: float, judge: Judge
-    ) -> Channel:
+    ) -> UnaryCalls:
         """Connect to the socket with this ``identity`` at ``path``, and to no other, within ``timeout`` seconds.
 
         A full backlog is an error at once, since whoever waits for room in it must not keep a slot.
@@ -142,7 +152,6 @@ class Conversation:
         "_identity",
         "_path",
         "_slot",
-        "_stub",
         "dialed_at",
         "endpoint",
         "peer",
@@ -152,8 +161,7 @@ class Conversation:
     def __init__(self, config: ConversationConfig, path: str) -> None:
         self._config = config
         self._path = path
-        self._channel: Channel | None = None
-        self._stub: RegistrationStub | None = None
+        self._channel: UnaryCalls | None = None
         self._slot: DialSlot | None = None
         #: The file that was dialed last.
         self._identity: Identity | None = None
@@ -211,11 +219,9 @@ class Conversation:
         # A flooder takes its turns last, so it must not keep a slot from others meanwhile.
         self._channel.on_used_up = self._slot.expire
         self.dialed_at = trio.current_time()
-        self._stub = self._channel.stub(RegistrationStub)
-        self._stub.GetInfo.reply_type = self._config.info_type
         return states.Dialed()
 
-    async def _while_full(self, dial: Callable[[], Awaitable[Channel]], *, through_pause: bool) -> Channel:
+    async def _while_full(self, dial: Callable[[], Awaitable[UnaryCalls]], *, through_pause: bool) -> UnaryCalls:
         """Dial, and dial again while the backlog is full, with growing pauses in which this conversation has no slot.
 
         Thousands of such sockets would otherwise hold all slots (fault 30).
@@ -272,10 +278,10 @@ class Conversation:
 
     async def get_info(self) -> states.InfoReceived | states.InfoRejected | states.Failed:
         """Ask the plugin for its info, and check it."""
-        assert self._stub is not None, "GetInfo follows a dial"
+        assert self._channel is not None, "GetInfo follows a dial"
         assert self._identity is not None, "GetInfo follows a dial"
         try:
-            reply = await self._stub.GetInfo(InfoRequest())
+            reply = await self._channel.unary(_GET_INFO.path, InfoRequest(), self._config.info_type)
         except GRPCError as error:
             return self._call_failed(_GET_INFO, error)
         # One more than is allowed is enough to refuse it (fault 51).
@@ -298,17 +304,17 @@ class Conversation:
 
     async def notify(self, error: str | None) -> states.Notified | states.Failed:
         """Notify the plugin that it is registered, or of the ``error`` because of which it is not."""
-        assert self._stub is not None, "a notify follows a dial"
+        assert self._channel is not None, "a notify follows a dial"
         verdict = RegistrationStatus(plugin_registered=error is None, error=_sendable(error or ""))
         try:
-            await self._stub.NotifyRegistrationStatus(verdict)
+            await self._channel.unary(_NOTIFY.path, verdict, RegistrationStatusResponse)
         except GRPCError as failure:
             return self._call_failed(_NOTIFY, failure)
         return states.Notified()
 
     def hang_up(self) -> None:
         """Close the connection, if there is one."""
-        channel, self._channel, self._stub = self._channel, None, None
+        channel, self._channel = self._channel, None
         if channel is not None:
             channel.close()
         self._release_slot()

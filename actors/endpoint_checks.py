@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import attrs
 import trio
@@ -73,6 +74,10 @@ class EndpointChecks:
         """How many checks are out."""
         return int(self._long.borrowed_tokens + self._short.borrowed_tokens)
 
+    def are_off(self, plugin_type: str) -> bool:
+        """Whether plugins of this type are not checked."""
+        return not self._rule.checks(plugin_type)
+
     async def serve(self) -> None:
         """Have the checks begin when they are due, for ever."""
         await self._alarms.run()
@@ -80,16 +85,20 @@ class EndpointChecks:
     async def run(self, plugin_type: str, channel: Channel, check: Check, note: Note) -> None:
         """Check the endpoint of ``channel`` again and again, until the channel fails; the caller may know that first.
 
-        An endpoint whose type is not checked is only waited for.
+        An endpoint whose type is not checked is only waited for, once that was noted: its channel is read meanwhile.
         """
-        if not self._rule.checks(plugin_type):
-            await trio.sleep_forever()
+        off = self._rule.why_not_checked(plugin_type)
+        if off is not None:
+            note(Checked(reason=off))
+            with suppress(trio.ClosedResourceError):
+                await channel.wait_closed()
+            return
         rule = self._rule.of_type(plugin_type)
         state = step(rule, Checked(), Connected(trio.current_time(), self._rng.random()))
         while True:
             await self._alarms.until(rule.on_grid(state.due))
             began, answer = await self._ask(channel, check, failing=state.failures > 0)
-            if channel.connection.failure is not None:
+            if channel.closed or channel.connection.failure is not None:
                 return
             state = step(rule, step(rule, state, Began(began)), self._result(answer))
             note(state)
@@ -135,6 +144,10 @@ async def _answer(channel: Channel, check: Check, deadline: float) -> _Answer:
             outcome, reason = Outcome.FAILED, status_text(error)
         except PluginError as error:
             outcome, reason = Outcome.FAILED, str(error)
+        except trio.ClosedResourceError:
+            # The connection may have ended in the instant in which the check began.
+            if not channel.closed:
+                raise
         else:
             outcome, reason = Outcome.OK, ""
     return _Answer(outcome, reason, trio.current_time() - began)

@@ -35,13 +35,12 @@ from .endpoint_checks import EndpointChecks
 from .handlers.link import Follow, Link
 from .io.endpoints import EndpointRefusedError
 from .io.grpc_client.channel import Channel
+from .link_readers import Readers
 from .mailbox import report
 from .open_link import OpenLink, Outbox, no_connection
 
 #: Seconds that a follow has to end once it is cancelled.
 END_GRACE = 5.0
-#: Seconds between two tries to connect to an endpoint at which nobody listens yet.
-CONNECT_PAUSE = 0.1
 #: The pauses before a follow is started again. One that ran for longer than the longest of them begins with the first.
 RESTARTS = Backoff(initial=1.0, cap=30.0)
 
@@ -81,10 +80,11 @@ class Links:
         self._links: dict[_Key, OpenLink] = {}
         #: The links whose follow did not end in time.
         self._overdue: dict[OpenLink, None] = {}
-        #: The nursery of all follows and of the tasks that read; None while :meth:`serve` does not run.
+        #: The nursery of all follows; None while :meth:`serve` does not run.
         self._nursery: trio.Nursery | None = None
         #: The node stops: no follow is started any more, and nothing is reported.
         self._stopping = False
+        self._readers = Readers()
         self.outbox = Outbox()
         self.checks = config.checks
 
@@ -140,7 +140,7 @@ class Links:
             case m.RoleChanged():
                 link.set_active(active=message.active)
             case PluginDisplaced():
-                link.set_displaced(displaced=message.reason is not None)
+                link.set_displaced(message.reason)
             case _:
                 assert_never(message)
 
@@ -154,6 +154,7 @@ class Links:
                     link.reset()
                     self._start(link)
                 self._nursery.start_soon(self.checks.serve)
+                self._nursery.start_soon(self._readers.serve)
                 await self._send_all()
         finally:
             self._nursery = None
@@ -184,9 +185,10 @@ class Links:
             self.config.log.event(
                 Level.ERROR,
                 "follow does not end",
+                socket=plugin.socket,
                 type=plugin.type,
                 name=plugin.name,
-                socket=plugin.socket,
+                generation=plugin.generation,
                 seconds=END_GRACE,
                 advice="let the cancellation through, which a shield or an except clause keeps from it",
             )
@@ -225,38 +227,28 @@ class Links:
 
     # --- channels ---
 
-    async def dial(self, link: OpenLink, *, once: bool) -> Channel:
-        """Connect to the endpoint of a link's plugin, once or as often as necessary; read the channel from then on.
+    def dial(self, link: OpenLink) -> Channel | None:
+        """Connect to the endpoint of a link's plugin, and have the channel read; None if nobody listens there yet.
 
         Raises:
           NoConnectionError: if the endpoint may not be used, or connecting fails in a way that does not pass.
         """
-        while self._nursery is not None and not link.closed:
-            try:
-                channel = self.config.connect(link.plugin, link.file)
-            except _NOT_YET as error:
-                link.problem, link.is_absent = _words(error), isinstance(error, FileNotFoundError)
-                if once:
-                    raise NoConnectionError(no_connection(link.plugin, link.problem), gone=link.is_absent) from error
-            except OSError as error:
-                gone = error.errno == errno.ESTALE
-                raise NoConnectionError(no_connection(link.plugin, _words(error)), gone=gone) from error
-            except EndpointRefusedError as error:
-                raise NoConnectionError(str(error)) from error
-            else:
-                self._nursery.start_soon(self._read, link, channel)
-                return channel
-            await trio.sleep(CONNECT_PAUSE)
-        raise NoConnectionError(no_connection(link.plugin, "the link has ended"))
-
-    async def _read(self, link: OpenLink, channel: Channel) -> None:
-        """Read a channel, which answers keep-alive, until it ends: then it is no longer the link's."""
+        if self._nursery is None or link.closed:
+            raise NoConnectionError(no_connection(link.plugin, "the link has ended"))
+        if link.displaced is not None:
+            raise NoConnectionError(link.displaced)
         try:
-            await channel.wait_closed()
-        except trio.ClosedResourceError:
-            return
-        finally:
-            link.lose(channel)
+            channel = self.config.connect(link.plugin, link.file)
+        except _NOT_YET as error:
+            link.problem, link.is_absent = _words(error), isinstance(error, FileNotFoundError)
+            return None
+        except OSError as error:
+            gone = error.errno == errno.ESTALE
+            raise NoConnectionError(no_connection(link.plugin, _words(error)), gone=gone) from error
+        except EndpointRefusedError as error:
+            raise NoConnectionError(str(error)) from error
+        self._readers.attend(channel, link)
+        return channel
 
     # --- reports ---
 

@@ -9,7 +9,7 @@ import heapq
 import itertools
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 import trio
@@ -22,6 +22,9 @@ from ..protocol.plugins import Plugin
 from .endpoint_checks import Check, EndpointChecks, Note
 from .handlers.link import Follow
 from .io.grpc_client.channel import Channel
+
+#: Seconds between two tries to connect to an endpoint at which nobody listens yet.
+CONNECT_PAUSE = 0.1
 
 
 class Outbox:
@@ -75,8 +78,8 @@ class Owner(Protocol):
     def outbox(self) -> Outbox:
         """Where links are put that have something to send."""
 
-    async def dial(self, link: OpenLink, *, once: bool) -> Channel:
-        """Connect to the endpoint of a link's plugin, once or as often as necessary; read the channel from then on.
+    def dial(self, link: OpenLink) -> Channel | None:
+        """Connect to the endpoint of a link's plugin, and have the channel read; None if nobody listens there yet.
 
         Raises:
           NoConnectionError: if that cannot succeed.
@@ -91,16 +94,19 @@ class OpenLink:
         "_channel",
         "_checks",
         "_dialing",
-        "_displaced",
         "_facts_asked",
         "_fading",
         "_gone",
+        "_has_dialed",
         "_links",
+        "_on_end",
+        "_on_facts_asked",
         "_role_changed",
         "_seen",
         "_usable",
         "_usable_sent",
         "closed",
+        "displaced",
         "ended",
         "file",
         "follow",
@@ -128,19 +134,26 @@ class OpenLink:
         #: The channel before, whose peer goes away, while calls are under way on it.
         self._fading: Channel | None = None
         self._dialing = trio.Lock()
+        self._has_dialed = False
+        #: Called with the reason when the channel is the link's no more.
+        self._on_end: Callable[[str], None] | None = None
         #: The scopes of the checks that are made, each with the channel at whose end it is cancelled.
         self._checks: dict[trio.CancelScope, Channel] = {}
         #: Why the last try to connect failed.
         self.problem = ""
         #: Whether nothing was at the endpoint then.
         self.is_absent = False
-        #: Whether it is the active one of its name, and whether another plugin has its endpoint.
-        self._active = self._displaced = False
+        #: Whether it is the active one of its name.
+        self._active = False
+        #: Why it may not use its endpoint, which another plugin has; None if it may.
+        self.displaced: str | None = None
         #: The role that the handler has seen.
         self._seen = False
         self._role_changed = trio.Event()
         #: Set once somebody has asked for the facts; None as long as the handler has not waited for that.
         self._facts_asked: trio.Event | None = None
+        #: Called then.
+        self._on_facts_asked: Callable[[], None] | None = None
         self._usable: bool | None = None
         self._usable_sent: bool | None = None
         self._gone: str | None = None
@@ -159,7 +172,7 @@ class OpenLink:
     @property
     def active(self) -> bool:
         """See :class:`~plugind.actors.handlers.link.Link`."""
-        self._seen = self._active and not self._displaced
+        self._seen = self._active and self.displaced is None
         return self._seen
 
     async def role_changed(self) -> bool:
@@ -173,34 +186,78 @@ class OpenLink:
     async def connect(self, *, timeout: float = 10.0) -> Channel:
         """See :class:`~plugind.actors.handlers.link.Link`."""
         self.problem, self.is_absent = "", False
+        is_tried = not timeout or not self._dialing.locked()
+        if is_tried:
+            await self._let_others_run()
+            if (channel := self._connected()) is not None:
+                return channel
+            if not timeout:
+                raise NoConnectionError(no_connection(self.plugin, self.problem), gone=self.is_absent)
         # Without a deadline for the lock: who has it has one.
         with trio.move_on_after(timeout or math.inf):
             async with self._dialing:
-                if self._channel is None or not self._channel.takes_calls:
-                    self._retire()
-                    self._channel = await self._links.dial(self, once=not timeout)
-                return self._channel
+                while True:
+                    if not is_tried and (channel := self._connected()) is not None:
+                        return channel
+                    is_tried = False
+                    await trio.sleep(CONNECT_PAUSE)
         problem = f"{self.problem or 'another call of connect was under way'} (tried for {timeout:g} s)"
         raise NoConnectionError(no_connection(self.plugin, problem), gone=self.is_absent)
+
+    async def _let_others_run(self) -> None:
+        """Take a pass of Trio's loop before the endpoint is dialed again.
+
+        A handler may dial one in a loop that ends each connection at once. Nothing else waits in such a loop.
+        """
+        if self._has_dialed and not self._is_open:
+            await trio.lowlevel.checkpoint()
+        else:
+            await trio.lowlevel.checkpoint_if_cancelled()
+
+    @property
+    def _is_open(self) -> bool:
+        return self._channel is not None and self._channel.takes_calls
+
+    def _connected(self) -> Channel | None:
+        """Return the open channel, or dial; None if nobody listens at the endpoint yet."""
+        if not self._is_open:
+            self._retire()
+            self._has_dialed = True
+            self._channel = self._links.dial(self)
+        return self._channel
 
     @property
     def channel(self) -> Channel:
         """See :class:`~plugind.actors.handlers.link.Link`."""
-        if self._channel is None or not self._channel.takes_calls:
-            raise NoConnectionError(no_connection(self.plugin, "it is not open; connect again"))
+        if self._channel is None or not self._is_open:
+            raise NoConnectionError(self.displaced or no_connection(self.plugin, "it is not open; connect again"))
         return self._channel
+
+    def when_disconnected(self, note: Callable[[str], None]) -> None:
+        """See :class:`~plugind.actors.handlers.link.Link`."""
+        self._on_end = note
 
     async def check(self, check: Check, note: Note | None = None) -> None:
         """See :class:`~plugind.actors.handlers.link.Link`."""
         channel, note = self.channel, note or self._report_checked
-        with trio.CancelScope() as scope:
-            self._checks[scope] = channel
-            try:
-                await self._links.checks.run(self.plugin.type, channel, check, note)
-            finally:
-                del self._checks[scope]
+        checks, plugin_type = self._links.checks, self.plugin.type
+        if checks.are_off(plugin_type):
+            await checks.run(plugin_type, channel, check, note)
+            if not channel.closed:
+                self.lose(channel)
+        else:
+            with trio.CancelScope() as scope:
+                self._checks[scope] = channel
+                try:
+                    await checks.run(plugin_type, channel, check, note)
+                finally:
+                    del self._checks[scope]
+        note(disconnected(self._why_ended(channel)))
+
+    def _why_ended(self, channel: Channel) -> str:
         failure = channel.connection.failure
-        note(disconnected(no_connection(self.plugin, "it was closed" if failure is None else failure.message)))
+        why = "it was closed" if failure is None else failure.message
+        return self.displaced or no_connection(self.plugin, why)
 
     def _report_checked(self, checked: Checked) -> None:
         self.report(checked.health, checked.reason, failed_checks=checked.failures)
@@ -225,6 +282,14 @@ class OpenLink:
         await self._facts_asked.wait()
         self._facts_asked = trio.Event()
 
+    def when_facts_asked(self, note: Callable[[], None] | None) -> None:
+        """See :class:`~plugind.actors.handlers.link.Link`."""
+        self._on_facts_asked = note
+        if self._facts_asked is None:
+            self._facts_asked = trio.Event()
+        elif note is not None and self._facts_asked.is_set():
+            note()
+
     def role(self, *, usable: bool) -> None:
         """See :class:`~plugind.actors.handlers.link.Link`."""
         self._usable = usable
@@ -242,6 +307,8 @@ class OpenLink:
         if self._facts_asked is None:
             return False
         self._facts_asked.set()
+        if self._on_facts_asked is not None:
+            self._on_facts_asked()
         return True
 
     def set_active(self, *, active: bool) -> None:
@@ -249,9 +316,11 @@ class OpenLink:
         self._active = active
         self._wake()
 
-    def set_displaced(self, *, displaced: bool) -> None:
-        """Note whether another plugin has its endpoint."""
-        self._displaced = displaced
+    def set_displaced(self, reason: str | None) -> None:
+        """Note why it may not use its endpoint, or with None that it may; it has no connection there until then."""
+        self.displaced = reason
+        if reason is not None:
+            self.hang_up()
         self._wake()
 
     def _wake(self) -> None:
@@ -285,7 +354,7 @@ class OpenLink:
             scope.cancel()
         channel.close()
         if self._channel is channel:
-            self._channel = None
+            self._give_up(channel)
         if self._fading is channel:
             self._fading = None
 
@@ -293,11 +362,17 @@ class OpenLink:
         """Leave the channel to the calls under way on it: its peer takes no others, and may never close it."""
         if self._fading is not None:
             self.lose(self._fading)
-        fading, self._channel = self._channel, None
-        if fading is not None and not fading.is_idle:
-            self._fading = fading
-        elif fading is not None:
-            self.lose(fading)
+        channel = self._channel
+        if channel is not None and channel.is_idle:
+            self.lose(channel)
+        elif channel is not None:
+            self._give_up(channel)
+            self._fading = channel
+
+    def _give_up(self, channel: Channel) -> None:
+        self._channel = None
+        if self._on_end is not None:
+            self._on_end(self._why_ended(channel))
 
     def hang_up(self) -> None:
         """Close the channels, if there are any."""

@@ -10,6 +10,7 @@ import secrets
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -17,26 +18,28 @@ from ..protocol.config import Config, DevicePluginDirectory, Root
 from ..protocol.leases.cdi import Hook
 from ..protocol.logs import Logger
 from ..protocol.trust import Trust, Users
+from ..protocol.wire.learning import KnownConversations
 from .conversation import Dialer
 from .devices.state import MemoryStore, StateStore
 from .dial_slots import DIAL_SLOTS
 from .io.boot_timer import BootTimer
 from .io.cdi_files import CdiFiles, hook_command
 from .io.descriptors import most_owners, most_processes
-from .io.device_directory import DeviceDirectory, RealDeviceDirectory
 from .io.directory import Directory, RealDirectory
 from .io.endpoints import EndpointFiles, RealEndpointFiles
-from .io.grpc_client.dial import dial
+from .io.grpc_client.dial import dial_registration
 from .io.grpc_client.turns import Shared
 from .io.lease_marker import place_of_markers
 from .io.owner_processes import OwnerProcesses
 from .io.processes import Processes
-from .io.state_file import StateFile
 from .io.users import users_of
 from .leases.store import LeaseStore, MemoryLeaseStore
 from .leases.unit import LeasePorts
 from .liveness import ProcessPort
 from .node_paths import directories_of
+
+if TYPE_CHECKING:
+    from .io.device_directory import DeviceDirectory
 
 
 @attrs.frozen
@@ -51,6 +54,9 @@ def state_store(config: Config, log: Logger) -> NodeState:
     """Return the file of the node's state; without one, stores that end with the program."""
     if config.state is None:
         return NodeState(MemoryStore(), MemoryLeaseStore(name=secrets.token_hex(16)))
+    # It brings a database, which a node without a state does not need.
+    from .io.state_file import StateFile
+
     serves = "" if config.device_plugins is None else os.path.realpath(config.device_plugins.directory)
     file = StateFile(config.state, log, serves=serves, markers=place_of_markers())
     return NodeState(file, file)
@@ -68,11 +74,19 @@ def lease_ports(config: Config, status_socket: str | None) -> LeasePorts:
     )
 
 
+def open_device_directory(where: DevicePluginDirectory, others_may_call: bool, log: Logger) -> DeviceDirectory:
+    """Return the directory of device plugins."""
+    # It brings a gRPC server, which no other node needs.
+    from .io.device_directory import RealDeviceDirectory
+
+    return RealDeviceDirectory(where, others_may_call, log)
+
+
 @attrs.frozen
 class Ports:
     """How a node reaches plugins and directories: the real ones by default, simulated ones in tests."""
 
-    dial: Dialer = dial
+    dial: Dialer = attrs.field(factory=lambda: partial(dial_registration, conversations=KnownConversations()))
     directory: Callable[[Root], Directory] = attrs.field(
         default=lambda root: RealDirectory(root.path, insecure=root.insecure)
     )
@@ -85,7 +99,7 @@ class Ports:
     #: How many conversations are under way at once, those that last long not counted.
     dial_slots: int = DIAL_SLOTS
     #: Opens the directory of device plugins; True if users other than root and that of the daemon may call there.
-    device_directory: Callable[[DevicePluginDirectory, bool, Logger], DeviceDirectory] = RealDeviceDirectory
+    device_directory: Callable[[DevicePluginDirectory, bool, Logger], DeviceDirectory] = open_device_directory
     #: Returns what keeps the state over a restart.
     state: Callable[[Config, Logger], NodeState] = state_store
     #: Opens what leases need, with the path of the status socket.
@@ -97,9 +111,8 @@ def real_ports(config: Config) -> Ports:
     roots, follow = [*directories_of(config)], config.follow_symlinks_inside_root
     return Ports(
         dial=partial(
-            dial,
-            wait_if_full=False,
-            limits=config.wire_limits,
+            dial_registration,
+            conversations=KnownConversations(config.wire_limits),
             roots=roots,
             follow_symlinks=follow,
             shared=Shared(config.wire_limits.unparsed_bytes),

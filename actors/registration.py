@@ -82,6 +82,7 @@ _CALLS = (states.Dial, states.AskInfo, states.Notify)
 
 class _Registration:
     __slots__ = (
+        "_answer",
         "_began",
         "_commands",
         "_config",
@@ -121,6 +122,8 @@ class _Registration:
         #: The command whose outcome is pending, and when it began. Its deadline is that of ``_wait``.
         self._in_progress: states.WaitingCommand | None = None
         self._began = 0.0
+        #: The answer of the handler to an ask for which it was called in this task; it is read after the inbox.
+        self._answer: m.HandlerAnswered | None = None
         #: The registration that ends once the handler has deregistered the plugin.
         self._ending: m.Deregistered | None = None
         #: What the plugin last said of itself in this generation, to be shown; of what was refused only type and name.
@@ -179,6 +182,8 @@ class _Registration:
                 await self._watch_liveness()
             if isinstance(self._state, states.Gone):
                 return True
+            if self.asks.to_call is not None:
+                self._answer = await self.asks.call_handler()
             self._advance(await self._next_event())
         return False
 
@@ -199,6 +204,8 @@ class _Registration:
         while True:
             if self._inbox.waiting:
                 message = self._inbox.receive_nowait()
+            elif self._answer is not None:
+                message, self._answer = self._answer, None
             elif isinstance(self._in_progress, _CALLS):
                 # A message that interrupts the call is not lost: it cancels the scope, so that nothing is returned
                 # here. It stays in the inbox, and is received after ``run`` has renewed the scope.

@@ -30,6 +30,7 @@ from plugind.benchmarks.report.table import Cell, Progress, Row, Spread, machine
 
 _COLOURS = {
     "plugind": "#0072b2",
+    "plugind-stubs": "#56b4e9",
     "grpcio-aio": "#e69f00",
     "grpcio-threads": "#d55e00",
     "grpclib-asyncio": "#cc79a7",

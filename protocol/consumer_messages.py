@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 from typing import Protocol
 
+from .plugins import Plugin
 from .values import value
 
 # --- to the status actor ----------------------------------------------------------------------------------------------
@@ -53,10 +54,12 @@ class PluginEvent(enum.StrEnum):
 
 @value
 class EventNoted:
-    """Something has happened to a registered plugin: it is in the history, in watches and in the log."""
+    """Something has happened to a plugin: it is in the history, in watches and in the log.
 
-    socket: str
-    generation: int
+    It may have left since then, and be forgotten.
+    """
+
+    plugin: Plugin
     event: PluginEvent
     #: What exactly.
     text: str

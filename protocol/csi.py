@@ -13,10 +13,11 @@ from typing import Final, Literal
 import attrs
 
 from .checks import at_least_ten, or_none
+from .csi_topology import wrong_with
 from .errors import ConfigError, PluginError, ValidationError
 from .health_checks import Checked
-from .plugin_health import Health
-from .text import cut, quoted
+from .plugin_health import MAX_FACTS, Health
+from .text import cut, escaped, quoted
 from .values import value
 
 #: What to do with a driver whose topology contradicts that of another one.
@@ -50,8 +51,9 @@ class CSIConfig:
 MAX_NODE_ID = 256
 #: More volumes than this cannot be counted where the number is used.
 MOST_VOLUMES = 2**31 - 1
-#: The most segments of a topology. The specification limits them to 4 KiB together.
-MAX_SEGMENTS = 64
+#: The most segments of a topology: each is a fact, and there are a few others. The specification limits them to 4 KiB
+#: together.
+MAX_SEGMENTS = MAX_FACTS - 8
 
 
 @value
@@ -96,8 +98,8 @@ def checked_node_info(node_id: str, max_volumes: int, segments: Mapping[str, str
             f"the topology of the driver has {len(segments)} segments, at most {MAX_SEGMENTS} are taken"
         )
     volumes, warning = _checked_volumes(max_volumes)
-    warnings = (_long_node_id(node_id), warning)
     topology = tuple(sorted(segments.items()))
+    warnings = (_long_node_id(node_id), warning, wrong_with(topology))
     return NodeInfo(node_id, volumes, topology, tuple(it for it in warnings if it is not None))
 
 
@@ -183,8 +185,8 @@ class DriverFacts:
         return not isinstance(self.node_capabilities, NotKnown) and not isinstance(self.plugin_capabilities, NotKnown)
 
     def as_texts(self) -> dict[str, str]:
-        """Return the facts as users are shown them."""
-        return {key: cut(text, _MAX_FACT) for key, text in self._texts() if text}
+        """Return the facts as users are shown them: as in all texts about drivers, what does not print is escaped."""
+        return {escaped(key): escaped(cut(text, _MAX_FACT)) for key, text in self._texts() if text}
 
     def _texts(self) -> Iterator[tuple[str, str]]:
         node = self.node

@@ -7,7 +7,9 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from typing import Final
 
 import attrs
 
@@ -18,6 +20,25 @@ Topology = tuple[tuple[str, str], ...]
 
 #: Characters of a key or a value in a text.
 _MAX_SHOWN = 256
+
+
+#: A key and a value that the CSI specification allows, whose rules are nearly those of labels in Kubernetes.
+_WORD: Final = r"[A-Za-z0-9](?:[-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?"
+_PREFIX: Final = r"[a-z0-9](?:[-.a-z0-9]{0,61}[a-z0-9])?/"
+_KEY: Final = re.compile(f"(?:{_PREFIX})?{_WORD}")
+_VALUE: Final = re.compile(f"(?:{_WORD})?")
+
+
+def wrong_with(topology: Topology) -> str | None:
+    """Return which segment the CSI specification does not allow; None if all are as it says.
+
+    A kubelet cannot make a label of such a segment. Here it is only a text.
+    """
+    wrong = [pair for pair in topology if not (_KEY.fullmatch(pair[0]) and _VALUE.fullmatch(pair[1]))]
+    if not wrong:
+        return None
+    more = f", and {len(wrong) - 1} more such" if len(wrong) > 1 else ""
+    return f"the topology has {_pair(*wrong[0])}, which the CSI specification does not allow{more}"
 
 
 def _key_of(plugin: Plugin) -> tuple[str, int]:

@@ -13,32 +13,18 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import collections
-import enum
 import posixpath
 import stat
 from collections.abc import Callable, Iterable
 
 from .trust import listener
 from .values import value
+from .words import Condition
+
+__all__ = ["Condition"]  # what is defined elsewhere
 
 #: How many directories of a root are reported by name; all are counted.
 MAX_REPORTED = 16
-
-
-class Condition(enum.StrEnum):
-    """What is wrong with a directory, the worst first."""
-
-    #: Others may write to it: nothing new is taken below it, and what is registered stays.
-    INSECURE = "insecure"
-    #: It has as many entries as it may have beside the others; more are not taken (fault 48).
-    FULL = "full"
-    #: Its group may write to it, which is only said.
-    GROUP_WRITABLE = "group-writable"
-
-    @property
-    def degrades(self) -> bool:
-        """Whether the node does less because of it."""
-        return self is not Condition.GROUP_WRITABLE
 
 
 @value

@@ -100,6 +100,11 @@ class DeviceHealths:
         """When :meth:`expire` changes something next; infinity if it does not."""
         return min((device.expires for device in self), default=math.inf)
 
+    @property
+    def last_expiry(self) -> float:
+        """When all are unknown, if nothing is heard of them until then; minus infinity if they are."""
+        return max((device.expires for device in self if device.expires < math.inf), default=-math.inf)
+
     def take(self, reports: Iterable[DeviceReport], now: float) -> None:
         """Take one message. Of two reports of one device the last counts.
 

@@ -19,6 +19,7 @@ import attrs
 from .checks import above_zero, at_least_one, by_type, each_above_zero
 from .errors import ConfigError, IllegalStepError
 from .plugin_health import Health
+from .text import escaped
 from .values import value
 
 
@@ -58,6 +59,12 @@ class HealthChecks:
         """Whether plugins of this type are checked."""
         return plugin_type not in self.off and (ALL_TYPES not in self.off or plugin_type in self.periods)
 
+    def why_not_checked(self, plugin_type: str) -> str | None:
+        """Return why the health of plugins of this type is not known, and what to do; None if they are checked."""
+        if self.checks(plugin_type):
+            return None
+        return f"{NOT_CHECKED}: 'plugind run --health {escaped(plugin_type)}={self.period:g}' turns them on"
+
     def of_type(self, plugin_type: str) -> HealthChecks:
         """Return the rule for plugins of this type."""
         period = self.periods.get(plugin_type)
@@ -78,6 +85,8 @@ GRID = 0.5
 
 #: In :attr:`HealthChecks.off`, each type.
 ALL_TYPES = "*"
+#: How the reason begins for which nothing is known of the health of a plugin that is not checked.
+NOT_CHECKED = "checks of its type are off"
 
 
 @value
@@ -86,7 +95,7 @@ class Checked:
 
     #: ``unknown`` before the first success or enough failures, ``healthy``, ``unhealthy``, or ``disconnected``.
     health: Health = Health.UNKNOWN
-    #: Why it is unhealthy or disconnected.
+    #: Why it is unhealthy or disconnected, or why nothing is known.
     reason: str = ""
     #: How many checks have failed in a row.
     failures: int = 0

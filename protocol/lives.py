@@ -21,12 +21,14 @@ import attrs
 from .backoff import Backoff
 from .plugins import PluginInfo
 from .values import value
+from .words import CRASH_LOOP
+
+__all__ = ["CRASH_LOOP"]  # what is defined elsewhere
 
 #: How many paths are remembered; for another one the path whose last life ended first is forgotten.
 MOST_PATHS = 4096
 #: Seconds for which a path is remembered after the end of its last short life, beside the longest delay.
 REMEMBERED = 600.0
-CRASH_LOOP = "crash loop"
 
 
 @value

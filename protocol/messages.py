@@ -881,6 +881,8 @@ class PluginChanged:
     plugin: PluginStatus
     #: What has happened besides, if that is why: ``facts: max-volumes is 8, was 16``.
     event: str | None = None
+    #: Whether nothing but the facts of the plugin has changed, which lists of plugins do not show.
+    only_facts: bool = False
 
 
 @value

@@ -9,7 +9,6 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
@@ -17,11 +16,17 @@ from typing import cast
 
 import attrs
 
+from .text import cut, quoted
 from .values import value
+from .words import Health
+
+__all__ = ["Health"]  # what is defined elsewhere
 
 #: How many facts are kept of one plugin, and how many bytes of UTF-8 their keys and texts may have together.
 MAX_FACTS = 64
 MAX_FACT_BYTES = 16 * 1024
+#: Characters of the key of a fact in a warning.
+_MAX_KEY = 64
 #: Characters of a reason that are kept (fault 94).
 MAX_REASON = 1024
 #: How many warnings are kept that come with facts.
@@ -31,18 +36,6 @@ INTERVAL = 1.0
 
 #: The facts of a plugin in the order in which they were reported.
 Facts = tuple[tuple[str, str], ...]
-
-
-class Health(enum.StrEnum):
-    """How a registered plugin is, as its handler reports."""
-
-    #: Nothing was reported yet, or what was reported holds no more.
-    UNKNOWN = "unknown"
-    STARTING = "starting"
-    HEALTHY = "healthy"
-    UNHEALTHY = "unhealthy"
-    #: There is no connection to its endpoint.
-    DISCONNECTED = "disconnected"
 
 
 @value
@@ -81,9 +74,14 @@ def bounded(
     said = tuple(warning[:MAX_REASON] for warning in islice(warnings, MAX_WARNINGS))
     if len(kept) == len(facts):
         return Report(health, reason, kept, said, failed_checks)
+    return Report(health, reason, kept, (*said, _cut_off(facts, len(kept))), failed_checks)
+
+
+def _cut_off(facts: Mapping[str, str], kept: int) -> str:
+    """Say that only the first facts are kept, and which one is the first that is not."""
+    first = quoted(cut(str(next(islice(facts, kept, None))), _MAX_KEY))
     size = f"{MAX_FACTS} with {MAX_FACT_BYTES // 1024} KiB are kept"
-    cut_off = f"{len(facts) - len(kept)} of {len(facts)} facts were cut off: at most {size}"
-    return Report(health, reason, kept, (*said, cut_off), failed_checks)
+    return f"{len(facts) - kept} of {len(facts)} facts were cut off, from {first} on: at most {size}"
 
 
 def _within_bounds(facts: Mapping[object, object]) -> Iterator[tuple[str, str]]:

@@ -20,13 +20,9 @@ from .checks import at_least_one
 from .devices import DeviceOptions
 from .errors import ValidationError
 from .text import listed, quoted
+from .words import BUILT_IN_TYPES, CSI, DEVICE, DRA
 
-CSI = "CSIPlugin"
-DEVICE = "DevicePlugin"
-DRA = "DRAPlugin"
-#: The types that have a built-in handler (behaviour 41).
-BUILT_IN_TYPES = (CSI, DEVICE, DRA)
-
+__all__ = ["BUILT_IN_TYPES", "CSI", "DEVICE", "DRA"]  # what is defined elsewhere
 
 #: How many plugins may be registered under one name. A node has one driver of a name, and two during an update.
 MAX_INSTANCES = 64

@@ -10,25 +10,12 @@ from __future__ import annotations
 
 import enum
 
-from .plugin_health import Facts, Health
+from .plugin_health import Facts
 from .plugins import source_of
 from .values import value
+from .words import Health, StateName, Watching
 
-
-class StateName(enum.StrEnum):
-    """The states of a socket's registration, by the names that users see."""
-
-    WAITING = "waiting"
-    DIALING = "dialing"
-    ASKING_INFO = "asking-info"
-    VALIDATING = "validating"
-    REGISTERING = "registering"
-    NOTIFYING = "notifying"
-    REGISTERED = "registered"
-    PARKED = "parked"
-    STALE = "stale"
-    LEAVING = "leaving"
-    GONE = "gone"
+__all__ = ["StateName", "Watching"]  # what is defined elsewhere
 
 
 class Operation(enum.StrEnum):
@@ -65,24 +52,6 @@ class Finished:
     outcome: Outcome
     #: Seconds that it took.
     seconds: float
-
-
-class Watching:
-    """How a root is watched, in the words of the health report."""
-
-    EVENTS = "events"
-    #: Without inotify, by periodic scans alone; health reports it as degraded (fault 17).
-    POLLING = "polling"
-    #: Others may write to the root: what is registered stays, and nothing new is taken (fault 3).
-    INSECURE = "insecure"
-    #: Device plugins may call Register in it.
-    SERVING = "serving"
-    #: Another process has replaced the socket for that: nothing is served until the node is started again.
-    TAKEN = "taken"
-    #: It was never there, and the node works without it; it is tried again as one that is unavailable.
-    ABSENT = "absent"
-    #: Not at all: the root cannot be read, and is tried again with backoff (behaviour 2).
-    UNAVAILABLE = "unavailable"
 
 
 @value

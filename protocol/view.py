@@ -362,6 +362,13 @@ class View:
         return [row for row in self.rows.values() if _is_shown(row.last.socket.rpartition("/")[2], name)]
 
 
+def has_only_other_facts(before: HealthReported | None, after: HealthReported | None) -> bool:
+    """Return whether two reports differ in nothing that lists of plugins show."""
+    if before is None or after is None:
+        return False
+    return attrs.evolve(before, facts=after.facts, failed_checks=after.failed_checks) == after
+
+
 def _is(row: Row, target: str) -> bool:
     return (row.name is not None and _is_shown(row.name, target)) or _is_shown(row.last.socket, target)
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from plugind.tests.fork_server import ForkingPopen
 
 #: The signals that a daemon handles, and that it blocks when it has stopped.
 _SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -41,6 +44,21 @@ def _unchanged_signals() -> Iterator[None]:
     for number, handler in handlers.items():
         signal.signal(number, handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _forks() -> Iterator[None]:
+    """Fork the processes of ``python -m plugind`` that tests start."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(subprocess, "Popen", ForkingPopen)
+        yield
+    ForkingPopen.close()
+
+
+@pytest.fixture
+def real_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the test start an interpreter for each process, since it is about its start."""
+    monkeypatch.setattr(subprocess, "Popen", ForkingPopen.__base__)
 
 
 @pytest.fixture(params=["the disk", "tmpfs"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from plugind.actors import endpoint_checks
-from plugind.actors.handlers import csi, csi_driver, csi_follower, device_follower, device_plugin, paced
+from plugind.actors.handlers import csi, csi_follower, csi_methods, device_follower, device_plugin, paced
 from plugind.actors.handlers.dra_driver import RETRIES
 from plugind.actors.handlers.dra_health import AGAIN_AFTER
 from plugind.actors.io import device_directory
@@ -55,9 +55,9 @@ LIMITS = {
     ),
     "time until a CSI driver that registers listens on its endpoint": f"{csi.CONNECT_TIMEOUT:g} s",
     "time until it has answered GetPluginInfo or one of the calls for capabilities, and NodeGetInfo": (
-        f"{csi_driver.SHORT_TIMEOUT:g} s, {csi_driver.NODE_INFO_TIMEOUT:g} s"
+        f"{csi_methods.SHORT_TIMEOUT:g} s, {csi_methods.NODE_INFO_TIMEOUT:g} s"
     ),
-    "bytes of its answers": f"{csi_driver.MAX_ANSWER:,}",
+    "bytes of its answers": f"{csi_methods.MAX_ANSWER:,}",
     "segments of its topology": str(csi_rules.MAX_SEGMENTS),
     "pause until it is asked again what it can do": (
         f"{csi_follower.ASK_AGAIN.initial:g} s to {csi_follower.ASK_AGAIN.cap:g} s"

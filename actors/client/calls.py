@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import attrs
 
@@ -15,11 +15,6 @@ from ...protocol.text import escaped
 from .errors import ClientError, DaemonError
 
 AnswerT = TypeVar("AnswerT")
-
-#: Seconds without an answer, or without more of it, after which no daemon is taken to be there.
-ANSWER_TIMEOUT: Final = 5.0
-#: Heartbeats of a watch in that time.
-HEARTBEATS: Final = 4
 
 
 def refusal(status: int, body: bytes) -> ClientError:
@@ -68,8 +63,3 @@ def understood(read: Callable[[object], AnswerT], text: bytes) -> AnswerT:
     except (ValueError, RecursionError) as error:
         raise DaemonError(f"the daemon's answer cannot be understood: {escaped(str(error))}", 200) from error
     raise DaemonError(escaped(content["error"]), 200)
-
-
-def watched(path: str, timeout: float) -> str:
-    """Return what to ask for a stream of changes, in which a daemon that has stopped is noticed."""
-    return f"{path}?heartbeat={min(max(timeout / HEARTBEATS, 0.02), 3600):g}"

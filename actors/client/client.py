@@ -21,7 +21,7 @@ from ..io.http_client import Lines
 from ..io.silence import PATIENCE
 from . import requests
 from .awaited import RECONNECT, Awaited, AwaitedDevices, AwaitedPlugins, Following
-from .calls import ANSWER_TIMEOUT, Call, understood, watched
+from .calls import Call, understood
 from .errors import ClientError, LeaseFailedError
 from .holding import HeldLease
 from .lease_calls import (
@@ -38,6 +38,7 @@ from .lease_calls import (
     request_of,
 )
 from .paths import default_status_path
+from .reaching import ANSWER_TIMEOUT, watched
 from .trio_holding import Keeper
 from .trio_transport import answer, lines, talking
 

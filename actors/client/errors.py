@@ -5,15 +5,12 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import errno
-import os
-import stat
 from collections.abc import Mapping
-from contextlib import suppress
 
 from ...protocol.leases.replies import Failure, Problem
 from ...protocol.leases.values import Lease
 from ...protocol.text import escaped
+from .reaching import why_unreachable
 
 
 class ClientError(Exception):
@@ -72,30 +69,3 @@ _ADVICE: Mapping[str, str] = {
     "none": "start one with 'plugind run', give the path of its status socket, or name it with PLUGIND_STATUS",
     "late": "a greater timeout gives it more time",
 }
-
-
-def why_unreachable(path: str, reason: str, code: int | None, advice: Mapping[str, str]) -> str:
-    """Return what to do about a daemon that does not answer.
-
-    ``advice`` says it for the user of a program: about ``other`` than a socket at the path, for ``none`` that listens,
-    and for one that is ``late``.
-    """
-    shown = escaped(path)
-    if _is_other_than_socket(path):
-        return f"{shown} is no socket; {advice['other']}"
-    match code:
-        case errno.ENOENT | errno.ECONNREFUSED | errno.ENOTDIR:
-            what_to_do = advice["none"]
-        case errno.EACCES | errno.EPERM:
-            return f"may not talk to the daemon at {shown} ({reason}); run this as the daemon's user or as root"
-        case errno.ETIMEDOUT:
-            what_to_do = advice["late"]
-        case _:
-            return f"the daemon at {shown} does not answer as it should: {reason}"
-    return f"no daemon answers at {shown} ({reason}); {what_to_do}"
-
-
-def _is_other_than_socket(path: str) -> bool:
-    with suppress(OSError):
-        return not stat.S_ISSOCK(os.stat(path).st_mode)
-    return False

@@ -23,8 +23,9 @@ from ...protocol.leases.leases_json import (
 )
 from ...protocol.leases.replies import LeasesSnapshot, Problem, Released
 from ...protocol.leases.values import ContainerOwner, Lease, NoOwner, Request, TimeOwner, Wanted
-from .calls import ANSWER_TIMEOUT, Call, refusal
+from .calls import Call, refusal
 from .errors import ClientError, LeaseFailedError
+from .reaching import ANSWER_TIMEOUT
 
 #: Seconds beyond the wait for devices in which plugins prepare them: each of several calls may take 30 s, and others
 #: may be before it in line.

@@ -19,7 +19,7 @@ from ...protocol.status_values import plugin_from_json
 from ..io.silence import PATIENCE
 from . import requests
 from .awaited import RECONNECT, Awaited, AwaitedDevices, AwaitedPlugins, Following
-from .calls import ANSWER_TIMEOUT, Call, understood, watched
+from .calls import Call, understood
 from .errors import ClientError, LeaseFailedError, LeaseLostError
 from .holding import HeldLease
 from .lease_calls import (
@@ -36,6 +36,7 @@ from .lease_calls import (
     request_of,
 )
 from .paths import default_status_path
+from .reaching import ANSWER_TIMEOUT, watched
 from .sync_holding import Keeper
 from .sync_transport import answer, lines
 

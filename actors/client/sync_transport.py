@@ -5,20 +5,17 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import errno
 import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Final, TypeVar
+from typing import TypeVar
 
-from ..io.plain_http import NotHttpError, Reply, SilentError, asked
+from ..io.plain_http import NotHttpError, Reply, asked, no_answer
 from .calls import Call
 from .errors import NoDaemonError
+from .reaching import MAX_ANSWER
 
 T = TypeVar("T")
-
-#: Bytes of the largest answer that is read.
-MAX_ANSWER: Final = 256 * 1024 * 1024
 
 
 @contextmanager
@@ -30,14 +27,9 @@ def _talking(path: str, seconds: float) -> Iterator[None]:
     """
     try:
         yield
-    except SilentError as error:
-        raise NoDaemonError(path, f"{error} within {error.seconds or seconds:g} s", errno.ETIMEDOUT) from error
-    except TimeoutError as error:
-        raise NoDaemonError(path, f"nothing came within {seconds:g} s", errno.ETIMEDOUT) from error
-    except OSError as error:
-        raise NoDaemonError(path, error.strerror or str(error), error.errno) from error
-    except NotHttpError as error:
-        raise NoDaemonError(path, str(error)) from error
+    except (OSError, NotHttpError) as error:
+        why = no_answer(path, error, seconds)
+        raise NoDaemonError(why.path, why.reason, why.code) from error
 
 
 def answer(path: str, call: Call[T], *, seconds: float, silence: float | None = None, patience: float = math.inf) -> T:

@@ -15,8 +15,9 @@ from ...protocol.plugins import Plugin, PluginInfo
 from ...protocol.rules import Rules, rules_from_json
 from ...protocol.trust import Users
 from ..io.endpoints import RealEndpointFiles
-from .client import Daemon, UnknownPluginError, fetch, plugins_in
-from .client import Plugin as Listed
+from .answers import Daemon, UnknownPluginError, plugins_in
+from .answers import Plugin as Listed
+from .client import fetch
 from .ending import CommandError
 
 

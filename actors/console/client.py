@@ -1,52 +1,21 @@
-"""Code that the clients of a daemon share: the path of its status socket, requests, and the parsing of answers.
+"""The requests of the commands that wait for more than one answer, and how long they wait.
 
 PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from urllib.parse import quote
 
-import attrs
-
-from ...protocol.directories import Condition
-from ...protocol.status import Watching
-from ...protocol.status_json import Json
-from ...protocol.text import escaped
-from ..client.calls import ANSWER_TIMEOUT, watched
+from ..client.reaching import watched
 from ..io.http_client import Reply, UnreachableError, ask
+from .answers import Daemon, Plugin, UnknownPluginError, refusal, roots_in, to_mend
 from .arguments import path_of
-from .ending import EXIT_BUSY, EXIT_FAILED, EXIT_UNREACHABLE, CommandError
-from .status_socket import add_answer_timeout, add_status_argument, status_path, unreachable
-
-#: The description of one socket by the status socket.
-Plugin = dict[str, Json]
-
-
-def add_daemon_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add ``--status`` and ``--answer-timeout``, which all commands that ask a daemon have."""
-    add_status_argument(parser)
-    add_answer_timeout(parser)
-
-
-@attrs.frozen
-class Daemon:
-    """The daemon that a command asks."""
-
-    path: str
-    #: Seconds that it may be silent.
-    timeout: float = ANSWER_TIMEOUT
-
-
-def daemon(args: argparse.Namespace) -> Daemon:
-    """Return the daemon that the arguments name."""
-    return Daemon(status_path(args), args.answer_timeout)
+from .ending import EXIT_UNREACHABLE, CommandError
+from .status_socket import unreachable
 
 
 @asynccontextmanager
@@ -104,13 +73,9 @@ async def roots(daemon: Daemon) -> list[Plugin]:
     try:
         # The answer has the status 503 if anything is wrong, and says what.
         async with ask(daemon.path, "GET", "/healthz", timeout=daemon.timeout) as reply:
-            health = json.loads(await reply.body())
+            return roots_in(await reply.body())
     except UnreachableError as error:
         raise CommandError(unreachable(error), EXIT_UNREACHABLE) from error
-    except ValueError as error:
-        raise CommandError(f"the daemon's answer is not JSON: {error}") from error
-    found = health.get("roots") if isinstance(health, dict) else None
-    return [root for root in (found if isinstance(found, list) else []) if isinstance(root, dict)]
 
 
 async def roots_to_mend(daemon: Daemon) -> list[str]:
@@ -120,23 +85,6 @@ async def roots_to_mend(daemon: Daemon) -> list[str]:
       CommandError: if the daemon does not answer in time.
     """
     return to_mend(await roots(daemon))
-
-
-def to_mend(roots: Iterable[Plugin]) -> list[str]:
-    """Return a line for each of the ``roots`` that cannot be used, and for each directory that is not taken from."""
-    return [line for root in roots for line in _to_mend(root)]
-
-
-def _to_mend(root: Mapping[str, object]) -> Iterator[str]:
-    name = root.get("root")
-    own = name, Condition.INSECURE
-    if root.get("watching") in (Watching.UNAVAILABLE, Watching.INSECURE, Watching.TAKEN):
-        yield f"root {escaped(str(name))} is {root['watching']}: {escaped(str(root.get('reason')))}"
-    directories = root.get("directories")
-    for directory in directories if isinstance(directories, list) else []:
-        if isinstance(directory, dict) and (directory.get("path"), directory.get("condition")) != own:
-            path, condition, reason = (str(directory.get(key)) for key in ("path", "condition", "reason"))
-            yield f"directory {escaped(path)} is {escaped(condition)}: {escaped(reason)}"
 
 
 def watch_target(daemon: Daemon, path: str = "/watch") -> str:
@@ -150,96 +98,3 @@ def has_heartbeats(reply: Reply) -> bool:
     if not beats:
         reply.timeout = math.inf
     return beats
-
-
-class UnknownPluginError(CommandError):
-    """The daemon knows no plugin of that name, and no socket at that path."""
-
-
-def refusal(answer: bytes, status: int) -> CommandError:
-    """Return the error of an answer whose status is not 200; with 503, the daemon may answer later."""
-    if status == 404:
-        return UnknownPluginError(error_in(answer, status))
-    return CommandError(error_in(answer, status), EXIT_BUSY if status == 503 else EXIT_FAILED)
-
-
-def error_in(answer: bytes, status: int) -> str:
-    """Return the reason in an answer whose status is not 200."""
-    try:
-        decoded = json.loads(answer)
-    except ValueError:
-        decoded = None
-    if isinstance(decoded, dict) and isinstance(decoded.get("error"), str):
-        return escaped(decoded["error"])
-    return f"the daemon answered {status}"
-
-
-def plugins_in(answer: bytes) -> list[Plugin]:
-    """Return the plugins of a list.
-
-    Raises:
-      CommandError: if the answer is not such a list.
-    """
-    try:
-        decoded = json.loads(answer)
-    except ValueError as error:
-        raise CommandError(f"the daemon's answer is not JSON: {error}") from error
-    if not isinstance(decoded, list) or not all(isinstance(item, dict) for item in decoded):
-        raise CommandError("the daemon's answer is not a list of plugins")
-    return decoded
-
-
-def resources_target(resource: str | None) -> str:
-    """Return what to ask for all resources, or for one."""
-    return "/v1/devices" + ("" if resource is None else f"?resource={quote(resource, safe='')}")
-
-
-def resources_in(answer: bytes) -> list[Plugin]:
-    """Return the resources of an answer.
-
-    Raises:
-      CommandError: if it does not have them.
-    """
-    try:
-        decoded = json.loads(answer)
-    except ValueError as error:
-        raise CommandError(f"the daemon's answer is not JSON: {error}") from error
-    resources = decoded.get("resources") if isinstance(decoded, dict) else None
-    if not isinstance(resources, list) or not all(isinstance(it, dict) for it in resources):
-        raise CommandError("the daemon's answer is not a list of resources")
-    return resources
-
-
-def retries_in(answer: bytes) -> list[dict[str, Json]]:
-    """Return the answers to a retry: ``socket``, ``tried`` and ``why`` of each.
-
-    Raises:
-      CommandError: if there are none.
-    """
-    try:
-        decoded = json.loads(answer)
-    except ValueError as error:
-        raise CommandError(f"the daemon's answer is not JSON: {error}") from error
-    if isinstance(decoded, dict) and isinstance(decoded.get("answers"), list):
-        return [item for item in decoded["answers"] if isinstance(item, dict)]
-    if isinstance(decoded, dict) and isinstance(decoded.get("sockets"), list):
-        # An older daemon names the sockets alone.
-        return [{"socket": socket, "tried": True, "why": "asked to try now"} for socket in decoded["sockets"]]
-    raise CommandError("the daemon's answer does not say what is tried")
-
-
-def plugin_in(line: bytes) -> Plugin:
-    """Return the plugin of one line of a watch.
-
-    Raises:
-      CommandError: if the line describes no plugin, or says that the daemon ends the watch.
-    """
-    try:
-        decoded = json.loads(line)
-    except ValueError as error:
-        raise CommandError(f"the daemon's line is not JSON: {error}") from error
-    if not isinstance(decoded, dict):
-        raise CommandError("the daemon's line is not an object")
-    if isinstance(decoded.get("error"), str):
-        raise CommandError(escaped(decoded["error"]))
-    return decoded

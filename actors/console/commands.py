@@ -3,7 +3,7 @@
 Each command is a module of this package with two functions: ``add_arguments(parser)`` completes its parser, and
 ``run(args)`` does the work and returns the exit code, or raises :class:`~plugind.actors.console.ending.CommandError`.
 Only the module of the requested command is imported, since importing the daemon takes much longer than running
-``plugind ls``.
+``plugind ls``. ``docs/performance.md`` says how long each command takes to start, and a test which modules it may load.
 
 PYTEST_DONT_REWRITE
 """
@@ -11,14 +11,16 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
 from ...protocol.version import __version__
 from .ending import EXIT_OK, EXIT_USAGE, OutputError, code_of, flush, run_to_end, say
-from .start import hold_requests, open_standard_descriptors
+from .start import hold_requests, no_collection, open_standard_descriptors
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -75,14 +77,20 @@ def command(name: str) -> Command:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse ``arguments`` (those of the process if None), run the command, and return its exit code."""
+    if arguments is not None:
+        return _main(arguments, contextlib.nullcontext())
+    return _main(sys.argv[1:], no_collection())
+
+
+def _main(words: Sequence[str], importing: AbstractContextManager[None]) -> int:
     open_standard_descriptors()
-    words = sys.argv[1:] if arguments is None else arguments
     words, command = _split(words)
     if _asked_for(words) == "run":
         hold_requests()
     try:
         # Most of the time until a command runs goes into its imports.
-        args, unknown = _parser(words).parse_known_args(words)
+        with importing:
+            args, unknown = _parser(words).parse_known_args(words)
         if unknown:
             # The usage of this command is shown, and not that of all commands.
             args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -123,8 +131,12 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     asked_for = _asked_for(words)
     if asked_for in _HIDDEN:
         _complete(subparsers.add_parser(asked_for), asked_for)
-    for name, text in COMMANDS.items():
-        subparser = subparsers.add_parser(name, help=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    # The parsers of the others are for the help of all, and for the list of names that a misspelt one is none of.
+    names = [asked_for] if asked_for in COMMANDS and words[0] == asked_for else [*COMMANDS]
+    for name in names:
+        subparser = subparsers.add_parser(
+            name, help=COMMANDS[name], formatter_class=argparse.RawDescriptionHelpFormatter
+        )
         if name == asked_for:
             _complete(subparser, name)
     return parser

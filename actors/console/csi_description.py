@@ -10,19 +10,33 @@ from collections.abc import Iterator, Mapping
 from ...protocol.csi import TOPOLOGY, can
 from ...protocol.plugins import CSI
 from ...protocol.status_json import Json
-from .client import Plugin
+from .answers import Plugin
 from .phrases import text
+
+_SHOWN = ("node-id", "max-volumes", "capabilities.node")
 
 
 def csi_lines(plugin: Plugin) -> Iterator[tuple[str, str]]:
     """Yield label and text of each line; none if ``plugin`` is no CSI driver that was asked for its node."""
-    facts = plugin.get("facts")
-    if plugin.get("type") != CSI or not isinstance(facts, Mapping) or "csi-version" not in facts:
+    facts = _facts(plugin)
+    if facts is None:
         return
     yield "Node id", text(facts.get("node-id"))
     yield "Max volumes", text(facts.get("max-volumes"))
     yield "Topology", ", ".join(_segments(facts)) or "-"
     yield "Can", text(can(str(facts.get("capabilities.node") or "")))
+
+
+def csi_shown(plugin: Plugin) -> Iterator[str]:
+    """Yield the keys of the facts that these lines show."""
+    return (key for key in _facts(plugin) or () if key in _SHOWN or key.startswith(TOPOLOGY))
+
+
+def _facts(plugin: Plugin) -> Mapping[str, Json] | None:
+    facts = plugin.get("facts")
+    if plugin.get("type") != CSI or not isinstance(facts, Mapping) or "csi-version" not in facts:
+        return None
+    return facts
 
 
 def _segments(facts: Mapping[str, Json]) -> Iterator[str]:

@@ -24,7 +24,7 @@ from ...protocol.status import PluginStatus, StateName
 from ...protocol.status_json import plugin_to_json
 from ...supervisor import Supervisor
 from . import table
-from .client import Plugin
+from .answers import Plugin
 from .demo_devices import DeviceLines
 from .demo_facts import fact_lines
 from .description import change as change_line

@@ -13,23 +13,23 @@ import trio
 
 from ...protocol.plugins import wrong_with_resource
 from ...protocol.status import StateName
-from .arguments import plugin_target
-from .client import (
+from .answers import (
     Daemon,
     Plugin,
     UnknownPluginError,
     add_daemon_arguments,
     daemon,
-    fetch,
-    fetch_about,
     plugins_in,
     resources_in,
     resources_target,
 )
+from .arguments import plugin_target
+from .client import fetch, fetch_about
 from .description import described
 from .device_description import described_resource
 from .device_leases import add_leases_of_plugin, leases_of
 from .ending import say
+from .lines import terminal_width
 from .refused_calls import refused_calls
 
 
@@ -90,8 +90,9 @@ async def _described(daemon: Daemon, target: str) -> list[str]:
         if not resources:
             raise
         return resources
+    shown = [described(plugin, terminal_width()) for plugin in plugins]
     is_there = any(plugin.get("state") != StateName.GONE for plugin in plugins)
-    return [*map(described, plugins), *([] if is_there else await _resources(daemon, target))]
+    return [*shown, *([] if is_there else await _resources(daemon, target))]
 
 
 async def _resources(daemon: Daemon, target: str) -> list[str]:
@@ -102,4 +103,4 @@ async def _resources(daemon: Daemon, target: str) -> list[str]:
     except UnknownPluginError:
         return []
     refused = (await refused_calls(daemon)).get(target)
-    return [described_resource(resource, refused) for resource in resources]
+    return [described_resource(resource, refused, terminal_width()) for resource in resources]

@@ -10,14 +10,13 @@ from collections.abc import Iterator, Sequence
 
 from ...protocol.status import StateName
 from ...protocol.status_json import Json
-from .client import Plugin
-from .csi_description import csi_lines
+from .answers import Plugin
+from .csi_description import csi_lines, csi_shown
 from .device_description import device_lines
-from .dra_description import dra_lines, has_line
+from .dra_description import dra_lines, dra_shown
+from .lines import labelled, wrapped
 from .phrases import age, ago, cause, duration, remarks, serves, text, time_of_day, unix_time
 
-#: Characters of the labels, at least.
-_WIDTH = 12
 #: The states of an attempt.
 _UNDER_WAY = (
     StateName.DIALING,
@@ -28,8 +27,11 @@ _UNDER_WAY = (
 )
 
 
-def described(plugin: Plugin) -> str:
-    """Return all that is known of one plugin, line by line, with nothing cut off."""
+def described(plugin: Plugin, width: int | None = None) -> str:
+    """Return all that is known of one plugin, line by line, with nothing cut off.
+
+    On a terminal of ``width`` columns, long lines are broken.
+    """
     facts: list[tuple[str, str]] = [
         ("Socket", text(plugin.get("socket"))),
         ("Name", text(plugin.get("name")) + _last_known(plugin)),
@@ -55,26 +57,36 @@ def described(plugin: Plugin) -> str:
         ("File owner", "-" if plugin.get("owner") is None else f"uid {text(plugin.get('owner'))}"),
         *(("Warning", warning) for warning in _texts(plugin.get("warnings"))),
     ]
-    width = max(_WIDTH, *(len(label) + 2 for label, _ in facts))
-    lines = [f"{label + ':':<{width}}{value}" for label, value in facts]
-    reported = plugin.get("facts")
-    shown = reported.items() if isinstance(reported, dict) else ()
-    if rest := [f"  {text(key)}: {text(value)}" for key, value in shown if not has_line(plugin, key)]:
-        lines += ["Facts:", *rest]
+    lines = labelled(facts, width)
+    if rest := [*_other_facts(plugin)]:
+        lines += ["Facts:", *(wrapped(f"  {text(key)}: ", text(value), width, 4) for key, value in rest)]
     history = plugin.get("history")
     if isinstance(history, list) and history:
         lines.append("History:")
-        lines += _entries([entry for entry in history if isinstance(entry, dict)])
+        lines += _entries([entry for entry in history if isinstance(entry, dict)], width)
     return "\n".join(lines) + "\n"
+
+
+def _other_facts(plugin: Plugin) -> Iterator[tuple[str, Json]]:
+    """Yield the facts that no line of their own shows."""
+    facts = plugin.get("facts")
+    if isinstance(facts, dict):
+        shown = {*csi_shown(plugin), *dra_shown(plugin)}
+        yield from ((key, value) for key, value in facts.items() if key not in shown)
 
 
 def change(plugin: Plugin) -> str:
     """Return one line for a change, with the time of day at which it happened."""
     when = unix_time(plugin.get("time"))
     clock = "--:--:--" if when is None else time_of_day(when, time.time())
-    parts = [clock, f"{text(plugin.get('state')):<11}", text(plugin.get("name")), text(plugin.get("type"))]
+    return f"{clock}  {said_of(plugin)}\n"
+
+
+def said_of(plugin: Plugin) -> str:
+    """Return what the line for a change says, besides the time."""
+    parts = [f"{text(plugin.get('state')):<11}", text(plugin.get("name")), text(plugin.get("type"))]
     said = remarks(plugin)
-    return "  ".join([*parts, text(plugin.get("socket")), *([said] if said else [])]) + "\n"
+    return "  ".join([*parts, text(plugin.get("socket")), *([said] if said else [])])
 
 
 def _texts(values: Json) -> list[str]:
@@ -117,7 +129,7 @@ def _next_try(seconds: Json) -> str:
     return f"in {duration(seconds)}, at {ago(-seconds)}" if isinstance(seconds, int | float) else "-"
 
 
-def _entries(history: Sequence[Plugin]) -> Iterator[str]:
+def _entries(history: Sequence[Plugin], width: int | None) -> Iterator[str]:
     """Yield the lines of a history, with causes: the whole reason of the present state is shown once, above.
 
     While an attempt is under way, the cause that is left from the one before is not repeated.
@@ -126,12 +138,13 @@ def _entries(history: Sequence[Plugin]) -> Iterator[str]:
     for entry in history:
         why = cause(entry)
         shown = "" if why == before and entry.get("state") in _UNDER_WAY else why
-        yield _entry(entry, shown)
+        yield _entry(entry, shown, width)
         before = why
 
 
-def _entry(entry: Plugin, why: str) -> str:
+def _entry(entry: Plugin, why: str, width: int | None) -> str:
     attempt = f" (attempt {entry['attempt']})" if entry.get("attempt") else ""
     passed = entry.get("ago")
     after = f"{attempt}: {why}" if why else attempt
-    return f"  {ago(passed)}  {duration(passed) + ' ago':>12}  {text(entry.get('state'))}{after}"
+    when = f"  {ago(passed)}  {duration(passed) + ' ago':>12}  "
+    return wrapped(when, f"{text(entry.get('state'))}{after}", width)

@@ -8,8 +8,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from .client import Plugin
+from .answers import Plugin
 from .device_leases import leases_line
+from .lines import labelled
 from .phrases import ago, by_the_clock, duration, exact, text, time_of_day, unix_time
 
 _OPTIONS = {
@@ -65,10 +66,10 @@ def _lists(found: Plugin) -> str:
     return f"{said}; lost since {time_of_day(since, time.time())}: {text(found.get('reason'))}"
 
 
-def described_resource(resource: Plugin, refused: str | None = None) -> str:
+def described_resource(resource: Plugin, refused: str | None = None, width: int | None = None) -> str:
     """Return all that is known of a resource for which no plugin is registered, line by line.
 
-    ``refused`` says that the last Register call for it was.
+    ``refused`` says that the last Register call for it was. On a terminal of ``width`` columns, long lines are broken.
     """
     goes_in, last = resource.get("goes_in"), resource.get("last_capacity")
     facts = [
@@ -82,4 +83,4 @@ def described_resource(resource: Plugin, refused: str | None = None) -> str:
         ("Capacity", text(resource.get("capacity")) + ("" if last is None else f" ({last} before the restart)")),
         *([] if refused is None else [("Refused", refused)]),
     ]
-    return "".join(f"{label + ':':<12}{value}\n" for label, value in facts)
+    return "\n".join(labelled(facts, width)) + "\n"

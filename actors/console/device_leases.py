@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator
 from ...protocol.leases.leases_json import LeaseJsonError, snapshot_from_json
 from ...protocol.leases.values import Lease
 from ...protocol.text import escaped
-from .client import Daemon, Plugin, UnknownPluginError, fetch
+from .answers import Daemon, Plugin, UnknownPluginError
+from .client import fetch
 from .ending import CommandError
 from .lease_words import owner, since
 

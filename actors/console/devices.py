@@ -20,19 +20,9 @@ from ...protocol.plugin_health import Health
 from ...protocol.plugins import DEVICE
 from ...protocol.status import Watching
 from ...protocol.status_json import Json
+from .answers import Daemon, Plugin, add_daemon_arguments, daemon, plugins_in, resources_in, resources_target, to_mend
 from .arguments import resource_name
-from .client import (
-    Daemon,
-    Plugin,
-    add_daemon_arguments,
-    daemon,
-    fetch,
-    plugins_in,
-    resources_in,
-    resources_target,
-    roots,
-    to_mend,
-)
+from .client import fetch, roots
 from .device_leases import add_leases, leases_of
 from .ending import EXIT_OK, say
 from .phrases import ago, duration, exact, text

@@ -6,12 +6,13 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ...protocol.dra_facts import CONNECTED, DEVICE, DEVICE_HEALTH, DEVICES, SERVICE, USABLE
 from ...protocol.dra_health import DeviceStatus
 from ...protocol.plugins import DRA
-from .client import Plugin
+from ...protocol.status_json import Json
+from .answers import Plugin
 from .phrases import by_the_clock, text, unix_time
 
 _SHOWN = (SERVICE, CONNECTED, USABLE, DEVICE_HEALTH, DEVICES)
@@ -19,8 +20,8 @@ _SHOWN = (SERVICE, CONNECTED, USABLE, DEVICE_HEALTH, DEVICES)
 
 def dra_lines(plugin: Plugin) -> Iterator[tuple[str, str]]:
     """Yield label and text of each line; none if ``plugin`` is no DRA driver, or nothing is known of it."""
-    facts = plugin.get("facts")
-    if plugin.get("type") != DRA or not isinstance(facts, dict) or SERVICE not in facts:
+    facts = _facts(plugin)
+    if facts is None:
         return
     yield "Service", text(facts[SERVICE])
     yield "Connection", _connection(str(facts.get(CONNECTED)))
@@ -30,13 +31,25 @@ def dra_lines(plugin: Plugin) -> Iterator[tuple[str, str]]:
     if DEVICES in facts:
         yield "Devices", text(facts[DEVICES])
     for key, said in facts.items():
-        if key.startswith(DEVICE) and not str(said).startswith(DeviceStatus.HEALTHY):
+        if _is_ill(key, said):
             yield "Devices", f"{text(key.removeprefix(DEVICE))} {text(said)}"
 
 
-def has_line(plugin: Plugin, key: str) -> bool:
-    """Whether the fact ``key`` is shown by a line of its own."""
-    return plugin.get("type") == DRA and key in _SHOWN
+def dra_shown(plugin: Plugin) -> Iterator[str]:
+    """Yield the keys of the facts that these lines show."""
+    return (key for key, said in (_facts(plugin) or {}).items() if key in _SHOWN or _is_ill(key, said))
+
+
+def _facts(plugin: Plugin) -> Mapping[str, Json] | None:
+    facts = plugin.get("facts")
+    if plugin.get("type") != DRA or not isinstance(facts, Mapping) or SERVICE not in facts:
+        return None
+    return facts
+
+
+def _is_ill(key: str, said: Json) -> bool:
+    """Whether a fact is that of a device which is not healthy."""
+    return key.startswith(DEVICE) and not str(said).startswith(DeviceStatus.HEALTHY)
 
 
 def _connection(said: str) -> str:

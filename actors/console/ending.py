@@ -15,8 +15,6 @@ import os
 import sys
 from collections.abc import Callable
 
-import attrs
-
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -29,19 +27,21 @@ EXIT_CONFIG = 78
 EXIT_INTERRUPTED = 130
 
 
-@attrs.frozen
 class CommandError(Exception):
     """A command failed. The text is one line with the reason, or with what to do about it."""
 
-    line: str
-    code: int = EXIT_FAILED
+    def __init__(self, line: str, code: int = EXIT_FAILED) -> None:
+        super().__init__(line, code)
+        self.line = line
+        self.code = code
 
 
-@attrs.frozen
 class OutputError(Exception):
     """Standard output cannot be written."""
 
-    cause: OSError
+    def __init__(self, cause: OSError) -> None:
+        super().__init__(cause)
+        self.cause = cause
 
 
 #: How a command may end other than by returning. A pipe may also break in a library that prints.

@@ -46,7 +46,7 @@ examples:
   plugind fake --socket ./c.sock --type DevicePlugin --name example.com/c --hang get-info
 
 While it runs, a fake plugin of these types takes commands, one in a line, on standard input and in the pipe that
---control names.
+--control names. With --command COMMAND it has taken one before it listens.
 
 """
 #: The types whose fake plugins take commands.
@@ -71,6 +71,8 @@ class FakeSpec:
     announcement: Announcement | None = None
     #: The named pipe that takes commands.
     control: str | None = None
+    #: The commands that it has taken before it listens.
+    commands: tuple[str, ...] = ()
 
 
 async def run_fake(
@@ -124,6 +126,7 @@ async def fake_main(spec: FakeSpec, *, out: TextIO) -> None:
     """
     printer = _Printer(spec.socket, out)
     with ExitStack() as stack, trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        _take_first_commands(spec)
         pipe = None if spec.control is None else stack.enter_context(named_pipe(spec.control))
         # The sockets are bound here, so that a failure is not wrapped in an exception group.
         listener = stack.enter_context(listen(spec.socket, remove_stale=True))
@@ -173,6 +176,12 @@ def _start(spec: FakeSpec, listener: UnixListener, printer: _Printer) -> Callabl
         return functools.partial(_play, spec, listener, on_call=printer.print)
     caller = Caller(spec.announcement, _say, printer.print_answer)
     return functools.partial(caller.play, listener, functools.partial(_serve, spec, spec.plugin.serves))
+
+
+def _take_first_commands(spec: FakeSpec) -> None:
+    for line in spec.commands:
+        assert spec.commanded is not None, "--command is refused where no commands are taken"
+        _say(spec.commanded.obey(line))
 
 
 def _take_commands(nursery: trio.Nursery, commanded: Commanded, pipe: int | None) -> None:
@@ -253,6 +262,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hang", choices=("accept", "get-info", "notify"), help="never do this")
     parser.add_argument("--reject-notify", action="store_true", help="answer NotifyRegistrationStatus with an error")
     parser.add_argument("--control", metavar="PIPE", help="make this named pipe, and take commands in it")
+    parser.add_argument(
+        "--command",
+        dest="first_commands",
+        action="append",
+        default=[],
+        metavar="COMMAND",
+        help="take this command before it listens, repeatable",
+    )
     fake_devices.add_device_arguments(parser)
     fake_csi.add_driver_arguments(parser)
     fake_dra.add_dra_arguments(parser)
@@ -295,6 +312,7 @@ def spec_from(args: argparse.Namespace) -> FakeSpec:
         serves_endpoint=not args.registrar_only,
         announcement=announcement,
         control=args.control,
+        commands=tuple(args.first_commands),
     )
 
 
@@ -306,9 +324,10 @@ def _check_arguments(args: argparse.Namespace) -> None:
     fake_devices.check_arguments(args)
     fake_csi.check_driver_arguments(args)
     fake_dra.check_dra_arguments(args)
-    if args.control is not None and args.type not in _COMMANDED:
+    option = "--control" if args.control is not None else "--command"
+    if (args.control is not None or args.first_commands) and args.type not in _COMMANDED:
         types = " or ".join(_COMMANDED)
-        raise fake_devices.usage_error(f"--control is for {types}: name one of them with --type, or leave it out")
+        raise fake_devices.usage_error(f"{option} is for {types}: name one of them with --type, or leave it out")
     if args.registrar_only and not args.endpoint:
         raise fake_devices.usage_error("--registrar-only leaves the endpoint to another process: name it, --endpoint E")
 

@@ -2,7 +2,7 @@
 
 Which commands there are, and what they do, is in the module of each type: :mod:`.fake_devices` and :mod:`.fake_csi`.
 ``answer CALL``, ``refuse CALL`` and ``hang CALL``, which all types have, say what becomes of later calls. Any shell
-writes a line into a named pipe: ``echo unhealthy gpu-0 > PIPE``.
+writes a line into a named pipe: ``echo unhealthy gpu-0 > PIPE``. ``--command`` has commands from the start.
 
 PYTEST_DONT_REWRITE
 """
@@ -20,6 +20,7 @@ from typing import Protocol
 
 import attrs
 import trio
+from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from ..io.grpc_server.serve import Service
@@ -38,13 +39,20 @@ REACTIONS = {
     "refuse": (Reaction.REFUSED, "refused"),
     "hang": (Reaction.HUNG, "not answered"),
 }
+#: The same for drivers, which may leave calls out.
+DRIVER_REACTIONS = {**REACTIONS, "lack": (Reaction.REFUSED, "not implemented")}
 
 
 def react_to(how: str, calls: Sequence[C], *, hangs: set[C], errors: dict[C, GRPCError]) -> str:
-    """Change what becomes of later ``calls`` as a command of :data:`REACTIONS` says, and return what is said of it."""
-    reaction, words = REACTIONS[how]
+    """Change what becomes of later ``calls`` to a driver, and return what is said of it.
+
+    ``how`` is a command of :data:`DRIVER_REACTIONS`.
+    """
+    reaction, words = DRIVER_REACTIONS[how]
     for call in calls:
         react(call, reaction, hangs=hangs, errors=errors)
+        if how == "lack":
+            errors[call] = GRPCError(Status.UNIMPLEMENTED, f"{call} is not implemented, as by a command")
     return f"{', '.join(calls)} {'is' if len(calls) == 1 else 'are'} {words} from now on"
 
 

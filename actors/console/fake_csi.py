@@ -12,7 +12,7 @@ from ...protocol.plugins import CSI
 from ..simulation.csi_drivers import CSICall, FakeCSIDriver
 from ..simulation.plugins import Call, now, pid_of
 from ..simulation.reactions import Reaction
-from .fake_control import REACTIONS, react_to
+from .fake_control import DRIVER_REACTIONS, react_to
 from .fake_devices import first_option, usage_error
 
 #: Options that only CSI drivers have, by their name in the parsed arguments.
@@ -27,7 +27,7 @@ _CALLS = {
 }
 _USAGE = (
     "the commands are: ready, not-ready, node-id [ID], max-volumes N, topology [KEY=VALUE...], answer CALL,"
-    f" refuse CALL, hang CALL; CALL is all or {', '.join(_CALLS)}"
+    f" refuse CALL, lack CALL, hang CALL; CALL is all or {', '.join(_CALLS)}"
 )
 
 DRIVERS_EPILOG = """
@@ -41,6 +41,7 @@ CSI drivers:
                       say another topology
     hang CALL         never answer plugin-info, plugin-capabilities, probe, node-capabilities or node-info, or "all"
     refuse CALL       answer it with an error
+    lack CALL         answer it as a driver that does not implement it
     answer CALL       answer it again
 
   plugind fake --type CSIPlugin --name csi.example.com --socket ./csi.sock --node-id node-7 --control ./csi.control
@@ -105,7 +106,7 @@ def obey(line: str, driver: FakeCSIDriver) -> str:
         case ["topology", *segments] if all("=" in one for one in segments):
             driver.topology = dict(map(_segment, segments))
             return f"the topology is {' '.join(segments) or 'empty'}"
-        case [how, call] if how in REACTIONS and (call in _CALLS or call == "all"):
+        case [how, call] if how in DRIVER_REACTIONS and (call in _CALLS or call == "all"):
             calls = list(_CALLS.values()) if call == "all" else [_CALLS[call]]
             return react_to(how, calls, hangs=driver.hangs, errors=driver.errors)
         case _:

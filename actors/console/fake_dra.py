@@ -14,7 +14,7 @@ from ...protocol.plugins import DRA, DRA_SERVICES
 from ..simulation.dra_drivers import USUAL_SERVICES, DRACall, FakeDRADriver
 from ..simulation.plugins import Call, now, pid_of
 from ..simulation.reactions import Reaction
-from .fake_control import REACTIONS, react_to
+from .fake_control import DRIVER_REACTIONS, react_to
 from .fake_devices import first_option, usage_error
 
 #: Options that only DRA drivers have, by their name in the parsed arguments.
@@ -31,7 +31,7 @@ _CALLS = {
 _STATUSES = {status.lower(): status for status in DeviceStatus}
 _USAGE = (
     "the commands are: healthy POOL/DEVICE, unhealthy POOL/DEVICE [TEXT], unknown POOL/DEVICE, gone POOL/DEVICE,"
-    f" serving, not-serving, answer CALL, refuse CALL, hang CALL; CALL is all or {', '.join(_CALLS)}"
+    f" serving, not-serving, answer CALL, refuse CALL, lack CALL, hang CALL; CALL is all or {', '.join(_CALLS)}"
 )
 
 DRA_EPILOG = f"""
@@ -45,6 +45,7 @@ DRA drivers:
                       say so in the health service of gRPC
     hang CALL         never answer prepare, unprepare, watch or check, or "all"
     refuse CALL       answer it with an error
+    lack CALL         answer it as a driver that does not implement it
     answer CALL       answer it again
 
   plugind fake --type DRAPlugin --name gpu.example.com --socket ./gpu.sock --serve v1.DRAResourceHealth
@@ -113,7 +114,7 @@ def obey(line: str, driver: CommandedDRADriver) -> str:
             del driver.reports[name]
             driver.show(*driver.reports.values())
             return f"{name} is not reported any more"
-        case [how, call] if how in REACTIONS and (call in _CALLS or call == "all"):
+        case [how, call] if how in DRIVER_REACTIONS and (call in _CALLS or call == "all"):
             calls = list(_CALLS.values()) if call == "all" else [_CALLS[call]]
             return react_to(how, calls, hangs=driver.hangs, errors=driver.errors)
         case _:

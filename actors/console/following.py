@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import attrs
-
 from ...protocol.text import escaped
 from ..io.http_client import Reply, UnreachableError, ask
-from .client import Daemon, Plugin, has_heartbeats, plugin_in, refusal, watch_target
+from .answers import Daemon, Plugin, plugin_in, refusal
+from .client import has_heartbeats, watch_target
 from .ending import EXIT_UNREACHABLE, CommandError
 from .status_socket import unreachable
 
@@ -28,8 +27,8 @@ class Waiting(Protocol):
     has_list: bool
 
     @property
-    def done(self) -> bool:
-        """Whether all that is waited for is there."""
+    def over(self) -> bool:
+        """Whether there is nothing to wait for any more."""
 
     def clear(self) -> None:
         """Forget what an earlier watch has said."""
@@ -39,7 +38,7 @@ class Waiting(Protocol):
 
 
 async def follow(daemon: Daemon, waiting: Waiting, path: str = "/watch", *, once: bool = False) -> None:
-    """Follow the watch at ``path`` until ``waiting`` is done, or the daemon stops, or cannot be reached.
+    """Follow the watch at ``path`` until ``waiting`` is over, or the daemon stops, or cannot be reached.
 
     With ``once``, no longer than until the daemon has named all that it knows.
     """
@@ -49,10 +48,10 @@ async def follow(daemon: Daemon, waiting: Waiting, path: str = "/watch", *, once
                 refused = refusal(await reply.body(), reply.status)
                 if reply.status != 503:
                     raise refused
-                waiting.failure = attrs.evolve(refused, line=f"the daemon is busy: {refused.line}")
+                waiting.failure = CommandError(f"the daemon is busy: {refused.line}", refused.code)
                 return
             await _read(reply, waiting, once=once)
-        if not waiting.done and not once:
+        if not waiting.over and not once:
             waiting.failure = CommandError(f"the daemon at {escaped(daemon.path)} stopped", EXIT_UNREACHABLE)
     except UnreachableError as error:
         waiting.failure = CommandError(unreachable(error), EXIT_UNREACHABLE)
@@ -67,5 +66,5 @@ async def _read(reply: Reply, waiting: Waiting, *, once: bool) -> None:
             waiting.note(plugin_in(line))
         else:
             waiting.has_list = True
-        if waiting.done or (once and waiting.has_list):
+        if waiting.over or (once and waiting.has_list):
             return

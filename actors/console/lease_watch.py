@@ -11,8 +11,9 @@ import time
 from ...protocol.leases.leases_json import lease_from_json
 from ...protocol.leases.values import Lease
 from ...protocol.text import escaped
-from ..client.calls import ANSWER_TIMEOUT, Call, understood, watched
+from ..client.calls import Call, understood
 from ..client.errors import NoDaemonError
+from ..client.reaching import ANSWER_TIMEOUT, watched
 from ..client.sync_transport import lines
 from .ending import EXIT_OK, CommandError, complain, say
 from .lease_failures import EXIT_NO_DAEMON

@@ -23,9 +23,9 @@ from ...protocol.leases.values import (
     ProcessOwner,
     TimeOwner,
 )
-from ..client.calls import ANSWER_TIMEOUT
 from ..client.errors import ClientError
 from ..client.lease_calls import WRITING, all_leases, recovery
+from ..client.reaching import ANSWER_TIMEOUT
 from ..client.sync_transport import answer
 from .ending import EXIT_OK, say
 from .lease_failures import fail

@@ -9,14 +9,13 @@ import argparse
 import json
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-import trio
-
-from ...protocol.plugins import BUILT_IN_TYPES
 from ...protocol.text import escaped
+from ...protocol.words import BUILT_IN_TYPES
 from . import table
-from .client import Daemon, Plugin, add_daemon_arguments, daemon, fetch, plugins_in, roots_to_mend
+from .answers import Plugin, add_daemon_arguments, daemon, plugins_in, roots_in, to_mend
 from .ending import EXIT_FAILED, EXIT_OK, EXIT_USAGE, CommandError, complain, say
 from .phrases import STATE_WORDS, state_words, text
+from .plain import answer, fetched
 
 _EPILOG = """examples:
   plugind ls
@@ -66,7 +65,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """List the plugins; return the exit code."""
-    plugins, roots = trio.run(_ask, daemon(args), args.output in (None, "wide"))
+    asked = daemon(args)
+    plugins = plugins_in(fetched(asked, "/plugins"))
+    # The answer about health has the status 503 if anything is wrong, and says what.
+    roots = to_mend(roots_in(answer(asked, "/healthz")[1])) if args.output in (None, "wide") else []
     _check_types(args.type, plugins)
     typed = [plugin for plugin in plugins if not args.type or plugin.get("type") in args.type]
     picked = [plugin for plugin in typed if not args.state or state_words(plugin) & {*args.state}]
@@ -81,12 +83,6 @@ def run(args: argparse.Namespace) -> int:
     if failing:
         complain(f"--fail-on: {table.summary(failing)}")
     return EXIT_FAILED if failing else EXIT_OK
-
-
-async def _ask(daemon: Daemon, and_roots: bool) -> tuple[list[Plugin], list[str]]:
-    """Return the plugins, and a line for each root that cannot be used."""
-    plugins = plugins_in(await fetch(daemon, "GET", "/plugins"))
-    return plugins, await roots_to_mend(daemon) if and_roots else []
 
 
 def _words(choices: Collection[str] = ()) -> Callable[[str], list[str]]:

@@ -9,13 +9,14 @@ import math
 import re
 import time
 from datetime import datetime
+from typing import TYPE_CHECKING
 
-from ...protocol.lives import CRASH_LOOP
-from ...protocol.plugin_health import Health
-from ...protocol.status import StateName
-from ...protocol.status_json import Json
 from ...protocol.text import escaped, quoted
-from .client import Plugin
+from ...protocol.words import CRASH_LOOP, Health, StateName
+from .answers import Plugin
+
+if TYPE_CHECKING:
+    from ...protocol.status_json import Json
 
 #: What a plugin is called that is registered and does not serve.
 NOT_SERVING = "not-serving"

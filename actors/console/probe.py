@@ -26,9 +26,9 @@ from ...protocol.trust import Trust
 from ..handlers.handler import Handler
 from ..handlers.registry import built_in_handlers, installed_handlers
 from ..io.users import users_of
+from .answers import daemon
 from .arguments import add_trust_argument
 from .beside import registered_at, rules_of
-from .client import daemon
 from .ending import EXIT_CONFIG, EXIT_FAILED, EXIT_OK, CommandError, say
 from .findings import Fate, ProbeOptions, ProbeResult, ProbeStep, Verdict
 from .probe_places import as_discovered

@@ -9,7 +9,8 @@ import json
 
 from ...protocol.refused_calls import in_words
 from ...protocol.text import escaped
-from .client import Daemon, UnknownPluginError, fetch
+from .answers import Daemon, UnknownPluginError
+from .client import fetch
 from .ending import CommandError
 
 

@@ -11,8 +11,9 @@ import json
 import trio
 
 from ...protocol.status_json import Json
+from .answers import Plugin, add_daemon_arguments, daemon, retries_in
 from .arguments import plugin_target
-from .client import Plugin, add_daemon_arguments, daemon, fetch, fetch_about, retries_in
+from .client import fetch, fetch_about
 from .ending import EXIT_FAILED, EXIT_OK, say
 from .phrases import text
 

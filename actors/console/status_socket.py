@@ -9,9 +9,8 @@ import argparse
 from collections.abc import Mapping
 from typing import Protocol
 
-from ..client.calls import ANSWER_TIMEOUT
-from ..client.errors import why_unreachable
 from ..client.paths import default_status_path
+from ..client.reaching import ANSWER_TIMEOUT, why_unreachable
 from .ending import EXIT_CONFIG, CommandError
 from .times import seconds
 

@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import collections
 import os
-import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-import attrs
-
-from .client import Plugin
+from .answers import Plugin
 from .ending import say
 from .phrases import NOT_SERVING, age, ago, duration, remarks, state_words, text
 
@@ -47,8 +44,7 @@ _COLOURS = {
 Cells = Mapping[str, str]
 
 
-@attrs.frozen
-class Line:
+class Line(NamedTuple):
     """A line of a table; its first ``coloured`` characters have a colour."""
 
     text: str
@@ -262,6 +258,9 @@ def show(plugins: Sequence[Plugin], *, total: int | None = None, notes: Sequence
     if wide or not sys.stdout.isatty():
         say(plain(plugins) + "".join(f"{line}\n" for line in end))
         return
+    # A terminal's table alone needs these modules.
+    import shutil
+
     from rich.console import Console
 
     width = shutil.get_terminal_size().columns

@@ -12,19 +12,13 @@ from contextlib import suppress
 import attrs
 import trio
 
+from ...protocol.health_checks import NOT_CHECKED
 from ...protocol.plugin_health import Health
 from ...protocol.text import escaped
 from . import phrases, wait_for_devices
+from .answers import Daemon, Plugin, add_daemon_arguments, daemon, plugins_in
 from .arguments import plugin_name
-from .client import (
-    Daemon,
-    Plugin,
-    add_daemon_arguments,
-    daemon,
-    fetch,
-    plugins_in,
-    roots_to_mend,
-)
+from .client import fetch, roots_to_mend
 from .ending import EXIT_BUSY, EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, CommandError, complain, say
 from .following import RECONNECT, follow
 from .times import seconds
@@ -45,8 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "examples:\n  plugind wait csi.example.com --timeout 120\n  plugind wait gpu.example.com --type DRAPlugin\n"
         "  plugind wait vendor.com/gpu --healthy\n  plugind wait --resource vendor.com/gpu=2\n\n"
-        "exit codes: 0 all are there, 1 one is not at the timeout, 2 usage, 69 no daemon answers at the timeout,\n"
-        "75 the daemon answers, but is too busy to tell"
+        "exit codes: 0 all are there, 1 one is not at the timeout, or its type is never checked, 2 usage,\n"
+        "69 no daemon answers at the timeout, 75 the daemon answers, but is too busy to tell"
     )
     parser.add_argument("names", metavar="NAME", nargs="*", type=plugin_name, help="a plugin's name")
     parser.add_argument(
@@ -63,7 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--healthy",
         action="store_true",
-        help="registered is not enough: the plugin must be healthy, too, as its handler reports",
+        help="registered is not enough: the plugin must be healthy, too, as its handler reports; if the daemon does not"
+        " check its type, this ends at once",
     )
     parser.add_argument("--type", type=plugin_name, help="the plugin's type, for example CSIPlugin (default: any type)")
     parser.add_argument(
@@ -87,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         args.parser.error("nothing to wait for: give the NAME of a plugin, or --resource")
     unanswered = f"the daemon at {escaped(asked.path)} has not answered within {args.timeout:g} s"
     failure = CommandError(unanswered, EXIT_UNREACHABLE)
-    waiting = _Waiting(
+    waiting = Waiting(
         list(dict.fromkeys(args.names)), args.type, failure=failure, serving=args.serving, healthy=args.healthy
     )
     trio.run(_wait, asked, waiting, args.timeout)
@@ -100,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     return waiting.exit_code
 
 
-async def _wait(daemon: Daemon, waiting: _Waiting, timeout: float) -> None:
+async def _wait(daemon: Daemon, waiting: Waiting, timeout: float) -> None:
     if timeout == 0:
         await _look(daemon, waiting)
     else:
@@ -112,15 +107,15 @@ async def _wait(daemon: Daemon, waiting: _Waiting, timeout: float) -> None:
             waiting.roots = await roots_to_mend(daemon)
 
 
-async def _follow_until_done(daemon: Daemon, waiting: _Waiting) -> None:
-    while not waiting.done:
+async def _follow_until_done(daemon: Daemon, waiting: Waiting) -> None:
+    while not waiting.over:
         await follow(daemon, waiting)
-        if not waiting.done:
+        if not waiting.over:
             # There is no event for the start of a daemon.
             await trio.sleep(RECONNECT)
 
 
-async def _look(daemon: Daemon, waiting: _Waiting) -> None:
+async def _look(daemon: Daemon, waiting: Waiting) -> None:
     """Take the list of plugins once."""
     try:
         for plugin in plugins_in(await fetch(daemon, "GET", "/plugins")):
@@ -131,7 +126,7 @@ async def _look(daemon: Daemon, waiting: _Waiting) -> None:
 
 
 @attrs.define
-class _Waiting:
+class Waiting:
     """The requested plugins, and what the daemon has reported."""
 
     names: list[str]
@@ -154,7 +149,19 @@ class _Waiting:
         """Whether all are registered."""
         return all(self.registered(name) is not None for name in self.names)
 
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing to wait for: all are registered, or one can never be healthy."""
+        return self.done or (self.healthy and self.has_list and any(map(self._is_unchecked, self.names)))
+
+    def _is_unchecked(self, name: str) -> bool:
+        """Whether nobody checks the plugins of that name: whatever they do, they are not known to be healthy."""
+        instances = self.instances(name)
+        unchecked = {plugin.get("type") for plugin in instances if _has_no_checks(plugin)}
+        return bool(instances) and all(plugin.get("type") in unchecked for plugin in instances)
+
     def clear(self) -> None:
+        """Forget the plugins that an earlier watch has named."""
         self.plugins.clear()
 
     def note(self, plugin: Plugin) -> None:
@@ -232,15 +239,20 @@ class _Waiting:
         return f"; sockets that have not said their name: {shown}" + (f"; and {more} more" if more > 0 else "")
 
 
+def _has_no_checks(plugin: Plugin) -> bool:
+    """Whether nothing is known of the health of a registered plugin because it is not checked."""
+    is_unknown = plugin.get("state") == "registered" and plugin.get("health") == Health.UNKNOWN
+    return is_unknown and str(plugin.get("health_reason")).startswith(NOT_CHECKED)
+
+
 def _why_ill(plugin: Plugin) -> str:
     """Return why a registered plugin does not count as healthy."""
     socket = phrases.text(plugin.get("socket"))
     if plugin.get("health") is None:
         return f"{socket} is registered, but its handler reports no health: wait without --healthy"
-    why = plugin.get("health_reason")
-    return f"{socket} is registered, but {phrases.text(plugin.get('health'))}" + (
-        f": {phrases.text(why)}" if why else ""
-    )
+    how, why = phrases.text(plugin.get("health")), plugin.get("health_reason")
+    said = "its health is unknown" if how == Health.UNKNOWN else how
+    return f"{socket} is registered, but {said}" + (f": {phrases.text(why)}" if why else "")
 
 
 def _why(plugin: Plugin) -> str:

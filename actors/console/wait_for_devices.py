@@ -14,12 +14,9 @@ import trio
 
 from ...protocol.devices import ResourceState
 from ...protocol.text import escaped
+from .answers import Daemon, Plugin
 from .arguments import resource_name
-from .client import (
-    Daemon,
-    Plugin,
-    roots_to_mend,
-)
+from .client import roots_to_mend
 from .ending import EXIT_BUSY, EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, CommandError, complain, say
 from .following import RECONNECT, follow
 from .phrases import text
@@ -81,6 +78,11 @@ class Waiting:
     def done(self) -> bool:
         """Whether all have enough healthy devices."""
         return all(self.healthy(it.name) >= it.number for it in self.wanted)
+
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing to wait for any more."""
+        return self.done
 
     def healthy(self, name: str) -> int:
         """Return how many healthy devices a resource has now."""

@@ -9,10 +9,13 @@ import argparse
 
 import trio
 
+from ...protocol.plugin_health import Health
+from ...protocol.status import StateName
 from ...protocol.text import escaped
 from ..io.http_client import UnreachableError
-from .client import Daemon, add_daemon_arguments, asked, daemon, has_heartbeats, plugin_in, watch_target
-from .description import change
+from .answers import Daemon, Plugin, add_daemon_arguments, daemon, plugin_in
+from .client import asked, has_heartbeats, watch_target
+from .description import change, said_of
 from .ending import EXIT_OK, EXIT_UNREACHABLE, CommandError, complain, say
 
 
@@ -20,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Complete the parser of ``plugind watch``."""
     parser.description = (
         "Print the present state of every plugin, then each change as it happens, one line each, until the daemon"
-        " stops."
+        " stops. A change that would print the same line again is left out, except with --json."
     )
     parser.epilog = (
         "examples:\n  plugind watch\n  plugind watch --json | jq -c '[.time, .name, .state, .reason]'\n\n"
@@ -36,14 +39,41 @@ def run(args: argparse.Namespace) -> int:
     return trio.run(_watch, daemon(args), args.json)
 
 
+class News:
+    """Picks the changes of which a reader sees something new.
+
+    What is not in a line may change, such as the facts of a plugin or the number of a process. Programs, which ask for
+    JSON, get each change.
+    """
+
+    def __init__(self) -> None:
+        #: What was said last of each socket that is there.
+        self.said: dict[str, str] = {}
+
+    def take(self, plugin: Plugin) -> bool:
+        """Return whether a change is to be printed."""
+        socket, said = str(plugin.get("socket")), said_of(_without_details(plugin))
+        if plugin.get("state") == StateName.GONE:
+            self.said.pop(socket, None)
+            return True
+        before, self.said[socket] = self.said.get(socket), said
+        return plugin.get("event") is not None or said != before
+
+
+def _without_details(plugin: Plugin) -> Plugin:
+    """Return a change without its event, and without why there is no connection, which changes while there is none."""
+    reason = None if plugin.get("health") == Health.DISCONNECTED else plugin.get("health_reason")
+    return {**plugin, "event": None, "health_reason": reason}
+
+
 async def _watch(daemon: Daemon, as_json: bool) -> int:
-    path = escaped(daemon.path)
+    path, news = escaped(daemon.path), News()
     async with asked(daemon, "GET", watch_target(daemon)) as reply:
         has_heartbeats(reply)
         try:
             async for line in reply.lines():
-                if line:
-                    plugin = plugin_in(line)
+                plugin = plugin_in(line) if line else None
+                if plugin is not None and (as_json or news.take(plugin)):
                     say(line.decode() + "\n" if as_json else change(plugin), now=True)
         except UnreachableError as error:
             raise CommandError(f"the daemon at {path} went away: {error.reason}", EXIT_UNREACHABLE) from error

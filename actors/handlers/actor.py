@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Awaitable
 from functools import partial
 
 import attrs
@@ -27,7 +28,9 @@ from ...protocol import messages as m
 from ...protocol.health import Reading
 from ...protocol.plugins import Plugin
 from ...protocol.status import Outcome
-from .calls import MAX_ERROR, Call, CallConfig, Calls
+from ..asks import PromptHandler
+from .calls import Call, CallConfig, Calls, Ending
+from .errors import MAX_ERROR
 from .handler import Handler
 from .link import Link, LinkPort
 
@@ -86,15 +89,18 @@ class Lane:
 Lanes = dict[str, Lane]
 
 
-class HandlerInbox:
+class HandlerInbox(PromptHandler):
     """The inbox of a handler actor: a memory channel that several workers share.
 
     A message stays in the channel until a worker runs and takes it; workers wait in a parking lot. A worker that waited
     in the channel would be handed its message before it runs. Then two workers could handle two messages of one name,
     a Register and its Deregister for example, in either order. The protocol bounds the size of the inbox.
+
+    A method that never waits is called in the task that asks, if nothing is before it: no message that waits for a
+    worker, and no other ask in the lane of its name. While the actor does not run, after a crash, all asks wait.
     """
 
-    __slots__ = ("_closed", "_receive", "_send", "_sleepers", "_taken", "_waiting")
+    __slots__ = ("_closed", "_receive", "_send", "_sleepers", "_taken", "_waiting", "pool")
 
     def __init__(self) -> None:
         self._send, self._receive = trio.open_memory_channel[m.HandlerMessage](math.inf)
@@ -102,6 +108,18 @@ class HandlerInbox:
         self._waiting = 0
         self._taken = 0
         self._closed = False
+        #: What makes the calls, while the actor runs.
+        self.pool: _Pool | None = None
+
+    def is_prompt(self, ask: type[m.Ask]) -> bool:
+        """See :class:`PromptHandler`."""
+        return self.pool is not None and self.pool.is_prompt(ask)
+
+    def call(self, ask: m.Ask) -> Awaitable[m.HandlerAnswered] | None:
+        """See :class:`PromptHandler`."""
+        if self._waiting or self._closed or self.pool is None:
+            return None
+        return self.pool.call(ask)
 
     def send_nowait(self, message: m.HandlerMessage, /) -> None:
         """Put ``message`` in.
@@ -150,10 +168,13 @@ async def run(calls: Calls, inbox: HandlerInbox, lanes: Lanes | None = None, lin
     the asks that its predecessor had not begun. A Validate or Register that was under way has failed. A Deregister is
     called again: if it were lost, the handler would keep the plugin for ever.
     """
-    async with trio.open_nursery() as nursery:
-        pool = _Pool(calls, inbox, nursery, {} if lanes is None else lanes, links)
-        pool.resume()
-        await pool.work()
+    try:
+        async with trio.open_nursery() as nursery:
+            inbox.pool = pool = _Pool(calls, inbox, nursery, {} if lanes is None else lanes, links)
+            pool.resume()
+            await pool.work()
+    finally:
+        inbox.pool = None
 
 
 #: How many workers may wait for asks; any more end.
@@ -219,6 +240,16 @@ class _Pool:
         lane = self._lanes[name] = Lane(ask)
         await self._serve(name, lane)
 
+    def is_prompt(self, ask: type[m.Ask]) -> bool:
+        # The link of a plugin is opened and ended by the actor, in the lane of its name.
+        return (self._links is None or ask is m.Validate) and self._calls.is_prompt(_METHODS[ask])
+
+    def call(self, ask: m.Ask) -> Awaitable[m.HandlerAnswered] | None:
+        return None if ask.plugin.name in self._lanes else self._call(ask)
+
+    async def _call(self, ask: m.Ask) -> m.HandlerAnswered:
+        return _answer(ask, await self._calls.make_at_once(_METHODS[type(ask)], ask.plugin))
+
     def _withdraw(self, ask: m.Validate | m.Register) -> None:
         lane = self._lanes.get(ask.plugin.name)
         if lane is not None:
@@ -250,8 +281,7 @@ class _Pool:
             if lane.present is ask:
                 if link is not None and ending.outcome is Outcome.OK:
                     self._follow(ask.plugin, link)
-                answer = m.HandlerAnswered(ask.ticket, ending.outcome, ending.error[:MAX_ERROR], ending.cause)
-                ask.reply.send_nowait(answer)
+                ask.reply.send_nowait(_answer(ask, ending))
                 lane.present = None
             # A thread that was given up keeps the name until it returns.
             await call.wait_for_thread()
@@ -270,6 +300,10 @@ class _Pool:
         """Have the handler follow a plugin that it has registered."""
         if self._links is not None and self._calls.follows:
             self._links.start(plugin, partial(self._calls.follow, plugin, link))
+
+
+def _answer(ask: m.Ask, ending: Ending) -> m.HandlerAnswered:
+    return m.HandlerAnswered(ask.ticket, ending.outcome, ending.error[:MAX_ERROR], ending.cause)
 
 
 _METHODS: dict[type[m.Ask], str] = {m.Validate: "validate", m.Register: "register", m.Deregister: "deregister"}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import math
-import traceback
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any
@@ -27,16 +27,14 @@ from ...protocol.plugins import Plugin
 from ...protocol.status import Outcome
 from ...protocol.wire.outcomes import status_text
 from ..io.clocks import time_is_virtual
+from .errors import MAX_ERROR, cause_of, closes_coroutine, is_cancelled, split, traceback_of, words_of
 from .handler import FOLLOW, METHODS, Handler, is_async, takes_link
 from .link import Link
+from .prompt import never_waits
 from .steps import measured
 
-#: Characters of a handler's error that are kept (fault 94).
-MAX_ERROR = 1024
 #: What the plugin is sent before the words of an exception that is no refusal.
 BROKE = "the handler broke: "
-#: Characters of a traceback that are logged: its end says where.
-_MAX_TRACEBACK = 1000
 #: How many threads one handler may have.
 MAX_THREADS = 16
 #: The threads of each handler are counted by its own limiter, which knows those that were given up.
@@ -121,6 +119,11 @@ class Calls:
         init=False,
         default=attrs.Factory(lambda self: _async_methods(self.handler), takes_self=True),
     )
+    #: The code of the methods that never wait. They are known by it, since a program may replace a method at any time.
+    _prompt: frozenset[object] = attrs.field(
+        init=False,
+        default=attrs.Factory(lambda self: _code_of_prompt_methods(self.handler), takes_self=True),
+    )
     #: Whether ``register`` is given the link, and whether there is a method ``follow``.
     _register_takes_link: bool = attrs.field(
         init=False,
@@ -174,26 +177,48 @@ class Calls:
         finally:
             del self.under_way[call]
 
+    def is_prompt(self, ask: str) -> bool:
+        """Whether the method named ``ask`` never waits, so that :meth:`make_at_once` can call it."""
+        return getattr(getattr(self.handler, ask, None), "__code__", None) in self._prompt
+
+    async def make_at_once(self, ask: str, plugin: Plugin) -> Ending:
+        """Call a method that never waits; return how it ended. It needs no scope, since nothing can cancel it."""
+        method = getattr(self.handler, ask)
+        began = time.perf_counter()
+        try:
+            await method(plugin)
+        except BaseException as error:  # noqa: BLE001 - see there
+            return self._failed(Call(self.plugin_type, ask, plugin, method, trio.CancelScope(), is_async=True), error)
+        finally:
+            seconds = time.perf_counter() - began
+            if seconds >= self.config.blocked_after:
+                self._report_blocked(ask, plugin, seconds)
+        return _OK
+
     async def _make(self, call: Call) -> Ending:
         scope = call.scope
         try:
             # Inside: a handler with a nursery may end in a group of errors and of the Cancelled of this deadline.
             with scope:
                 await self._run(call)
-        except PluginError as error:
-            return Ending(Outcome.REFUSED, _words(error), _cause(error))
-        except GRPCError as error:
-            # Usually this is the plugin's answer to a call that the handler made.
-            return Ending(Outcome.FAILED, status_text(error))
-        except Exception as error:  # noqa: BLE001 - an error of a handler is a failure of one plugin
-            return self._broken(call, error)
-        except BaseException as error:
-            if _closes_coroutine(error):
-                raise
-            return self._end_badly(call, error)
+        except BaseException as error:  # noqa: BLE001 - see there
+            return self._failed(call, error)
         if scope.cancelled_caught:
             return Ending(Outcome.TIMED_OUT, self._timed_out(call))
         return _OK
+
+    def _failed(self, call: Call, error: BaseException) -> Ending:
+        """Return the ending by an error, which is a failure of one plugin, or raise what is not the handler's."""
+        if isinstance(error, PluginError):
+            return Ending(Outcome.REFUSED, words_of(error), cause_of(error))
+        if isinstance(error, GRPCError):
+            # Usually this is the plugin's answer to a call that the handler made.
+            return Ending(Outcome.FAILED, status_text(error))
+        if isinstance(error, Exception):
+            return self._broken(call, error)
+        if closes_coroutine(error):
+            raise error
+        return self._end_badly(call, error)
 
     def _end_badly(self, call: Call, error: BaseException) -> Ending:
         """Return the ending by an error that is meant to end a task or a program, or raise what is not the handler's.
@@ -201,13 +226,13 @@ class Calls:
         A Cancelled is not the handler's while a scope around the call is cancelled. One that the handler kept, or one
         of a scope that it left open, would end the task of the call, and nobody would answer the ask.
         """
-        if _is_cancelled():
-            cancelled, own = _split(error, trio.Cancelled)
+        if is_cancelled():
+            cancelled, own = split(error, trio.Cancelled)
             if cancelled is not None:
                 if own is not None:
                     self._broken(call, own)
                 raise cancelled
-        if self._may_be_ctrl_c(call) and _split(error, KeyboardInterrupt)[0] is not None:
+        if self._may_be_ctrl_c(call) and split(error, KeyboardInterrupt)[0] is not None:
             self._log(call, "handler interrupted", error)
             raise error
         return self._broken(call, error)
@@ -235,11 +260,11 @@ class Calls:
     def _measured(self, call: Call, coroutine: Coroutine[Any, Any, None]) -> Awaitable[None]:
         if self.config.watchdog is None:
             return coroutine
-        return measured(coroutine, self.config.blocked_after, partial(self._report_blocked, call))
+        return measured(coroutine, self.config.blocked_after, partial(self._report_blocked, call.ask, call.plugin))
 
-    def _report_blocked(self, call: Call, seconds: float) -> None:
-        assert self.config.watchdog is not None
-        self.config.watchdog.send_nowait(m.StepBlocked(call.plugin_type, call.ask, call.plugin, seconds))
+    def _report_blocked(self, ask: str, plugin: Plugin, seconds: float) -> None:
+        if self.config.watchdog is not None:
+            self.config.watchdog.send_nowait(m.StepBlocked(self.plugin_type, ask, plugin, seconds))
 
     async def _run_in_thread(self, call: Call) -> Any:
         await self._threads.acquire_on_behalf_of(call)
@@ -284,7 +309,7 @@ class Calls:
 
     def _log(self, call: Call, message: str, error: BaseException) -> str:
         """Log an error with its call; return the words for it."""
-        words = f"{type(error).__name__}: {_words(error)}"
+        words = f"{type(error).__name__}: {words_of(error)}"
         self.config.log.event(
             Level.ERROR,
             message,
@@ -293,26 +318,9 @@ class Calls:
             socket=call.plugin.socket,
             call=call.ask,
             error=words[:MAX_ERROR],
-            traceback=_traceback(error),
+            traceback=traceback_of(error),
         )
         return words
-
-
-def _is_cancelled() -> bool:
-    """Whether a scope around this place is cancelled."""
-    return trio.current_effective_deadline() == -math.inf
-
-
-def _closes_coroutine(error: BaseException) -> bool:
-    """Whether ``error`` comes from Python, which throws it into a coroutine that will not go on."""
-    return isinstance(error, GeneratorExit) and not trio.lowlevel.in_trio_task()
-
-
-def _split(error: BaseException, kind: type[BaseException]) -> tuple[BaseException | None, BaseException | None]:
-    """Return what of ``error``, which may be a group, is of ``kind``, and the rest."""
-    if isinstance(error, BaseExceptionGroup):
-        return error.split(kind)
-    return (error, None) if isinstance(error, kind) else (None, error)
 
 
 def _with_link(method: Callable[..., object], link: Link) -> Callable[[Plugin], object]:
@@ -323,22 +331,6 @@ def _async_methods(handler: Handler) -> frozenset[str]:
     return frozenset(name for name in METHODS if is_async(getattr(handler, name, None)))
 
 
-def _traceback(error: BaseException) -> str:
-    return "".join(traceback.format_exception(error))[-_MAX_TRACEBACK:]
-
-
-def _cause(error: PluginError) -> str | None:
-    # A user's class may use this attribute for something else, and may raise.
-    try:
-        cause = error.cause
-    except BaseException:  # noqa: BLE001 - it runs no task, so it raises no Cancelled
-        return None
-    return cause[:MAX_ERROR] if isinstance(cause, str) else None
-
-
-def _words(error: BaseException) -> str:
-    """Return the text of an error, whose class may be a user's and may raise in ``__str__``."""
-    try:
-        return str(error)
-    except BaseException:  # noqa: BLE001 - see above; it runs no task, so it raises no Cancelled
-        return "no words"
+def _code_of_prompt_methods(handler: Handler) -> frozenset[object]:
+    methods = (getattr(handler, name, None) for name in METHODS)
+    return frozenset(getattr(method, "__code__", None) for method in methods if never_waits(method))

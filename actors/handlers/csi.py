@@ -22,8 +22,9 @@ from ...protocol.text import quoted
 from ..io.clocks import time_is_virtual
 from ..io.grpc_client.channel import Channel
 from ..mailbox import report
-from .csi_driver import NODE_INFO_TIMEOUT, SHORT_TIMEOUT, DriverCalls
+from .csi_driver import DriverCalls
 from .csi_follower import Asked, CSIFollower, FollowedBy
+from .csi_methods import NODE_INFO_TIMEOUT, SHORT_TIMEOUT
 from .csi_ranking import RankedDrivers
 from .instances import Instances
 from .link import Link
@@ -127,13 +128,11 @@ class CSIHandler:
         return Asked(plugin, facts, trio.current_time(), self._admit(plugin, facts.node))
 
     async def _ask_for_facts(self, plugin: Plugin, channel: Channel) -> DriverFacts:
-        calls = self._calls(plugin)
-        vendor_version = await calls.get_plugin_info(channel)
-        of_driver = await calls.get_plugin_capabilities(channel)
-        of_node = await calls.node_get_capabilities(channel)
-        node = await calls.node_get_info(channel)
+        said = await self._calls(plugin).ask(channel)
         version = str(csi_version(plugin.versions))
-        return DriverFacts(node, vendor_version, version, of_node, of_driver, timestamp(self._wall()))
+        return DriverFacts(
+            said.node, said.vendor_version, version, said.of_node, said.of_driver, timestamp(self._wall())
+        )
 
     def _calls(self, plugin: Plugin) -> DriverCalls:
         return DriverCalls(plugin, self._ended.append, strict=self._strict)
@@ -146,7 +145,7 @@ class CSIHandler:
         """
         collision = self._topologies.collision(plugin, node.topology)
         if collision is not None and self._config.topology_collisions == "refuse":
-            raise ValidationError(collision)
+            raise ValidationError(f"{collision}; with 'plugind run --csi-topology warn' both are registered")
         self._topologies.put(plugin, node.topology)
         return node.warnings if collision is None else (*node.warnings, collision)
 

@@ -1,7 +1,6 @@
-"""The calls to a CSI driver by which a node learns who it is, what it can do, where it runs and how it is.
+"""What a CSI driver is asked, and what its answers mean: who it is, what it can do, where it runs and how it is.
 
-All of them only read. Each has a deadline, and an answer that is longer than :data:`MAX_ANSWER` is refused before any
-of it is parsed: it would be made into objects only to be refused.
+The calls themselves are in :mod:`.csi_methods`.
 
 PYTEST_DONT_REWRITE
 """
@@ -10,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import islice
-from typing import Final, Generic, TypeVar, cast
+from typing import Final
 
 import attrs
-import trio
-from google.protobuf.message import DecodeError, Message
-from grpclib.const import Cardinality, Status
+from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from ...protocol.consumer_messages import CallEnded, CallFamily
@@ -35,125 +32,103 @@ from ...protocol.text import quoted
 from ...protocol.wire.errors import WireError
 from ...protocol.wire.outcomes import status_text
 from ..io.grpc_client.channel import Channel
+from .csi_at_once import AskedAtOnce
+from .csi_methods import (
+    GET_PLUGIN_CAPABILITIES,
+    GET_PLUGIN_INFO,
+    NODE_GET_CAPABILITIES,
+    NODE_GET_INFO,
+    PROBE,
+    SHORT_TIMEOUT,
+    AnyMethod,
+    ask,
+    call,
+)
 
-#: Seconds that the answer to each call may take. A driver may have to ask a cloud for the node.
-SHORT_TIMEOUT = 5.0
-NODE_INFO_TIMEOUT = 120.0
-#: Bytes of an answer. The specification allows 4 KiB for its largest part.
-MAX_ANSWER = 65_536
 #: How many capabilities are looked at. The specification defines six.
 _MAX_CAPABILITIES = 64
-
-Q = TypeVar("Q", bound=Message)
-A = TypeVar("A", bound=Message)
 
 #: Takes each call that has ended.
 Count = Callable[[CallEnded], None]
 
 
-class _Bounded:
-    """Stands for the class of an answer where that is parsed, and refuses one that is too long."""
-
-    def __init__(self, parsed: type[Message]) -> None:
-        self._parsed = parsed
-        self.__name__ = parsed.__name__
-
-    def FromString(self, message: bytes) -> Message:  # noqa: N802 - protobuf's name
-        if len(message) > MAX_ANSWER:
-            raise DecodeError(f"it has {len(message)} bytes, at most {MAX_ANSWER} are taken")
-        return self._parsed.FromString(message)
+#: The calls by which a driver is registered, in the order in which their answers are looked at.
+_REGISTER: Final = (GET_PLUGIN_INFO, GET_PLUGIN_CAPABILITIES, NODE_GET_CAPABILITIES, NODE_GET_INFO)
 
 
 @attrs.frozen
-class _Method(Generic[Q, A]):
-    """A method with its request, which says nothing."""
+class Said:
+    """What a driver has said when it was registered."""
 
-    path: str
-    request: Q
-    reply: type[A]
-
-
-def _method(path: str, request: Q, reply: type[A]) -> _Method[Q, A]:
-    # A call uses nothing of the type of its answer but what _Bounded has.
-    return _Method(path, request, cast("type[A]", _Bounded(reply)))
-
-
-_GET_PLUGIN_INFO: Final = _method(
-    "/csi.v1.Identity/GetPluginInfo", api.GetPluginInfoRequest(), api.GetPluginInfoResponse
-)
-_GET_PLUGIN_CAPABILITIES: Final = _method(
-    "/csi.v1.Identity/GetPluginCapabilities", api.GetPluginCapabilitiesRequest(), api.GetPluginCapabilitiesResponse
-)
-_PROBE: Final = _method("/csi.v1.Identity/Probe", api.ProbeRequest(), api.ProbeResponse)
-_NODE_GET_CAPABILITIES: Final = _method(
-    "/csi.v1.Node/NodeGetCapabilities", api.NodeGetCapabilitiesRequest(), api.NodeGetCapabilitiesResponse
-)
-_NODE_GET_INFO: Final = _method("/csi.v1.Node/NodeGetInfo", api.NodeGetInfoRequest(), api.NodeGetInfoResponse)
+    vendor_version: str
+    of_driver: Capabilities
+    of_node: Capabilities
+    node: NodeInfo
 
 
 class DriverCalls:
-    """Asks one driver. Each method makes one call, and raises :exc:`PluginError` with what the plugin is told of it."""
+    """Asks one driver. Each method but :meth:`ask` makes one call.
+
+    A failure is raised as :exc:`PluginError`, with what the plugin is told of it.
+    """
 
     def __init__(self, plugin: Plugin, count: Count, *, strict: bool = False) -> None:
         """Give ``count`` each call; if ``strict``, a driver must implement NodeGetInfo."""
-        self._plugin = plugin
+        #: The driver.
+        self.plugin = plugin
         self._count = count
         self._strict = strict
 
+    async def ask(self, channel: Channel) -> Said:
+        """Make all calls at once by which the driver is registered.
+
+        The answers are looked at in the order of the calls. The first one that refuses the driver ends the others.
+        """
+        with AskedAtOnce(channel, _REGISTER, self._counted) as asked:
+            return Said(
+                self.vendor_version(await asked.answer(GET_PLUGIN_INFO)),
+                _of_driver(await asked.answer(GET_PLUGIN_CAPABILITIES)),
+                _of_node(await asked.answer(NODE_GET_CAPABILITIES)),
+                self.node_info(await asked.answer(NODE_GET_INFO)),
+            )
+
     async def get_plugin_info(self, channel: Channel) -> str:
         """Return the driver's own version, once it has said the name that its registrar gave."""
-        said = await self._asked(channel, _GET_PLUGIN_INFO, SHORT_TIMEOUT)
-        check_driver_name(said.name, self._plugin.name, self._plugin.endpoint)
-        return said.vendor_version
+        return self.vendor_version(await ask(channel, GET_PLUGIN_INFO, self._counted))
 
     async def get_plugin_capabilities(self, channel: Channel) -> Capabilities:
         """Return what the driver can do as a whole; that it says nothing of that is no error."""
-        try:
-            said = await self._call(channel, _GET_PLUGIN_CAPABILITIES, SHORT_TIMEOUT)
-        except GRPCError as error:
-            return _without_capabilities(error)
-        return tuple(map(_plugin_capability, islice(said.capabilities, _MAX_CAPABILITIES)))
+        return _of_driver(await ask(channel, GET_PLUGIN_CAPABILITIES, self._counted))
 
     async def node_get_capabilities(self, channel: Channel) -> Capabilities:
         """Return what the driver can do on this node; that it says nothing of that is no error."""
-        try:
-            said = await self._call(channel, _NODE_GET_CAPABILITIES, SHORT_TIMEOUT)
-        except GRPCError as error:
-            return _without_capabilities(error)
-        return tuple(map(_node_capability, islice(said.capabilities, _MAX_CAPABILITIES)))
+        return _of_node(await ask(channel, NODE_GET_CAPABILITIES, self._counted))
 
     async def node_get_info(self, channel: Channel) -> NodeInfo:
         """Return what the driver says about this node, once it was checked."""
-        try:
-            said = await self._call(channel, _NODE_GET_INFO, NODE_INFO_TIMEOUT)
-        except GRPCError as error:
-            if error.status is Status.UNIMPLEMENTED and not self._strict:
-                return NO_NODE_INFO
-            raise self._failed(_NODE_GET_INFO, error, NODE_INFO_TIMEOUT) from error
-        return checked_node_info(said.node_id, said.max_volumes_per_node, said.accessible_topology.segments)
+        return self.node_info(await ask(channel, NODE_GET_INFO, self._counted))
 
-    async def _asked(self, channel: Channel, method: _Method[Q, A], timeout: float) -> A:
-        try:
-            return await self._call(channel, method, timeout)
-        except GRPCError as error:
-            raise self._failed(method, error, timeout) from error
+    def _counted(self, method: AnyMethod, status: Status, seconds: float) -> None:
+        self._count(CallEnded(CallFamily.CSI, self.plugin.name, method.path, status.name, seconds))
 
-    def _failed(self, method: _Method[Q, A], error: GRPCError, timeout: float) -> PluginError:
-        name = method.path.rpartition("/")[2]
-        return PluginError(f"failed to get {name} from driver {quoted(self._plugin.name)}: {_words(error, timeout)}")
+    def vendor_version(self, said: api.GetPluginInfoResponse | GRPCError) -> str:
+        """Return what it means that GetPluginInfo was answered so."""
+        if isinstance(said, GRPCError):
+            raise self._failed(GET_PLUGIN_INFO, said) from said
+        check_driver_name(said.name, self.plugin.name, self.plugin.endpoint)
+        return said.vendor_version
 
-    async def _call(self, channel: Channel, method: _Method[Q, A], timeout: float) -> A:
-        began, code = trio.current_time(), Status.CANCELLED
-        try:
-            answer = await _unary(channel, method, timeout)
-            code = Status.OK
-            return answer
-        except GRPCError as error:
-            code = error.status
-            raise
-        finally:
-            seconds = trio.current_time() - began
-            self._count(CallEnded(CallFamily.CSI, self._plugin.name, method.path, code.name, seconds))
+    def node_info(self, said: api.NodeGetInfoResponse | GRPCError) -> NodeInfo:
+        """Return what it means that NodeGetInfo was answered so."""
+        if not isinstance(said, GRPCError):
+            return checked_node_info(said.node_id, said.max_volumes_per_node, said.accessible_topology.segments)
+        if said.status is Status.UNIMPLEMENTED and not self._strict:
+            return NO_NODE_INFO
+        raise self._failed(NODE_GET_INFO, said) from said
+
+    def _failed(self, method: AnyMethod, error: GRPCError) -> PluginError:
+        words = _words(error, method.timeout)
+        return PluginError(f"failed to get {method.name} from driver {quoted(self.plugin.name)}: {words}")
 
 
 async def probe(channel: Channel) -> None:
@@ -165,7 +140,7 @@ async def probe(channel: Channel) -> None:
       GRPCError: if it does not answer the question.
     """
     try:
-        said = await _unary(channel, _PROBE, None)
+        said = await call(channel, PROBE, None)
     except GRPCError as error:
         if error.status is Status.FAILED_PRECONDITION and error.message:
             raise PluginError(error.message) from error
@@ -174,26 +149,25 @@ async def probe(channel: Channel) -> None:
         raise NotReadyError
 
 
-async def _unary(channel: Channel, method: _Method[Q, A], timeout: float | None) -> A:
-    try:
-        async with channel.request(
-            method.path, Cardinality.UNARY_UNARY, type(method.request), method.reply, timeout=timeout
-        ) as stream:
-            await stream.send_message(method.request, end=True)
-            answer = await stream.recv_message()
-    except trio.ClosedResourceError as error:
-        raise GRPCError(Status.UNAVAILABLE, "the connection to the endpoint was closed") from error
-    assert answer is not None, "a unary call without an answer has raised"
-    return answer
-
-
 def _words(error: GRPCError, timeout: float) -> str:
     if error.status is Status.DEADLINE_EXCEEDED and not isinstance(error.__cause__, WireError):
         return f"no answer within {timeout:g} s"
     return status_text(error)
 
 
-def _without_capabilities(error: GRPCError) -> Capabilities:
+def _of_driver(said: api.GetPluginCapabilitiesResponse | GRPCError) -> Capabilities:
+    if isinstance(said, GRPCError):
+        return _no_capabilities(said)
+    return tuple(map(_plugin_capability, islice(said.capabilities, _MAX_CAPABILITIES)))
+
+
+def _of_node(said: api.NodeGetCapabilitiesResponse | GRPCError) -> Capabilities:
+    if isinstance(said, GRPCError):
+        return _no_capabilities(said)
+    return tuple(map(_node_capability, islice(said.capabilities, _MAX_CAPABILITIES)))
+
+
+def _no_capabilities(error: GRPCError) -> Capabilities:
     return () if error.status is Status.UNIMPLEMENTED else NotKnown(_words(error, SHORT_TIMEOUT))
 
 

@@ -83,6 +83,9 @@ class CSIFollower:
         self._link = link
         self._common = common
         self._checked = Checked()
+        #: Of the tasks that begin once there is something to wait for.
+        self._nursery: trio.Nursery
+        self._is_asking = self._is_ending_start = False
         #: Whether the driver has said that it is not ready when it was asked last.
         self._not_ready = False
         #: The channel on which it has said that it does not implement Probe.
@@ -93,10 +96,14 @@ class CSIFollower:
     async def run(self) -> None:
         """Keep a connection, check it, and ask the driver again, for ever."""
         self._report_facts()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._ask_again)
-            nursery.start_soon(self._end_start)
-            await self._keep_connected()
+        async with trio.open_nursery() as self._nursery:
+            self._link.when_facts_asked(self._start_asking)
+            if self._common.refresh is not None or not self._asked.facts.is_complete:
+                self._start_asking()
+            try:
+                await self._keep_connected()
+            finally:
+                self._link.when_facts_asked(None)
 
     # --- health -------------------------------------------------------------------------------------------------------
 
@@ -133,6 +140,9 @@ class CSIFollower:
             await probe(channel)
         except NotReadyError:
             self._not_ready = True
+            if not self._is_ending_start:
+                self._is_ending_start = True
+                self._nursery.start_soon(self._end_start)
             raise
         except GRPCError as error:
             if error.status is not Status.UNIMPLEMENTED:
@@ -162,6 +172,12 @@ class CSIFollower:
         return shown_health(self._checked, may_start=self._not_ready and is_new)
 
     # --- facts --------------------------------------------------------------------------------------------------------
+
+    def _start_asking(self) -> None:
+        """Ask for the facts from now on, each time when that is due or somebody wants it."""
+        if not self._is_asking:
+            self._is_asking = True
+            self._nursery.start_soon(self._ask_again)
 
     async def _ask_again(self) -> None:
         due, repeat = self._next_refresh(), self._next_repeat()
@@ -217,7 +233,7 @@ class CSIFollower:
         """Report the facts, and what of them has changed."""
         self._report_facts()
         changed, plugin = changes(before, self._asked.facts.as_texts()), self._asked.plugin
-        event = EventNoted(plugin.socket, plugin.generation, PluginEvent.FACTS, changed, trio.current_time())
+        event = EventNoted(plugin, PluginEvent.FACTS, changed, trio.current_time())
         await self._common.report(event if changed else None)
 
     def _now(self) -> str:

@@ -98,7 +98,8 @@ class DRAHandler:
         self._followers[key_of(plugin)] = DRAFollower(plugin, link, self._states, self._changed, self._clock, services)
         # Until it is connected, those that are come first.
         link.role(usable=False)
-        self._look_at_times()
+        # It may be the one that is used from now on.
+        self._changed(plugin.name)
 
     async def follow(self, plugin: Plugin, link: Link) -> None:  # noqa: ARG002 - register was given the same link
         """Keep a connection to the instance, and report how it is."""
@@ -178,5 +179,4 @@ class DRAHandler:
 def _event(gone: DriverGone, after: float) -> EventNoted:
     words = f"{gone.plugin.name} has had no connected instance for {after:g} s"
     text = f"{words} (registered instances: {gone.instances})"
-    socket, generation = key_of(gone.plugin)
-    return EventNoted(socket, generation, PluginEvent.DRIVER_GONE, text, gone.since + after)
+    return EventNoted(gone.plugin, PluginEvent.DRIVER_GONE, text, gone.since + after)

@@ -2,7 +2,8 @@
 
 The connection is the sign of life, as in the kubelet. It is made once the driver is registered, again and again until
 the driver listens, and again after it has ended: after 1 s first, and then after twice as long each time, up to 30 s.
-Of several instances, those that are connected are preferred.
+Of several instances, those that are connected are preferred. An instance counts as connected as long as its link has a
+connection, whether or not the task runs that follows it: a crash of that task is no end of the driver.
 
 A process that hangs keeps its connection. So a driver that serves gRPC's health service is asked for its health, as
 ``plugind.protocol.health_checks`` says; one that does not implement it is asked once on each connection.
@@ -13,6 +14,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NoReturn
 
 import trio
@@ -39,7 +41,8 @@ UNFOLLOWED = "it is not followed at present"
 
 #: How a server says that it has no health service, or has nothing to say of itself as a whole.
 _NO_HEALTH = (Status.UNIMPLEMENTED, Status.NOT_FOUND)
-_BAD = (Health.UNHEALTHY, Health.DISCONNECTED)
+#: The words for its answers. Any other number may come, too.
+_WORDS = {number: word for word, number in HealthCheckResponse.ServingStatus.items()}
 
 
 class DRAFollower:
@@ -65,19 +68,29 @@ class DRAFollower:
         self._changed = changed
         self._clock = clock
         self._health = HealthFollower(health_services, self.report)
+        #: What the checks have shown, or why there is no connection.
         self._checked = Checked()
-        #: How the connection has ended, until that is reported.
-        self._end = self._checked
+        self._is_followed = False
         #: Set when the next try to connect shall begin at once.
         self._hurry = trio.Event()
+        link.when_disconnected(self._note_disconnected)
 
     async def run(self) -> NoReturn:
         """Connect, and follow what the driver says, for ever."""
+        self._is_followed = True
+        try:
+            await self._keep_connected()
+        finally:
+            self._is_followed = False
+            # Nothing is heard of the devices any more.
+            self.report()
+
+    async def _keep_connected(self) -> NoReturn:
         failures = 0
         while True:
             began = trio.current_time()
             try:
-                channel = await self.link.connect(timeout=0)
+                channel = await self._connect()
             except NoConnectionError as error:
                 self._checked = disconnected(str(error))
                 self.report()
@@ -94,56 +107,73 @@ class DRAFollower:
         Raises:
           NoConnectionError: if there is no connection.
         """
-        channel = await self.link.connect(timeout=0)
+        channel = await self._connect()
         self._hurry.set()
+        return channel
+
+    async def _connect(self) -> Channel:
+        channel = await self.link.connect(timeout=0)
+        if not self._is_connected:
+            self._note_connected()
         return channel
 
     async def _follow_on(self, channel: Channel) -> None:
         """Follow the driver on one connection, to its end."""
-        self._checked, self._end = Checked(), disconnected(UNFOLLOWED)
-        self._note_connected(is_connected=True)
-        try:
-            async with trio.open_nursery() as nursery:
-                if self._health.is_wanted:
-                    nursery.start_soon(self._health.run, channel)
-                await self._check()
-                nursery.cancel_scope.cancel()
-        finally:
-            self._checked = self._end
-            self._note_connected(is_connected=False)
+        self._checked = Checked()
+        self.report()
+        async with trio.open_nursery() as nursery:
+            if self._health.is_wanted:
+                nursery.start_soon(self._health.run, channel)
+            # The connection may have ended again.
+            with suppress(NoConnectionError):
+                await self.link.check(_Asking().ask, self._note_checked)
+            nursery.cancel_scope.cancel()
 
-    def _note_connected(self, *, is_connected: bool) -> None:
-        note = self._drivers.connected if is_connected else self._drivers.disconnected
-        note(self.plugin, trio.current_time())
-        self.link.role(usable=is_connected)
+    # --- what happens -------------------------------------------------------------------------------------------------
+
+    @property
+    def _is_connected(self) -> bool:
+        return self._drivers.connected_since(self.plugin) is not None
+
+    def _note_connected(self) -> None:
+        self._drivers.connected(self.plugin, trio.current_time())
+        self._checked = Checked()
+        self.link.role(usable=True)
+        self._tell()
+
+    def _note_disconnected(self, why: str) -> None:
+        self._drivers.disconnected(self.plugin, trio.current_time())
+        self._checked = disconnected(why)
+        self._health.lose()
+        self.link.role(usable=False)
+        self._tell()
+
+    def _tell(self) -> None:
         self.report()
         self._changed(self.plugin.name)
 
-    async def _check(self) -> None:
-        """Check the driver until the connection ends."""
-        try:
-            await self.link.check(_Asking().ask, self._note_checked)
-        except NoConnectionError as error:
-            # It has ended again.
-            self._end = disconnected(str(error))
-
     def _note_checked(self, checked: Checked) -> None:
-        if checked.health is Health.DISCONNECTED:
-            # It is reported with all that follows from it.
-            self._end = checked
-        else:
+        # The end of the connection is noted already.
+        if checked.health is not Health.DISCONNECTED:
             self._checked = checked
             self.report()
 
     def report(self) -> None:
         """Report how the instance is, and what is known of it and of its driver."""
-        checked, facts = self._checked, self._facts().as_texts(self._clock)
-        if checked.health in _BAD:
-            self.link.report(checked.health, checked.reason, facts, failed_checks=checked.failures)
-        elif self._drivers.connected_since(self.plugin) is not None:
-            self.link.report(Health.HEALTHY, "", facts)
-        else:
-            self.link.report(Health.STARTING, NOT_TRIED, facts)
+        health, reason, failures = self._shown_health()
+        self.link.report(health, reason, self._facts().as_texts(self._clock), failed_checks=failures)
+
+    def _shown_health(self) -> tuple[Health, str, int]:
+        checked = self._checked
+        if checked.health is Health.DISCONNECTED:
+            return checked.health, checked.reason, 0
+        if not self._is_connected:
+            return Health.STARTING, NOT_TRIED, 0
+        if not self._is_followed:
+            return Health.UNKNOWN, UNFOLLOWED, 0
+        if checked.health is Health.UNHEALTHY:
+            return checked.health, checked.reason, checked.failures
+        return Health.HEALTHY, "", 0
 
     def _facts(self) -> InstanceFacts:
         name = self.plugin.name
@@ -182,5 +212,4 @@ class _Asking:
             self._has_none = True
             return
         if said.status != HealthCheckResponse.SERVING:
-            word = HealthCheckResponse.ServingStatus.Name(said.status)
-            raise PluginError(f"its health service says {word}")
+            raise PluginError(f"its health service says {_WORDS.get(said.status, said.status)}")

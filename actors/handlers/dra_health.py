@@ -50,15 +50,23 @@ class HealthFollower:
         return bool(self._services)
 
     async def run(self, channel: Channel) -> None:
-        """Follow the health of the devices on one connection, until the driver is known not to tell it."""
+        """Follow the health of the devices on one connection, until it is known that the driver does not tell it."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._expire)
                 await self._follow_streams(channel)
+                # What the driver has said before holds for its time.
+                await trio.sleep_until(self.devices.last_expiry)
+                self._expire_due()
                 nursery.cancel_scope.cancel()
         finally:
-            self.devices.lose(trio.current_time())
-            self.state = "" if self._services else NOT_IMPLEMENTED
+            self.lose()
+
+    def lose(self) -> None:
+        """Note that nothing is heard of the devices any more."""
+        self.devices.lose(trio.current_time())
+        if self._services:
+            self.state = ""
 
     async def _follow_streams(self, channel: Channel) -> None:
         """Follow one stream after the other. The two versions of the service differ in nothing but the name."""
@@ -71,6 +79,8 @@ class HealthFollower:
                     self._services.popleft()
                     self._say(NOT_IMPLEMENTED)
                     continue
+                if channel.connection.failure is not None:
+                    return
                 self._say(f"{service} has ended: {status_text(error)}")
             except (DeviceHealthError, DecodeError) as error:
                 self._say(f"{service} is refused: {error}")
@@ -104,9 +114,12 @@ class HealthFollower:
             self._expiry = trio.Event()
             with trio.move_on_at(self.devices.next_expiry):
                 await self._expiry.wait()
-            if self.devices.next_expiry <= trio.current_time():
-                self.devices.expire(trio.current_time())
-                self._note()
+            self._expire_due()
+
+    def _expire_due(self) -> None:
+        if self.devices.next_expiry <= trio.current_time():
+            self.devices.expire(trio.current_time())
+            self._note()
 
 
 def _reports(said: api.NodeWatchResourcesResponse) -> Iterator[DeviceReport]:

@@ -51,7 +51,15 @@ class Link(Protocol):
         and keep-alive is answered; plugind sends no PING. The link closes it.
 
         Raises:
-          NoConnectionError: if there is no connection within ``timeout`` seconds, or the endpoint may not be used.
+          NoConnectionError: if there is no connection within ``timeout`` seconds, or the endpoint may not be used, for
+            example because another plugin has it now: then an open channel is closed, too.
+        """
+
+    def when_disconnected(self, note: Callable[[str], None]) -> None:
+        """Call ``note`` with the reason each time a channel has ended that :meth:`connect` has returned.
+
+        It is called at once, also while no ``follow`` runs, and must neither wait nor raise. The one of the last call
+        counts. If the server of the channel goes away, that is noted when :meth:`connect` is called next.
         """
 
     @property
@@ -69,7 +77,7 @@ class Link(Protocol):
         deadline of 3 s. It returns if all is well, and raises ``GRPCError`` or :exc:`PluginError` if not. After three
         failures in a row the plugin is unhealthy, and after one success healthy; at the end of the connection it is
         disconnected. Each is reported, or given to ``note`` if the handler knows more, which then reports. A plugin
-        whose type is not checked (``plugind run --health``) is reported as disconnected only.
+        whose type is not checked (``plugind run --health``) is unknown while there is a connection, with the reason.
 
         Raises:
           NoConnectionError: if there is no open channel.
@@ -100,6 +108,14 @@ class Link(Protocol):
 
         It returns at once if that was so since it returned last. A handler that does not call it is asked in vain, and
         the user is told so.
+        """
+
+    def when_facts_asked(self, note: Callable[[], None] | None) -> None:
+        """Call ``note`` when somebody asks for the plugin's facts anew, or with None nothing any more.
+
+        It may start a task that waits in :meth:`facts_asked`, so that no task need wait before. It is called at once if
+        somebody has asked since :meth:`facts_asked` returned last, and must neither wait nor raise. The one of the last
+        call counts. While there is none, the next one is called for what was asked meanwhile.
         """
 
     def role(self, *, usable: bool) -> None:

@@ -5,7 +5,9 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
+import os
+import sys
+from importlib.machinery import PathFinder
 
 from ...protocol.device_messages import InstanceMessage
 from ...protocol.errors import ConfigError
@@ -36,14 +38,23 @@ def built_in_handlers(
     }
 
 
+#: The group of the entry points that name handlers.
+GROUP = "plugind.handlers"
+
+
 def installed_handlers() -> dict[str, Handler]:
-    """Return a handler for each entry point of the group ``plugind.handlers``: its name is the plugin type.
+    """Return a handler for each entry point of the group :data:`GROUP`: its name is the plugin type.
 
     Raises:
       ConfigError: if an entry point cannot be loaded, or what it names does not make a handler.
     """
     found: dict[str, Handler] = {}
-    for entry in entry_points(group="plugind.handlers"):
+    if not _may_be_installed():
+        return found
+    # Most nodes have none, and it takes longer to import than all built-in handlers together.
+    from importlib.metadata import entry_points
+
+    for entry in entry_points(group=GROUP):
         try:
             handler = found[entry.name] = entry.load()()
             check_handler(entry.name, handler)
@@ -52,3 +63,34 @@ def installed_handlers() -> dict[str, Handler]:
                 f"the handler for {entry.name} ({entry.value}) cannot be loaded: {error!r}; repair or uninstall it"
             ) from error
     return found
+
+
+def _may_be_installed() -> bool:
+    """Return whether a distribution may have entry points of the group; False only if none has.
+
+    It looks where ``importlib.metadata`` looks, and does not read what it finds.
+    """
+    if any(hasattr(finder, "find_distributions") and finder is not PathFinder for finder in sys.meta_path):
+        return True
+    return any(map(_may_be_in, sys.path))
+
+
+def _may_be_in(directory: str) -> bool:
+    try:
+        names = os.listdir(directory or ".")
+    except FileNotFoundError:
+        return False
+    except OSError:
+        # An archive, for example.
+        return True
+    infos = [name for name in names if name.lower().endswith((".dist-info", ".egg-info")) or name == "EGG-INFO"]
+    return any(_names_handlers(os.path.join(directory, info, "entry_points.txt")) for info in infos)
+
+
+def _names_handlers(path: str) -> bool:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as lines:
+            return GROUP in lines.read()
+    except OSError:
+        # importlib.metadata knows no entry points of a distribution whose file is not there, or cannot be read.
+        return False

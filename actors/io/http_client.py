@@ -15,24 +15,13 @@ import attrs
 import h11
 import trio
 
-from .silence import CHECK, QUESTION, why_silent
+from .silence import CHECK, QUESTION, UnreachableError, why_silent
 from .unix_socket import connect, stream_socket
+
+__all__ = ["UnreachableError"]  # what is defined elsewhere
 
 #: Bytes of the largest answer that is kept in memory.
 MAX_ANSWER = 256 * 1024 * 1024
-
-
-class UnreachableError(Exception):
-    """No daemon answers at the status socket; ``code`` is the errno, None if the answer was not HTTP.
-
-    It is ETIMEDOUT if nothing came in time.
-    """
-
-    def __init__(self, path: str, reason: str, code: int | None = None) -> None:
-        super().__init__(reason)
-        self.path = path
-        self.reason = reason
-        self.code = code
 
 
 @attrs.define

@@ -23,14 +23,14 @@ from typing import Protocol
 from urllib.parse import parse_qsl, urlsplit
 
 import attrs
-import h11
 import trio
 
 from ...protocol.simple_requests import SimpleRequest
 from ...protocol.values import value
 from .client_streams import ClientStream, ClientWatch
 from .descriptors import DescriptorReserve
-from .http_exchange import HttpExchange, TooLargeError
+from .http_errors import BadRequestError, TooLargeError
+from .http_exchange import HttpExchange
 from .http_places import AllPlaces, Connection, Place, Standing
 from .unix_socket import Credentials, UnixListener, peer_credentials, peer_groups
 
@@ -298,8 +298,8 @@ async def serve_connection(
         with scope:
             try:
                 request = _request_of(await exchange.receive(), peer)
-            except h11.RemoteProtocolError as error:
-                answer = problem(error.error_status_hint, f"bad request: {error}")
+            except BadRequestError as error:
+                answer = problem(error.status, f"bad request: {error}")
             except TooLargeError:
                 answer = problem(413, f"the body is over {limits.body_bytes} bytes")
             else:
@@ -344,7 +344,7 @@ def _request_of(received: SimpleRequest, peer: Credentials | None) -> Request:
             path = target.path
             query = dict(parse_qsl(target.query, keep_blank_values=True, errors="surrogateescape", max_num_fields=16))
         except ValueError as error:
-            raise h11.RemoteProtocolError(f"the request's target cannot be read: {error}") from error
+            raise BadRequestError(f"the request's target cannot be read: {error}") from error
     return Request(received.method, path, query, received.body, peer)
 
 

@@ -18,7 +18,7 @@ from ...protocol.leases.values import ProcessIdentity
 from ...protocol.process_stat import start_ticks
 from .descriptors import EXHAUSTED
 from .pidfds import Pidfds, has_ended
-from .state_database import boot_id
+from .process_identity import known_boot_id
 
 #: More bytes than a ``/proc/PID/stat`` has.
 _STAT = 4096
@@ -29,7 +29,7 @@ class OwnerProcesses:
 
     def __init__(self, most: int) -> None:
         """Watch ``most`` processes by pidfds at once."""
-        self._boot = boot_id()
+        self._boot = known_boot_id()
         self._pidfds = Pidfds(most)
         #: For a short look when no descriptors are left.
         self._spare: int | None = None
@@ -134,7 +134,7 @@ def may_run(process: ProcessIdentity) -> bool:
     One of another pid namespace does not: here its pid is another process's, or nobody's.
     """
     try:
-        here = process.boot_id == boot_id()
+        here = process.boot_id == known_boot_id()
     except OSError:
         return True
     return here and _is_alive(process.pid) and _start_of(process.pid) in (None, process.start_ticks)

@@ -6,6 +6,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 import socket
@@ -13,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from .silence import CHECK, QUESTION, why_silent
+from .silence import CHECK, QUESTION, UnreachableError, why_silent
 
 #: Bytes of the largest answer that :func:`request` reads.
 MAX_ANSWER: Final = 1024 * 1024
@@ -36,6 +37,19 @@ class SilentError(TimeoutError):
 
     #: In how many seconds nothing came, if they are others than those of the request.
     seconds: float | None = None
+
+
+def no_answer(path: str, error: OSError | NotHttpError, seconds: float) -> UnreachableError:
+    """Return why the daemon at ``path`` has not answered a request within ``seconds``."""
+    match error:
+        case SilentError():
+            return UnreachableError(path, f"{error} within {error.seconds or seconds:g} s", errno.ETIMEDOUT)
+        case TimeoutError():
+            return UnreachableError(path, f"nothing came within {seconds:g} s", errno.ETIMEDOUT)
+        case OSError():
+            return UnreachableError(path, error.strerror or str(error), error.errno)
+        case NotHttpError():
+            return UnreachableError(path, str(error))
 
 
 class Reply:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import functools
 import os
+from contextlib import suppress
 from typing import Final
 
 from ...protocol.leases.values import ProcessIdentity
@@ -27,6 +28,13 @@ def boot_id() -> str:
     """
     with open(_BOOT_ID, encoding="ascii") as file:
         return file.read().strip()
+
+
+def known_boot_id() -> str:
+    """Return the id of this boot; nothing if it cannot be read."""
+    with suppress(OSError):
+        return boot_id()
+    return ""
 
 
 def identity_of(pid: int) -> ProcessIdentity | None:

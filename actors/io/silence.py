@@ -1,4 +1,4 @@
-"""Why a process that listens does not answer, as far as the kernel tells.
+"""Why a daemon does not answer, as far as the kernel tells.
 
 PYTEST_DONT_REWRITE
 """
@@ -29,3 +29,16 @@ def why_silent(connection: socket.socket) -> str:
         # Not connected, or its process is in another pid namespace.
         return "nothing came"
     return f"process {pid} is stopped and sent nothing" if state in "Tt" else f"process {pid} sent nothing"
+
+
+class UnreachableError(Exception):
+    """No daemon answers at the status socket; ``code`` is the errno, None if the answer was not HTTP.
+
+    It is ETIMEDOUT if nothing came in time.
+    """
+
+    def __init__(self, path: str, reason: str, code: int | None = None) -> None:
+        super().__init__(reason)
+        self.path = path
+        self.reason = reason
+        self.code = code

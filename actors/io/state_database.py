@@ -20,7 +20,7 @@ from ...protocol.devices import KnownResource
 from ...protocol.leases import effects as leases_effects
 from ...protocol.leases.messages import Kept
 from ...protocol.resources import Forget, Remember
-from . import lease_tables, process_identity
+from . import lease_tables
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Sequence[object])
@@ -200,13 +200,6 @@ def has_tables(database: sqlite3.Connection) -> bool:
 def _meta(database: sqlite3.Connection, key: str) -> str | None:
     found = database.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
     return None if found is None else str(found[0])
-
-
-def boot_id() -> str:
-    """Return the id of this boot."""
-    with suppress(OSError):
-        return process_identity.boot_id()
-    return ""
 
 
 # --- read -------------------------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from ...protocol.logs import Level, Logger
 from ...protocol.resources import Forget, Remember
 from . import state_database
 from .lease_marker import LeaseMarker
+from .process_identity import known_boot_id
 from .worker_thread import WorkerThread
 
 T = TypeVar("T")
@@ -78,7 +79,7 @@ class StateFile:
         self._directory = directory
         self._log = log
         self._serves = serves
-        self._boot = state_database.boot_id() if boot_id is None else boot_id
+        self._boot = known_boot_id() if boot_id is None else boot_id
         self._marker = LeaseMarker(markers, directory)
         self._wall = wall
         #: It outlives the program.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import attrs
@@ -179,7 +179,8 @@ class FakeDRADriver:
             if self._devices is not None:
                 feed.put(self._devices)
             while not isinstance(said := await feed.next(), GRPCError):
-                await stream.send_message(_as(reply, _health_message(said)))
+                await stream.send_message(_as(reply, self.health_message(said)))
+                self.sent(said)
             if said.status is not Status.OK:
                 raise said
         finally:
@@ -199,6 +200,13 @@ class FakeDRADriver:
         await trio.sleep(self.delays.get(call, 0.0))
         if error is not None:
             raise error
+
+    def health_message(self, reports: Iterable[DeviceReport]) -> health_v1.NodeWatchResourcesResponse:
+        """Return the message with these reports; to be overridden."""
+        return health_v1.NodeWatchResourcesResponse(devices=map(_report_message, reports))
+
+    def sent(self, reports: Sequence[DeviceReport]) -> None:
+        """Take note of a list that was sent on one of the streams; to be overridden."""
 
     def prepare(self, request: v1.NodePrepareResourcesRequest) -> v1.NodePrepareResourcesResponse:
         """Return the answer to NodePrepareResources."""
@@ -338,10 +346,6 @@ _STATUSES = {
     DeviceStatus.UNHEALTHY: health_v1.UNHEALTHY,
     DeviceStatus.UNKNOWN: health_v1.UNKNOWN,
 }
-
-
-def _health_message(reports: Iterable[DeviceReport]) -> health_v1.NodeWatchResourcesResponse:
-    return health_v1.NodeWatchResourcesResponse(devices=map(_report_message, reports))
 
 
 def _report_message(report: DeviceReport) -> health_v1.DeviceHealth:

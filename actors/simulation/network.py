@@ -21,10 +21,10 @@ import trio
 
 from ...protocol.discovery import Kind
 from ...protocol.identity import Identity
-from ...protocol.wire.limits import REGISTRATION_LIMITS
+from ...protocol.wire.learning import KnownConversations
 from ..dial_slots import DIAL_SLOTS
-from ..io.grpc_client.channel import Channel
 from ..io.grpc_client.dial import Judge, check_peer, retry
+from ..io.grpc_client.registration_channel import RegistrationChannel
 from ..io.unix_socket import Credentials
 from .directory import MemoryDirectory
 from .faults import InjectedError
@@ -160,6 +160,8 @@ class MemoryNetwork:
         self.before_dial: dict[str, Callable[[], object]] = {}
         #: By path, the inode of the socket that was connected to last.
         self.reached: dict[str, Inode] = {}
+        #: The conversations that its plugins have had.
+        self.conversations = KnownConversations()
         #: The next so many dials crash the registration.
         self.crashes = 0
         #: The client's ends of all connections, with their paths: tests check that none is left open.
@@ -210,8 +212,8 @@ class MemoryNetwork:
         timeout: float,
         refused_grace: float = 1.0,
         judge: Judge | None = None,
-    ) -> Channel:
-        """Connect as :func:`plugind.actors.io.grpc_client.dial.dial` does for a node: a full backlog is an error.
+    ) -> RegistrationChannel:
+        """Connect as :func:`plugind.actors.io.grpc_client.dial.dial_registration` does: a full backlog is an error.
 
         Raises:
           DialError: of the same kinds, after the same waits.
@@ -244,7 +246,7 @@ class MemoryNetwork:
             made.client.close()
             raise
         self.opened.append((path, made.client))
-        return Channel(made.client, limits=REGISTRATION_LIMITS, peer=peer)
+        return RegistrationChannel(made.client, self.conversations, peer=peer)
 
     def listens(self, path: str) -> bool | None:
         """Return whether somebody listens on the socket at ``path``; None if there is none, or connecting is denied."""

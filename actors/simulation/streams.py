@@ -39,7 +39,7 @@ class ClientEnd:
         #: See ``Transport``.
         self.read_bytes = READ_BYTES
 
-    def send(self, data: bytearray) -> int:
+    def send(self, data: bytes | bytearray) -> int:
         """See ``Transport``."""
         if self._was_reset:
             raise _error(errno.ECONNRESET)

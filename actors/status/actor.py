@@ -52,7 +52,7 @@ from ...protocol.messages import (
 from ...protocol.plugins import DEVICE
 from ...protocol.status import StateName
 from ...protocol.successions import NamePassed
-from ...protocol.view import Row
+from ...protocol.view import Row, has_only_other_facts
 from ..io import http_server as http
 from ..io.descriptors import DescriptorReserve
 from ..mailbox import Readable, offer
@@ -195,7 +195,7 @@ class _Status:
             case HealthReported():
                 if (noted := view.set_health(message)) is not None:
                     before, after = noted
-                    self._publish_if_changed(after, message.time)
+                    self._publish_if_changed(after, message.time, only_facts=has_only_other_facts(before, after.health))
                     self._events.note_health(message, before, after)
             case HealthChecked():
                 metrics.count_check(message)
@@ -271,17 +271,17 @@ class _Status:
         self._events.note_restart(message, error)
 
     def _take_event(self, message: EventNoted) -> None:
-        remark = f"{message.event}: {message.text}"
-        row = self.memory.view.add_remark(message.socket, message.generation, message.time, remark)
-        self._events.note_event(message, row)
+        remark, plugin = f"{message.event}: {message.text}", message.plugin
+        row = self.memory.view.add_remark(plugin.socket, plugin.generation, message.time, remark)
+        self._events.note_event(message)
         if row is not None:
             self._publish(row, message.time, remark)
 
-    def _publish_if_changed(self, row: Row | None, time: float) -> Row | None:
+    def _publish_if_changed(self, row: Row | None, time: float, *, only_facts: bool = False) -> Row | None:
         """Publish the row that a message has changed, and return it; None if nothing was changed."""
         if row is not None and self.memory.audience.subscribers:
-            self._publish(row, time)
+            self._publish(row, time, only_facts=only_facts)
         return row
 
-    def _publish(self, row: Row, time: float, event: str | None = None) -> None:
-        self.memory.audience.tell(PluginChanged(time, row.status, event), self._log)
+    def _publish(self, row: Row, time: float, event: str | None = None, *, only_facts: bool = False) -> None:
+        self.memory.audience.tell(PluginChanged(time, row.status, event, only_facts), self._log)

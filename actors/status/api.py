@@ -48,7 +48,6 @@ from ...protocol.view import Row, View
 from ..io.http_places import Place
 from ..io.http_server import HttpLimits, Request, Response, Send, json_response, problem
 from ..mailbox import Audience
-from . import exposition
 from .devices_api import DevicesApi
 from .leases_api import LeasesApi, is_about_leases, is_allocation
 from .streams import JSON_LINES, PIECE, heartbeat_headers, next_messages, pause_of
@@ -303,14 +302,14 @@ class Api:
             if pause is not None:
                 await send(b"\n")
             while messages := await next_messages(reader, pause):
-                changes = [message for message in messages if isinstance(message, PluginChanged)]
+                changes = [it for it in messages if isinstance(it, PluginChanged) and not it.only_facts]
                 if changes:
                     await send(b"".join(self._lines((it.plugin,), it.time, it.event) for it in changes))
+                elif pause is not None:
+                    await send(b"\n")
                 if any(isinstance(message, Lagged) for message in messages):
                     await send(b'{"error": "too slow: changes were lost; watch again"}\n')
                     return
-                if messages == [None]:
-                    await send(b"\n")
         finally:
             reader.close()
             self._watches.discard(writer)
@@ -355,6 +354,9 @@ class Api:
         return problem(503, f"no answer within {self.config.retry:g} seconds")
 
     async def _metrics(self, _: Request) -> Response:
+        # What renders it is imported for the first scrape: it is a tenth of all that the daemon imports.
+        from . import exposition
+
         devices = await self.devices.snapshot(METRICS_DEADLINE)
         leases = await self.leases.snapshot(METRICS_DEADLINE)
         pieces = exposition.render(

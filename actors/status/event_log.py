@@ -212,17 +212,18 @@ class EventLog:
             level, said, socket=change.socket, type=row.type, name=row.name, cause=cause, generation=change.generation
         )
 
-    def note_event(self, message: EventNoted, row: Row | None) -> None:
-        """Log what has happened to a plugin besides a change of its state; ``row`` is None if it is not known now."""
+    def note_event(self, message: EventNoted) -> None:
+        """Log what has happened to a plugin besides a change of its state."""
         level, said = _EVENTS[message.event]
+        plugin = message.plugin
         self._log.event(
             level,
             said,
-            socket=message.socket,
-            type=None if row is None else row.type,
-            name=None if row is None else row.name,
+            socket=plugin.socket,
+            type=plugin.type,
+            name=plugin.name,
             cause=message.text,
-            generation=message.generation,
+            generation=plugin.generation,
         )
 
     def note_follow_ended(self, message: FollowEnded) -> None:
@@ -231,10 +232,11 @@ class EventLog:
         self._log.event(
             Level.WARNING,
             "follow is started again",
+            socket=plugin.socket,
             type=plugin.type,
             name=plugin.name,
-            socket=plugin.socket,
             cause=message.error or "it returned",
+            generation=plugin.generation,
             count=message.count,
             pause=round(message.pause, 3),
         )

@@ -21,8 +21,8 @@ from plugind.protocol.proto.pluginregistration_pb2 import PluginInfo, Registrati
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 GET_INFO = "/pluginregistration.Registration/GetInfo"
-#: What the methods at the endpoints of device plugins and CSI drivers begin with.
-_ENDPOINTS = ("/v1beta1.DevicePlugin/", "/csi.v1.Identity/", "/csi.v1.Node/")
+#: What the methods at the endpoints of device plugins, CSI drivers and DRA drivers begin with.
+_ENDPOINTS = ("/v1beta1.DevicePlugin/", "/csi.v1.Identity/", "/csi.v1.Node/", "/v1.DRAResourceHealth/")
 NOTIFY = "/pluginregistration.Registration/NotifyRegistrationStatus"
 #: Beyond this number all nodes are dropped and computed again, so that clients with random PINGs do not fill memory.
 MOST_TRANSITIONS = 8192
@@ -104,7 +104,7 @@ class Notification:
 
 @attrs.frozen
 class DeviceCall:
-    """A method of a device plugin or CSI driver was called on ``stream``."""
+    """A method of a device plugin or of a driver was called on ``stream``."""
 
     stream: int
     method: str

@@ -9,11 +9,12 @@ import abc
 import typing
 
 import grpclib.const
-import grpclib.client
 if typing.TYPE_CHECKING:
+    import grpclib.client
     import grpclib.server
 
 import google.protobuf.wrappers_pb2
+from . import methods
 from . import csi_v1_pb2
 
 
@@ -56,20 +57,20 @@ class IdentityBase(abc.ABC):
 
 class IdentityStub:
 
-    def __init__(self, channel: grpclib.client.Channel) -> None:
-        self.GetPluginInfo = grpclib.client.UnaryUnaryMethod(
+    def __init__(self, channel: 'grpclib.client.Channel') -> None:
+        self.GetPluginInfo = methods.UnaryUnaryMethod(
             channel,
             '/csi.v1.Identity/GetPluginInfo',
             csi_v1_pb2.GetPluginInfoRequest,
             csi_v1_pb2.GetPluginInfoResponse,
         )
-        self.GetPluginCapabilities = grpclib.client.UnaryUnaryMethod(
+        self.GetPluginCapabilities = methods.UnaryUnaryMethod(
             channel,
             '/csi.v1.Identity/GetPluginCapabilities',
             csi_v1_pb2.GetPluginCapabilitiesRequest,
             csi_v1_pb2.GetPluginCapabilitiesResponse,
         )
-        self.Probe = grpclib.client.UnaryUnaryMethod(
+        self.Probe = methods.UnaryUnaryMethod(
             channel,
             '/csi.v1.Identity/Probe',
             csi_v1_pb2.ProbeRequest,
@@ -106,14 +107,14 @@ class NodeBase(abc.ABC):
 
 class NodeStub:
 
-    def __init__(self, channel: grpclib.client.Channel) -> None:
-        self.NodeGetCapabilities = grpclib.client.UnaryUnaryMethod(
+    def __init__(self, channel: 'grpclib.client.Channel') -> None:
+        self.NodeGetCapabilities = methods.UnaryUnaryMethod(
             channel,
             '/csi.v1.Node/NodeGetCapabilities',
             csi_v1_pb2.NodeGetCapabilitiesRequest,
             csi_v1_pb2.NodeGetCapabilitiesResponse,
         )
-        self.NodeGetInfo = grpclib.client.UnaryUnaryMethod(
+        self.NodeGetInfo = methods.UnaryUnaryMethod(
             channel,
             '/csi.v1.Node/NodeGetInfo',
             csi_v1_pb2.NodeGetInfoRequest,

@@ -9,10 +9,11 @@ import abc
 import typing
 
 import grpclib.const
-import grpclib.client
 if typing.TYPE_CHECKING:
+    import grpclib.client
     import grpclib.server
 
+from . import methods
 from . import deviceplugin_v1beta1_pb2
 
 
@@ -35,8 +36,8 @@ class RegistrationBase(abc.ABC):
 
 class RegistrationStub:
 
-    def __init__(self, channel: grpclib.client.Channel) -> None:
-        self.Register = grpclib.client.UnaryUnaryMethod(
+    def __init__(self, channel: 'grpclib.client.Channel') -> None:
+        self.Register = methods.UnaryUnaryMethod(
             channel,
             '/v1beta1.Registration/Register',
             deviceplugin_v1beta1_pb2.RegisterRequest,
@@ -103,32 +104,32 @@ class DevicePluginBase(abc.ABC):
 
 class DevicePluginStub:
 
-    def __init__(self, channel: grpclib.client.Channel) -> None:
-        self.GetDevicePluginOptions = grpclib.client.UnaryUnaryMethod(
+    def __init__(self, channel: 'grpclib.client.Channel') -> None:
+        self.GetDevicePluginOptions = methods.UnaryUnaryMethod(
             channel,
             '/v1beta1.DevicePlugin/GetDevicePluginOptions',
             deviceplugin_v1beta1_pb2.Empty,
             deviceplugin_v1beta1_pb2.DevicePluginOptions,
         )
-        self.ListAndWatch = grpclib.client.UnaryStreamMethod(
+        self.ListAndWatch = methods.UnaryStreamMethod(
             channel,
             '/v1beta1.DevicePlugin/ListAndWatch',
             deviceplugin_v1beta1_pb2.Empty,
             deviceplugin_v1beta1_pb2.ListAndWatchResponse,
         )
-        self.GetPreferredAllocation = grpclib.client.UnaryUnaryMethod(
+        self.GetPreferredAllocation = methods.UnaryUnaryMethod(
             channel,
             '/v1beta1.DevicePlugin/GetPreferredAllocation',
             deviceplugin_v1beta1_pb2.PreferredAllocationRequest,
             deviceplugin_v1beta1_pb2.PreferredAllocationResponse,
         )
-        self.Allocate = grpclib.client.UnaryUnaryMethod(
+        self.Allocate = methods.UnaryUnaryMethod(
             channel,
             '/v1beta1.DevicePlugin/Allocate',
             deviceplugin_v1beta1_pb2.AllocateRequest,
             deviceplugin_v1beta1_pb2.AllocateResponse,
         )
-        self.PreStartContainer = grpclib.client.UnaryUnaryMethod(
+        self.PreStartContainer = methods.UnaryUnaryMethod(
             channel,
             '/v1beta1.DevicePlugin/PreStartContainer',
             deviceplugin_v1beta1_pb2.PreStartContainerRequest,

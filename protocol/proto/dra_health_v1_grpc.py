@@ -9,10 +9,11 @@ import abc
 import typing
 
 import grpclib.const
-import grpclib.client
 if typing.TYPE_CHECKING:
+    import grpclib.client
     import grpclib.server
 
+from . import methods
 from . import dra_health_v1_pb2
 
 
@@ -35,8 +36,8 @@ class DRAResourceHealthBase(abc.ABC):
 
 class DRAResourceHealthStub:
 
-    def __init__(self, channel: grpclib.client.Channel) -> None:
-        self.NodeWatchResources = grpclib.client.UnaryStreamMethod(
+    def __init__(self, channel: 'grpclib.client.Channel') -> None:
+        self.NodeWatchResources = methods.UnaryStreamMethod(
             channel,
             '/v1.DRAResourceHealth/NodeWatchResources',
             dra_health_v1_pb2.NodeWatchResourcesRequest,

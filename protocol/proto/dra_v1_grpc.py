@@ -9,10 +9,11 @@ import abc
 import typing
 
 import grpclib.const
-import grpclib.client
 if typing.TYPE_CHECKING:
+    import grpclib.client
     import grpclib.server
 
+from . import methods
 from . import dra_v1_pb2
 
 
@@ -45,14 +46,14 @@ class DRAPluginBase(abc.ABC):
 
 class DRAPluginStub:
 
-    def __init__(self, channel: grpclib.client.Channel) -> None:
-        self.NodePrepareResources = grpclib.client.UnaryUnaryMethod(
+    def __init__(self, channel: 'grpclib.client.Channel') -> None:
+        self.NodePrepareResources = methods.UnaryUnaryMethod(
             channel,
             '/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources',
             dra_v1_pb2.NodePrepareResourcesRequest,
             dra_v1_pb2.NodePrepareResourcesResponse,
         )
-        self.NodeUnprepareResources = grpclib.client.UnaryUnaryMethod(
+        self.NodeUnprepareResources = methods.UnaryUnaryMethod(
             channel,
             '/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodeUnprepareResources',
             dra_v1_pb2.NodeUnprepareResourcesRequest,

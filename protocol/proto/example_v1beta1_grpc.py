@@ -9,10 +9,11 @@ import abc
 import typing
 
 import grpclib.const
-import grpclib.client
 if typing.TYPE_CHECKING:
+    import grpclib.client
     import grpclib.server
 
+from . import methods
 from . import example_v1beta1_pb2
 
 
@@ -35,8 +36,8 @@ class ExampleBase(abc.ABC):
 
 class ExampleStub:
 
-    def __init__(self, channel: grpclib.client.Channel) -> None:
-        self.GetExampleInfo = grpclib.client.UnaryUnaryMethod(
+    def __init__(self, channel: 'grpclib.client.Channel') -> None:
+        self.GetExampleInfo = methods.UnaryUnaryMethod(
             channel,
             '/v1beta1.Example/GetExampleInfo',
             example_v1beta1_pb2.ExampleRequest,

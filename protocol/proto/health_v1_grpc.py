@@ -9,10 +9,11 @@ import abc
 import typing
 
 import grpclib.const
-import grpclib.client
 if typing.TYPE_CHECKING:
+    import grpclib.client
     import grpclib.server
 
+from . import methods
 from . import health_v1_pb2
 
 
@@ -45,14 +46,14 @@ class HealthBase(abc.ABC):
 
 class HealthStub:
 
-    def __init__(self, channel: grpclib.client.Channel) -> None:
-        self.Check = grpclib.client.UnaryUnaryMethod(
+    def __init__(self, channel: 'grpclib.client.Channel') -> None:
+        self.Check = methods.UnaryUnaryMethod(
             channel,
             '/grpc.health.v1.Health/Check',
             health_v1_pb2.HealthCheckRequest,
             health_v1_pb2.HealthCheckResponse,
         )
-        self.Watch = grpclib.client.UnaryStreamMethod(
+        self.Watch = methods.UnaryStreamMethod(
             channel,
             '/grpc.health.v1.Health/Watch',
             health_v1_pb2.HealthCheckRequest,

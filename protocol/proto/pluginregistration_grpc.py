@@ -9,10 +9,11 @@ import abc
 import typing
 
 import grpclib.const
-import grpclib.client
 if typing.TYPE_CHECKING:
+    import grpclib.client
     import grpclib.server
 
+from . import methods
 from . import pluginregistration_pb2
 
 
@@ -45,14 +46,14 @@ class RegistrationBase(abc.ABC):
 
 class RegistrationStub:
 
-    def __init__(self, channel: grpclib.client.Channel) -> None:
-        self.GetInfo = grpclib.client.UnaryUnaryMethod(
+    def __init__(self, channel: 'grpclib.client.Channel') -> None:
+        self.GetInfo = methods.UnaryUnaryMethod(
             channel,
             '/pluginregistration.Registration/GetInfo',
             pluginregistration_pb2.InfoRequest,
             pluginregistration_pb2.PluginInfo,
         )
-        self.NotifyRegistrationStatus = grpclib.client.UnaryUnaryMethod(
+        self.NotifyRegistrationStatus = methods.UnaryUnaryMethod(
             channel,
             '/pluginregistration.Registration/NotifyRegistrationStatus',
             pluginregistration_pb2.RegistrationStatus,

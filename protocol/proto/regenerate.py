@@ -5,8 +5,9 @@ Run from the repository root, with the ``dev`` extra installed::
     python -m plugind.protocol.proto.regenerate
 
 The generated files are committed, so that users need no compiler; a test runs :func:`generate` into a temporary
-directory and compares, so that they stay fresh. What the compilers write is changed in two places: the messages go into
-the pool of ``pool.py``, and imports inside of the package become relative.
+directory and compares, so that they stay fresh. What the compilers write is changed in three places: the messages go
+into the pool of ``pool.py``, stubs have the methods of ``methods.py``, and imports inside of the package become
+relative.
 
 PYTEST_DONT_REWRITE
 """
@@ -42,6 +43,10 @@ REWRITES = {
         (f"import {_PACKAGE}.", "from . import "),
         (f"{_PACKAGE}.", ""),
         ("import abc\n", _docstring("Generated stubs and service bases.") + "\nimport abc\n"),
+        ("import grpclib.client\nif typing.TYPE_CHECKING:\n", "if typing.TYPE_CHECKING:\n    import grpclib.client\n"),
+        ("\nfrom . import ", "\nfrom . import methods\nfrom . import "),
+        ("channel: grpclib.client.Channel)", "channel: 'grpclib.client.Channel')"),
+        ("= grpclib.client.", "= methods."),
     ),
     "_pb2.pyi": (),
 }

@@ -98,6 +98,10 @@ class Budgets:
         self.counted += 1
         self.charge(kind, 1)
 
+    def is_used_up(self, kind: int) -> bool:
+        """Whether one more frame is one too many."""
+        return self.spent[kind] >= self._limits[kind]
+
     def charge(self, kind: int, count: int) -> None:
         """Charge a budget with ``count``, for frames that are counted already.
 

@@ -19,6 +19,7 @@ PYTEST_DONT_REWRITE
 """
 
 from collections.abc import Callable
+from itertools import islice
 from typing import ClassVar, Final
 
 from .budgets import EMPTY_DATA, INFORMATIONAL, LATE_FRAMES, SMALL_DATA, Budgets
@@ -47,7 +48,7 @@ from .frames import (
 )
 from .hpack_cache import CACHE, HeaderCache, HeaderReader, ResponseBlock
 from .limits import DEFAULT_LIMITS, SMALL_DATA_BYTES, UNLIMITED, Limits
-from .responses import MAX_LEARNT_BYTES, NEW_RESPONSES_PER_CONNECTION, match_response, split_response
+from .responses import MAX_LEARNT_BYTES, NEW_RESPONSES_PER_CONNECTION, match_response, split_responses
 from .sending import Sender, Stream
 
 
@@ -156,8 +157,11 @@ class ClientConnection:
             if self.limits.total_bytes is not None:
                 self._count(len(data), self.limits.total_bytes)
             if self._buffer is None:
-                if not self._take_response(data):
-                    self._take_new(data, turn)
+                taken = self._take_response(data, 0)
+                if taken and taken < len(data):
+                    taken = self._take_more(data, taken)
+                if taken < len(data):
+                    self._take_new(data[taken:] if taken else data, turn)
             else:
                 self._buffer += data
                 if len(self._buffer) >= self._wanted:
@@ -196,40 +200,56 @@ class ClientConnection:
         if self._received > limit:
             raise over_limit(WireProblem.TOTAL_BYTES, limit, "bytes received on this connection")
 
-    def _take_response(self, data: bytes) -> bool:
-        """Take a whole response of a shape seen before. Return False, with nothing changed, if ``data`` is none.
+    def _take_response(self, data: bytes, start: int) -> int:
+        """Take the whole response at ``start`` if its shape was seen before. Return where it ends, or ``start``.
 
         Everything else is taken frame by frame, which has the same effect and explains what is wrong.
         """
-        found = match_response(self._headers.state, data, self.limits)
+        found = match_response(self._headers.state, data, start, self.limits)
         if found is None or self._block is not None:
-            return False
-        prefix, message, suffix = found
+            return start
+        prefix, message, suffix, end = found
         stream = self._streams.get(prefix.stream_id)
         if stream is None or stream.local_open or stream.head_done or not stream.remote_open:
-            return False
-        window = self._receive_window - len(message)
-        if window * 2 < self.limits.connection_window or self.limits.small_data is not None:
-            return False
+            return start
+        size = len(message)
+        window = self._receive_window - size
+        if window * 2 < self.limits.connection_window:
+            return start
+        is_counted = self.limits.small_data is not None and size < SMALL_DATA_BYTES
+        if is_counted and self.budgets.is_used_up(SMALL_DATA):
+            return start
         if not (self._control.take_settings(prefix) if prefix.settings_frames else self._control.settled):
-            return False
+            return start
+        if is_counted:
+            self.budgets.spend(SMALL_DATA)
         self._headers.state = suffix.state
         self._receive_window = window
         stream.head_done, stream.remote_open = True, False
         del self._streams[prefix.stream_id]
         self.touched.append(stream)
         stream.on_response(prefix.head, message, suffix.trailers)
-        return True
+        return end
+
+    def _take_more(self, data: bytes, start: int) -> int:
+        """Take the whole responses from ``start`` on, as far as their shapes were seen before. Return where they end.
+
+        Calls that were made at once are often answered at once.
+        """
+        end = self._take_response(data, start)
+        while start < end < len(data):
+            start, end = end, self._take_response(data, end)
+        return end
 
     def _take_new(self, data: bytes, turn: int) -> None:
-        """Take frames one by one, and remember their shape if they are a whole response as most servers send it."""
+        """Take frames one by one, and remember the shapes of whole responses as most servers send them."""
         state, whole = self._headers.state, self._block is None
         self._take_frames(data, turn)
         if self._may_learn and whole and self._buffer is None and len(data) <= MAX_LEARNT_BYTES:
-            prefix, suffix = split_response(state, data)
-            if prefix is not None and suffix is not None:
+            for prefix, suffix in islice(split_responses(state, data), self._may_learn):
                 self._may_learn -= 1
                 self._headers.learn(state, prefix, suffix)
+                state = suffix.state
 
     def _take_frames(self, data: bytes, turn: int, *, at_least_one: bool = False) -> None:
         """Handle the whole frames of ``data`` that ``turn`` has room for, and keep the rest (fault 65)."""
@@ -244,7 +264,7 @@ class ClientConnection:
             if end > size:
                 self._wanted = 9 + length
                 break
-            turn -= 1 if kind != HEADERS and kind != CONTINUATION else self._header_cost(length)
+            turn -= 1 if kind != HEADERS and kind != CONTINUATION else self.header_cost(length)
             if turn < 0 and not at_least_one:
                 self._wanted = 9
                 break
@@ -274,7 +294,7 @@ class ClientConnection:
         if length > MAX_FRAME:
             raise WireError(WireProblem.FRAME_SIZE, f"a frame of {length} bytes, over the {MAX_FRAME} announced")
 
-    def _header_cost(self, length: int) -> int:
+    def header_cost(self, length: int) -> int:
         """How much of a turn it takes to handle a part of a header block; with the last part all of it is decoded."""
         return 1 + len(self._headers.state.entries) + (length + len(self._block or b"")) // 2
 

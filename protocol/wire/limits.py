@@ -46,7 +46,7 @@ class Limits:
     header_list_bytes: int = attrs.field(default=64 * 1024, validator=_positive)
     #: CONTINUATION frames in one header block (fault 53).
     continuations: int = attrs.field(default=16, validator=_positive)
-    #: PING frames in one period (fault 54).
+    #: PING frames in one period, beyond one for each DATA frame that we sent (fault 54).
     pings: int = attrs.field(default=100, validator=_positive)
     #: SETTINGS frames in one period (fault 55).
     settings: int = attrs.field(default=32, validator=_positive)

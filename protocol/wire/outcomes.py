@@ -55,11 +55,19 @@ def status_text(error: GRPCError) -> str:
 
 
 def reset_outcome(code: int) -> CallOutcome:
-    """Return the outcome of a call that the peer reset."""
+    """Return the outcome of a call that the peer reset; :data:`REFUSED` if it has done nothing about it."""
+    return REFUSED if code == ErrorCode.REFUSED_STREAM else _reset_outcome(code)
+
+
+def _reset_outcome(code: int) -> CallOutcome:
     error = WireError(WireProblem.PROTOCOL, f"the peer reset the call ({code_name(code)})")
     fallback = Status.INTERNAL if code <= ErrorCode.HTTP_1_1_REQUIRED else Status.UNKNOWN
     status = _RESET_STATUS.get(ErrorCode(code), fallback) if code <= 0xD else fallback
     return CallOutcome(status, error.message, error)
+
+
+#: The outcome of a call that the peer did not take: it may be made again.
+REFUSED: Final = _reset_outcome(ErrorCode.REFUSED_STREAM)
 
 
 def failure_outcome(error: WireError) -> CallOutcome:

@@ -11,6 +11,7 @@ PYTEST_DONT_REWRITE
 """
 
 import struct
+from collections.abc import Iterator
 from typing import Final
 
 from .frames import ACK, DATA, END_HEADERS, END_STREAM, HEAD, HEADERS, MAX_FRAME, SETTING_BYTES, SETTINGS
@@ -33,21 +34,22 @@ _MESSAGE_HEAD_BYTES: Final = _MESSAGE_HEAD.size
 
 
 def match_response(
-    state: TableState, data: bytes, limits: Limits
-) -> tuple[ResponsePrefix, bytes, ResponseSuffix] | None:
-    """Split ``data`` if it is a whole response of a shape seen in ``state``: prefix, message, suffix. None otherwise.
+    state: TableState, data: bytes, first: int, limits: Limits
+) -> tuple[ResponsePrefix, bytes, ResponseSuffix, int] | None:
+    """Return the response at ``first`` if its shape was seen in ``state``: prefix, message, suffix, and where it ends.
 
     The message includes gRPC's five bytes; it is neither compressed nor cut, and within ``limits``. Everything that the
     bytes alone can tell is checked here; the caller checks what depends on the connection.
     """
     for size in state.prefix_sizes:
-        prefix = state.prefixes.get(data[:size])
-        if prefix is None or len(data) - size <= _MESSAGE_HEAD_BYTES:
+        place = first + size
+        prefix = state.prefixes.get(data[first:place])
+        if prefix is None or len(data) - place <= _MESSAGE_HEAD_BYTES:
             continue
-        high, low, kind, flags, stream_id, compressed, length = _MESSAGE_HEAD.unpack_from(data, size)
-        start = size + 9
+        high, low, kind, flags, stream_id, compressed, length = _MESSAGE_HEAD.unpack_from(data, place)
+        start = place + 9
         end = start + PREFIX_BYTES + length
-        suffix = prefix.suffixes.get(data[end:])
+        suffix = prefix.suffixes.get(data[end:]) or prefix.suffixes.get(_frame(data, end))
         if (
             suffix is None
             or kind != DATA
@@ -60,23 +62,34 @@ def match_response(
             or suffix.list_size > limits.header_list_bytes
         ):
             return None
-        return prefix, data[start:end], suffix
+        return prefix, data[start:end], suffix, end + len(suffix.data)
     return None
 
 
-def split_response(state: TableState, data: bytes) -> tuple[ResponsePrefix | None, ResponseSuffix | None]:
-    """Return the two parts of a response to remember. ``data`` was handled whole, and without an error, in ``state``.
+def _frame(data: bytes, start: int) -> bytes:
+    """Return the frame at ``start``, or what has come of it."""
+    return data[start : start + 9 + int.from_bytes(data[start : start + 3], "big")]
 
-    The parts are None unless ``data`` is any number of SETTINGS frames, then HEADERS, DATA and HEADERS of one stream in
-    plain form.
+
+def split_responses(state: TableState, data: bytes) -> Iterator[tuple[ResponsePrefix, ResponseSuffix]]:
+    """Yield the parts of the responses to remember. ``data`` was handled whole, and without an error, in ``state``.
+
+    They are those at its beginning that are any number of SETTINGS frames, then HEADERS, DATA and HEADERS of one stream
+    in plain form.
     """
-    prefix = _prefix(state, data)
-    if prefix is None or len(data) - prefix.size < _MESSAGE_HEAD_BYTES:
-        return None, None
-    high, low, kind, flags, stream_id, *_ = _MESSAGE_HEAD.unpack_from(data, prefix.size)
-    if kind != DATA or flags or stream_id != prefix.stream_id:
-        return None, None
-    return prefix, _suffix(prefix, data, prefix.size + 9 + (high << 8 | low))
+    while True:
+        prefix = _prefix(state, data)
+        if prefix is None or len(data) - prefix.size < _MESSAGE_HEAD_BYTES:
+            return
+        high, low, kind, flags, stream_id, *_ = _MESSAGE_HEAD.unpack_from(data, prefix.size)
+        if kind != DATA or flags or stream_id != prefix.stream_id:
+            return
+        end = prefix.size + 9 + (high << 8 | low)
+        suffix = _suffix(prefix, _frame(data, end))
+        if suffix is None:
+            return
+        yield prefix, suffix
+        state, data = suffix.state, data[end + len(suffix.data) :]
 
 
 def _prefix(state: TableState, data: bytes) -> ResponsePrefix | None:
@@ -99,15 +112,14 @@ def _prefix(state: TableState, data: bytes) -> ResponsePrefix | None:
     return None
 
 
-def _suffix(prefix: ResponsePrefix, data: bytes, position: int) -> ResponseSuffix | None:
-    """Return the frame after the message, which must be the last."""
-    if len(data) - position < 9:
+def _suffix(prefix: ResponsePrefix, data: bytes) -> ResponseSuffix | None:
+    """Return the frame after the message."""
+    if len(data) < 9:
         return None
-    high, low, kind, flags, stream_id = HEAD.unpack_from(data, position)
-    start = position + 9
-    if start + (high << 8 | low) != len(data) or kind != HEADERS or flags != END_HEADERS | END_STREAM:
+    _, _, kind, flags, stream_id = HEAD.unpack_from(data)
+    if kind != HEADERS or flags != END_HEADERS | END_STREAM:
         return None
-    found = prefix.state.blocks.get(data[start:])
+    found = prefix.state.blocks.get(data[9:])
     if found is None or stream_id != prefix.stream_id or found[0].malformed or found[0].http_status is not None:
         return None
-    return ResponseSuffix(data[position:], found[0], found[1], max(prefix.head.size, found[0].size))
+    return ResponseSuffix(data, found[0], found[1], max(prefix.head.size, found[0].size))

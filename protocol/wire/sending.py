@@ -8,7 +8,7 @@ PYTEST_DONT_REWRITE
 
 from typing import Final
 
-from .budgets import LATE_FRAMES, WINDOW_UPDATES, Budgets
+from .budgets import LATE_FRAMES, PINGS, WINDOW_UPDATES, Budgets
 from .errors import ErrorCode, WireError, WireProblem
 from .frames import (
     CONTINUATION,
@@ -201,7 +201,7 @@ class Sender:
         self._next_id = number + 2
         self.streams[number] = stream
         self.send_window = window
-        self._budgets.spent[WINDOW_UPDATES] -= 2
+        self._expect_answers()
         self.outgoing += b"".join(
             (
                 HEAD.pack(size >> 8, size & 0xFF, HEADERS, END_HEADERS, number),
@@ -233,10 +233,17 @@ class Sender:
         self.outgoing += data
         self.send_window -= size
         stream.send_window -= size
-        # A peer that takes data credits it twice: to the stream and to the connection.
-        self._budgets.spent[WINDOW_UPDATES] -= 2
+        self._expect_answers()
         if end:
             stream.local_open = False
+
+    def _expect_answers(self) -> None:
+        """Leave the budgets for what a peer sends when it takes one frame of data."""
+        spent = self._budgets.spent
+        # It credits the data twice: to the stream and to the connection.
+        spent[WINDOW_UPDATES] -= 2
+        # A server of grpc-go measures by a PING how long a round trip takes.
+        spent[PINGS] -= 1
 
     def reset(self, stream: Stream, code: ErrorCode = ErrorCode.CANCEL) -> None:
         """End a stream from our side, if it is still open."""

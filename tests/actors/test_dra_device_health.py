@@ -138,6 +138,24 @@ async def test_a_stream_that_ends_is_opened_again_after_5_s_and_devices_keep_the
         assert driver.most_streams == 1
 
 
+async def test_what_a_driver_has_said_holds_for_its_time_though_it_says_no_more(autojump_clock: MockClock) -> None:
+    """Consumers C.5: UNIMPLEMENTED ends the stream for good. Its devices were shown as healthy for ever after that."""
+    driver = driver_with(V1, devices=[gpu(0, timeout=20), gpu(1, UNHEALTHY, "ECC", timeout=3600)])
+    async with SimulatedNode() as node:
+        plug(node, driver, V1)
+        await trio.sleep(10)
+        driver.end(GRPCError(Status.UNIMPLEMENTED, "no more"))
+        await trio.sleep(5)
+        assert (facts(node)["device-health"], driver.called(DRACall.WATCH)) == ("not implemented", 1)
+        assert facts(node)["devices"] == "1 healthy, 1 unhealthy, 0 unknown"
+        await trio.sleep(10)
+        assert facts(node)["device.pool-0/gpu-0"] == "Unknown (since 1970-01-01T00:00:20.000Z)"
+        assert facts(node)["devices"] == "0 healthy, 1 unhealthy, 1 unknown"
+        await trio.sleep(4000)
+        assert facts(node)["devices"] == "0 healthy, 0 unhealthy, 2 unknown"
+        assert (facts(node)["device-health"], driver.called(DRACall.WATCH)) == ("not implemented", 1)
+
+
 async def test_devices_are_unknown_when_their_driver_stops_and_healthy_when_it_is_back(
     autojump_clock: MockClock,
 ) -> None:
@@ -193,6 +211,19 @@ async def test_each_instance_has_its_own_devices_and_those_of_the_active_one_are
         await trio.sleep(2)
         assert facts(node)["devices"] == "1 healthy, 0 unhealthy, 0 unknown"
         assert (older.called(DRACall.WATCH), older.streams) == (1, 1)
+
+
+async def test_a_newer_instance_takes_over_though_neither_is_connected(autojump_clock: MockClock) -> None:
+    """Found by seed 479: the devices of the older one stayed shown, as unknown, until it was connected again."""
+    async with SimulatedNode() as node:
+        plugged = plug(node, driver_with(V1), V1)
+        await trio.sleep(10)
+        plugged.crash()
+        await trio.sleep_until(60)
+        assert facts(node)["devices"] == "0 healthy, 0 unhealthy, 2 unknown"
+        node.plug("b.sock", FakePlugin("DRAPlugin", NAME, ("v1.DRAPlugin", V1), "/plugins/own/.b"))
+        await trio.sleep(3)
+        assert facts(node) == {}
 
 
 async def test_a_message_that_is_refused_ends_the_stream_and_touches_nothing_else(autojump_clock: MockClock) -> None:

@@ -35,7 +35,7 @@ class Sink:
     takes: bool = True
     read_bytes: int = 1
 
-    def send(self, data: bytearray) -> int:
+    def send(self, data: bytes | bytearray) -> int:
         return len(data) if self.takes else 0
 
     async def receive(self, *, unsent: bool) -> bytes | None:
@@ -200,11 +200,16 @@ async def test_a_process_that_takes_no_bytes_is_sent_no_more(autojump_clock: Moc
     assert len(endpoint.channel.connection.outgoing) == before
 
 
-async def test_a_type_that_is_not_checked_is_asked_nothing(autojump_clock: MockClock) -> None:
+async def test_a_type_that_is_not_checked_is_asked_nothing_and_the_reason_is_noted_once(
+    autojump_clock: MockClock,
+) -> None:
     endpoint = Endpoint()
     bench = Bench([endpoint], HealthChecks(off={"DevicePlugin"}))
     await bench.run(3600)
-    assert (endpoint.asked, endpoint.notes, bench.results) == ([], [], [])
+    assert (endpoint.asked, bench.results) == ([], [])
+    assert endpoint.notes == [
+        Checked(reason="checks of its type are off: 'plugind run --health DevicePlugin=30' turns them on")
+    ]
 
 
 async def test_a_failed_connection_is_no_failure_of_a_check(autojump_clock: MockClock) -> None:

@@ -15,7 +15,8 @@ import trio
 from trio.testing import MockClock
 
 from plugind import Handler, Health
-from plugind.actors.console.client import Daemon, fetch
+from plugind.actors.console.answers import Daemon
+from plugind.actors.console.client import fetch
 from plugind.actors.console.fake import FakeSpec, run_fake
 from plugind.actors.simulation import SimulatedNode
 from plugind.testing import FakePlugin

@@ -110,3 +110,27 @@ async def test_without_a_connection_there_is_nothing_to_check(autojump_clock: Mo
         node.plug("red.sock", red())
         await node.settled()
     assert handler.errors[0].endswith("it is not open; connect again")
+
+
+async def test_a_channel_that_is_closed_as_its_check_begins_ends_the_checks_in_order(autojump_clock: MockClock) -> None:
+    """A connection may end in the instant in which a check is due: that is no fault of the handler."""
+
+    class Closing(Checking):
+        async def follow(self, plugin: Plugin, link: Link) -> None:
+            await link.connect()
+            await link.check(self.ask)
+            self.followed.append(trio.current_time())
+            await trio.sleep_forever()
+
+        async def ask(self, channel: Channel) -> None:
+            channel.close()
+            await super().ask(channel)
+
+    handler = Closing()
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        node.plug("red.sock", red())
+        await trio.sleep(60)
+        status = node.status("red.sock")
+        assert status is not None
+        assert (len(handler.followed), status.health) == (1, Health.DISCONNECTED)
+        assert status.health_reason == "no connection to the endpoint /plugins/red.sock: it was closed"

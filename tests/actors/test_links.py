@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import pairwise
 
 import attrs
@@ -462,7 +463,9 @@ async def test_ten_thousand_facts_are_cut_off_with_a_warning(autojump_clock: Moc
         status = node.status("red.sock")
         assert status is not None
         assert len(status.facts) == 64
-        assert status.warnings == ("9936 of 10000 facts were cut off: at most 64 with 16 KiB are kept",)
+        assert status.warnings == (
+            '9936 of 10000 facts were cut off, from "key-64" on: at most 64 with 16 KiB are kept',
+        )
 
 
 async def test_health_outlives_a_crash_of_the_status_actor(autojump_clock: MockClock) -> None:
@@ -604,6 +607,47 @@ async def test_a_handler_learns_that_its_facts_are_asked_for_and_misses_no_such_
             await node.supervisor.ask_for_facts("red.example.com")
         await trio.sleep(60)
     assert asked == [10, 15]
+
+
+async def test_a_handler_may_start_a_task_when_its_facts_are_asked_for(autojump_clock: MockClock) -> None:
+    """What was asked while nobody was to be notified is said to the next one, as after a crash of the follow."""
+    notified: list[tuple[float, str]] = []
+
+    async def answering(plugin: Plugin, link: Link) -> None:
+        for name in ("first", "second"):
+            link.when_facts_asked(partial(tell, name))
+            await trio.sleep(10)
+            link.when_facts_asked(None)
+            await trio.sleep(10)
+            await link.facts_asked()
+        await trio.sleep_forever()
+
+    def tell(name: str) -> None:
+        notified.append((trio.current_time(), name))
+
+    async with followed(Following(answering)) as (node, _):
+        began = trio.current_time()
+        for time in (5, 6, 15, 25, 35):
+            await trio.sleep_until(began + time)
+            (answer,) = await node.supervisor.ask_for_facts("red.example.com")
+            assert answer.tried
+        assert notified == [(began + 5, "first"), (began + 6, "first"), (began + 25, "second")]
+
+
+async def test_what_was_asked_meanwhile_is_told_at_once(autojump_clock: MockClock) -> None:
+    notified: list[float] = []
+
+    async def answering(plugin: Plugin, link: Link) -> None:
+        link.when_facts_asked(None)
+        await trio.sleep(10)
+        link.when_facts_asked(lambda: notified.append(trio.current_time()))
+        await trio.sleep_forever()
+
+    async with followed(Following(answering)) as (node, _):
+        began = trio.current_time()
+        await node.supervisor.ask_for_facts("red.example.com")
+        await trio.sleep(30)
+    assert notified == [began + 10]
 
 
 async def test_callers_are_told_that_a_handler_asks_for_no_facts(autojump_clock: MockClock) -> None:

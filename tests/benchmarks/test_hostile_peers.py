@@ -13,6 +13,7 @@ from pathlib import Path
 
 import hpack
 import pytest
+from google.protobuf.message import DecodeError
 
 from plugind.benchmarks.peers.hostile import floods
 from plugind.benchmarks.peers.hostile.entries import Directories, Symlinks
@@ -21,6 +22,7 @@ from plugind.benchmarks.peers.hostile.kinds import KINDS
 from plugind.benchmarks.peers.hostile.process import hostile_peers
 from plugind.benchmarks.plugins.cheap_protocol import GET_INFO, NOTIFY, PREFACE, SETTINGS, frame
 from plugind.benchmarks.plugins.server_process import ServerProcess, scratch_directory
+from plugind.protocol.proto.dra_health_v1_pb2 import NodeWatchResourcesResponse
 from plugind.protocol.proto.pluginregistration_pb2 import PluginInfo, RegistrationStatus
 
 DATA, HEADERS, SETTINGS_FRAME, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0, 1, 4, 6, 7, 8, 9
@@ -344,6 +346,7 @@ def test_every_kind_says_what_it_does() -> None:
 
 OPTIONS = "/v1beta1.DevicePlugin/GetDevicePluginOptions"
 LISTS = "/v1beta1.DevicePlugin/ListAndWatch"
+HEALTH = "/v1.DRAResourceHealth/NodeWatchResources"
 
 
 @pytest.mark.parametrize("kind", ["no-options", "many-devices", "ending-streams", "list-flood", "going-away"])
@@ -363,6 +366,41 @@ def test_hostile_csi_drivers_register_under_their_names(kind: str) -> None:
         f"{kind}-00000.example.com",
         ["1.0.0"],
     )
+
+
+def test_hostile_dra_drivers_register_as_drivers_that_tell_the_health_of_their_devices() -> None:
+    with peers("dra-health") as server:
+        info = info_of(server)
+    assert (info.type, info.name, list(info.supported_versions)) == (
+        "DRAPlugin",
+        "dra-health-00000.example.com",
+        ["v1.DRAPlugin", "v1.DRAResourceHealth"],
+    )
+
+
+def test_hostile_dra_drivers_tell_of_devices_in_turn_as_each_should_not() -> None:
+    with peers("dra-health", 6) as server:
+        _, huge, many, unnamed, *broken = [first_message(server, index) for index in range(6)]
+    found = NodeWatchResourcesResponse.FromString(huge)
+    assert (len(found.devices), len(found.devices[0].message), len(huge) < 4 * 1024 * 1024) == (4096, 471, True)
+    assert len(NodeWatchResourcesResponse.FromString(many).devices) == 10_000
+    assert [one.device.device_name for one in NodeWatchResourcesResponse.FromString(unnamed).devices] == ["", ""]
+    for message in broken:
+        with pytest.raises(DecodeError):
+            NodeWatchResourcesResponse.FromString(message)
+
+
+def first_message(server: ServerProcess, index: int) -> bytes:
+    """Return the first message of the stream of a driver, and allow as much more as comes."""
+    with connected(server, index) as client:
+        client.sendall(calling(HEALTH))
+        sent = bytearray()
+        for kind, on, payload in frames(client):
+            sent += payload if (kind, on) == (DATA, 1) else b""
+            if len(sent) > 5 and len(sent) - 5 >= (size := int.from_bytes(sent[1:5], "big")):
+                return bytes(sent[5 : 5 + size])
+            client.sendall(frame(WINDOW_UPDATE, 0, 1, struct.pack(">I", len(payload))))
+    raise AssertionError("the driver has ended")
 
 
 def test_a_csi_driver_without_end_of_its_headers_sends_64_kilobytes_of_them() -> None:

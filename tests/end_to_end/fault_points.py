@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import codecs
 import ctypes
+import importlib.metadata  # noqa: F401 - a fork of another user may not be able to read it
 import json
 import os
 import signal
@@ -25,7 +26,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 from unittest.mock import patch
 
-import plugind.actors.console.run  # noqa: F401 - so that forks have it
+import plugind.actors.console.run
+import plugind.actors.io.http_machine
+import plugind.actors.io.state_database
+import plugind.actors.status.exposition  # noqa: F401 - so that forks have all of these, which users may not read
 from plugind.actors import ports
 from plugind.actors.console.commands import main
 from plugind.actors.io import process_identity

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import functools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -23,10 +24,16 @@ PROTO = Path(__file__).parents[2] / "protocol" / "proto"
 PROTOS = {
     "csi": "csi_v1.proto",
     "deviceplugin": "deviceplugin_v1beta1.proto",
+    "dra": "dra_v1.proto",
+    "drabeta": "dra_v1beta1.proto",
+    "drahealth": "dra_health_v1.proto",
+    "drahealthalpha": "dra_health_v1alpha1.proto",
     "pluginregistration": "pluginregistration.proto",
 }
 #: Where Debian has the Go package of a .proto file that comes with protobuf.
 WRAPPERS = "Mgoogle/protobuf/wrappers.proto=github.com/golang/protobuf/ptypes/wrappers"
+#: A field that may be missing, which Debian's generator does not know, and the same message as one that it knows.
+OPTIONAL, AS_ONEOF = re.compile(r"optional (\w+ (\w+) = \d+;)"), r"oneof _\2 { \1 }"
 #: Seconds in which grpc-go must be compiled.
 BUILD_DEADLINE = 240.0
 
@@ -36,15 +43,15 @@ def go_program(name: str) -> str:
     """Build ``plugins/go/NAME.go`` and return the path of the program; skip the test where Go is missing."""
     go, generator = program("go"), program("protoc-gen-go")
     go_package("google.golang.org/grpc", "golang-google-grpc-dev")
-    build = SOURCES / "build"
+    build, source = SOURCES / "build", SOURCES / f"{name}.go"
     build.mkdir(exist_ok=True)
     with (build / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        for package, proto in PROTOS.items():
-            _generate(generator, proto, build / "src" / "plugind" / package, package)
+        for package in re.findall(r'"plugind/(\w+)"', source.read_text()):
+            _generate(generator, PROTOS[package], build / "src" / "plugind" / package, package)
         main = build / "src" / "plugind" / name
         main.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(SOURCES / f"{name}.go", main / f"{name}.go")
+        shutil.copyfile(source, main / source.name)
         # Debian's packages of grpc-go are older than modules.
         settings = {"GO111MODULE": "off", "GOPATH": f"{build}:{GO_SOURCES}", "GOFLAGS": "", "GOTOOLCHAIN": "local"}
         _run([go, "build", "-o", str(build / name), f"plugind/{name}"], {**os.environ, **settings})
@@ -53,8 +60,9 @@ def go_program(name: str) -> str:
 
 def _generate(generator: str, proto: str, into: Path, package: str) -> None:
     into.mkdir(parents=True, exist_ok=True)
+    (into / proto).write_text(OPTIONAL.sub(AS_ONEOF, (PROTO / proto).read_text()))
     options = f"plugins=grpc,import_path={package},{WRAPPERS}"
-    compiler = [sys.executable, "-m", "grpc_tools.protoc", f"--plugin=protoc-gen-go={generator}", f"-I{PROTO}"]
+    compiler = [sys.executable, "-m", "grpc_tools.protoc", f"--plugin=protoc-gen-go={generator}", f"-I{into}"]
     _run([*compiler, f"--go_out={options}:{into}", proto], dict(os.environ))
 
 

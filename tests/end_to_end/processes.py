@@ -156,6 +156,17 @@ class Daemon:
         _, body = await self.get("/plugins")
         return {plugin["socket"]: plugin for plugin in json.loads(body)}
 
+    async def facts(self, name: str, condition: Callable[[dict[str, str]], bool]) -> dict[str, str]:
+        """Wait until ``condition`` holds of the facts of the plugin ``name``. No stream tells of facts alone."""
+        with trio.fail_after(DEADLINE):
+            while True:
+                status, body = await self.get(f"/plugins/{name}")
+                plugins = json.loads(body) if status == 200 else []
+                facts: list[dict[str, str]] = [plugin.get("facts") or {} for plugin in plugins]
+                if (found := next(filter(condition, facts), None)) is not None:
+                    return found
+                await trio.sleep(0.1)
+
     @asynccontextmanager
     async def _asked(self, target: str, method: str = "GET", body: bytes = b"") -> AsyncIterator[Reply]:
         with trio.fail_after(DEADLINE):

@@ -93,6 +93,16 @@ async def test_a_plugin_prepares_devices_for_a_process(program: DevicePluginProg
         assert preferred == Preferred("a lease", GPU, ("gpu-2", "gpu-0"))
 
 
+@pytest.mark.parametrize("program", ALL, ids=lambda program: program.label)
+async def test_a_plugin_is_called_as_often_as_leases_are_asked_for(
+    program: DevicePluginProgram, tmp_path: Path
+) -> None:
+    """Fault 54: a server of grpc-go sends a PING for each request. They are no flood: the connection stays."""
+    async with calling(program, tmp_path) as caller:
+        for _ in range(150):
+            assert isinstance(await caller.allocate("gpu-0"), Allocated)
+
+
 async def test_a_plugin_prefers_devices_of_one_numa_node(tmp_path: Path) -> None:
     """The devices with even numbers are near to node 0, and the others to node 1."""
     async with calling(GRPCIO, tmp_path, "--preferred", "--by-numa") as caller:

@@ -64,6 +64,7 @@ async def all_done(commands: Mapping[str, list[str]], status: str) -> dict[str, 
     return done
 
 
+@pytest.mark.usefixtures("real_processes")
 async def test_each_command_shows_the_plugins_and_has_its_exit_code(shared: Daemon) -> None:
     directory = shared.root / "commands"
     await shared.ready()
@@ -135,6 +136,7 @@ async def test_an_unknown_plugin_is_one_line_and_exit_code_1(shared: Daemon) -> 
     assert set(done.values()) == {Done(1, "", f"plugind: {said}\n")}
 
 
+@pytest.mark.usefixtures("real_processes")
 async def test_watch_prints_a_json_line_for_each_change_until_the_daemon_stops(tmp_path: Path) -> None:
     with daemon(tmp_path) as node:
         await node.ready()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -12,7 +13,9 @@ import pytest
 import trio
 
 from plugind import Config, Root, StatusConfig, Supervisor
+from plugind.actors.io.http_client import ask
 from plugind.benchmarks.peers.hostile.process import hostile_peers
+from plugind.protocol.health_checks import HealthChecks
 from plugind.protocol.messages import Snapshot
 from plugind.protocol.plugin_health import Health
 from plugind.protocol.status import PluginStatus, StateName
@@ -38,11 +41,12 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(directory: Path) -> AsyncIterator[Scene]:
+async def scene(directory: Path, config: Config | None = None) -> AsyncIterator[Scene]:
     root, drivers, status = directory / "root", directory / "drivers", str(directory / "s")
     root.mkdir()
     drivers.mkdir()
-    config = Config(roots=(Root(root),), health_checks=FAST, endpoint_directories=(str(drivers),))
+    config = config or Config(health_checks=FAST)
+    config = attrs.evolve(config, roots=(Root(root),), endpoint_directories=(str(drivers),))
     async with Supervisor(config, status_config=StatusConfig(socket=status)) as node:
         yield Scene(node, status, root / "csi-reg.sock", drivers / "csi.sock")
 
@@ -102,6 +106,23 @@ async def test_a_driver_that_starts_after_its_registrar_is_registered(tmp_path: 
         "zone=z1",
         "stage",
     )
+
+
+async def test_a_driver_that_is_not_checked_says_so_and_nobody_waits_for_its_health(tmp_path: Path) -> None:
+    """With ``--health CSIPlugin=off`` its health was ``unknown`` without a reason, and a wait went on for its time."""
+    off = HealthChecks(off={"CSIPlugin"})
+    async with (
+        scene(tmp_path, Config(expected=(NAME,), ready_when="healthy", health_checks=off)) as here,
+        plugin_process(GRPCIO.command(here.socket, NAME, here.endpoint)) as plugin,
+    ):
+        await plugin.notified_registered()
+        waited = await here.command("wait", NAME, "--healthy", "--timeout", "3600")
+        async with ask(here.status, "GET", "/readyz") as reply:
+            awaiting = json.loads(await reply.body())["awaiting"]
+    why = "checks of its type are off: 'plugind run --health CSIPlugin=30' turns them on"
+    said = f"{NAME} is not healthy: {here.socket} is registered, but its health is unknown: {why}"
+    assert (waited.code, waited.err) == (1, f"plugind: {said}\n")
+    assert awaiting == [f"the plugin {NAME} (unknown: {why})"]
 
 
 def late(here: Scene) -> AbstractAsyncContextManager[PluginProcess]:

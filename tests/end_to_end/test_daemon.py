@@ -37,6 +37,7 @@ def refused(*arguments: str, environment: dict[str, str] | None = None) -> tuple
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+@pytest.mark.usefixtures("real_processes")
 async def test_a_signal_stops_the_daemon_with_exit_code_0_and_plugins_stay_registered(
     number: signal.Signals, tmp_path: Path
 ) -> None:

@@ -9,11 +9,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND
 
 PASTED = "shopt -s expand_aliases\n"
 
 
+@pytest.mark.usefixtures("real_processes")
 def test_the_demo_ends_by_itself_when_every_plugin_has_settled_even_if_temporary_files_lie_deep(tmp_path: Path) -> None:
     deep = tmp_path / ("deep" * 20)
     deep.mkdir()
@@ -43,6 +46,7 @@ def test_the_demo_ends_by_itself_when_every_plugin_has_settled_even_if_temporary
     ]
 
 
+@pytest.mark.usefixtures("real_processes")
 def test_the_commands_that_the_demo_shows_work_when_pasted() -> None:
     with subprocess.Popen([*PLUGIND, "demo"], stdout=subprocess.PIPE, text=True) as demo:
         try:

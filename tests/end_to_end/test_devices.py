@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import pytest
 import trio
 
 from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, Daemon, daemon, daemon_process, run
@@ -29,6 +30,7 @@ async def listed(node: Daemon) -> Mapping[str, Any]:
             await trio.sleep(0.05)  # It is in another process.
 
 
+@pytest.mark.usefixtures("real_processes")
 async def test_devices_are_listed_and_awaited_after_a_restart(tmp_path: Path) -> None:
     """Fault 88 and TestCheckpoint: the daemon is killed, and knows the resource when it is started again."""
     directory = tmp_path / "device-plugins"

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 import pytest
 import trio
 
-from plugind import Config, DRACallError, DRAClaim, PreparedDevice, Root, Supervisor
+from plugind import Config, DRACallError, DRAClaim, DRAClaimError, PreparedDevice, Root, Supervisor
 from plugind.protocol.plugin_health import Health
-from plugind.protocol.status import PluginStatus
 from plugind.tests.end_to_end.foreign import PYDRA
-from plugind.tests.end_to_end.processes import DEADLINE, Daemon, Watch, plugin_process, run
+from plugind.tests.end_to_end.node_health import until
+from plugind.tests.end_to_end.processes import DEADLINE, Daemon, plugin_process, run
 from plugind.tests.end_to_end.sockets import place
 
 FAKE = [sys.executable, "-m", "plugind", "fake", "--type", "DRAPlugin"]
-
-
-async def until(node: Supervisor, health: Health) -> PluginStatus:
-    """Return the status of the only plugin once it has that health."""
-    async with node.changes() as changes:
-        async for _ in changes:
-            for plugin in (await node.snapshot()).plugins:
-                if plugin.health is health:
-                    return plugin
-    raise AssertionError("the node has ended")
 
 
 async def test_pydra_prepares_a_claim_through_the_library(tmp_path: Path) -> None:
@@ -41,6 +30,8 @@ async def test_pydra_prepares_a_claim_through_the_library(tmp_path: Path) -> Non
                 prepared = await driver.prepare([claim])
                 assert prepared == {claim.uid: (PreparedDevice((), name, "chip-0", ("example.com/chip=chip-0",)),)}
                 await driver.unprepare([claim])
+                with pytest.raises(DRAClaimError) as broken:
+                    await driver.prepare([claim, DRAClaim("default", "77d0", "broken")])
                 registered = await until(node, Health.HEALTHY)
                 assert dict(registered.facts)["usable"] == "yes, by 1 instance"
             # It was killed, so its sockets are still there, and it stays registered.
@@ -48,6 +39,12 @@ async def test_pydra_prepares_a_claim_through_the_library(tmp_path: Path) -> Non
             assert (lost.generation, dict(lost.facts)["connected"]) == (registered.generation, "no")
             with pytest.raises(DRACallError, match="NodePrepareResources: no connection to the endpoint"):
                 await driver.prepare([claim])
+            # A driver that was looked up before is the one that is started again.
+            async with plugin_process(command) as process:
+                await process.notified_registered()
+                await until(node, Health.HEALTHY, after=lost.generation)
+                assert await driver.prepare([claim]) == prepared
+    assert str(broken.value) == "NodePrepareResources failed for ResourceClaim broken: chip-0 is broken"
 
 
 async def test_the_health_of_devices_of_a_fake_driver_is_described(shared: Daemon) -> None:
@@ -58,27 +55,11 @@ async def test_the_health_of_devices_of_a_fake_driver_is_described(shared: Daemo
     async with shared.watch() as watch, plugin_process([*FAKE, *words]):
         await watch.until(lambda watch: watch.now.get(str(socket), {}).get("health") == "healthy")
         await trio.Path(pipe).write_text("healthy pool-0/gpu-0\nunhealthy pool-0/gpu-1 ECC\n")
-        facts: dict[str, str] = {}
-        while facts.get("devices") != "1 healthy, 1 unhealthy, 0 unknown":
-            # Each change of the facts is a line.
-            await one_more(watch)
-            facts = await facts_of(shared, name)
+        devices = "1 healthy, 1 unhealthy, 0 unknown"
+        facts = await shared.facts(name, lambda facts: facts.get("devices") == devices)
         assert facts["device.pool-0/gpu-1"].startswith("Unhealthy: ECC (since ")
         described = await trio.to_thread.run_sync(lambda: run("describe", name, status=shared.status))
     lines = described.out.splitlines()
     assert {"Service:    v1.DRAPlugin", "Usable:     yes, by 1 instance"} <= set(lines)
     assert [line for line in lines if line.startswith("Connection: connected 00:00:")]
     assert [line for line in lines if line.startswith("Devices:    pool-0/gpu-1 Unhealthy: ECC (since ")]
-
-
-async def one_more(watch: Watch) -> None:
-    """Read one more change."""
-    seen = len(watch.changes)
-    await watch.until(lambda watch: len(watch.changes) > seen)
-
-
-async def facts_of(shared: Daemon, name: str) -> dict[str, str]:
-    _, body = await shared.get(f"/plugins/{name}")
-    (plugin,) = json.loads(body)
-    facts: dict[str, str] = plugin["facts"]
-    return facts

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 import trio
 
 from plugind.actors.io.grpc_client.channel import Channel
@@ -68,6 +69,7 @@ def names(directory: Path) -> list[str]:
     return sorted(os.listdir(directory))
 
 
+@pytest.mark.usefixtures("real_processes")
 async def test_the_fake_prints_a_line_for_each_call_and_ends_cleanly(tmp_path: Path) -> None:
     path = str(tmp_path / "a.sock")
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -88,6 +90,7 @@ async def test_the_fake_prints_a_line_for_each_call_and_ends_cleanly(tmp_path: P
             assert names(tmp_path) == []
 
 
+@pytest.mark.usefixtures("real_processes")
 async def test_a_fake_csi_driver_serves_its_endpoint_and_obeys(tmp_path: Path) -> None:
     """Another process that names the same endpoint is a registrar of that driver."""
     endpoint, pipe = str(tmp_path / "csi.sock"), tmp_path / "pipe"

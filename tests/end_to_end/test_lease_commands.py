@@ -67,6 +67,7 @@ async def code_of(process: subprocess.Popen[bytes]) -> int:
         return await trio.to_thread.run_sync(process.wait, abandon_on_cancel=True)
 
 
+@pytest.mark.usefixtures("real_processes")
 async def test_a_command_has_its_device_until_it_is_killed_and_a_waiter_is_next(tmp_path: Path) -> None:
     async with node(tmp_path, "GPU-0") as it:
         with it.started("allocate", f"{GPU}=1", "--id", "first", "--", "sleep", "600") as first:
@@ -100,6 +101,7 @@ async def test_an_interrupted_wait_is_withdrawn(tmp_path: Path) -> None:
         await it.until()
 
 
+@pytest.mark.usefixtures("real_processes")
 async def test_a_lease_for_a_time_is_given_again_by_its_name_and_renewed(tmp_path: Path) -> None:
     async with node(tmp_path, "GPU-0", "GPU-1") as it:
         asking = ("allocate", f"{GPU}=1", "--ttl", "1h", "--id", "bench", "-o", "env")

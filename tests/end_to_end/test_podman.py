@@ -56,8 +56,9 @@ def served() -> Iterator[Served]:
     if os.geteuid() != 0:
         pytest.skip("only root makes device nodes and writes to /var/run/cdi")
     with ExitStack() as stack:
-        # Other users reach it; podman refuses paths of more than 50 characters.
-        place = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/tmp")))
+        # Other users reach it; podman refuses paths of more than 50 characters. What podman starts at the end of a
+        # container may still write there when the tests have ended.
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True)))
         os.chmod(place, 0o755)
         plugins = place / "device-plugins"
         plugins.mkdir()

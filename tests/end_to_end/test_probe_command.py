@@ -237,6 +237,7 @@ async def test_the_probe_and_the_daemon_agree_on_what_is_no_plugin(shared: Daemo
 # --- what an author reads ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("real_processes")
 async def test_the_lines_of_a_refusal(tmp_path: Path) -> None:
     path = tmp_path / "a.sock"
     plugin = attrs.evolve(CSI, type="csi-plugin", endpoint="/nowhere/csi.sock")

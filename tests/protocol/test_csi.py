@@ -23,7 +23,7 @@ from plugind.protocol.csi import (
 from plugind.protocol.csi_topology import Topologies
 from plugind.protocol.errors import ConfigError, ValidationError
 from plugind.protocol.health_checks import Checked, disconnected
-from plugind.protocol.plugin_health import Health
+from plugind.protocol.plugin_health import Health, Report, bounded
 from plugind.protocol.plugins import Plugin
 
 EMPTY_ID = "error adding CSI driver node info: driverNodeID must not be empty"
@@ -101,10 +101,74 @@ def test_a_driver_without_a_node_id_is_refused_with_the_text_of_the_kubelet() ->
 
 
 def test_a_topology_has_a_bounded_number_of_segments() -> None:
-    most = {str(number): "" for number in range(MAX_SEGMENTS)}
+    most = {str(number): "z" for number in range(MAX_SEGMENTS)}
     assert len(checked_node_info("node-7", 0, most).topology) == MAX_SEGMENTS
-    with pytest.raises(ValidationError, match="the topology of the driver has 65 segments, at most 64 are taken"):
-        checked_node_info("node-7", 0, {**most, "one more": ""})
+    with pytest.raises(ValidationError, match="the topology of the driver has 57 segments, at most 56 are taken"):
+        checked_node_info("node-7", 0, {**most, "more": "z"})
+
+
+def test_no_fact_is_cut_off_of_a_driver_that_keeps_to_the_specification() -> None:
+    """64 segments were taken, and 64 facts are kept in all. The specification limits a topology to 4 KiB."""
+    key, text = "topology.example.com/" + "k" * 10, "v" * 40
+    most = {f"{key}{number:02}": text for number in range(MAX_SEGMENTS)}
+    node = checked_node_info("n" * 256, MOST_VOLUMES, most)
+    said = DriverFacts(node, "\N{SNOWMAN}" * 512, "1.0.0", NotKnown("x" * 512), NotKnown("x" * 512), "x" * 512)
+    report = bounded(Health.HEALTHY, "", said.as_texts(), Report())
+    assert (len(report.facts), report.warnings) == (MAX_SEGMENTS + 7, ())
+
+
+def test_facts_are_escaped_as_the_texts_about_a_collision_are() -> None:
+    """The log showed ``\\n`` in the one and ``\\\\n`` in the other."""
+    node = checked_node_info("node\t7", 0, {"a\nb": "v\a"})
+    facts = attrs.evolve(FACTS, node=node).as_texts()
+    assert (facts["node-id"], facts["topology.a\\nb"]) == ("node\\t7", "v\\x07")
+    topologies = Topologies()
+    topologies.put(driver("a.example.com"), (("a\nb", "w"),))
+    assert '"a\\nb":"v\\x07"' in str(topologies.collision(driver("b.example.com"), node.topology))
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("zone", "z1"),
+        ("topology.example.com/zone", "z1.a_b-C"),
+        ("Zone", "1"),
+        # A label of Kubernetes may be empty.
+        ("zone", ""),
+        ("z" * 63, "z" * 63),
+    ],
+)
+def test_a_segment_as_the_specification_has_it_is_no_reason_for_a_warning(key: str, text: str) -> None:
+    assert checked_node_info("node-7", 0, {key: text}).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "shown"),
+    [
+        ("a\nb", "v\a", '"a\\nb":"v\\x07"'),
+        ("zone ", "z1", '"zone ":"z1"'),
+        ("", "z1", '"":"z1"'),
+        ("/zone", "z1", '"/zone":"z1"'),
+        ("a/b/c", "z1", '"a/b/c":"z1"'),
+        ("Example.com/zone", "z1", '"Example.com/zone":"z1"'),
+        ("z" * 64, "z1", f'"{"z" * 64}":"z1"'),
+        ("zone", "z 1", '"zone":"z 1"'),
+        ("zone", "-z", '"zone":"-z"'),
+        ("zone", "é", '"zone":"é"'),
+    ],
+)
+def test_a_segment_that_the_specification_does_not_allow_is_taken_with_a_warning(
+    key: str, text: str, shown: str
+) -> None:
+    """A kubelet cannot make a label of it. What does not print is escaped as in all texts of plugins (fault 21)."""
+    info = checked_node_info("node-7", 0, {"zone-2": "z1", key: text})
+    assert dict(info.topology)[key] == text
+    assert info.warnings == (f"the topology has {shown}, which the CSI specification does not allow",)
+
+
+def test_many_wrong_segments_are_one_warning() -> None:
+    info = checked_node_info("node-7", 0, {"a b": "1", "c d": "2", "e": "3"})
+    assert info.warnings == ('the topology has "a b":"1", which the CSI specification does not allow, and 1 more such',)
 
 
 # --- topologies -------------------------------------------------------------------------------------------------------

@@ -76,6 +76,7 @@ def test_a_device_that_is_missing_in_a_message_is_unknown_when_its_own_time_has_
         devices.take([report("gpu-0")], second)
         devices.expire(second)
     assert shown(devices) == [("gpu-1", HEALTHY, "", 0.0), ("gpu-0", HEALTHY, "", 0.0)]
+    assert (devices.next_expiry, devices.last_expiry) == (60.0, 70.0)
     devices.expire(60.0)
     assert shown(devices) == [("gpu-1", UNKNOWN, "", 60.0), ("gpu-0", HEALTHY, "", 0.0)]
     devices.take([report("gpu-1")], 61.0)
@@ -89,7 +90,7 @@ def test_a_device_that_is_reported_as_unknown_expires_without_another_beginning(
     assert shown(devices)[0] == ("gpu-0", UNKNOWN, "no answer", 1.0)
     devices.expire(31.0)
     assert shown(devices) == [("gpu-0", UNKNOWN, "", 1.0), ("gpu-1", UNKNOWN, "", 1.0)]
-    assert devices.next_expiry == math.inf
+    assert (devices.next_expiry, devices.last_expiry) == (math.inf, -math.inf)
 
 
 def test_when_the_connection_ends_all_devices_are_unknown() -> None:

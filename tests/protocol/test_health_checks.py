@@ -164,6 +164,14 @@ def test_types_can_be_left_out() -> None:
     assert not HealthChecks(off=frozenset({ALL_TYPES})).checks("CSIPlugin")
 
 
+def test_a_type_that_is_left_out_has_a_reason_that_says_what_turns_its_checks_on() -> None:
+    rule = HealthChecks(off=frozenset({ALL_TYPES}), periods={"DRAPlugin": 60.0})
+    assert rule.why_not_checked("DRAPlugin") is None
+    assert HealthChecks().why_not_checked("CSIPlugin") is None
+    why = "checks of its type are off: 'plugind run --health CSIPlugin=30' turns them on"
+    assert rule.why_not_checked("CSIPlugin") == why
+
+
 @pytest.mark.parametrize(
     "wrong",
     [{"period": 0}, {"period": math.inf}, {"deadline": 0}, {"confirm_after": 0}, {"failures": 0}, {"jitter": 1}],

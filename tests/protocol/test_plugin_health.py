@@ -22,8 +22,15 @@ def test_facts_replace_those_before_and_hold_until_others_are_reported() -> None
 def test_at_most_64_facts_are_kept() -> None:
     report = bounded(Health.HEALTHY, "", {str(number): "" for number in range(65)}, NOTHING)
     assert [key for key, _ in report.facts] == [str(number) for number in range(64)]
-    assert report.warnings == ("1 of 65 facts were cut off: at most 64 with 16 KiB are kept",)
+    assert report.warnings == ('1 of 65 facts were cut off, from "64" on: at most 64 with 16 KiB are kept',)
     assert bounded(Health.HEALTHY, "", {str(number): "" for number in range(64)}, report).warnings == ()
+
+
+def test_the_first_fact_that_is_cut_off_is_named() -> None:
+    facts = {"a": "1", "b\n" + "b" * 100: "x" * MAX_FACT_BYTES, "c": "3"}
+    (warning,) = bounded(Health.HEALTHY, "", facts, NOTHING).warnings
+    shown = '"b\\n' + "b" * 62 + '…(+38)"'
+    assert warning == f"2 of 3 facts were cut off, from {shown} on: at most 64 with 16 KiB are kept"
 
 
 def test_warnings_come_and_go_with_facts_and_are_bounded() -> None:

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 import trio
+from grpclib.exceptions import GRPCError
 
 from plugind.actors.handlers import csi, csi_driver, csi_follower
-from plugind.actors.handlers.csi_driver import DriverCalls
+from plugind.actors.handlers.csi_driver import DriverCalls, Said
 from plugind.actors.io.grpc_client.channel import Channel
 from plugind.protocol import messages as m
 from plugind.protocol.csi import NO_NODE_INFO, NodeInfo
@@ -17,21 +18,22 @@ from plugind.protocol.csi_topology import Topologies, Topology
 from plugind.protocol.effects import Effect
 from plugind.protocol.errors import PluginError
 from plugind.protocol.plugins import CSI, Plugin
+from plugind.protocol.proto.csi_v1_pb2 import NodeGetInfoResponse
 from plugind.protocol.world import World
 
 
 @contextmanager
 def register_a_driver_that_does_not_say_where_it_runs() -> Iterator[None]:
     """A driver whose NodeGetInfo fails is registered as one that does not implement it."""
-    ask = DriverCalls.node_get_info
+    judge = DriverCalls.node_info
 
-    async def be_content(self: DriverCalls, channel: Channel) -> NodeInfo:
+    def be_content(self: DriverCalls, said: NodeGetInfoResponse | GRPCError) -> NodeInfo:
         try:
-            return await ask(self, channel)
+            return judge(self, said)
         except PluginError:
             return NO_NODE_INFO
 
-    with patch.object(DriverCalls, "node_get_info", be_content):
+    with patch.object(DriverCalls, "node_info", be_content):
         yield
 
 
@@ -44,10 +46,10 @@ def register_a_driver_with_another_name() -> Iterator[None]:
 
 @contextmanager
 def wait_for_a_driver_that_has_left() -> Iterator[None]:
-    """A call of NodeGetInfo goes on though the socket of its plugin has gone, and keeps the next driver waiting."""
-    ask = DriverCalls.node_get_info
+    """The calls of Register go on though the socket of the plugin has gone, and keep the next driver waiting."""
+    ask = DriverCalls.ask
 
-    async def insist(self: DriverCalls, channel: Channel) -> NodeInfo:
+    async def insist(self: DriverCalls, channel: Channel) -> Said:
         try:
             return await ask(self, channel)
         except trio.Cancelled:
@@ -55,7 +57,7 @@ def wait_for_a_driver_that_has_left() -> Iterator[None]:
                 await trio.sleep(100.0)
             raise
 
-    with patch.object(DriverCalls, "node_get_info", insist):
+    with patch.object(DriverCalls, "ask", insist):
         yield
 
 
@@ -81,13 +83,12 @@ def let_the_newer_driver_replace_the_older_at_once() -> Iterator[None]:
 @contextmanager
 def show_the_first_facts_for_ever() -> Iterator[None]:
     """What a driver says of the node later is not shown."""
-    ask, answers = DriverCalls.node_get_info, dict[Channel, NodeInfo]()
+    judge, answers = DriverCalls.node_info, dict[tuple[str, int], NodeInfo]()
 
-    async def remember(self: DriverCalls, channel: Channel) -> NodeInfo:
-        said = await ask(self, channel)
-        return answers.setdefault(channel, said)
+    def remember(self: DriverCalls, said: NodeGetInfoResponse | GRPCError) -> NodeInfo:
+        return answers.setdefault((self.plugin.socket, self.plugin.generation), judge(self, said))
 
-    with patch.object(DriverCalls, "node_get_info", remember):
+    with patch.object(DriverCalls, "node_info", remember):
         yield
 
 

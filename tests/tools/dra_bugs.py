@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Any
 from unittest.mock import patch
 
 from plugind.actors.handlers import dra_calls, dra_driver
 from plugind.actors.handlers.dra import DRAHandler
+from plugind.actors.handlers.dra_driver import DRAFollower
 from plugind.actors.handlers.link import Link
+from plugind.actors.io.grpc_client.channel import Channel
 from plugind.actors.open_link import OpenLink
 from plugind.protocol.backoff import Backoff
 from plugind.protocol.dra import DriverGone, Drivers
+from plugind.protocol.errors import NoConnectionError
 from plugind.protocol.plugins import Plugin
 
 
@@ -29,12 +33,21 @@ def use_the_newest_whether_connected_or_not() -> Iterator[None]:
 
 @contextmanager
 def call_an_instance_that_is_not_used() -> Iterator[None]:
-    """Claims are prepared by the oldest instance."""
+    """Claims are prepared by the oldest instance that can be connected to."""
+    begin, connect = DRAFollower.__init__, DRAFollower.connect
+    followers: dict[str, list[DRAFollower]] = {}
 
-    def oldest(self: Drivers, name: str) -> Plugin | None:
-        return next(iter(self.instances(name)), None)
+    def keep(self: DRAFollower, plugin: Plugin, *more: Any) -> None:
+        begin(self, plugin, *more)
+        followers.setdefault(plugin.name, []).append(self)
 
-    with patch.object(Drivers, "active", oldest):
+    async def oldest(self: DRAFollower) -> Channel:
+        for other in followers[self.plugin.name]:
+            with suppress(NoConnectionError):
+                return await connect(other)
+        return await connect(self)
+
+    with patch.object(DRAFollower, "__init__", keep), patch.object(DRAFollower, "connect", oldest):
         yield
 
 

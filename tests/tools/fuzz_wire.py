@@ -19,12 +19,16 @@ from typing import Final
 from plugind.protocol.wire.grpc import ClientCall
 from plugind.protocol.wire.hpack_cache import MAX_BLOCKS, HeaderCache
 from plugind.protocol.wire.http2 import ClientConnection
+from plugind.protocol.wire.learning import KnownConversations
 from plugind.protocol.wire.limits import Limits
+from plugind.tests.tools.known_streams import GET_INFO, NOTIFY, REFUSED, Difference, answers, compare, cut
+from plugind.tests.tools.known_streams import LIMITS as CONVERSATION_LIMITS
 from plugind.tests.tools.wire_streams import HEAD, Generated, generate, plain_response, read_by_us
 
 LIMITS: Final = Limits(message_bytes=64 * 1024)
-#: Mutants of each valid stream.
+#: Mutants of each valid stream, and conversations of each round.
 MUTANTS: Final = 12
+CONVERSATIONS: Final = 8
 #: One unfinished frame and one unfinished header block.
 MAX_BUFFER: Final = 16_384 + 9 + LIMITS.header_list_bytes
 
@@ -116,8 +120,8 @@ def _converse(data: bytes, requests: int, cuts: Iterator[int], cache: HeaderCach
     return ("went on" if failure is None else failure.problem.name), ends
 
 
-def run(seed: int, cache: HeaderCache, ends: Counter[str]) -> None:
-    """Run one round: one valid stream and its mutants.
+def run(seed: int, cache: HeaderCache, ends: Counter[str], tables: dict[Limits, KnownConversations]) -> int:
+    """Run one round: one valid stream and its mutants, and some conversations. Return how many of these were known.
 
     Raises:
         ViolationError: our client did something that it must not do.
@@ -131,6 +135,24 @@ def run(seed: int, cache: HeaderCache, ends: Counter[str]) -> None:
     plain = plain_response(chance, 1, greeting=True)
     for response in (plain, mutate(plain, chance), mutate(plain, chance)):
         ends[check_mutant(response, 1, chance, cache)] += 1
+    return sum(lead(chance, tables) for _ in range(CONVERSATIONS))
+
+
+def lead(chance: random.Random, tables: dict[Limits, KnownConversations]) -> bool:
+    """Lead a registration conversation in both ways, a part of which may be garbled. Return whether it was known.
+
+    Raises:
+        ViolationError: the two ways differ.
+    """
+    table = tables.setdefault(limits := chance.choice(CONVERSATION_LIMITS), KnownConversations(limits))
+    parts = [list(cut(frames, chance)) for frames in answers(chance)]
+    if chance.random() < 0.3:
+        number = chance.randrange(len(parts))
+        parts[number] = list(cut([mutate(b"".join(parts[number]), chance)], chance))
+    try:
+        return compare(table, parts, (GET_INFO, chance.choice((NOTIFY, NOTIFY, REFUSED))))
+    except Difference as found:
+        raise ViolationError(f"by bytes {found.one}, by the machine {found.other}") from found
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -142,11 +164,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="begin with this round instead of a random one")
     options = parser.parse_args(arguments)
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(2**32)
-    cache, ends = HeaderCache(), Counter[str]()
+    cache, ends, tables, recognized = HeaderCache(), Counter[str](), dict[Limits, KnownConversations](), 0
     began, rounds = time.monotonic(), 0
     while time.monotonic() - began < options.seconds:
         try:
-            run(seed + rounds, cache, ends)
+            recognized += run(seed + rounds, cache, ends, tables)
         except Exception as error:  # noqa: BLE001 - any exception that escapes is a finding
             print(f"violation: {type(error).__name__}: {str(error)[:2000]}", file=sys.stderr)
             print(f"again: python -m tests.tools.fuzz_wire --seconds 1 --seed {seed + rounds}", file=sys.stderr)
@@ -157,6 +179,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"{ends.total()} mutants, each cut in two ways, ended in typed errors alone:")
     for name, count in ends.most_common():
         print(f"  {name.lower().replace('_', ' '):<20} {count}")
+    print(f"{rounds * CONVERSATIONS} conversations led in both ways without a difference, {recognized} of them known")
     return 0
 
 

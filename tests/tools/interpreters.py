@@ -8,6 +8,9 @@
 
 The clone contains what is committed. ``--locked`` installs ``.ci/requirements/dev.txt`` first, so that the command
 finds its dependencies; otherwise the command installs the newest versions, as it does for readers of README.
+
+An interpreter of another minor version runs all tests. One of the same minor version as `python3` is another build of
+the same language and standard library, and leaves out :data:`ONE_BUILD`.
 """
 
 from __future__ import annotations
@@ -22,12 +25,34 @@ import tempfile
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import attrs
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+#: pip's options for the lock file. Modules are compiled when they are first imported; most never are.
+LOCKED = "-q --no-compile --require-hashes -r .ci/requirements/dev.txt"
 #: Where version managers keep interpreters that are not on the path.
 MANAGED = (".pyenv/versions/*/bin", ".local/share/uv/python/*/bin", ".local/share/mise/installs/python/*/bin")
+_TEXT: Final = "compares text with text"
+_SHOWN: Final = "compares what documentation and examples show; other tests run the same commands with each build"
+#: The tests for which one build of a minor version is enough, and the reason.
+ONE_BUILD: Final = {
+    "tests/test_consumers_page.py": _TEXT,
+    "tests/test_imports.py": _TEXT,
+    "tests/test_leases_page.py": _TEXT,
+    "tests/test_private_names.py": _TEXT,
+    "tests/test_rules.py": _TEXT,
+    "tests/test_words.py": _TEXT,
+    "tests/actors/simulation": "plays in memory, by a virtual clock",
+    "tests/benchmarks": "tests the benchmarks, which are no part of the package",
+    "tests/packaging": "builds and installs the package, with the same setuptools and pip",
+    "tests/tools": "tests the tools of the repository; above all, that the simulator finds planted bugs",
+    "tests/end_to_end/test_demo.py": _SHOWN,
+    "tests/end_to_end/test_examples.py": _SHOWN,
+    "tests/end_to_end/test_leases_tutorial.py": _SHOWN,
+    "tests/end_to_end/test_readme.py": _SHOWN,
+}
 _NAME = re.compile(r"python3(\.\d+)?")
 _IDENTITY = (
     "import os, sys; print(os.path.realpath(getattr(sys, '_base_executable', None) or sys.executable), "
@@ -84,8 +109,14 @@ def test_command() -> str:
     return "\n".join(line.strip() for line in after.partition("<!-- -->")[0].splitlines() if line.startswith("    "))
 
 
-def run(interpreter: Interpreter, *, locked: bool) -> bool:
-    """Run the test command with ``interpreter`` as ``python3``, and return whether it succeeded."""
+def test_command_beside(first: Interpreter | None, interpreter: Interpreter) -> str:
+    """Return the test command for ``interpreter``, where ``first`` runs all tests."""
+    same = first is not None and first.version[:2] == interpreter.version[:2]
+    return " ".join([test_command(), *(f"--ignore={path}" for path in ONE_BUILD if same)])
+
+
+def run(interpreter: Interpreter, tests: str, *, locked: bool) -> bool:
+    """Run the command ``tests`` with ``interpreter`` as ``python3``, and return whether it succeeded."""
     print(f"== {interpreter.executable}, CPython {'.'.join(map(str, interpreter.version))}", flush=True)
     with tempfile.TemporaryDirectory() as scratch:
         clone, path = Path(scratch) / "plugind", Path(scratch) / "path"
@@ -96,8 +127,8 @@ def run(interpreter: Interpreter, *, locked: bool) -> bool:
         (path / "python3").chmod(0o755)
         environment = {**os.environ, "PATH": f"{path}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
         environment.pop("VIRTUAL_ENV", None)
-        install = "python3 -m venv .venv && .venv/bin/pip install -q --require-hashes -r .ci/requirements/dev.txt"
-        script = f"{install}\n{test_command()}" if locked else test_command()
+        install = f"python3 -m venv .venv && .venv/bin/pip install {LOCKED}"
+        script = f"{install}\n{tests}" if locked else tests
         return subprocess.run(["bash", "-euc", script], cwd=clone, env=environment, check=False).returncode == 0
 
 
@@ -119,7 +150,7 @@ def main(arguments: list[str]) -> int:
     if not chosen:
         print("no other interpreter: the one that `python3` names is the only one")
         return 2
-    failed = [one for one in chosen if not run(one, locked=options.locked)]
+    failed = [one for one in chosen if not run(one, test_command_beside(first, one), locked=options.locked)]
     print(*(f"failed with {one.executable}" for one in failed), sep="\n", end="\n" if failed else "")
     return 1 if failed else 0
 

@@ -75,6 +75,8 @@ PLAN: Final[dict[str, tuple[str, ...]]] = {
     "protocol/wire/sending.py": _WIRE_TESTS,
     "protocol/wire/frames.py": _WIRE_TESTS,
     "protocol/wire/responses.py": (_WIRE + "responses.py",),
+    "protocol/wire/conversation.py": (_WIRE + "conversation.py",),
+    "protocol/wire/learning.py": (_WIRE + "conversation.py",),
     "protocol/wire/metadata.py": (_WIRE + "grpc*.py", _PROTOCOL + "text*.py"),
     "protocol/text.py": (_PROTOCOL + "text*.py", _PROTOCOL + "log*.py"),
     "protocol/logs.py": (_PROTOCOL + "log*.py", _PROTOCOL + "text*.py"),

@@ -12,6 +12,7 @@ put in, because the code that it patches has moved, its patch must be repaired h
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import sys
 from collections.abc import Callable, Collection, Iterator
@@ -26,8 +27,8 @@ from plugind.actors import registration, registration_config
 from plugind.actors.handlers.actor import Lane
 from plugind.actors.handlers.calls import BROKE, Call, Calls, Ending
 from plugind.actors.io import endpoints
-from plugind.actors.io.grpc_client.channel import Channel
 from plugind.actors.io.grpc_client.dial import Judge
+from plugind.actors.io.grpc_client.registration_channel import RegistrationChannel
 from plugind.actors.register_calls import RegisterCalls
 from plugind.actors.registration_config import RegistrationConfig
 from plugind.actors.simulation import directory as simulated_directory
@@ -53,6 +54,7 @@ from plugind.tests.tools import (
     device_bugs,
     directory_bugs,
     dra_bugs,
+    dra_health_bugs,
     health_bugs,
     lease_bugs,
     link_bugs,
@@ -212,7 +214,7 @@ def show_no_roles() -> Iterator[None]:
 @contextmanager
 def leave_connections_open() -> Iterator[None]:
     """A registration does not close its connections."""
-    with patch.object(Channel, "close", lambda self: None):
+    with patch.object(RegistrationChannel, "close", lambda self: None):
         yield
 
 
@@ -296,7 +298,7 @@ def dial_whatever_is_there() -> Iterator[None]:
 
     async def by_path(
         network: WatchedNetwork, path: str, *, identity: Identity, timeout: float, refused_grace: float, judge: Judge
-    ) -> Channel:
+    ) -> RegistrationChannel:
         del identity
         return await dial(network, path, timeout=timeout, refused_grace=refused_grace, judge=judge)
 
@@ -536,8 +538,13 @@ class Planted:
             return simulate(self.seed, only=self.events)
 
     def without_it(self) -> SeedResult:
-        """Play the events on plugind without the bug."""
-        return simulate(self.seed, only=self.events)
+        """Play the events on plugind without the bug; several bugs may have the same ones."""
+        return _without_bugs(self.seed, self.events)
+
+
+@functools.cache
+def _without_bugs(seed: int, events: tuple[int, ...]) -> SeedResult:
+    return simulate(seed, only=events)
 
 
 #: Invented bugs.
@@ -635,6 +642,27 @@ NEW = (
     Planted(dra_bugs.wait_for_the_endpoint_in_register, "drivers", 23, ()),
     Planted(dra_bugs.count_an_instance_that_was_lost, "facts", 23, ()),
     Planted(dra_bugs.let_a_call_hang, "claims", 23, ()),
+    Planted(dra_health_bugs.believe_a_driver_for_ever, "device-health", 23, ()),
+    Planted(dra_health_bugs.let_all_words_hold_for_30_seconds, "device-health", 23, ()),
+    Planted(dra_health_bugs.forget_devices_that_are_missing, "device-health", 23, ()),
+    Planted(dra_health_bugs.count_the_times_of_devices_by_the_wall_clock, "device-health", 23, ()),
+    Planted(dra_health_bugs.lose_devices_with_their_stream, "device-health", 23, ()),
+    Planted(dra_health_bugs.keep_devices_without_a_connection, "device-health", 23, ()),
+    Planted(dra_health_bugs.ask_for_what_is_not_implemented, "device-health", 23, ()),
+    Planted(dra_health_bugs.ask_for_what_is_not_announced, "device-health", 23, ()),
+    Planted(dra_health_bugs.open_a_stream_once, "device-health", 23, ()),
+    Planted(dra_health_bugs.open_a_stream_again_at_once, "device-health", 23, ()),
+    Planted(dra_health_bugs.take_the_first_list_only, "device-health", 23, ()),
+    Planted(dra_health_bugs.take_any_number_of_devices, "device-health", 23, ()),
+    Planted(dra_health_bugs.show_the_devices_of_all_instances, "device-health", 23, ()),
+    Planted(dra_health_bugs.crash_because_of_nonsense, "drivers", 23, ()),
+    Planted(dra_health_bugs.blame_a_driver_for_its_stream, "drivers", 23, ()),
+    Planted(dra_health_bugs.hang_up_when_a_follow_crashes, "drivers", 23, ()),
+    Planted(dra_health_bugs.take_the_crash_of_a_follow_for_the_end_of_a_connection, "facts", 23, ()),
+    Planted(dra_health_bugs.keep_the_connection_to_the_endpoint_of_another, "roles", 23, ()),
+    Planted(dra_health_bugs.take_any_answer_about_claims, "claims", 23, ()),
+    Planted(dra_health_bugs.refresh_by_the_wall_clock, "facts", 3, ()),
+    Planted(dra_health_bugs.date_facts_by_the_clock_of_the_start, "facts", 3, ()),
     Planted(lease_bugs.withhold_for_ever, "uncertain", 20, (529, 533)),
     Planted(lease_bugs.forget_held_leases_at_a_start, "told", 12, (484, 532)),
     Planted(lease_bugs.ignore_the_ends_of_owners, "freed", 20, (480,)),

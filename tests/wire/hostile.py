@@ -1,5 +1,6 @@
 """Peers that send exactly the bytes of a script, on a real unix socket."""
 
+import math
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -11,7 +12,9 @@ import trio
 from grpclib.exceptions import GRPCError
 
 from plugind.actors.io.grpc_client.channel import Channel
-from plugind.actors.io.grpc_client.dial import dial
+from plugind.actors.io.grpc_client.dial import dial, dial_registration
+from plugind.actors.io.grpc_client.driver import TIMED_OUT
+from plugind.actors.io.grpc_client.registration_channel import RegistrationChannel
 from plugind.actors.io.unix_socket import listen
 from plugind.protocol.proto.pluginregistration_grpc import RegistrationStub
 from plugind.protocol.proto.pluginregistration_pb2 import InfoRequest, PluginInfo
@@ -27,8 +30,10 @@ from plugind.protocol.wire.frames import (
     SETTINGS,
     frame,
 )
+from plugind.protocol.wire.learning import KnownConversations
 from plugind.protocol.wire.limits import DEFAULT_LIMITS, REGISTRATION_LIMITS, Limits
 
+GET_INFO = "/pluginregistration.Registration/GetInfo"
 Script = Callable[[trio.SocketStream], Awaitable[None]]
 
 HELLO = frame(SETTINGS, 0, 0)
@@ -131,6 +136,40 @@ async def connected(path: Path, script: Script, limits: Limits = DEFAULT_LIMITS)
         yield channel
 
 
+#: Whether ``asking`` makes calls by their bytes, as registrations are made, or by the machine alone.
+BY_BYTES = False
+
+
+@pytest.fixture(params=[False, True], ids=["machine", "bytes"])
+def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a test in both ways."""
+    monkeypatch.setattr(f"{__name__}.BY_BYTES", request.param)
+
+
+def warm(limits: Limits = REGISTRATION_LIMITS) -> KnownConversations:
+    """Return a table that knows what a good peer says."""
+    conversations = KnownConversations(limits)
+    conversations.learn([(GET_INFO, b""), HELLO + answer(1), (GET_INFO, b""), answer(3)])
+    return conversations
+
+
+@asynccontextmanager
+async def asking(
+    path: Path, script: Script, limits: Limits = DEFAULT_LIMITS
+) -> AsyncIterator[Channel | RegistrationChannel]:
+    """Connect for calls of GetInfo, in the way that was chosen."""
+    if not BY_BYTES:
+        async with connected(path, script, limits) as channel:
+            yield channel
+        return
+    async with served(path, script) as name:
+        dialed = await dial_registration(name, timeout=60, conversations=warm(limits))
+        try:
+            yield dialed
+        finally:
+            dialed.close()
+
+
 def budgets_used(channel: Channel) -> list[float]:
     """Return which part of each budget of a registration call its last call took: frames, headers, bytes, SETTINGS."""
     budgets, limits = channel.connection.budgets, REGISTRATION_LIMITS
@@ -139,15 +178,20 @@ def budgets_used(channel: Channel) -> list[float]:
     return [*parts, budgets.spent[SETTINGS_ENTRIES] / limits.settings_entries]
 
 
-async def get_info(channel: Channel, timeout: float | None = 60) -> PluginInfo:
-    return await channel.stub(RegistrationStub).GetInfo(InfoRequest(), timeout=timeout)
+async def get_info(channel: Channel | RegistrationChannel, timeout: float | None = 60) -> PluginInfo:
+    if isinstance(channel, Channel):
+        return await channel.stub(RegistrationStub).GetInfo(InfoRequest(), timeout=timeout)
+    # Who registers plugins has deadlines of its own.
+    with trio.move_on_after(math.inf if timeout is None else timeout):
+        return await channel.unary(GET_INFO, InfoRequest(), PluginInfo)
+    raise GRPCError(TIMED_OUT.status, TIMED_OUT.message)
 
 
 async def refused(
     path: Path, script: Script, *, limits: Limits = DEFAULT_LIMITS, timeout: float | None = 60
 ) -> tuple[str, WireProblem | None, str | None]:
     """Call GetInfo, which must fail; return its status, problem and reason."""
-    async with connected(path, script, limits) as channel:
+    async with asking(path, script, limits) as channel:
         with pytest.raises(GRPCError) as caught:
             await get_info(channel, timeout)
     cause = caught.value.__cause__

@@ -34,6 +34,8 @@ from plugind.tests.wire.hostile import (
     INFO,
     RESPONSE,
     answer,
+    asking,
+    both_ways,
     connected,
     data,
     fields,
@@ -45,6 +47,10 @@ from plugind.tests.wire.hostile import (
     sends,
     sends_forever,
 )
+
+__all__ = ["both_ways"]
+
+pytestmark = pytest.mark.usefixtures("both_ways")
 
 
 def over(problem: WireProblem, what: str, limit: int) -> tuple[str, WireProblem, str]:
@@ -146,7 +152,7 @@ async def test_a_flood_of_resets_fails_only_its_attempt(tmp_path: Path) -> None:
     assert await refused(tmp_path, peer) == expected
     other = tmp_path / "other"
     other.mkdir()
-    async with connected(other, sends(HELLO + answer(1))) as channel:
+    async with asking(other, sends(HELLO + answer(1))) as channel:
         assert await get_info(channel) == INFO
 
 
@@ -213,7 +219,7 @@ async def test_end_stream_on_empty_data_costs_no_budget(tmp_path: Path) -> None:
             await stream.send_all(headers(number) + frame(DATA, END_STREAM, number))
             await stream.receive_some()
 
-    async with connected(tmp_path, peer, Limits(empty_data=1)) as channel:
+    async with asking(tmp_path, peer, Limits(empty_data=1)) as channel:
         for _ in range(100):
             with pytest.raises(GRPCError, match="without trailers"):
                 await get_info(channel)

@@ -25,6 +25,8 @@ from plugind.tests.wire.hostile import (
     INFO,
     RESPONSE,
     answer,
+    asking,
+    both_ways,
     connected,
     continued,
     data,
@@ -38,6 +40,10 @@ from plugind.tests.wire.hostile import (
     sends_and_closes,
     trailers,
 )
+
+__all__ = ["both_ways"]
+
+pytestmark = pytest.mark.usefixtures("both_ways")
 
 PROTOCOL, CLOSED = WireProblem.PROTOCOL, WireProblem.CLOSED
 
@@ -78,7 +84,7 @@ async def test_a_peer_that_dies_during_the_call_is_unavailable(tmp_path: Path, s
 
 async def test_a_peer_that_dies_between_two_calls_fails_only_the_second(tmp_path: Path) -> None:
     """Faults 35 and 36: the outcome of NotifyRegistrationStatus when the connection was lost in the meantime."""
-    async with connected(tmp_path, sends_and_closes(HELLO + answer(1))) as channel:
+    async with asking(tmp_path, sends_and_closes(HELLO + answer(1))) as channel:
         assert await get_info(channel) == INFO
         with pytest.raises(GRPCError) as caught:
             await get_info(channel)
@@ -250,7 +256,7 @@ async def test_a_goaway_below_the_call_is_unavailable_with_its_reason(tmp_path: 
 async def test_a_goaway_in_the_middle_lets_the_call_end_and_refuses_the_next(tmp_path: Path) -> None:
     """RFC 9113 section 6.8: calls up to the last stream are answered."""
     peer = sends(HELLO + headers(1) + goaway(1, 0) + data(1, message(INFO.SerializeToString())) + trailers(1))
-    async with connected(tmp_path, peer) as channel:
+    async with asking(tmp_path, peer) as channel:
         assert await get_info(channel) == INFO
         with pytest.raises(GRPCError) as caught:
             await get_info(channel)
@@ -329,7 +335,7 @@ async def test_the_peer_gets_the_reason_why_its_connection_ends(tmp_path: Path) 
             heard.extend(part)
         closed.set()
 
-    async with connected(tmp_path, peer) as channel:
+    async with asking(tmp_path, peer) as channel:
         with pytest.raises(GRPCError):
             await get_info(channel)
         channel.close()
@@ -344,7 +350,7 @@ async def test_continuation_padding_and_priority_are_understood(tmp_path: Path) 
     padded = frame(DATA, PADDED, 1, bytes((200,)) + body[:3] + bytes(200)) + frame(DATA, PADDED, 1, b"\0" + body[3:])
     last = fields(("grpc-status", "0"))
     said = HELLO + prioritised + padded + frame(HEADERS, 1, 1, last[:2]) + frame(CONTINUATION, 4, 1, last[2:])
-    async with connected(tmp_path, sends(said)) as channel:
+    async with asking(tmp_path, sends(said)) as channel:
         assert await get_info(channel) == INFO
 
 
@@ -353,7 +359,7 @@ async def test_headers_in_many_pieces_are_one_block(tmp_path: Path) -> None:
     pieces = [RESPONSE[at : at + 1] for at in range(len(RESPONSE))][:16]
     pieces[-1] += RESPONSE[16:]
     said = continued(1, pieces) + data(1, message(INFO.SerializeToString())) + trailers(1)
-    async with connected(tmp_path, sends(HELLO + said)) as channel:
+    async with asking(tmp_path, sends(HELLO + said)) as channel:
         assert await get_info(channel) == INFO
 
 

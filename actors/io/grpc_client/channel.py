@@ -7,11 +7,12 @@ idle channel. A task that must learn when the connection ends, and have keep-ali
 PYTEST_DONT_REWRITE
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from types import TracebackType
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
-import grpclib.client
 import trio
 from grpclib.const import Cardinality
 from grpclib.metadata import Deadline
@@ -20,12 +21,23 @@ from ....protocol.wire.errors import WireError
 from ....protocol.wire.grpc import MetadataLike
 from ....protocol.wire.limits import DEFAULT_LIMITS, Limits
 from ..unix_socket import Credentials
-from .driver import Driver
+from .driver import END, Driver
 from .stream import ClientStream, RecvT, SendT
 from .transport import Transport
 from .turns import Shared
 
+if TYPE_CHECKING:
+    # It imports asyncio.
+    import grpclib.client
+
 StubT = TypeVar("StubT")
+
+
+async def the_answer(stream: ClientStream[SendT, RecvT]) -> RecvT:
+    """Return the answer to a unary call whose request was sent."""
+    reply = await stream.recv_message()
+    assert reply is not None, "a unary call that ends well has a message"
+    return reply
 
 
 class Channel(Driver):
@@ -60,7 +72,7 @@ class Channel(Driver):
         timeout: float | None = None,
         deadline: Deadline | float | None = None,
         metadata: MetadataLike | None = None,
-    ) -> "ClientStream[SendT, RecvT]":
+    ) -> ClientStream[SendT, RecvT]:
         """Return one call of the method ``name``; nothing is sent yet. Generated stubs call this.
 
         ``timeout`` is seconds from now; ``deadline`` is a time on Trio's clock or grpclib's ``Deadline``. The earlier
@@ -76,7 +88,18 @@ class Channel(Driver):
     def stub(self, stub: Callable[[grpclib.client.Channel], StubT]) -> StubT:
         """Return a generated stub on this channel: ``channel.stub(RegistrationStub)``."""
         # The stub's annotation demands grpclib's channel, but a stub uses nothing of it that is not here.
-        return stub(cast(grpclib.client.Channel, self))
+        return stub(cast("grpclib.client.Channel", self))
+
+    async def unary(self, path: str, request: SendT, reply_type: type[RecvT]) -> RecvT:
+        """Make one call as a generated stub does, and return the answer.
+
+        Raises:
+            GRPCError: the call failed.
+        """
+        stream = self.request(path, Cardinality.UNARY_UNARY, type(request), reply_type)
+        async with stream:
+            await stream.send_message(request, end=True)
+            return await the_answer(stream)
 
     @property
     def takes_calls(self) -> bool:
@@ -88,13 +111,18 @@ class Channel(Driver):
         """Whether no call is under way."""
         return not self.connection.sender.streams
 
+    @property
+    def needs_reader(self) -> bool:
+        """Whether it is open, and no task waits on it."""
+        return not (self.closed or self._leading or self._parked)
+
     async def wait_closed(self) -> WireError:
         """Read, and answer keep-alive, until the connection ends. Return the reason."""
-        await self.until(self._has_failed, None, None)
+        await self.wait(self._has_failed, END)
         assert self.connection.failure is not None
         return self.connection.failure
 
-    async def __aenter__(self) -> "Channel":
+    async def __aenter__(self) -> Channel:
         return self
 
     async def __aexit__(

@@ -17,10 +17,12 @@ import trio
 from ....protocol.identity import Identity
 from ....protocol.text import in_seconds
 from ....protocol.wire.errors import DialError, DialFailure
+from ....protocol.wire.learning import KnownConversations
 from ....protocol.wire.limits import DEFAULT_LIMITS, Limits
 from ..exact_connect import connect_to
 from ..unix_socket import Credentials, connect, peer_credentials, stream_socket
 from .channel import Channel
+from .registration_channel import RegistrationChannel
 from .transport import SocketTransport
 from .turns import Shared
 
@@ -76,6 +78,44 @@ async def dial(
     """
     connection = _socket(path)
     attempt = partial(_try, connection, path, identity, roots, follow_symlinks=follow_symlinks)
+    peer = await _reach(connection, path, attempt, timeout, refused_grace, judge, wait_if_full=wait_if_full)
+    return Channel(SocketTransport(connection), authority=authority, limits=limits, peer=peer, shared=shared)
+
+
+async def dial_registration(
+    path: str,
+    *,
+    identity: Identity | None = None,
+    timeout: float,
+    refused_grace: float = 1.0,
+    roots: Sequence[str] = (),
+    judge: Judge | None = None,
+    follow_symlinks: bool = False,
+    conversations: KnownConversations,
+    shared: Shared | None = None,
+) -> RegistrationChannel:
+    """Connect for one registration, as :func:`dial` does for any calls. A full backlog is an error at once.
+
+    Raises:
+        DialError: there is no connection; its ``kind`` says why.
+    """
+    connection = _socket(path)
+    attempt = partial(_try, connection, path, identity, roots, follow_symlinks=follow_symlinks)
+    peer = await _reach(connection, path, attempt, timeout, refused_grace, judge, wait_if_full=False)
+    return RegistrationChannel(SocketTransport(connection), conversations, peer=peer, shared=shared)
+
+
+async def _reach(
+    connection: socket.socket,
+    path: str,
+    attempt: Callable[[], OSError | None],
+    timeout: float,
+    refused_grace: float,
+    judge: Judge | None,
+    *,
+    wait_if_full: bool,
+) -> Credentials:
+    """Connect, and return who listens; the connection is closed if that fails."""
     try:
         problem = attempt()
         if problem is not None:
@@ -85,7 +125,7 @@ async def dial(
     except BaseException:
         connection.close()
         raise
-    return Channel(SocketTransport(connection), authority=authority, limits=limits, peer=peer, shared=shared)
+    return peer
 
 
 def _peer_of(connection: socket.socket, path: str) -> Credentials:

@@ -11,7 +11,7 @@ PYTEST_DONT_REWRITE
 
 import contextlib
 from collections.abc import Awaitable, Callable
-from typing import Final, cast
+from typing import Final, Literal, cast
 
 import trio
 from grpclib.const import Status
@@ -30,6 +30,11 @@ TIMED_OUT: Final = CallOutcome(Status.DEADLINE_EXCEEDED, "the deadline of the ca
 
 #: How many control frames a connection may get before the driver reads the clock for their budget.
 _UNTIMED_FRAMES: Final = 8
+
+#: Stands for the end of the connection, where a task says what it waits for.
+END: Final = "end"
+
+_Key = ClientCall | Literal["end"] | None
 
 #: How often a connection is read that accepts no more bytes: the reason is at the start, and a flood has no end.
 _LAST_READS: Final = 4
@@ -50,6 +55,7 @@ class Driver:
         "authority",
         "closed",
         "connection",
+        "on_idle",
         "on_used_up",
         "peer",
         "sender",
@@ -75,6 +81,9 @@ class Driver:
         #: Called each time the connection has used up a turn, in which its peer sent more than a small answer.
         self.on_used_up: Callable[[], None] | None = None
 
+        #: Called when a task has waited and no other does: from then on nobody reads.
+        self.on_idle: Callable[[], None] | None = None
+
         #: True while the next thing to do is to wait for another turn.
         self._used_up = False
 
@@ -91,8 +100,9 @@ class Driver:
         self._leading = False
 
         #: The parked tasks, by the call that each waits for. The key None has the tasks that wait for something else:
-        #: to begin a call, or for the end of the connection. None instead of a mapping until the first task parks,
-        #: since a connection with one call at a time never needs it.
+        #: to begin a call, or for one of several. The key END has those that wait for the end of the connection alone.
+        #: None instead of a mapping until the first task parks, since a connection with one call at a time never needs
+        #: it.
         #:
         #: * Each task in it is suspended in ``_park``. It leaves the mapping exactly once: it is taken out by the code
         #:   that reschedules it, or by its own abort function when it is cancelled.
@@ -100,10 +110,10 @@ class Driver:
         #: * While a task is parked, another task leads, or runs in ``wait`` or is scheduled to. On its way out of
         #:   ``wait``, returning or raising, a task that leaves nobody leading reschedules the one that parked first.
         #:   Without that, the parked tasks would wait for ever.
-        #: * A task is woken when its call gets an event, when a call may begin (key None), when the connection fails,
-        #:   and when ``outgoing`` is empty again (``_flushers``). After a wake-up each task must check its
-        #:   condition again, and leads or parks again if it does not hold.
-        self._parked: dict[ClientCall | None, list[trio.lowlevel.Task]] | None = None
+        #: * A task is woken when its call gets an event, or anything has come (key None), when the connection fails,
+        #:   and when ``outgoing`` is empty again (``_flushers``). After a wake-up each task must check its condition
+        #:   again, and leads or parks again if it does not hold.
+        self._parked: dict[_Key, list[trio.lowlevel.Task]] | None = None
 
         #: How many tasks are in ``flushed``, waiting until ``outgoing`` is empty. That is an event of no call, so the
         #: leader wakes all parked tasks for it, but only if this is not 0.
@@ -234,7 +244,7 @@ class Driver:
             call.cancel(TIMED_OUT)
             self.flush()
 
-    async def wait(self, ready: Callable[[], bool], call: ClientCall | None) -> None:
+    async def wait(self, ready: Callable[[], bool], call: _Key) -> None:
         """Return when ``ready`` is true or the connection has failed: lead, or park while another task leads.
 
         To lead is to send what is to be sent and to read once, on behalf of every call.
@@ -269,8 +279,37 @@ class Driver:
                     self._leading = False
                 self._take(data)
         finally:
-            if self._parked and not self._leading:
+            if not self._leading:
+                if self._parked:
+                    self._wake_next()
+                elif self.on_idle is not None and not self.closed:
+                    self.on_idle()
+
+    async def look(self) -> None:
+        """Let other tasks run, and take what has come by then. Often that is the answer, and needs no deadline.
+
+        A task whose calls have not ended waits for them after that.
+        """
+        connection = self.connection
+        if self._leading or self._used_up or connection.outgoing or connection.failure is not None:
+            await trio.lowlevel.checkpoint()
+            return
+        try:
+            self._leading = True
+            try:
+                await trio.lowlevel.checkpoint()
+                data = None if self.closed else self._transport.receive_now()
+            except OSError as error:
+                self._lose(error)
+                data = None
+            finally:
+                self._leading = False
+            self._take(data)
+        finally:
+            if self._parked:
                 self._wake_next()
+            elif self.on_idle is not None and not self.closed and not self.sender.streams:
+                self.on_idle()
 
     def _receive(self) -> Awaitable[bytes | None]:
         """Wait for bytes; or, after a turn that was used up, for another one, and return nothing."""
@@ -345,12 +384,12 @@ class Driver:
             self._period_began = now
             self.connection.budgets.replenish()
 
-    async def _park(self, call: ClientCall | None) -> None:
+    async def _park(self, call: _Key) -> None:
         """Wait until something came for the call, or this task is to lead."""
         if self._parked is None:
             self._parked = {}
         parked = self._parked
-        if call is not None and not call.id:
+        if isinstance(call, ClientCall) and not call.id:
             # A call that has not begun waits for others to end.
             call = None
         task = trio.lowlevel.current_task()
@@ -366,14 +405,12 @@ class Driver:
         await trio.lowlevel.wait_task_rescheduled(abort)
 
     def _wake(self, *, everyone: bool = False) -> None:
-        """Wake the tasks whose calls have new events, and those that can now begin a call."""
+        """Wake the tasks whose calls have new events, and those that wait for any."""
         connection = self.connection
         if self._parked:
             everyone = everyone or connection.failure is not None
-            waiters: list[ClientCall | None] = (
-                list(self._parked) if everyone else cast("list[ClientCall | None]", connection.touched)
-            )
-            if None in self._parked and self.sender.can_open and not everyone:
+            waiters: list[_Key] = list(self._parked) if everyone else cast("list[_Key]", connection.touched)
+            if None in self._parked and not everyone:
                 waiters = [*waiters, None]
             for call in waiters:
                 for task in self._parked.pop(call, ()):

@@ -32,7 +32,8 @@ RecvT = TypeVar("RecvT", bound=Message)
 
 Metadata = MultiDict[str | bytes]
 
-_CANCELLED: Final = CallOutcome(Status.CANCELLED, "the call was cancelled")
+#: How a call ends that its caller gives up.
+CANCELLED: Final = CallOutcome(Status.CANCELLED, "the call was cancelled")
 
 
 class ClientStream(Generic[SendT, RecvT]):
@@ -96,6 +97,10 @@ class ClientStream(Generic[SendT, RecvT]):
         if self._call is None or self._call.trailers is None:
             return None
         return MultiDict(decode_metadata(self._call.trailers.fields))
+
+    def resume(self, call: ClientCall) -> None:
+        """Go on with a unary call whose request was sent."""
+        self._call, self._sent, self._ended = call, True, True
 
     async def send_request(self, *, end: bool = False) -> None:
         """Send the request headers; with ``end`` a streaming request has no message at all."""
@@ -255,8 +260,7 @@ class ClientStream(Generic[SendT, RecvT]):
             await self._driver.until(call.has_message, call, self._deadline)
 
     def _undecodable(self, call: ClientCall, error: DecodeError) -> NoReturn:
-        name = self._reply_type.__name__
-        outcome = CallOutcome(Status.INTERNAL, f"the response is no valid {name}: {error}")
+        outcome = undecodable(self._reply_type, error)
         call.cancel(outcome)
         raise GRPCError(outcome.status, outcome.message) from error
 
@@ -289,7 +293,7 @@ class ClientStream(Generic[SendT, RecvT]):
 
     async def cancel(self) -> None:
         """Reset the call, so that the peer stops working on it."""
-        self._started().cancel(_CANCELLED)
+        self._started().cancel(CANCELLED)
         self._driver.flush()
 
     def __aiter__(self) -> AsyncIterator[RecvT]:
@@ -320,13 +324,18 @@ class ClientStream(Generic[SendT, RecvT]):
                         self._give_up(call)
             else:
                 self._give_up(call)
-        elif error is None and outcome.status is not Status.OK and outcome is not _CANCELLED:
+        elif error is None and outcome.status is not Status.OK and outcome is not CANCELLED:
             _raise(outcome)
 
     def _give_up(self, call: ClientCall) -> None:
-        call.cancel(_CANCELLED)
+        call.cancel(CANCELLED)
         if not self._driver.closed:
             self._driver.flush()
+
+
+def undecodable(reply_type: type[Message], error: DecodeError) -> CallOutcome:
+    """Return the outcome of a call whose answer is no message of this type (fault 72)."""
+    return CallOutcome(Status.INTERNAL, f"the response is no valid {reply_type.__name__}: {error}")
 
 
 def _raise(outcome: CallOutcome) -> NoReturn:

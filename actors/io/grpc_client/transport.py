@@ -25,7 +25,7 @@ class Transport(Protocol):
     def read_bytes(self) -> int:
         """How many bytes are read at once."""
 
-    def send(self, data: bytearray) -> int:
+    def send(self, data: bytes | bytearray) -> int:
         """Send from the start of ``data`` what goes without waiting. Return how many bytes that was."""
 
     async def receive(self, *, unsent: bool) -> bytes | None:
@@ -64,7 +64,7 @@ class SocketTransport:
         #: was not there once, such as an idle stream, waits first from then on.
         self._reads_first = True
 
-    def send(self, data: bytearray) -> int:
+    def send(self, data: bytes | bytearray) -> int:
         """See ``Transport``."""
         try:
             return self._socket.send(data)
@@ -119,6 +119,7 @@ class SocketTransport:
         try:
             return self._socket.recv(self.read_bytes)
         except BlockingIOError:
+            self._reads_first = False
             return None
 
     def wake(self) -> None:

@@ -65,6 +65,8 @@ class ScriptedCSIDriver(FakeCSIDriver):
         #: The number of its newest answer that counts, and all of them.
         self.newest = 0
         self.numbers: set[int] = set()
+        #: When it has given each answer that counts.
+        self.answered: dict[int, float] = {}
         self.behave()
 
     def behave(self) -> None:
@@ -88,7 +90,9 @@ class ScriptedCSIDriver(FakeCSIDriver):
         """See :class:`FakeCSIDriver`."""
         asked_at, ready = trio.current_time(), self.ready
         await super().Probe(stream)
-        self._probed = asked_at, trio.current_time(), ready is not False and self.ready is not False
+        # One that was given up long ago may end after a newer one.
+        is_ready = ready is not False and self.ready is not False
+        self._probed = max(self._probed, (asked_at, trio.current_time(), is_ready))
 
     async def NodeGetInfo(  # noqa: N802
         self, stream: Stream[api.NodeGetInfoRequest, api.NodeGetInfoResponse]
@@ -103,8 +107,10 @@ class ScriptedCSIDriver(FakeCSIDriver):
             if error.status is Status.UNIMPLEMENTED:
                 self.told_at = trio.current_time()
             raise
-        if self.has_node_id:
+        # A script may have changed what it will say while this answer was delayed.
+        if self.node_id:
             self.told_at, self.newest = trio.current_time(), int(self.node_id.removeprefix(_NODE_ID))
+            self.answered[self.newest] = self.told_at
 
     def passes(self, since: float) -> bool | None:
         """Return whether it has passed a check since then; None if that is not known."""
@@ -120,7 +126,7 @@ class _Handler(CSIHandler):
     """The handler, whose checks and instances oracles see, and whose follows a script can crash."""
 
     def __init__(self, drivers: CSIDrivers) -> None:
-        super().__init__(CSIConfig(refresh=REFRESH), rng=random.Random("plugind csi"), wall=trio.current_time)
+        super().__init__(CSIConfig(refresh=REFRESH), rng=random.Random("plugind csi"), wall=drivers.wall)
         self._of = drivers
         self._crashes = drivers.crashes
 
@@ -132,7 +138,8 @@ class _Handler(CSIHandler):
 
     async def follow(self, plugin: Plugin, link: Link) -> None:
         """See :class:`CSIHandler`."""
-        await self._crashes.run(plugin.socket, partial(super().follow, plugin, self._of.watched(plugin, link)))
+        follow = partial(super().follow, plugin, self._of.watched(plugin, link))
+        await self._of.run_follow(self._crashes, plugin, follow)
 
     async def deregister(self, plugin: Plugin) -> None:
         """See :class:`CSIHandler`."""
@@ -176,10 +183,13 @@ class CSIDrivers(Drivers[ScriptedCSIDriver]):
     def watched(self, plugin: Plugin, link: Link) -> Link:
         """Return ``link``, whose checks the oracle sees."""
 
+        here = self.drivers.get(plugin.socket)
+
         def passes(since: float) -> bool | None:
             driver = self.drivers.get(plugin.socket)
             process = None if driver is None else driver.process.process
-            is_same = driver is not None and process is not None and process.started < since
+            # Another driver at the path may be unnoticed so far, and its endpoint may be elsewhere.
+            is_same = driver is here and process is not None and process.started < since
             return driver.service.passes(since) if driver is not None and is_same else None
 
         return self.health.watched(plugin, link, passes)
@@ -190,7 +200,7 @@ class CSIDrivers(Drivers[ScriptedCSIDriver]):
         """See :class:`Drivers`."""
         return ScriptedCSIDriver(name, self._answers, has_probe=chance.random() < 0.8)
 
-    def versions(self, number: int) -> tuple[str, ...]:
+    def versions(self, number: int, service: ScriptedCSIDriver) -> tuple[str, ...]:  # noqa: ARG002
         """See :class:`Drivers`. A driver that takes over from another one must have a higher version."""
         return (f"1.{number}.0",)
 
@@ -273,6 +283,10 @@ class CSIDrivers(Drivers[ScriptedCSIDriver]):
         services = [driver.service for driver in self._all if driver.path == status.socket]
         if all(number not in service.numbers for service in services):
             self._trace.violated("facts", f"{status.socket} is shown with {_NODE_ID}{number}, which it has not said")
+        refreshed = dict(status.facts)["refreshed"].partition(" ")[0]
+        answered = [service.answered[number] for service in services if number in service.answered]
+        if answered and not self.wall.may_show(refreshed, answered[0], trio.current_time()):
+            self._trace.violated("facts", f"{status.socket} has answered at {answered[0]:g}, and not at {refreshed}")
         if number < self._shown.get(key, 0):
             self._trace.violated("facts", f"{status.socket} is shown with {_NODE_ID}{number} after {self._shown[key]}")
         self._shown[key] = number
@@ -371,6 +385,7 @@ class CSIDrivers(Drivers[ScriptedCSIDriver]):
         """What was answered last is shown: when somebody asks for it, and after each refresh."""
         for pause in (LAG + 1.0, REFRESHED):
             before = driver.service.newest
+            self.wall.set_off(self.wall.off - 7200.0)
             if pause < REFRESHED:
                 await self.node.supervisor.ask_for_facts(driver.path)
             await self.let_pass(pause)
@@ -379,7 +394,7 @@ class CSIDrivers(Drivers[ScriptedCSIDriver]):
                 self._trace.violated("facts", f"{driver.path} is shown with answer {shown} of {driver.service.newest}")
 
     def _check_registered(self, driver: Driver[ScriptedCSIDriver]) -> None:
-        if not self.is_registered(driver):
+        if not self.is_registered(driver) and not self.is_taken_for_another(driver.path):
             status = self.statuses.get(driver.path)
             self._trace.violated("drivers", f"{driver.path} is well, and is shown as {status}")
 

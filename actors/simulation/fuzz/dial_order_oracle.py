@@ -36,6 +36,8 @@ class DialOrderOracle:
         self._violated = violated
         self._waiting: dict[str, _Request] = {}
         self._last_dial: dict[str, float] = {}
+        #: The generations of sockets that were shown in a crash loop: their first dials, too, count as retries.
+        self._looping: dict[str, int] = {}
         #: When the last retries were dialed that had waited for a slot, and their paths.
         self._retries: deque[tuple[float, str]] = deque(maxlen=100)
 
@@ -49,12 +51,15 @@ class DialOrderOracle:
     def shown(self, status: PluginStatus, *, to_notify: bool) -> None:
         """A state is shown; ``to_notify`` says that the dial is only to notify a registered plugin, and a retry."""
         path = status.socket
+        if status.state is StateName.WAITING and (status.reason or "").startswith("crash loop"):
+            self._looping[path] = status.generation
         # A process without descriptors dials again later, and a status actor that crashed shows everything again.
         waits = status.state is StateName.DIALING and status.reason is None
         if not waits or self._last_dial.get(path, -1.0) >= status.since:
             self.forget(path)
         else:
-            self._waiting[path] = _Request(status.since, retry=to_notify or status.attempt > 1)
+            is_looping = self._looping.get(path) == status.generation
+            self._waiting[path] = _Request(status.since, retry=to_notify or status.attempt > 1 or is_looping)
 
     def dialed(self, path: str) -> None:
         """The daemon tries to connect: the socket at ``path`` has a slot."""

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import random
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast
+from typing import Any, ClassVar, Final, NoReturn, cast
 
 import attrs
 import trio
-from google.protobuf.message import Message
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
@@ -22,75 +22,37 @@ from ....protocol import messages as m
 from ....protocol.consumer_messages import EventNoted, PluginEvent
 from ....protocol.dra_claims import CALL_TIMEOUT, DRAClaim, DRAError
 from ....protocol.plugins import DRA, Plugin
-from ....protocol.proto import dra_v1_pb2 as v1
 from ....protocol.status import PluginStatus
 from ...handlers.dra import DRAHandler
 from ...handlers.link import Link
-from ..dra_drivers import USUAL_SERVICES, DRACall, FakeDRADriver
+from ..dra_drivers import USUAL_SERVICES, DRACall
+from ..plugins import FakePlugin
 from ..scheduling import EPSILON
+from .device_health_checks import DeviceChecks
+from .device_health_oracle import SHOWN, TAKEN, DeviceHealthOracle
+from .dra_links import WatchedLink
 from .dra_oracle import DRAOracle
+from .dra_services import CHECKED, KINDS, ScriptedDRADriver, new_service, telling
 from .drivers import Driver, Drivers
-from .health_oracle import DEADLINE
+from .script import TRUSTED
 from .sentinels import RECONCILER_RECOVERY
-
-if TYPE_CHECKING:
-    from grpclib.server import Stream
-
-Q = TypeVar("Q", bound=Message)
-A = TypeVar("A", bound=Message)
 
 #: Seconds until an endpoint is connected to again that listens again.
 RECONNECTED: Final = 40.0
 #: Seconds until an instance is registered, and what has happened to a connection is shown.
 REGISTERED: Final = 5.0
-_HEALTH: Final = "grpc.health.v1.Health"
-
-
-class ScriptedDRADriver(FakeDRADriver):
-    """The services of one instance, which knows what it has answered."""
-
-    def __init__(self, services: Collection[str]) -> None:
-        super().__init__(services)
-        #: When it was asked for its health that it has answered last, when it did so, and whether it serves by that.
-        self._checked: tuple[float, float, bool] = (-math.inf, -math.inf, False)
-        #: The claims that it has said that it has prepared.
-        self.done: set[str] = set()
-
-    async def answer(self, call: DRACall, service: str, stream: Stream[Q, A], make: Callable[[Q], A]) -> None:
-        """See :class:`FakeDRADriver`."""
-        asked_at, serves = trio.current_time(), self.serving
-        await super().answer(call, service, stream, make)
-        if call is DRACall.CHECK:
-            self._checked = asked_at, trio.current_time(), serves and self.serving
-
-    def prepare(self, request: v1.NodePrepareResourcesRequest) -> v1.NodePrepareResourcesResponse:
-        """See :class:`FakeDRADriver`."""
-        answer = super().prepare(request)
-        self.done.update(uid for uid, said in answer.claims.items() if not said.error)
-        return answer
-
-    def passes(self, since: float) -> bool | None:
-        """Return whether it has passed a check since then; None if that is not known."""
-        if _HEALTH not in self.services:
-            # Its connection counts, once it has said so.
-            return None
-        asked_at, answered_at, serves = self._checked
-        if asked_at >= since and answered_at > since + DEADLINE - EPSILON:
-            return None
-        return asked_at >= since and serves
-
-    def behave(self) -> None:
-        """Do what it is asked, at once."""
-        for faults in (self.errors, self.hangs, self.delays, self.claim_errors, self.skips, self.adds):
-            faults.clear()
-        self.serving = True
+#: A driver of a user who is trusted, and one of root with the same endpoint.
+SQUATTER: Final = "fpga.lab.com"
+OWNER: Final = "tpu.lab.com"
+#: Seconds until a driver repeats itself that does so.
+REPEATED: Final = 8.0
 
 
 class _Handler(DRAHandler):
     """The handler, whose checks and instances oracles see, and whose follows a script can crash."""
 
     def __init__(self, drivers: DRADrivers) -> None:
-        super().__init__(status=cast("trio.MemorySendChannel[m.StatusMessage]", _Tap(drivers)), wall=trio.current_time)
+        super().__init__(status=cast("trio.MemorySendChannel[m.StatusMessage]", _Tap(drivers)), wall=drivers.wall)
         self._of = drivers
         self._crashes = drivers.crashes
 
@@ -98,15 +60,22 @@ class _Handler(DRAHandler):
         """See :class:`DRAHandler`."""
         await super().register(plugin, self._of.watched(plugin, link))
         self._of.oracle.registered(plugin)
+        self._of.devices.registered(plugin)
 
     async def follow(self, plugin: Plugin, link: Link) -> None:
         """See :class:`DRAHandler`."""
-        await self._crashes.run(plugin.socket, partial(super().follow, plugin, link))
+        key, devices = (plugin.socket, plugin.generation), self._of.devices
+        devices.followed(key)
+        try:
+            await self._of.run_follow(self._crashes, plugin, partial(super().follow, plugin, link))
+        finally:
+            devices.unfollowed(key)
 
     async def deregister(self, plugin: Plugin) -> None:
         """See :class:`DRAHandler`."""
         self._of.leaving(plugin)
         self._of.oracle.left(plugin)
+        self._of.devices.left(plugin)
         await super().deregister(plugin)
 
 
@@ -119,7 +88,7 @@ class _Tap:
     def send_nowait(self, message: m.StatusMessage, /) -> None:
         """Take a message."""
         if isinstance(message, EventNoted) and message.event is PluginEvent.DRIVER_GONE:
-            self._drivers.oracle.gone((message.socket, message.generation))
+            self._drivers.oracle.gone((message.plugin.socket, message.plugin.generation))
         self._drivers.node.supervisor.internals.status.send_nowait(message)
 
 
@@ -128,6 +97,9 @@ class DRADrivers(Drivers[ScriptedDRADriver]):
     """The DRA drivers of one script."""
 
     oracle: DRAOracle = attrs.field(init=False)
+    devices: DeviceHealthOracle = attrs.field(init=False)
+    #: When the process of an instance was suspended or ran on.
+    _suspended_at: dict[str, float] = attrs.field(init=False, factory=dict)
     _handler: _Handler = attrs.field(init=False)
     _serving: trio.CancelScope = attrs.field(init=False, factory=trio.CancelScope)
     _ended: bool = attrs.field(init=False, default=False)
@@ -141,6 +113,7 @@ class DRADrivers(Drivers[ScriptedDRADriver]):
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
         self.oracle = DRAOracle(self._trace.violated)
+        self.devices = DeviceHealthOracle(self._trace.violated, self.wall.may_show)
         self._handler = _Handler(self)
 
     @property
@@ -149,11 +122,21 @@ class DRADrivers(Drivers[ScriptedDRADriver]):
         return self._handler
 
     async def serve(self) -> None:
-        """Let the handler of each daemon tell which drivers are gone."""
-        while not self._ended:
-            with self._serving:
-                await self._handler.serve()
-            self._serving = trio.CancelScope()
+        """Let the handler of each daemon tell which drivers are gone, and let drivers repeat themselves."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._repeat)
+            while not self._ended:
+                with self._serving:
+                    await self._handler.serve()
+                self._serving = trio.CancelScope()
+            nursery.cancel_scope.cancel()
+
+    async def _repeat(self) -> NoReturn:
+        while True:
+            await trio.sleep(REPEATED)
+            for driver in filter(_speaks, self.drivers.values()):
+                if driver.service.repeats:
+                    driver.service.repeat()
 
     def end(self) -> None:
         """Tell no more which drivers are gone: the script is over."""
@@ -164,29 +147,74 @@ class DRADrivers(Drivers[ScriptedDRADriver]):
         """See :class:`Drivers`."""
         super().before_start()
         self.oracle.forget()
+        self.devices.forget()
         self._handler = _Handler(self)
         self._serving.cancel()
 
     def watched(self, plugin: Plugin, link: Link) -> Link:
         """Return ``link``, whose connections and checks oracles see."""
 
+        here = self.drivers.get(plugin.socket)
+
         def passes(since: float) -> bool | None:
             driver = self.drivers.get(plugin.socket)
             process = None if driver is None else driver.process.process
-            is_same = driver is not None and process is not None and process.started < since
+            # Another driver at the path may be unnoticed so far, and its endpoint may be elsewhere.
+            is_same = driver is here and process is not None and process.started < since
             return driver.service.passes(since) if driver is not None and is_same else None
 
-        return self.health.watched(plugin, link, passes, self.oracle.connected, self.oracle.disconnected)
+        seen = cast("Link", WatchedLink(link, plugin, self.oracle, self.devices, self.background))
+        return self.health.watched(plugin, seen, passes)
 
     # --- the services -------------------------------------------------------------------------------------------------
 
     def new_service(self, name: str, chance: random.Random) -> ScriptedDRADriver:  # noqa: ARG002
         """See :class:`Drivers`."""
-        return ScriptedDRADriver([*USUAL_SERVICES, *([_HEALTH] if chance.random() < 0.7 else [])])
+        return new_service(chance)
 
-    def versions(self, number: int) -> tuple[str, ...]:
+    def versions(self, number: int, service: ScriptedDRADriver) -> tuple[str, ...]:
         """See :class:`Drivers`."""
-        return USUAL_SERVICES[number % 2 :]
+        return *USUAL_SERVICES[number % 2 :], *service.announced
+
+    def more_acts(self) -> dict[Callable[[Driver[ScriptedDRADriver], random.Random], None], int]:
+        """See :class:`Drivers`."""
+        return {self._tell: 24, self._fail_stream: 10}
+
+    def _tell(self, driver: Driver[ScriptedDRADriver], chance: random.Random) -> None:
+        """Let a driver tell the health of its devices, unless it is suspended."""
+        service = driver.service
+        if not _speaks(driver):
+            return
+        match chance.randrange(8):
+            case 0:
+                service.flood(chance)
+            case 1:
+                service.tell_nonsense(chance, chance.randrange(KINDS))
+            case 2:
+                service.repeats = not service.repeats
+            case _:
+                service.tell_anew(chance)
+
+    def _fail_stream(self, driver: Driver[ScriptedDRADriver], chance: random.Random) -> None:
+        """End the streams of a driver, or do something bad to the next ones."""
+        service = driver.service
+        code = chance.choice((None, Status.INTERNAL, Status.UNAVAILABLE, Status.UNIMPLEMENTED))
+        error = None if code is None else GRPCError(code, "not now")
+        match chance.randrange(5):
+            case 0:
+                service.hangs.add(DRACall.WATCH)
+            case 1 if error is not None:
+                service.errors[DRACall.WATCH] = error
+            case 2:
+                service.delays[DRACall.WATCH] = chance.choice((0.5, 4.0, 20.0))
+            case _ if _speaks(driver):
+                service.end(error)
+            case _:
+                pass
+
+    def _suspend(self, driver: Driver[ScriptedDRADriver], chance: random.Random) -> None:
+        self._suspended_at[driver.path] = trio.current_time()
+        super()._suspend(driver, chance)
 
     def misbehave(self, driver: Driver[ScriptedDRADriver], chance: random.Random) -> None:
         """See :class:`Drivers`."""
@@ -194,16 +222,20 @@ class DRADrivers(Drivers[ScriptedDRADriver]):
             driver.service,
             chance.choice((DRACall.PREPARE, DRACall.UNPREPARE, DRACall.CHECK, DRACall.CHECK)),
         )
-        match chance.randrange(7):
+        match chance.randrange(9):
             case 0:
                 service.serving = not service.serving
             case 1:
-                service.hangs.add(call)
+                service.babbles = not service.babbles
             case 2:
+                service.adds.add(f"another claim {self._newest_claim()}")
+            case 3:
+                service.hangs.add(call)
+            case 4:
                 service.errors[call] = GRPCError(chance.choice((Status.INTERNAL, Status.UNAVAILABLE)), "not now")
-            case 3 | 4:
+            case 5 | 6:
                 service.delays[call] = chance.choice((0.5, 1.0, 2.5, 3.5, 8.0, 44.0, 46.0))
-            case 5:
+            case 7:
                 service.skips.add(self._newest_claim())
             case _:
                 service.claim_errors[self._newest_claim()] = "no such device"
@@ -219,13 +251,16 @@ class DRADrivers(Drivers[ScriptedDRADriver]):
 
     def is_asked(self, driver: Driver[ScriptedDRADriver]) -> bool:
         """See :class:`Drivers`."""
-        return _HEALTH in driver.service.services
+        return CHECKED in driver.service.services
 
     async def check_at_rest(self, name: str, chance: random.Random) -> None:
         """See :class:`Drivers`."""
         await self._check_second(name, chance)
         await self._check_gone(name, chance)
         await self._check_call(name)
+        if name == self.names[0]:
+            await DeviceChecks(self, self._trace, name, chance).check()
+            await self._check_displaced(chance)
 
     async def _check_second(self, name: str, chance: random.Random) -> None:
         """A second instance registers though its endpoint is late; another one is used while it is not connected."""
@@ -255,12 +290,35 @@ class DRADrivers(Drivers[ScriptedDRADriver]):
             await self.let_pass(RECONNECTED)
 
     async def _check_call(self, name: str) -> None:
-        """A call that hangs ends at its deadline."""
+        """A call that hangs ends at its deadline, and an answer that is none is refused."""
+        for number, faults in enumerate(("skips", "adds", "claim_errors")):
+            uid = f"claim at rest {number}"
+            for driver in self.of(name):
+                wrong = {uid: "no"} if faults == "claim_errors" else {"another" if faults == "adds" else uid}
+                getattr(driver.service, faults).update(wrong)
+            await self._prepare(name, [DRAClaim("lab", uid, "one")], undone=False)
+        for driver in self.of(name):
+            self.behave(driver)
         for driver in self.of(name):
             driver.service.hangs.add(DRACall.PREPARE)
         await self._prepare(name, [DRAClaim("lab", "a claim at rest", "one")], undone=False)
         for driver in self.of(name):
             self.behave(driver)
+
+    async def _check_displaced(self, chance: random.Random) -> None:
+        """An instance has no connection while its endpoint belongs to a driver of root, and one again after that."""
+        squatter = self.start(SQUATTER, chance, service=telling(), uid=TRUSTED[0])
+        await self.let_pass(REGISTERED)
+        path = os.path.join(self.found, "owner-reg.sock")
+        owner = self.node.plug(path, FakePlugin(DRA, OWNER, USUAL_SERVICES, squatter.process.path))
+        await self.let_pass(REGISTERED)
+        status = self.statuses.get(squatter.path)
+        if status is None or status.active or not status.warnings:
+            self._trace.violated("roles", f"{squatter.path} has the endpoint of {path}, and is shown as {status}")
+        owner.stop()
+        await self.let_pass(RECONNECTED)
+        self.stop(squatter)
+        await self.let_pass(REGISTERED)
 
     # --- calls --------------------------------------------------------------------------------------------------------
 
@@ -271,21 +329,23 @@ class DRADrivers(Drivers[ScriptedDRADriver]):
 
     async def _prepare(self, name: str, claims: list[DRAClaim], undone: bool) -> None:
         uids, used = {claim.uid for claim in claims}, self.oracle.active(name)
-        prepared = await self._within_limit(uids, lambda: self._handler.driver(name).prepare(claims))
+        prepared = await self._within_limit(DRACall.PREPARE, uids, lambda: self._handler.driver(name).prepare(claims))
         if prepared is None:
             return
         by = {driver.path for driver in self._all if uids <= driver.service.done}
         if prepared.keys() != uids or len(by) != 1 or (used is not None and used[0] not in by):
             self._trace.violated("claims", f"{sorted(uids)} are prepared: {prepared}; by {sorted(by)}, used is {used}")
         if undone:
-            await self._within_limit(uids, lambda: self._handler.driver(name).unprepare(claims))
+            await self._within_limit(DRACall.UNPREPARE, uids, lambda: self._handler.driver(name).unprepare(claims))
 
-    async def _within_limit(self, uids: set[str], call: Callable[[], Awaitable[Any]]) -> Any:
+    async def _within_limit(self, what: DRACall, uids: set[str], call: Callable[[], Awaitable[Any]]) -> Any:
         """Make a call; return None if it is refused, in time and with a text."""
         answer = None
         with trio.move_on_after(CALL_TIMEOUT + EPSILON) as scope:
             try:
                 answer = await call()
+                if any((what, uid) in driver.service.misstated for driver in self._all for uid in uids):
+                    self._trace.violated("claims", f"the answer about {sorted(uids)} was wrong, and is taken: {answer}")
             except DRAError as error:
                 self._trace.line("claims", sorted(uids), "refused", error)
         if scope.cancelled_caught:
@@ -300,8 +360,26 @@ class DRADrivers(Drivers[ScriptedDRADriver]):
     def compare(self) -> None:
         """See :class:`Drivers`."""
         self.oracle.look()
+        self.devices.look()
         if self.crashed_within(RECONCILER_RECOVERY):
             return
         displaced = self.displaced()
         for status in self.statuses.values():
             self.oracle.compare(status, has_role=status.name not in displaced)
+            used = self.oracle.active(status.name or "", for_seconds=SHOWN)
+            self.devices.compare(status, is_used=None if used is None else used == (status.socket, status.generation))
+        for driver in self.drivers.values():
+            self._compare_taken(driver)
+
+    def _compare_taken(self, driver: Driver[ScriptedDRADriver]) -> None:
+        """Compare what was taken from an instance that runs with what it has sent."""
+        status, sent = self.statuses.get(driver.path), driver.service.newest_sent
+        ran_on = self._suspended_at.get(driver.path, -math.inf)
+        if status is None or sent is None or not _speaks(driver) or trio.current_time() <= ran_on + TAKEN:
+            return
+        self.devices.compare_taken((driver.path, status.generation), sent.number, sent.at)
+
+
+def _speaks(driver: Driver[ScriptedDRADriver]) -> bool:
+    """Whether the process of a driver runs."""
+    return driver.process.alive and not driver.process.suspended

@@ -136,7 +136,11 @@ class DRAOracle:
         driver = self._drivers.get(self._names.get(key, ""))
         if driver is None or key not in driver.instances or status.state is not StateName.REGISTERED:
             return
-        if has_role and not self._is_new(driver, MOMENT) and status.active is not (key == driver.active):
+        is_displaced = any("belongs to" in warning for warning in status.warnings)
+        if is_displaced and driver.instances[key] and not self._is_new(driver, LAG + EPSILON):
+            self._violated("roles", f"{status.socket} has the endpoint of another plugin, and is connected to it")
+        is_active = key == driver.active and not is_displaced
+        if has_role and not self._is_new(driver, MOMENT) and status.active is not is_active:
             self._violated("roles", f"{status.socket} is shown as {status.active}, and {driver.active} is active")
         if not self._is_new(driver, JOINED + LAG + EPSILON):
             self._compare_facts(status, driver, dict(status.facts), is_connected=driver.instances[key])

@@ -56,6 +56,8 @@ class DriverChecks:
 
     def _check_rest(self, drivers: Iterable[Driver[Any]], expected: Health = Health.HEALTHY) -> None:
         for driver in drivers:
+            if self._drivers.is_taken_for_another(driver.path):
+                continue
             health = self._drivers.health.health(driver.path)
             if not self._drivers.is_registered(driver) or health[0] is not expected:
                 status = self._drivers.statuses.get(driver.path)

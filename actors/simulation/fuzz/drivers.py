@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 import attrs
 import trio
 
+from ....protocol.errors import leaves
 from ....protocol.messages import PluginChanged
 from ....protocol.plugins import Plugin
 from ....protocol.status import PluginStatus, StateName
@@ -32,6 +33,7 @@ from .health_oracle import HealthOracle
 from .script import Fault
 from .sentinels import ACTOR_RECOVERY, RECONCILER_RECOVERY, Sentinels
 from .trace import Trace
+from .wall import WallClock
 
 if TYPE_CHECKING:
     from ...handlers.handler import Handler
@@ -121,6 +123,8 @@ class Drivers(abc.ABC, Generic[S]):
     #: Returns when an actor crashed last.
     crashed_at: Callable[[], float] = attrs.field(init=False)
     health: HealthOracle = attrs.field(init=False)
+    #: The clock by which facts have dates.
+    wall: WallClock = attrs.field(init=False)
     #: The instances by their sockets.
     drivers: dict[str, Driver[S]] = attrs.field(init=False, factory=dict)
     #: All that there were.
@@ -142,6 +146,7 @@ class Drivers(abc.ABC, Generic[S]):
     directory: ClassVar[str]
 
     def __attrs_post_init__(self) -> None:
+        self.wall = WallClock(self.plugin_type)
         self.health = HealthOracle(self._trace.violated, lambda: self.crashed_within(RECONCILER_RECOVERY))
 
     # --- what the kinds of drivers differ in --------------------------------------------------------------------------
@@ -156,7 +161,7 @@ class Drivers(abc.ABC, Generic[S]):
         """Return the service of a new instance of the driver ``name``, which is well."""
 
     @abc.abstractmethod
-    def versions(self, number: int) -> tuple[str, ...]:
+    def versions(self, number: int, service: S) -> tuple[str, ...]:
         """Return the versions that an instance announces."""
 
     @abc.abstractmethod
@@ -166,6 +171,10 @@ class Drivers(abc.ABC, Generic[S]):
     @abc.abstractmethod
     def behave(self, driver: Driver[S]) -> None:
         """Let the service of an instance do what it is asked, at once."""
+
+    def more_acts(self) -> dict[Callable[[Driver[S], random.Random], None], int]:
+        """Return what else may happen to an instance of this kind, and how often."""
+        return {}
 
     @abc.abstractmethod
     def ask(self, driver: Driver[S], chance: random.Random) -> None:
@@ -197,7 +206,8 @@ class Drivers(abc.ABC, Generic[S]):
         status, path = change.plugin, change.plugin.socket
         before = self.statuses.get(path)
         now = (status.state, status.generation)
-        if path in self.untouchable and (before is None or now != (before.state, before.generation)):
+        is_other = before is None or now != (before.state, before.generation)
+        if path in self.untouchable and is_other and not self.is_taken_for_another(path):
             was = None if before is None else (before.state, before.generation)
             self._trace.violated("drivers", f"{path} was {was}, and is {now}, and nothing has happened to it")
         self.statuses[path] = status
@@ -206,6 +216,7 @@ class Drivers(abc.ABC, Generic[S]):
 
     def look(self) -> None:
         """Let what is due happen, and let the oracles judge what is shown."""
+        self.wall.pass_on()
         for driver in self.drivers.values():
             if driver.starts_at is not None and driver.starts_at <= trio.current_time():
                 self._trace.line("driver", "starts late", driver.process.path)
@@ -223,6 +234,15 @@ class Drivers(abc.ABC, Generic[S]):
             return set()
         return {status.name for status in self.statuses.values() if any("belongs to" in it for it in status.warnings)}
 
+    def is_taken_for_another(self, path: str) -> bool:
+        """Whether the endpoint of the driver at ``path`` may be taken for another plugin's, so that it has none.
+
+        On a file system without handles the inode of an endpoint that was removed may be the next one's.
+        """
+        status = self.statuses.get(path)
+        words = () if status is None else (status.cause or "", *status.warnings)
+        return self.node.directory.telling is not Telling.HANDLES and any("belongs to" in it for it in words)
+
     def is_registered(self, driver: Driver[S]) -> bool:
         """Whether an instance is shown as registered."""
         status = self.statuses.get(driver.path)
@@ -231,6 +251,16 @@ class Drivers(abc.ABC, Generic[S]):
     def crashed_within(self, seconds: float) -> bool:
         """Whether an actor has crashed in the last ``seconds``."""
         return trio.current_time() - self.crashed_at() < seconds
+
+    async def run_follow(self, crashes: FollowCrashes, plugin: Plugin, follow: Callable[[], Any]) -> None:
+        """Run the follow of an instance, until it ends: nothing but the script is a reason for it to crash."""
+        try:
+            await crashes.run(plugin.socket, follow)
+        except Exception as error:
+            for leaf in leaves(error):
+                if not isinstance(leaf, InjectedError):
+                    self._trace.violated("drivers", f"the follow of {plugin.socket} has crashed: {leaf!r}")
+            raise
 
     def leaving(self, plugin: Plugin) -> None:
         """An instance is deregistered: nothing but its socket is a reason for that."""
@@ -286,31 +316,37 @@ class Drivers(abc.ABC, Generic[S]):
                 self._crash: 12,
                 self.ask: 10,
                 self._stop: 6,
+                **self.more_acts(),
             }
             (act,) = chance.choices([*acts], [*acts.values()])
             self._trace.line("driver", act.__name__.strip("_"), driver.path)
             act(driver, chance)
         await self.let_pass(chance.choice((0.0, 0.0, 0.0, 0.0, 0.1, 1.0, 4.0, 7.0, 16.0, 33.0)))
 
-    async def let_pass(self, seconds: float) -> None:
+    async def let_pass(self, seconds: float, step: float = STEP) -> None:
         """Let time pass, and look meanwhile."""
         end = trio.current_time() + seconds
         while trio.current_time() < end:
-            await trio.sleep(min(STEP, end - trio.current_time()))
+            await trio.sleep(min(step, end - trio.current_time()))
             self.look()
 
-    def start(self, name: str, chance: random.Random, *, late: float = 0.0) -> Driver[S]:
+    def start(
+        self, name: str, chance: random.Random, *, late: float = 0.0, service: S | None = None, uid: int = 0
+    ) -> Driver[S]:
         """Let an instance of the driver ``name`` start; the one process of two that is asked starts ``late``."""
         stem = name.partition(".")[0]
         letter = next(it for it in "abcdefgh" if self._path(stem, it) not in self.drivers)
-        path, service, number = self._path(stem, letter), self.new_service(name, chance), next(self._numbers)
+        path, number = self._path(stem, letter), next(self._numbers)
+        service = self.new_service(name, chance) if service is None else service
         is_one = not late and chance.random() < 0.3
         endpoint = "" if is_one else os.path.join(self.directory, f"{stem}-{letter}.sock")
         for left in filter(self.node.directory.exists, (path, endpoint)):
             self.node.directory.unlink(left)
-        fake = FakePlugin(self.plugin_type, name, self.versions(number), endpoint, serves=[service] if is_one else [])
-        registrar = self.node.plug(path, fake, pid=next(self._pids))
-        process = registrar if is_one else self.node.plug(endpoint, [service], pid=next(self._pids))
+        fake = FakePlugin(
+            self.plugin_type, name, self.versions(number, service), endpoint, serves=[service] if is_one else []
+        )
+        registrar = self.node.plug(path, fake, uid=uid, pid=next(self._pids))
+        process = registrar if is_one else self.node.plug(endpoint, [service], uid=uid, pid=next(self._pids))
         driver = self.drivers[path] = Driver(name, number, registrar, process, service)
         self._all.append(driver)
         if late:

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import trio
+
 from ....protocol.plugins import Plugin
+from ..scheduling import EPSILON
 
 
 class GenerationOracle:
@@ -22,9 +25,9 @@ class GenerationOracle:
 
     def __init__(self, violated: Callable[[str, str], None]) -> None:
         self._violated = violated
-        #: The socket of each path and generation, and the generation of each path and socket.
+        #: The socket of each path and generation, and the generation of each path and socket with the time of that.
         self._sockets: dict[tuple[str, int], int] = {}
-        self._generations: dict[tuple[str, int], int] = {}
+        self._generations: dict[tuple[str, int], tuple[int, float]] = {}
         #: Directories that were removed, with the sockets below that were told again since.
         self._removed: dict[str, set[str]] = {}
         #: The highest generation that was shown, and the highest one of reconcilers that have crashed.
@@ -72,10 +75,14 @@ class GenerationOracle:
             return  # A handler that has crashed, too, takes what the reconciler asked it before.
         if self._sockets.setdefault((path, generation), socket) != socket:
             self._violated("generation", f"generation {generation} of {path} speaks with a second socket")
-        first = self._generations.setdefault((path, socket), generation)
+        now = trio.current_time()
+        first, since = self._generations.setdefault((path, socket), (generation, now))
         if first == generation:
             return
-        if self._is_allowed(path):
-            self._generations[path, socket] = generation
+        # An ask for the socket before it may have had its turn in the instant in which this one was dialed: behind a
+        # call that was cancelled then, or of a handler that was started again.
+        is_late = first < generation and now < since + EPSILON
+        if is_late or self._is_allowed(path):
+            self._generations[path, socket] = (generation, now)
         else:
             self._violated("generation", f"the socket of generation {first} of {path} is told again as {generation}")

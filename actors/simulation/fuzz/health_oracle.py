@@ -94,14 +94,12 @@ class HealthOracle:
         plugin: Plugin,
         link: Link,
         answered: Callable[[float], bool | None] = lambda _: None,
-        connected: Callable[[Key], None] = lambda _: None,
-        disconnected: Callable[[Key], None] = lambda _: None,
     ) -> Link:
         """Return ``link``, whose checks are seen; those over one connection begin and end with it.
 
         ``answered`` says whether the endpoint has answered a check well since some time; None if that is not known.
         """
-        return cast("Link", _WatchedLink(link, plugin, self, answered, connected, disconnected))
+        return cast("Link", _WatchedLink(link, plugin, self, answered))
 
     def misses(self, plugin: Plugin) -> int:
         """Return how many checks of an instance have failed in a row."""
@@ -240,15 +238,11 @@ class _WatchedLink:
         plugin: Plugin,
         oracle: HealthOracle,
         answered: Callable[[float], bool | None],
-        connected: Callable[[Key], None],
-        disconnected: Callable[[Key], None],
     ) -> None:
         self._link = link
         self._key = plugin.socket, plugin.generation
         self._oracle = oracle
         self._answered = answered
-        self._connected = connected
-        self._disconnected = disconnected
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._link, name)
@@ -257,7 +251,6 @@ class _WatchedLink:
         """See :class:`~plugind.actors.handlers.link.Link`."""
         oracle = self._oracle
         run = oracle.connected(self._key)
-        self._connected(self._key)
 
         async def watched(channel: Channel) -> None:
             oracle.begins(run)
@@ -277,7 +270,6 @@ class _WatchedLink:
             await self._link.check(watched, note)
         finally:
             oracle.disconnected(run)
-            self._disconnected(self._key)
 
     def _end(self, run: _Run, began: float, *, passed: bool | None) -> None:
         if passed is None:

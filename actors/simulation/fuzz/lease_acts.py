@@ -27,6 +27,7 @@ from ....protocol.leases.messages import (
     LeasesViewMessage,
     RecoverAsked,
 )
+from ....protocol.leases.replies import Problem
 from ....protocol.leases.values import LeaseState
 from ....protocol.messages import PluginChanged
 from ....protocol.plugins import DEVICE
@@ -91,6 +92,8 @@ class LeaseActs:
     _node: SimulatedNode = attrs.field(init=False)
     #: Whether something has happened.
     _begun: bool = attrs.field(init=False, default=False)
+    #: Returns when an actor crashed last.
+    crashed_at: Callable[[], float] = attrs.field(init=False)
     #: Whether the views of the daemon that runs were asked for.
     _subscribed: bool = attrs.field(init=False, default=False)
     #: Where the daemon is to be killed, and what is set when it was.
@@ -160,7 +163,7 @@ class LeaseActs:
             self._node.supervisor.internals.devices.inbox.send_nowait(devices)
         else:
             self._send(LeasesAsked(Reply[LeasesSnapshot](self._check_snapshot)))
-        self.oracle.check()
+        self.oracle.check(self.crashed_at())
         if self.oracle.is_known and self.oracle.withheld is None:
             self.line.check()
         else:
@@ -255,7 +258,8 @@ class LeaseActs:
 
     def _recovered(self, answer: Failure | None) -> None:
         self._trace.line("lease", "recovered", answer)
-        self.oracle.recovers = False
+        # What was not written in time is in force as soon as it is written.
+        self.oracle.recovers = answer is not None and answer.problem is Problem.STORAGE
         if answer is None:
             self.oracle.recovered()
 
@@ -292,7 +296,10 @@ class LeaseActs:
             case 4 if self.plugins.plugins:
                 self._node.crash("registration", chance.choice([*self.plugins.plugins]))
             case _:
-                self._node.crash(chance.choice(actors), DEVICE)
+                actor = chance.choice(actors)
+                if actor == "leases":
+                    self.preparations.forsaken()
+                self._node.crash(actor, DEVICE)
 
     # --- the end of the daemon ----------------------------------------------------------------------------------------
 

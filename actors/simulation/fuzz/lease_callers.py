@@ -190,6 +190,8 @@ class LeaseCallers:
         holding = self._holding(chance, TimeOwner)
         if holding is not None:
             lease = holding.lease
+            assert isinstance(lease.owner, TimeOwner)
+            self._oracle.renews(holding, lease.owner.seconds)
             self._send(m.RenewAsked(lease.id, lease.uid, Reply[Lease | Failure](self._renewed)))
 
     def _renewed(self, answer: Lease | Failure) -> None:

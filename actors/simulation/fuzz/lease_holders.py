@@ -56,6 +56,10 @@ class Holding:
     ended: float | None = None
     #: Until when a container may take it up: bind it, or come back after its end; or a connection.
     until: float = math.inf
+    #: Since when it is not known whether a container has bound it.
+    unsure_since: float = math.inf
+    #: Until when it may last, in nanoseconds since the boot, if a renewal was written that nobody was told of.
+    may_last: float = 0.0
     #: Whether the daemon that runs knows that, or finds it out by itself.
     released: bool = False
     is_over: bool = False

@@ -41,6 +41,8 @@ GRACE: Final = 10.0
 WITHHELD: Final = 60.0
 #: Seconds that may pass from the end of an owner until its lease has ended.
 SOON: Final = 3.0
+#: Seconds after which a message that was sent to the lease actor was taken, whatever has crashed.
+_TAKEN: Final = 30.0
 #: Seconds that all plugins of a request may need in all to prefer and prepare devices, behind all others in line.
 PREPARED: Final = 700.0
 
@@ -222,20 +224,27 @@ class LeaseOracle:
         if before is not None and before != init and self._processes.runs(before):
             self._violated("bound", f"{words(holding.lease)} is bound to {init}, and was bound to {before}, which runs")
         holding.lease = attrs.evolve(holding.lease, owner=ContainerOwner(init))
-        # The grace of one that has ended began then.
-        holding.until = math.inf if self._processes.runs(init) else trio.current_time()
+        now, runs = trio.current_time(), self._processes.runs(init)
+        # The grace of one that has ended began then, and may be over.
+        holding.until = math.inf if runs else now + GRACE
+        holding.unsure_since = math.inf if runs else now
 
     def not_bound(self, lease: str) -> None:
         """Whether a lease was bound is not known: its container does not start."""
         holding = self.holdings.get(lease)
         if holding is not None:
-            holding.until = min(holding.until, trio.current_time())
+            # It is there until then: what could not be written leaves the time for a container as it was.
+            holding.unsure_since = min(holding.unsure_since, trio.current_time())
+
+    def renews(self, holding: Holding, seconds: float) -> None:
+        """The owner asks that the time of its lease begin again; it may never learn whether it has."""
+        holding.may_last = self._clock.now() + (seconds + _TAKEN) * 1e9
 
     def renewed(self, lease: Lease) -> None:
         """The owner was told that the time of its lease has begun again."""
         holding = self.holdings.get(lease.id)
         if holding is not None:
-            holding.lease = attrs.evolve(holding.lease, owner=lease.owner)
+            holding.lease, holding.may_last = attrs.evolve(holding.lease, owner=lease.owner), 0.0
 
     def resumed(self, lease: Lease, asking: Asking) -> None:
         """The owner is at another connection."""
@@ -246,7 +255,7 @@ class LeaseOracle:
 
     def is_sure(self, holding: Holding) -> bool:
         """Whether the lease is there for sure, and its owner's alone."""
-        if holding.ended is not None or trio.current_time() >= holding.until - EPSILON:
+        if holding.ended is not None or trio.current_time() >= min(holding.until, holding.unsure_since) - EPSILON:
             return False
         owner = holding.lease.owner
         return not isinstance(owner, TimeOwner) or self._clock.now() < (owner.expires or 0)
@@ -288,6 +297,7 @@ class LeaseOracle:
 
     def recovered(self) -> None:
         """An operator has said that no device of a lease is in use that is not known."""
+        self._preparations.recovered()
         for holding in self.holdings.values():
             if holding.lease.id not in self._store.leases:
                 self._end(holding)
@@ -340,15 +350,18 @@ class LeaseOracle:
 
     # --- what time shows ----------------------------------------------------------------------------------------------
 
-    def check(self) -> None:
-        """Check what must have happened by now."""
+    def check(self, crashed_at: float) -> None:
+        """Check what must have happened by now; an actor crashed last at ``crashed_at``."""
+        self._preparations.crashed(crashed_at)
         if not self.is_known or self.withheld is not None:
             return
         now = trio.current_time()
         self._check_twice()
         for holding in self.holdings.values():
             shown = self.shown.get(holding.lease.id)
-            if shown is not None and shown.state is LeaseState.HELD and now > self._gone_by(holding) + EPSILON:
+            if shown is None or shown.state is not LeaseState.HELD or shown.created != holding.lease.created:
+                continue  # It may have a successor of its name.
+            if now > self._gone_by(holding) + EPSILON:
                 self._violated("freed", f"{words(shown)} is shown, and its owner has ended")
                 holding.ended = math.inf
         for lease in [*self.shown.values()]:
@@ -380,7 +393,7 @@ class LeaseOracle:
             case ConnectionOwner():
                 return max(holding.until, disturbed + BIND) + SOON
             case TimeOwner():
-                over = (self._clock.now() - (owner.expires or 0)) / 1e9
+                over = (self._clock.now() - max(owner.expires or 0, holding.may_last)) / 1e9
                 return max(trio.current_time() - over, disturbed) + SOON
             case _:
                 return math.inf

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 import trio
 
+from ....protocol.backoff import RESTART_PAUSE
 from ....protocol.devices import HEALTHY, UNHEALTHY, Device, DeviceStatus, ResourceState, ResourceStatus
 from ....protocol.proto import deviceplugin_v1beta1_pb2 as api
 from ..device_plugins import FakeDevices
@@ -137,7 +138,9 @@ class OfferOracle:
         elif status.state is ResourceState.LISTED:
             shown.lost = None
         elif shown.lost is None:
-            shown.lost = time
+            # An actor that has crashed just then knows it, and shows it later.
+            lost = time if status.lost_since is None else status.lost_since
+            shown.lost = max(lost, time - RESTART_PAUSE.cap)
         shown.status = status
 
     def _check_devices(self, status: ResourceStatus, devices: list[DeviceStatus]) -> None:

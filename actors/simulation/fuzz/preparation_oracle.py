@@ -36,6 +36,8 @@ class Preparing:
     began: float
     #: When it broke off without an answer; None as long as it goes on.
     broke_off: float | None = None
+    #: When whoever waited for the answer crashed; None if that has not happened.
+    forsaken: float | None = None
 
     def things(self) -> Iterator[Thing]:
         """Yield the devices, each with its resource."""
@@ -82,9 +84,24 @@ class PreparationOracle:
         """The call has broken off, and the process may go on with it."""
         preparing.broke_off = trio.current_time()
 
+    def forsaken(self) -> None:
+        """The lease actor crashes: what is under way has no known outcome from now on."""
+        for preparing in self._open:
+            if preparing.forsaken is None:
+                preparing.forsaken = trio.current_time()
+
+    def crashed(self, time: float) -> None:
+        """An actor crashed last at ``time``: what was refused just before may not have arrived."""
+        for thing in [thing for thing, refused in self.refusals.items() if 0 <= time - refused < 1.0]:
+            del self.refusals[thing]
+
     def process_ended(self, process: Process | None) -> None:
         """The process has ended, and with it all that it was at."""
         self._open[:] = [it for it in self._open if it.process is not process]
+
+    def recovered(self) -> None:
+        """An operator has said that no device is in use that is of no lease which is known."""
+        self._open[:] = [it for it in self._open if any(self.is_written(*thing) for thing in it.things())]
 
     def rebooted(self) -> None:
         """The machine has booted."""
@@ -93,4 +110,5 @@ class PreparationOracle:
 
 def _until(preparing: Preparing) -> float:
     """Return until when nobody else may have its devices."""
-    return float("inf") if preparing.broke_off is None else preparing.broke_off + WITHHELD
+    unknown_since = preparing.broke_off if preparing.forsaken is None else preparing.forsaken
+    return float("inf") if unknown_since is None else unknown_since + WITHHELD

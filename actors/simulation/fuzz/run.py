@@ -269,12 +269,14 @@ class _Simulation:
             self._offers.node, self._offers.crashed_at = self.node, lambda: self.node.crashed_at
         if self._leases is not None:
             self._leases.adopt(self.node)
+            self._leases.crashed_at = lambda: self.node.crashed_at
         if self._drivers is not None:
             self._drivers.node, self._drivers.crashed_at = self.node, lambda: self.node.crashed_at
         self.node.modes.grace = 0.0 if sees_all else NOTICED
         if seed % 16 == FEW_SLOTS:
             self.node.network.dial_slots = 1
-        self.node.directory.telling = TELLINGS[seed // 2 % len(TELLINGS)]
+        # Those with DRA drivers have the same remainder, and would all be on one kind of file system.
+        self.node.directory.telling = TELLINGS[seed // (32 if has_dra_drivers(seed) else 2) % len(TELLINGS)]
         self._daemon: DaemonActs | None = None
         self._serving = self.node.serving
         self._sentinels = Sentinels(self.node, trace.violated, self._oracle.registrations)

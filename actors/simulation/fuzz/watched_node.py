@@ -19,8 +19,8 @@ from ....protocol.liveness import Answer, answer_of
 from ....protocol.status import PluginStatus, StateName
 from ....protocol.wire.errors import DialError, DialFailure
 from ...handlers.handler import Handler
-from ...io.grpc_client.channel import Channel
 from ...io.grpc_client.dial import Judge
+from ...io.grpc_client.registration_channel import RegistrationChannel
 from ..directory import MemoryDirectory, Telling
 from ..faults import Actor, is_injected
 from ..network import MemoryNetwork, Process
@@ -72,7 +72,7 @@ class WatchedNetwork(MemoryNetwork):
         timeout: float,
         refused_grace: float = 1.0,
         judge: Judge | None = None,
-    ) -> Channel:
+    ) -> RegistrationChannel:
         """See :class:`MemoryNetwork`."""
         self._trace.line("dial", path)
         if not path.startswith(f"{self._root}/"):

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import struct
 
-import attrs
-
+from plugind.benchmarks.peers.hostile.endless import EndlessStream, framed
 from plugind.benchmarks.peers.hostile.server import Connection, HostileServer
 from plugind.benchmarks.peers.hostile.speaking import Speaking
 from plugind.benchmarks.plugins.cheap_protocol import DeviceCall, frame, plugin_info, response_head, success, trailers
 from plugind.protocol.proto.deviceplugin_v1beta1_pb2 import Device, ListAndWatchResponse
 
 _DATA, _GOAWAY = 0, 7
-#: A frame of a client that lets a stream send more; the number of the stream follows.
-_WINDOW_UPDATE = b"\x00\x00\x04\x08\x00"
-#: Bytes that are sent whenever the client allows more: it does so at half of its window, of which the first is 256 KiB.
-_BURST = 128 * 1024
 
 
 def _listed(count: int) -> bytes:
     devices = [Device(ID=f"device-{number}", health="Healthy") for number in range(count)]
-    message = ListAndWatchResponse(devices=devices).SerializeToString()
-    return struct.pack(">BI", 0, len(message)) + message
+    return framed(ListAndWatchResponse(devices=devices).SerializeToString())
 
 
 class DevicePlugin(Speaking):
@@ -83,41 +77,10 @@ class GoingAway(DevicePlugin):
         return super().device_call(server, connection, call)
 
 
-@attrs.define
-class _Flood:
-    """The stream of a flood, and what is to be sent on it."""
-
-    stream: int
-    waiting: bytes = b""
-
-
-class ListFlood(DevicePlugin):
+class ListFlood(EndlessStream, DevicePlugin):
     """A device plugin that sends lists of two devices as fast as the client's window allows."""
 
-    #: As many as one frame has room for.
-    _flood = _listed(2) * (16_000 // len(_listed(2)))
-
     def lists(self, connection: Connection, stream: int) -> bytes:
-        """Return nothing: the lists follow."""
-        connection.state = _Flood(stream)
+        """Return nothing: the lists follow, as many in each frame as it has room for."""
+        self.begin(connection, stream, _listed(2) * (16_000 // len(_listed(2))))
         return b""
-
-    def received(self, server: HostileServer, connection: Connection, data: bytes) -> None:
-        """Send lists once they are asked for, and more of them for each frame that allows it."""
-        if isinstance(connection.state, _Flood):
-            allowed = data.count(_WINDOW_UPDATE + struct.pack(">I", connection.state.stream))
-        else:
-            super().received(server, connection, data)
-            allowed = 1
-        if isinstance(connection.state, _Flood):
-            flood = connection.state
-            flood.waiting += frame(_DATA, 0, flood.stream, self._flood) * (_BURST // len(self._flood)) * allowed
-            self.writable(server, connection)
-
-    def writable(self, server: HostileServer, connection: Connection) -> None:
-        """Send what the socket takes."""
-        flood = connection.state
-        assert isinstance(flood, _Flood)
-        if flood.waiting:
-            flood.waiting = flood.waiting[server.send(connection, flood.waiting) :]
-        server.want_room(connection, wanted=bool(flood.waiting))

@@ -24,6 +24,7 @@ from plugind.benchmarks.peers.hostile.csi_endpoints import (
     NonsenseDriver,
     RefusingDriver,
 )
+from plugind.benchmarks.peers.hostile.dra_endpoints import HostileHealth
 from plugind.benchmarks.peers.hostile.endpoints import EndingStreams, GoingAway, ListFlood, ManyDevices, NoOptions
 from plugind.benchmarks.peers.hostile.entries import Directories, Files, MovingDirectories, Rebind, Renames, Symlinks
 from plugind.benchmarks.peers.hostile.flooders import Flooder
@@ -82,4 +83,5 @@ KINDS: dict[str, Callable[[], Kind]] = {
     "csi-huge": HugeDriver,
     "csi-nonsense": NonsenseDriver,
     "csi-endless-headers": EndlessHeadersDriver,
+    "dra-health": HostileHealth,
 }

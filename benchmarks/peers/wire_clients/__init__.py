@@ -16,6 +16,7 @@ import attrs
 #: The name of each client and its module, in the order of measurement; clients to be compared are adjacent.
 CLIENTS = {
     "plugind": "plugind_channel",
+    "plugind-stubs": "plugind_stubs",
     "floor": "floor",
     "grpcio-aio": "grpcio_aio",
     "grpcio-threads": "grpcio_threads",

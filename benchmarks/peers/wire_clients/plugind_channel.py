@@ -1,4 +1,4 @@
-"""plugind's channel on Trio with grpclib's unmodified generated stubs. Each task processes one socket after another."""
+"""plugind's channel for registrations, as the daemon uses it. Each task processes one socket after another."""
 
 from __future__ import annotations
 
@@ -7,22 +7,40 @@ from contextlib import ExitStack
 
 import trio
 
-from plugind.actors.io.grpc_client.dial import dial
+from plugind.actors.io.grpc_client.dial import dial_registration
+from plugind.actors.io.grpc_client.registration_channel import RegistrationChannel
 from plugind.benchmarks.peers.wire_clients import Target, Work, check
-from plugind.protocol.proto.pluginregistration_grpc import RegistrationStub
-from plugind.protocol.proto.pluginregistration_pb2 import InfoRequest, RegistrationStatus
+from plugind.benchmarks.plugins.cheap_protocol import GET_INFO, NOTIFY
+from plugind.protocol.proto.pluginregistration_pb2 import (
+    InfoRequest,
+    PluginInfo,
+    RegistrationStatus,
+    RegistrationStatusResponse,
+)
+from plugind.protocol.wire.learning import KnownConversations
 
 _DIAL_TIMEOUT = 10.0
+_CONVERSATIONS = KnownConversations()
+
+
+async def _dial(target: Target) -> RegistrationChannel:
+    return await dial_registration(target.path, timeout=_DIAL_TIMEOUT, conversations=_CONVERSATIONS)
+
+
+async def _ask(channel: RegistrationChannel, target: Target) -> None:
+    info = await channel.unary(GET_INFO, InfoRequest(), PluginInfo)
+    check(target, info.name)
 
 
 async def _worker(work: Work) -> None:
     while work:
         target = work.popleft()
-        async with await dial(target.path, timeout=_DIAL_TIMEOUT) as channel:
-            stub = channel.stub(RegistrationStub)
-            info = await stub.GetInfo(InfoRequest())
-            check(target, info.name)
-            await stub.NotifyRegistrationStatus(RegistrationStatus(plugin_registered=True))
+        channel = await _dial(target)
+        try:
+            await _ask(channel, target)
+            await channel.unary(NOTIFY, RegistrationStatus(plugin_registered=True), RegistrationStatusResponse)
+        finally:
+            channel.close()
 
 
 async def _converse(work: Work, concurrency: int) -> None:
@@ -34,9 +52,9 @@ async def _converse(work: Work, concurrency: int) -> None:
 async def _hold(targets: Sequence[Target], measure: Callable[[], float]) -> float:
     with ExitStack() as stack:
         for target in targets:
-            channel = await dial(target.path, timeout=_DIAL_TIMEOUT)
+            channel = await _dial(target)
             stack.callback(channel.close)
-            check(target, (await channel.stub(RegistrationStub).GetInfo(InfoRequest())).name)
+            await _ask(channel, target)
         return measure()
 
 

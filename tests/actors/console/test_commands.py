@@ -12,9 +12,6 @@ import pytest
 
 from plugind.actors.console import commands
 from plugind.actors.console.ending import CommandError, run_to_end
-from plugind.actors.handlers import registry
-from plugind.protocol.errors import ConfigError
-from plugind.protocol.plugins import Plugin
 
 COMMANDS = ["run", "ls", "describe", "watch", "wait", "retry", "probe", "fake", "demo", "simulate"]
 
@@ -24,14 +21,6 @@ import sys
 from plugind.actors.console.ending import run_to_end
 sys.exit(run_to_end(lambda args: print(args) or 0, "short"))
 """
-
-
-class ColourHandler:
-    async def validate(self, plugin: Plugin) -> None: ...
-
-    async def register(self, plugin: Plugin) -> None: ...
-
-    async def deregister(self, plugin: Plugin) -> None: ...
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -161,30 +150,3 @@ def test_roots_in_each_other_are_bad_configuration(tmp_path_factory: pytest.Temp
     inner = tmp_path_factory.mktemp("outer") / "inner"
     inner.mkdir()
     assert commands.main(["run", "--root", str(inner.parent), "--root", str(inner)]) == 78
-
-
-def test_handlers_are_found_by_the_entry_points_of_their_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "entry_points", lambda group: {"plugind.handlers": [Loaded("Colour")]}[group])
-    (name, handler), *_ = registry.installed_handlers().items()
-    assert name == "Colour"
-    assert isinstance(handler, ColourHandler)
-
-
-def test_a_handler_that_cannot_be_loaded_is_bad_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "entry_points", lambda group: [Broken("Colour")])
-    with pytest.raises(ConfigError, match=r"the handler for Colour .* cannot be loaded"):
-        registry.installed_handlers()
-
-
-class Loaded:
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.value = "colours:ColourHandler"
-
-    def load(self) -> type[ColourHandler]:
-        return ColourHandler
-
-
-class Broken(Loaded):
-    def load(self) -> type[ColourHandler]:
-        raise ImportError("no module named colours")

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from plugind.actors.console import commands
-from plugind.actors.console.client import Plugin
+from plugind.actors.console.answers import Plugin
 from plugind.actors.console.demo import (
     LEGEND,
     guide,

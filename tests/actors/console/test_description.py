@@ -70,10 +70,9 @@ def test_a_csi_driver_is_described_by_what_it_has_said() -> None:
         "Max volumes: 16",
         "Topology:    zone=z1, rack\\x1b=r1",
         "Can:         stage, expand, stats",
-        "Facts:",
-        "  vendor-version: 1.2",
     ):
         assert line in shown
+    assert shown[shown.index("Facts:") :] == ["Facts:", "  csi-version: 1.0.0", "  vendor-version: 1.2"]
 
 
 def test_a_csi_driver_that_has_said_little_is_described_too() -> None:
@@ -81,6 +80,32 @@ def test_a_csi_driver_that_has_said_little_is_described_too() -> None:
         described_to_json(attrs.evolve(GOOD, facts=(("node-id", "none"), ("csi-version", "1.0.0"))), 10.0, UNIX)
     ).splitlines()
     assert {"Node id:     none", "Max volumes: -", "Topology:    -", "Can:         -"} < set(shown)
+
+
+@pytest.mark.usefixtures("in_berlin")
+@pytest.mark.parametrize("width", [80, 200])
+def test_the_lines_for_a_terminal_are_broken_at_spaces_and_stand_below_each_other(width: int) -> None:
+    """They were up to a thousand characters long."""
+    collision = f"topology: {'driver reported what another one contradicts, ' * 8}see /run/{'x' * 90}/csi.sock"
+    history = (HistoryEntry(9.0, StateName.WAITING, "", 3, collision),)
+    facts = (
+        ("csi-version", "1.0.0"),
+        ("capabilities.plugin", "CONTROLLER_SERVICE, " * 20 + "x"),
+        *((f"topology.k{number}", "a value") for number in range(20)),
+    )
+    plugin = described_to_json(attrs.evolve(WAITS, facts=facts, history=history, type="CSIPlugin"), 10.0, UNIX)
+    whole, lines = described(plugin).splitlines(), described(plugin, width).splitlines()
+    assert described(plugin, 2000).splitlines() == whole
+    assert all(len(line) <= width or "/x" in line for line in lines)
+    assert max(map(len, lines)) > width - 20
+    joined: list[str] = []
+    for line in lines:
+        if line[:4].isspace():
+            joined[-1] += " " + line.strip()
+        else:
+            joined.append(line)
+    assert joined == whole
+    assert lines[lines.index("Facts:") + 3].startswith("    CONTROLLER_SERVICE, ")
 
 
 @pytest.mark.usefixtures("in_berlin")

@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 from plugind.actors.console import commands
-from plugind.actors.console.client import Plugin
+from plugind.actors.console.answers import Plugin
 from plugind.actors.console.device_description import described_resource, device_lines
 from plugind.actors.console.device_leases import add_leases, add_leases_of_plugin, leases_line
 from plugind.actors.console.devices import lines, not_healthy, why_none

@@ -62,6 +62,10 @@ def test_every_option_of_a_driver_reaches_it() -> None:
             "--control is for DevicePlugin or CSIPlugin or DRAPlugin: name one of them with --type, or leave it out",
         ),
         (
+            ["--type=T", "--command=hang probe"],
+            "--command is for DevicePlugin or CSIPlugin or DRAPlugin: name one of them with --type, or leave it out",
+        ),
+        (
             ["--type=CSIPlugin", "--registrar-only"],
             "--registrar-only leaves the endpoint to another process: name it, --endpoint E",
         ),
@@ -102,7 +106,7 @@ def test_an_unknown_command_is_answered_with_all_commands(line: str) -> None:
     driver = CommandedDriver("csi.example.com")
     assert obey(line, driver) == (
         f"unknown command {line!r}: the commands are: ready, not-ready, node-id [ID], max-volumes N,"
-        " topology [KEY=VALUE...], answer CALL, refuse CALL, hang CALL; CALL is all or plugin-info,"
+        " topology [KEY=VALUE...], answer CALL, refuse CALL, lack CALL, hang CALL; CALL is all or plugin-info,"
         " plugin-capabilities, probe, node-capabilities, node-info"
     )
     assert vars(driver) == vars(CommandedDriver("csi.example.com"))
@@ -121,15 +125,20 @@ async def test_each_call_is_recorded_with_what_becomes_of_it(autojump_clock: tri
             obey("hang probe", driver)
             with pytest.raises(GRPCError) as late:
                 await stub.Probe(api.ProbeRequest(), timeout=5)
+            assert obey("lack probe", driver) == "Probe is not implemented from now on"
+            with pytest.raises(GRPCError) as lacked:
+                await stub.Probe(api.ProbeRequest(), timeout=5)
             obey("answer all", driver)
             await stub.GetPluginInfo(api.GetPluginInfoRequest(), timeout=5)
         nursery.cancel_scope.cancel()
     status = Status.FAILED_PRECONDITION
     assert (caught.value.status, caught.value.message) == (status, "Probe is refused on command")
     assert late.value.status is Status.DEADLINE_EXCEEDED
+    assert lacked.value.status is Status.UNIMPLEMENTED
     assert [(call.method, call.reaction) for call in calls] == [
         ("Probe", Reaction.REFUSED),
         ("Probe", Reaction.HUNG),
+        ("Probe", Reaction.REFUSED),
         ("GetPluginInfo", Reaction.ANSWERED),
     ]
     assert json.loads(to_json(calls[0], "/s", 1.5)) == {

@@ -6,6 +6,7 @@ import argparse
 from functools import partial
 
 import pytest
+from grpclib.const import Status
 
 from plugind.actors.console.ending import EXIT_USAGE, CommandError
 from plugind.actors.console.fake import FakeSpec, add_arguments, spec_from
@@ -76,6 +77,8 @@ def test_commands_change_devices_calls_and_the_health_service() -> None:
     assert (driver.hangs, driver.errors) == ({DRACall.PREPARE}, {})
     assert say("refuse all").startswith("NodePrepareResources, NodeUnprepareResources, NodeWatchResources, Check are")
     assert (driver.hangs, set(driver.errors)) == (set(), set(DRACall))
+    assert say("lack watch") == "NodeWatchResources is not implemented from now on"
+    assert driver.errors[DRACall.WATCH].status is Status.UNIMPLEMENTED
     assert say("answer all").endswith("are answered from now on")
     assert (driver.hangs, driver.errors) == (set(), {})
 

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from plugind.actors.console import table
-from plugind.actors.console.client import Plugin
+from plugind.actors.console.answers import Plugin
 from plugind.actors.console.description import described
 from plugind.protocol.plugin_health import Health
 from plugind.protocol.status import PluginStatus, StateName

@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from plugind.actors.client.calls import HEARTBEATS
+from plugind.actors.client.reaching import HEARTBEATS
 from plugind.actors.io.http_server import Request, Response
 from plugind.actors.status.api import StatusConfig
 from plugind.actors.status.streams import LEAST_HEARTBEAT, MOST_HEARTBEAT, PIECE

@@ -6,6 +6,7 @@ import json
 
 import attrs
 import pytest
+import trio
 from trio.testing import MockClock
 
 from plugind.actors.io.http_server import Request
@@ -14,11 +15,13 @@ from plugind.protocol.consumer_messages import CallEnded, CallFamily, CallsEnded
 from plugind.protocol.facts_asking import ASKED, NO_FACTS
 from plugind.protocol.messages import HealthReported, PluginChanged
 from plugind.protocol.plugin_health import Health
+from plugind.protocol.plugins import Plugin
 from plugind.protocol.status import StateName
-from plugind.tests.actors.status.bench import Bench, bench, body_of, changed, info
+from plugind.tests.actors.status.bench import Bench, bench, body_of, changed, drained, info
 
 REGISTERED = attrs.evolve(changed("a", StateName.REGISTERED), info=info("a"))
-EVENT = EventNoted("/r/a.sock", 1, PluginEvent.FACTS, "max-volumes is 8, was 16", 5.0)
+PLUGIN = Plugin("CSIPlugin", "a", "/r/a.sock", ("1.0.0",), "/r/a.sock", 1)
+EVENT = EventNoted(PLUGIN, PluginEvent.FACTS, "max-volumes is 8, was 16", 5.0)
 REMARK = "facts: max-volumes is 8, was 16"
 
 
@@ -38,12 +41,47 @@ async def test_a_change_of_facts_is_in_the_history_in_watches_and_in_the_log(aut
     ]
 
 
-@pytest.mark.parametrize("late", [attrs.evolve(EVENT, generation=0), attrs.evolve(EVENT, socket="/r/b.sock")])
-async def test_an_event_of_another_generation_came_too_late(late: EventNoted, autojump_clock: MockClock) -> None:
+async def test_facts_alone_are_no_line_of_a_watch_which_does_not_show_them(autojump_clock: MockClock) -> None:
+    """A driver whose facts are refreshed each few seconds gave a line each time, and nothing in it had changed.
+
+    A program that embeds the node does see facts. With heartbeats, an empty line shows that the daemon runs.
+    """
+    first = HealthReported("/r/a.sock", 1, Health.HEALTHY, "", (("refreshed", "1"),), 1.0)
+    async with bench() as node:
+        await node.take(REGISTERED, first)
+        response = await node.api(Request("GET", "/watch", {"heartbeat": "1"}, b""))
+        changes, came = await node.subscribe(), list[tuple[float, str | None]]()
+        changes.receive_nowait()
+        assert response.write is not None
+
+        async def send(piece: bytes) -> None:
+            lines = [json.loads(line)["health_reason"] if line else "-" for line in piece.splitlines()]
+            came.extend((trio.current_time(), line) for line in lines)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(response.write, send)
+            for number in range(2, 5):
+                await trio.sleep(0.75)
+                await node.take(attrs.evolve(first, facts=(("refreshed", str(number)),)))
+            await node.take(attrs.evolve(first, facts=(("refreshed", "5"),), reason="odd"))
+            node.api.end_watches()
+        seen = [it for it in drained(changes) if isinstance(it, PluginChanged)]
+    assert came == [(0.0, None), (0.0, "-"), (0.75, "-"), (1.5, "-"), (2.25, "-"), (2.25, "odd")]
+    assert [(dict(it.plugin.facts)["refreshed"], it.only_facts) for it in seen] == [
+        ("2", True),
+        ("3", True),
+        ("4", True),
+        ("5", False),
+    ]
+
+
+@pytest.mark.parametrize("late", [attrs.evolve(PLUGIN, generation=0), attrs.evolve(PLUGIN, socket="/r/b.sock")])
+async def test_an_event_of_another_generation_came_too_late(late: Plugin, autojump_clock: MockClock) -> None:
+    """It is in the log alone, with the name of the plugin: it had none if more plugins had left than are kept."""
     async with bench() as node:
         await node.take(REGISTERED)
         before = await node.snapshot()
-        await node.take(late)
+        await node.take(attrs.evolve(EVENT, plugin=late))
         assert await node.snapshot() == before
 
 

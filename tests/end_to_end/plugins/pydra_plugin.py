@@ -16,6 +16,8 @@ class Driver(DraNodeServer):  # type: ignore[misc] # pydra publishes no types
         return ["chip-0"]
 
     async def prepare_hardware(self, claim_uid: str, namespace: str, name: str) -> list[str]:
+        if name == "broken":
+            raise RuntimeError("chip-0 is broken")
         return ["example.com/chip=chip-0"]
 
     async def unprepare_hardware(self, claim_uid: str, namespace: str, name: str) -> None:

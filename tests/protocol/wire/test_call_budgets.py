@@ -63,7 +63,8 @@ FLOODS = {
     "fault 56: padded DATA": (BEGUN, frame(DATA, PADDED, 1, b"\x08x" + bytes(8)), WireProblem.CALL_FRAMES, 254),
     "fault 56: empty DATA": (BEGUN, frame(DATA, 0, 1), WireProblem.EMPTY_DATA, 101),
     "fault 58: WINDOW_UPDATE": (b"", frame(WINDOW_UPDATE, 0, 1, word(1)), WireProblem.CALL_FRAMES, 256),
-    "fault 54: PING": (b"", frame(PING, 0, 0, bytes(8)), WireProblem.PINGS, 101),
+    # One more than without a request: a server may answer each DATA frame with one.
+    "fault 54: PING": (b"", frame(PING, 0, 0, bytes(8)), WireProblem.PINGS, 102),
     "fault 55: SETTINGS": (b"", HELLO, WireProblem.SETTINGS, 32),
     "fault 55: SETTINGS of 2,730 entries": (
         b"",

@@ -175,6 +175,29 @@ def test_each_period_fills_the_budgets_of_frames() -> None:
     assert connection.failure.problem is WireProblem.PINGS
 
 
+def test_pings_for_our_own_data_cost_no_budget() -> None:
+    """Fault 54: a server of grpc-go sends one for each request, to measure how long a round trip takes."""
+    connection = ClientConnection(Limits(pings=3))
+    connection.receive(HELLO)
+    ping = b"\0\0\x08\x06\0\0\0\0\0" + bytes(8)
+    for number in range(1000):
+        call = ClientCall(connection.sender, unary=True)
+        if number % 2:
+            assert connection.sender.request(call, HEAD, frame_message(b"x"))
+        else:
+            connection.sender.open(call, HEAD)
+            connection.sender.send(call, frame_message(b"x"), end=True)
+        connection.outgoing.clear()
+        connection.receive(ping)
+        connection.outgoing.clear()
+        connection.sender.reset(call)
+        connection.outgoing.clear()
+    assert connection.failure is None
+    connection.receive(ping * 4)
+    assert isinstance(connection.failure, WireError)
+    assert connection.failure.problem is WireProblem.PINGS
+
+
 def test_a_peer_that_never_reads_answers_to_its_pings_loses_its_connection() -> None:
     """Fault 65: otherwise the unsent answers would grow for days, within every budget."""
     connection = ClientConnection()

@@ -34,9 +34,9 @@ LIMITS = (
 class Slow(ClientConnection):
     """A connection that recognizes no responses."""
 
-    def _take_response(self, data: bytes) -> bool:
+    def _take_response(self, data: bytes, start: int) -> int:
         del data
-        return False
+        return start
 
 
 class Counting(ClientConnection):
@@ -44,10 +44,10 @@ class Counting(ClientConnection):
 
     hits = 0
 
-    def _take_response(self, data: bytes) -> bool:
-        recognized = super()._take_response(data)
-        self.hits += recognized
-        return recognized
+    def _take_response(self, data: bytes, start: int) -> int:
+        end = super()._take_response(data, start)
+        self.hits += end > start
+        return end
 
 
 def begin(connection: ClientConnection, *, unary: bool, ended: bool) -> list[ClientCall]:
@@ -85,10 +85,14 @@ def state_of(connection: ClientConnection, calls: list[ClientCall]) -> list[obje
 
 
 def conversation(chance: random.Random) -> Iterator[bytes]:
-    """The responses to some requests: most are plain, a few are not."""
+    """The responses to some requests: most are plain, a few are not. Some come in one piece."""
+    piece = b""
     for number in range(3):
         response = plain_response(chance, 2 * number + 1, greeting=number == 0)
-        yield mutate(response, chance) if chance.random() < 0.15 else response
+        piece += mutate(response, chance) if chance.random() < 0.15 else response
+        if number == 2 or chance.random() < 0.6:
+            yield piece
+            piece = b""
 
 
 def compare(seed: int) -> int:
@@ -278,7 +282,6 @@ def test_a_response_whose_trailers_are_not_remembered_is_not_remembered_either()
         pytest.param(OK, id="without the SETTINGS that must come first"),
         pytest.param(HELLO + headers(1) + data(1, message(b"x"))[:-1], id="cut in the message"),
         pytest.param(HELLO + OK[:-1], id="cut in the trailers"),
-        pytest.param(HELLO + OK + b"\0", id="with more after it"),
         pytest.param(HELLO + headers(1) + data(3, message(b"x")) + trailers(1), id="with a message of another call"),
         pytest.param(HELLO + headers(1) + data(1, message(b"x"), end=True) + trailers(1), id="ended before trailers"),
         pytest.param(HELLO + headers(1) + data(1, b"\1\0\0\0\1x") + trailers(1), id="compressed"),
@@ -295,6 +298,67 @@ def test_data_that_only_resembles_a_cached_response_is_taken_frame_by_frame(resp
     fast.receive(response)
     slow.receive(response)
     assert fast.hits == 0
+    assert state_of(fast, fast_calls) == state_of(slow, slow_calls)
+
+
+#: Three responses, of which none announces a new state of the table.
+THREE = [headers(n) + data(n, message(b"x")) + trailers(n) for n in (1, 3, 5)]
+
+
+@pytest.mark.parametrize(
+    ("response", "hits"),
+    [
+        pytest.param(HELLO + b"".join(THREE), 3, id="in order"),
+        pytest.param(HELLO + THREE[0] + THREE[2] + THREE[1], 3, id="in another order"),
+        pytest.param(HELLO + THREE[0] + THREE[1] + b"\0", 2, id="with a part of a frame after them"),
+        pytest.param(HELLO + THREE[0] + THREE[1] + THREE[2][:-3], 2, id="the last one is cut"),
+        pytest.param(HELLO + THREE[0] + HELLO + THREE[1], 1, id="with a frame between them"),
+        pytest.param(HELLO + THREE[0] + THREE[0] + THREE[1], 1, id="one of them twice"),
+        pytest.param(HELLO + THREE[0] + frame(DATA, 0, 3, b"x") + THREE[2], 1, id="with an error between them"),
+    ],
+)
+def test_several_responses_in_one_piece_are_recognized_as_far_as_they_are_plain(response: bytes, hits: int) -> None:
+    cache = HeaderCache()
+    for _ in range(3):
+        for piece in (*THREE, b""):
+            connection = ClientConnection(cache=cache)
+            begin(connection, unary=True, ended=True)
+            connection.receive(HELLO)
+            connection.receive(piece)
+        connection = ClientConnection(cache=cache)
+        begin(connection, unary=True, ended=True)
+        connection.receive(HELLO + THREE[0])
+    fast, slow = Counting(cache=cache), Slow(cache=HeaderCache())
+    fast_calls, slow_calls = (begin(connection, unary=True, ended=True) for connection in (fast, slow))
+    fast.receive(response)
+    slow.receive(response)
+    assert fast.hits == hits
+    assert state_of(fast, fast_calls) == state_of(slow, slow_calls)
+
+
+def test_several_responses_in_one_piece_are_remembered_two_for_each_connection() -> None:
+    """Fault 65."""
+    cache, hits = HeaderCache(), []
+    for _ in range(3):
+        connection = Counting(cache=cache)
+        begin(connection, unary=True, ended=True)
+        connection.receive(HELLO + b"".join(THREE))
+        hits.append(connection.hits)
+    assert hits == [0, 2, 3]
+
+
+def test_a_recognized_response_with_a_small_message_costs_its_budget() -> None:
+    """Fault 56."""
+    cache = HeaderCache()
+    for limits, expected in ((Limits(), 0), (Limits(), 2), (Limits(), 3), (Limits(small_data=3), 3)):
+        assert hits_of(cache, HELLO + b"".join(THREE), limits) == expected
+    fast, slow = Counting(Limits(small_data=2), cache), Slow(Limits(small_data=2), HeaderCache())
+    fast_calls, slow_calls = (begin(connection, unary=True, ended=True) for connection in (fast, slow))
+    for connection in (fast, slow):
+        connection.receive(HELLO + b"".join(THREE))
+    assert fast.hits == 2
+    assert fast.failure is not None
+    assert fast.failure.message == "small DATA frames over the limit of 2 (limit small_data)"
     assert state_of(fast, fast_calls) == state_of(slow, slow_calls)
 
 

@@ -1,0 +1,54 @@
+"""How long a daemon may be silent, and what to do about one that does not answer.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Final
+
+from ...protocol.text import escaped
+
+#: Seconds without an answer, or without more of it, after which no daemon is taken to be there.
+ANSWER_TIMEOUT: Final = 5.0
+#: Bytes of the largest answer that is read.
+MAX_ANSWER: Final = 256 * 1024 * 1024
+#: Heartbeats of a watch in that time.
+HEARTBEATS: Final = 4
+
+
+def watched(path: str, timeout: float) -> str:
+    """Return what to ask for a stream of changes, in which a daemon that has stopped is noticed."""
+    return f"{path}?heartbeat={min(max(timeout / HEARTBEATS, 0.02), 3600):g}"
+
+
+def why_unreachable(path: str, reason: str, code: int | None, advice: Mapping[str, str]) -> str:
+    """Return what to do about a daemon that does not answer.
+
+    ``advice`` says it for the user of a program: about ``other`` than a socket at the path, for ``none`` that listens,
+    and for one that is ``late``.
+    """
+    shown = escaped(path)
+    if _is_other_than_socket(path):
+        return f"{shown} is no socket; {advice['other']}"
+    match code:
+        case errno.ENOENT | errno.ECONNREFUSED | errno.ENOTDIR:
+            what_to_do = advice["none"]
+        case errno.EACCES | errno.EPERM:
+            return f"may not talk to the daemon at {shown} ({reason}); run this as the daemon's user or as root"
+        case errno.ETIMEDOUT:
+            what_to_do = advice["late"]
+        case _:
+            return f"the daemon at {shown} does not answer as it should: {reason}"
+    return f"no daemon answers at {shown} ({reason}); {what_to_do}"
+
+
+def _is_other_than_socket(path: str) -> bool:
+    with suppress(OSError):
+        return not stat.S_ISSOCK(os.stat(path).st_mode)
+    return False

@@ -1,0 +1,167 @@
+"""The daemon that a command asks, and what its answers say: without Trio, for commands that must start quickly.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote
+
+from ...protocol.text import escaped
+from ...protocol.words import Condition, Watching
+from ..client.reaching import ANSWER_TIMEOUT
+from .ending import EXIT_BUSY, EXIT_FAILED, CommandError
+from .status_socket import add_answer_timeout, add_status_argument, status_path
+
+if TYPE_CHECKING:
+    from ...protocol.status_json import Json
+
+#: The description of one socket by the status socket.
+Plugin = dict[str, "Json"]
+
+
+def add_daemon_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add ``--status`` and ``--answer-timeout``, which all commands that ask a daemon have."""
+    add_status_argument(parser)
+    add_answer_timeout(parser)
+
+
+class Daemon(NamedTuple):
+    """The daemon that a command asks."""
+
+    path: str
+    #: Seconds that it may be silent.
+    timeout: float = ANSWER_TIMEOUT
+
+
+def daemon(args: argparse.Namespace) -> Daemon:
+    """Return the daemon that the arguments name."""
+    return Daemon(status_path(args), args.answer_timeout)
+
+
+class UnknownPluginError(CommandError):
+    """The daemon knows no plugin of that name, and no socket at that path."""
+
+
+def refusal(answer: bytes, status: int) -> CommandError:
+    """Return the error of an answer whose status is not 200; with 503, the daemon may answer later."""
+    if status == 404:
+        return UnknownPluginError(error_in(answer, status))
+    return CommandError(error_in(answer, status), EXIT_BUSY if status == 503 else EXIT_FAILED)
+
+
+def error_in(answer: bytes, status: int) -> str:
+    """Return the reason in an answer whose status is not 200."""
+    try:
+        decoded = json.loads(answer)
+    except ValueError:
+        decoded = None
+    if isinstance(decoded, dict) and isinstance(decoded.get("error"), str):
+        return escaped(decoded["error"])
+    return f"the daemon answered {status}"
+
+
+def plugins_in(answer: bytes) -> list[Plugin]:
+    """Return the plugins of a list.
+
+    Raises:
+      CommandError: if the answer is not such a list.
+    """
+    try:
+        decoded = json.loads(answer)
+    except ValueError as error:
+        raise CommandError(f"the daemon's answer is not JSON: {error}") from error
+    if not isinstance(decoded, list) or not all(isinstance(item, dict) for item in decoded):
+        raise CommandError("the daemon's answer is not a list of plugins")
+    return decoded
+
+
+def resources_target(resource: str | None) -> str:
+    """Return what to ask for all resources, or for one."""
+    return "/v1/devices" + ("" if resource is None else f"?resource={quote(resource, safe='')}")
+
+
+def resources_in(answer: bytes) -> list[Plugin]:
+    """Return the resources of an answer.
+
+    Raises:
+      CommandError: if it does not have them.
+    """
+    try:
+        decoded = json.loads(answer)
+    except ValueError as error:
+        raise CommandError(f"the daemon's answer is not JSON: {error}") from error
+    resources = decoded.get("resources") if isinstance(decoded, dict) else None
+    if not isinstance(resources, list) or not all(isinstance(it, dict) for it in resources):
+        raise CommandError("the daemon's answer is not a list of resources")
+    return resources
+
+
+def retries_in(answer: bytes) -> list[dict[str, Json]]:
+    """Return the answers to a retry: ``socket``, ``tried`` and ``why`` of each.
+
+    Raises:
+      CommandError: if there are none.
+    """
+    try:
+        decoded = json.loads(answer)
+    except ValueError as error:
+        raise CommandError(f"the daemon's answer is not JSON: {error}") from error
+    if isinstance(decoded, dict) and isinstance(decoded.get("answers"), list):
+        return [item for item in decoded["answers"] if isinstance(item, dict)]
+    if isinstance(decoded, dict) and isinstance(decoded.get("sockets"), list):
+        # An older daemon names the sockets alone.
+        return [{"socket": socket, "tried": True, "why": "asked to try now"} for socket in decoded["sockets"]]
+    raise CommandError("the daemon's answer does not say what is tried")
+
+
+def plugin_in(line: bytes) -> Plugin:
+    """Return the plugin of one line of a watch.
+
+    Raises:
+      CommandError: if the line describes no plugin, or says that the daemon ends the watch.
+    """
+    try:
+        decoded = json.loads(line)
+    except ValueError as error:
+        raise CommandError(f"the daemon's line is not JSON: {error}") from error
+    if not isinstance(decoded, dict):
+        raise CommandError("the daemon's line is not an object")
+    if isinstance(decoded.get("error"), str):
+        raise CommandError(escaped(decoded["error"]))
+    return decoded
+
+
+def roots_in(answer: bytes) -> list[Plugin]:
+    """Return how each root is in an answer about health, the directory of device plugins included.
+
+    Raises:
+      CommandError: if the answer is not JSON.
+    """
+    try:
+        health = json.loads(answer)
+    except ValueError as error:
+        raise CommandError(f"the daemon's answer is not JSON: {error}") from error
+    found = health.get("roots") if isinstance(health, dict) else None
+    return [root for root in (found if isinstance(found, list) else []) if isinstance(root, dict)]
+
+
+def to_mend(roots: Iterable[Plugin]) -> list[str]:
+    """Return a line for each of the ``roots`` that cannot be used, and for each directory that is not taken from."""
+    return [line for root in roots for line in _to_mend(root)]
+
+
+def _to_mend(root: Mapping[str, object]) -> Iterator[str]:
+    name = root.get("root")
+    own = name, Condition.INSECURE
+    if root.get("watching") in (Watching.UNAVAILABLE, Watching.INSECURE, Watching.TAKEN):
+        yield f"root {escaped(str(name))} is {root['watching']}: {escaped(str(root.get('reason')))}"
+    directories = root.get("directories")
+    for directory in directories if isinstance(directories, list) else []:
+        if isinstance(directory, dict) and (directory.get("path"), directory.get("condition")) != own:
+            path, condition, reason = (str(directory.get(key)) for key in ("path", "condition", "reason"))
+            yield f"directory {escaped(path)} is {escaped(condition)}: {escaped(reason)}"

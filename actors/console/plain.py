@@ -1,0 +1,40 @@
+"""The requests of the commands that want one answer, on plain sockets: without Trio, which takes longer than they do.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from ..client.reaching import MAX_ANSWER
+from ..io.plain_http import NotHttpError, asked, no_answer
+from .answers import Daemon, refusal
+from .ending import EXIT_UNREACHABLE, CommandError
+from .status_socket import unreachable
+
+
+def answer(daemon: Daemon, target: str) -> tuple[int, bytes]:
+    """Ask the daemon, and return the status and the body of its answer.
+
+    The daemon may be silent for its ``timeout``. A long list may take longer, for as long as it goes on.
+
+    Raises:
+      CommandError: if it does not answer in time.
+    """
+    try:
+        with asked(daemon.path, "GET", target, seconds=daemon.timeout, silence=daemon.timeout) as reply:
+            return reply.status, reply.body(MAX_ANSWER)
+    except (OSError, NotHttpError) as error:
+        why = no_answer(daemon.path, error, daemon.timeout)
+        raise CommandError(unreachable(why), EXIT_UNREACHABLE) from error
+
+
+def fetched(daemon: Daemon, target: str) -> bytes:
+    """Ask the daemon, and return its answer.
+
+    Raises:
+      CommandError: if it does not answer in time, or refuses.
+    """
+    status, body = answer(daemon, target)
+    if status != 200:
+        raise refusal(body, status)
+    return body

@@ -1,0 +1,58 @@
+"""What a handler may raise, read without trust: its classes may be a user's, and may raise themselves.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import math
+import traceback
+
+import trio
+
+from ...protocol.errors import PluginError
+
+#: Characters of a handler's error that are kept (fault 94).
+MAX_ERROR = 1024
+#: Characters of a traceback that are logged: its end says where.
+_MAX_TRACEBACK = 1000
+
+
+def is_cancelled() -> bool:
+    """Whether a scope around this place is cancelled."""
+    return trio.current_effective_deadline() == -math.inf
+
+
+def closes_coroutine(error: BaseException) -> bool:
+    """Whether ``error`` comes from Python, which throws it into a coroutine that will not go on."""
+    return isinstance(error, GeneratorExit) and not trio.lowlevel.in_trio_task()
+
+
+def split(error: BaseException, kind: type[BaseException]) -> tuple[BaseException | None, BaseException | None]:
+    """Return what of ``error``, which may be a group, is of ``kind``, and the rest."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(kind)
+    return (error, None) if isinstance(error, kind) else (None, error)
+
+
+def traceback_of(error: BaseException) -> str:
+    """Return the end of the traceback of an error."""
+    return "".join(traceback.format_exception(error))[-_MAX_TRACEBACK:]
+
+
+def cause_of(error: PluginError) -> str | None:
+    """Return the cause of a refusal in few words, if the handler gave it."""
+    # A user's class may use this attribute for something else, and may raise.
+    try:
+        cause = error.cause
+    except BaseException:  # noqa: BLE001 - it runs no task, so it raises no Cancelled
+        return None
+    return cause[:MAX_ERROR] if isinstance(cause, str) else None
+
+
+def words_of(error: BaseException) -> str:
+    """Return the text of an error, whose class may be a user's and may raise in ``__str__``."""
+    try:
+        return str(error)
+    except BaseException:  # noqa: BLE001 - see above; it runs no task, so it raises no Cancelled
+        return "no words"
