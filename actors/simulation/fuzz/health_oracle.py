@@ -51,7 +51,7 @@ class _Instance:
 
     #: Since when at least three checks in a row have failed; None if they have not.
     unhealthy_since: float | None = None
-    #: When that was to be shown at the latest, and when it was.
+    #: When that was to be shown at the latest, and when it was. Nothing is due once it has ended.
     due: float = math.inf
     shown_at: float | None = None
     #: When that ended last.
@@ -182,9 +182,12 @@ class HealthOracle:
         run.earliest, run.latest, run.out = run.out + least, run.out + most, None
 
     def _recovered(self, key: Key) -> None:
-        instance = self._instance(key)
+        instance, now = self._instance(key), trio.current_time()
         if instance.unhealthy_since is not None:
-            instance.unhealthy_since, instance.ended = None, trio.current_time()
+            if not self._excused():
+                self._compare(key, instance, now)
+            # A driver that was starting meanwhile was never shown as unhealthy, and need not be any more.
+            instance.unhealthy_since, instance.due, instance.ended = None, math.inf, now
 
     def _instance(self, key: Key) -> _Instance:
         return self._instances.setdefault(key, _Instance())

@@ -121,6 +121,44 @@ async def test_an_endpoint_is_unhealthy_after_three_misses_in_a_row_and_not_befo
         assert [text for text in bench.found if "has not missed 3 checks" in text], "it has passed one since"
 
 
+async def test_misses_that_end_while_a_driver_may_be_starting_need_never_be_shown(autojump_clock: MockClock) -> None:
+    bench = Bench()
+    oracle = bench.oracle
+    oracle.may_start(PLUGIN, 40.0)
+    oracle.shown(shown(Health.STARTING), 0.0)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.check, (1, MISS), (5, MISS), (5, MISS), (25, PASS), (30, PASS))
+        await trio.sleep(36.5)
+        oracle.shown(shown(Health.HEALTHY), 36.5)
+        await trio.sleep(13.5)
+        oracle.look()
+        oracle.shown(shown(Health.DISCONNECTED), 50.0)
+    assert not bench.found
+
+
+@pytest.mark.parametrize("last", [[(25, PASS)], []], ids=["by a check that is passed", "with the connection"])
+async def test_misses_that_end_after_they_were_to_be_shown_are_found_if_they_were_not(
+    last: list[tuple[float, bool]], autojump_clock: MockClock
+) -> None:
+    bench = Bench()
+    bench.oracle.may_start(PLUGIN, 10.0)
+    bench.oracle.shown(shown(Health.STARTING), 0.0)
+    await bench.check((1, MISS), (5, MISS), (5, MISS), (24, MISS), *last)
+    assert bench.found == [f"{PLUGIN.socket} generation 7 has missed 3 checks since 11, and is shown as starting"]
+
+
+async def test_misses_that_are_shown_too_late_are_found(autojump_clock: MockClock) -> None:
+    bench = Bench()
+    oracle = bench.oracle
+    oracle.may_start(PLUGIN, 10.0)
+    oracle.shown(shown(Health.STARTING), 0.0)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.check, (1, MISS), (5, MISS), (5, MISS), (30, PASS))
+        await trio.sleep(14)
+        oracle.shown(shown(Health.UNHEALTHY, 3), 14.0)
+    assert bench.found == [f"{PLUGIN.socket} is shown as unhealthy at 14, and not by 12"]
+
+
 async def test_checks_that_do_not_come_and_answers_that_do_not_count_are_found(autojump_clock: MockClock) -> None:
     bench = Bench()
     async with trio.open_nursery() as nursery:
