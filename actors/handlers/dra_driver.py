@@ -71,7 +71,7 @@ class DRAFollower:
         #: What the checks have shown, or why there is no connection.
         self._checked = Checked()
         self._is_followed = False
-        #: Set when the next try to connect shall begin at once.
+        #: Set when a call has used the connection: if the follow waits to connect, it shall follow that one at once.
         self._hurry = trio.Event()
         link.when_disconnected(self._note_disconnected)
 
@@ -97,7 +97,6 @@ class DRAFollower:
             else:
                 await self._follow_on(channel)
             failures = 1 if trio.current_time() - began >= RETRIES.cap else failures + 1
-            self._hurry = trio.Event()
             with trio.move_on_after(RETRIES.delay(failures)):
                 await self._hurry.wait()
 
@@ -142,6 +141,8 @@ class DRAFollower:
         self._tell()
 
     def _note_disconnected(self, why: str) -> None:
+        # Not when the follow begins to wait: a call may have connected before that.
+        self._hurry = trio.Event()
         self._drivers.disconnected(self.plugin, trio.current_time())
         self._checked = disconnected(why)
         self._health.lose()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import attrs
 import pytest
@@ -15,10 +16,12 @@ from plugind.actors.simulation import DRACall, FakeDRADriver, FakePlugin, Plugge
 from plugind.actors.simulation.dra_drivers import USUAL_SERVICES
 from plugind.actors.simulation.node import DEFAULT_CONFIG
 from plugind.protocol.dra import DRAConfig, WatchedHealth
+from plugind.protocol.dra_claims import DRACallError, DRAClaim
 from plugind.protocol.dra_health import DeviceReport, DeviceStatus
 from plugind.protocol.health_checks import HealthChecks
 
 NAME = "gpu.example.com"
+CLAIM = DRAClaim("default", "uid-1", "train")
 V1, V1ALPHA1 = "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth"
 HEALTHY, UNHEALTHY = DeviceStatus.HEALTHY, DeviceStatus.UNHEALTHY
 
@@ -174,6 +177,35 @@ async def test_devices_are_unknown_when_their_driver_stops_and_healthy_when_it_i
         plugged.listen()
         await trio.sleep(5)
         assert facts(node)["devices"] == "1 healthy, 1 unhealthy, 0 unknown"
+
+
+@pytest.mark.parametrize("passes", range(0, 12, 2))
+async def test_a_connection_that_a_call_makes_in_the_instant_in_which_the_last_one_ends_is_followed_at_once(
+    autojump_clock: MockClock, passes: int
+) -> None:
+    """The call may come before the follow waits to connect again; ``passes`` of Trio's loop after the end."""
+    driver = driver_with(V1)
+    async with SimulatedNode() as node:
+        plugged = plug(node, driver, V1)
+        await trio.sleep_until(10)
+        plugged.crash()
+        await trio.sleep_until(100)
+        plugged.listen()
+        # It was tried 1, 3, 7, 15, 31, 61 and 91 s after the end. The next pause is of 30 s, too.
+        await trio.sleep_until(105)
+        assert driver.called(DRACall.WATCH) == 2
+        plugged.reset()
+        for _ in range(passes):
+            await trio.lowlevel.checkpoint()
+        # On the connection that has ended it fails.
+        with suppress(DRACallError):
+            await node.supervisor.dra_driver(NAME).prepare([CLAIM])
+        if not driver.prepared:
+            await node.supervisor.dra_driver(NAME).prepare([CLAIM])
+        assert trio.current_time() == 105
+        await trio.sleep(2)
+        assert (facts(node)["device-health"], driver.called(DRACall.WATCH)) == (V1, 3)
+        assert facts(node)["devices"] == "2 healthy, 0 unhealthy, 0 unknown"
 
 
 async def test_a_device_of_which_nothing_is_heard_in_its_time_is_unknown(autojump_clock: MockClock) -> None:
