@@ -8,7 +8,7 @@ from plugind import Supervisor
 from plugind.protocol.health_checks import HealthChecks
 from plugind.protocol.messages import Snapshot
 from plugind.protocol.plugin_health import Health
-from plugind.protocol.status import PluginStatus
+from plugind.protocol.status import PluginStatus, StateName
 from plugind.tests.end_to_end.processes import DEADLINE
 
 #: Checks fast enough for a test.
@@ -16,11 +16,15 @@ FAST = HealthChecks(period=0.2, deadline=0.2, confirm_after=0.1)
 
 
 async def until(node: Supervisor, health: Health, *, after: int = 0) -> PluginStatus:
-    """Return the status of the first plugin of a later generation than ``after`` that has this health."""
+    """Return the status of the first registered plugin of a later generation than ``after`` that has this health.
+
+    A plugin is followed once its handler has registered it, which is before the plugin has been told.
+    """
     with trio.fail_after(DEADLINE):
         async with node.changes() as changes:
             async for change in changes:
                 for plugin in change.plugins if isinstance(change, Snapshot) else (change.plugin,):
-                    if plugin.health is health and plugin.generation > after:
+                    registered = plugin.state is StateName.REGISTERED
+                    if registered and plugin.health is health and plugin.generation > after:
                         return plugin
     raise AssertionError("the node ended")
