@@ -22,6 +22,9 @@ DEADLINE = 120.0
 PLUGIND = [sys.executable, "-m", "plugind"]
 #: Deadlines that a plugin meets even on a busy machine, for tests that expect the first attempt to succeed.
 PATIENT = {"dial": DEADLINE, "get_info": DEADLINE, "notify": DEADLINE}
+#: Timeout of commands that wait in vain, in seconds. It must leave time for the daemon's answer: commands that start at
+#: once on a busy machine delay each other by a second or two.
+SOON = "10"
 
 #: The description of a plugin by the status socket.
 Plugin = Mapping[str, object]
@@ -167,6 +170,15 @@ class Daemon:
                     return found
                 await trio.sleep(0.1)
 
+    async def metric(self, sample: str) -> None:
+        """Wait until ``GET /metrics`` has this line. What happens is counted a moment after it is seen elsewhere."""
+        name, found = sample.split("{")[0].split(" ")[0], [""]
+        with trio.move_on_after(DEADLINE):
+            while sample not in found:
+                _, body = await self.get("/metrics")
+                found = [line for line in body.decode().splitlines() if line.startswith(name)]
+        assert sample in found
+
     @asynccontextmanager
     async def _asked(self, target: str, method: str = "GET", body: bytes = b"") -> AsyncIterator[Reply]:
         with trio.fail_after(DEADLINE):
@@ -205,13 +217,15 @@ def daemon(
 ) -> Iterator[Daemon]:
     """Start a daemon whose root, status socket and log are in ``directory``; kill it at exit if it still runs.
 
-    It almost never rescans, since a rescan would hide events that were missed. It has the
-    deadlines of ``plugind run``, unless ``timeouts`` names others (see ``patient.py``). ``script`` names a file beside
-    this one to run in place of ``plugind run``; ``output`` is where it prints.
+    It almost never rescans, since a rescan would hide events that were missed. Nor does it report that its loop was
+    blocked, which a machine that is busy enough does to it. It has the deadlines of ``plugind run``, unless ``timeouts``
+    names others (see ``patient.py``). ``script`` names a file beside this one to run in place of ``plugind run``;
+    ``output`` is where it prints.
     """
     root = root or directory / "root"
     status = str(directory / "status.sock")
-    options = ["--root", str(root), "--status", status, "--log-format", "json", "--rescan", "3600", *arguments]
+    options = ["--root", str(root), "--status", status, "--log-format", "json", "--rescan", "3600"]
+    options += ["--blocked-after", str(DEADLINE), *arguments]
     run = [*PLUGIND, "run"]
     if script is not None:
         run = [sys.executable, str(Path(__file__).with_name(script))]

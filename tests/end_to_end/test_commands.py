@@ -14,7 +14,17 @@ import trio
 
 from plugind.actors.console import commands
 from plugind.tests.end_to_end.foreign import GRPCIO, GRPCLIB
-from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, Daemon, Done, Plugin, daemon, number, plugin_process
+from plugind.tests.end_to_end.processes import (
+    DEADLINE,
+    PLUGIND,
+    SOON,
+    Daemon,
+    Done,
+    Plugin,
+    daemon,
+    number,
+    plugin_process,
+)
 
 #: The keys that programs which read the JSON can rely on.
 CONTRACT = {
@@ -35,11 +45,6 @@ CONTRACT = {
     "next_try_at",
     "registered_in",
 }
-
-
-#: Timeout of commands that wait in vain, in seconds. It must leave time for the daemon's answer: nine commands that
-#: start at once on a busy machine delay each other by a second or two.
-SOON = "5"
 
 
 def attempts(changes: list[Plugin]) -> set[tuple[object, object]]:

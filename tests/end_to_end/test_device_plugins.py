@@ -50,14 +50,14 @@ async def test_a_device_plugin_registers_by_a_call_and_is_shown_like_any_other(t
     directory = tmp_path / "device-plugins"
     with daemon(tmp_path, f"--device-plugins={directory}") as started:
         await started.ready()
-        async with device_plugin(directory, "a.sock") as plugin:
+        async with started.watch() as watch, device_plugin(directory, "a.sock") as plugin:
             assert await register(plugin, "a.sock") == ("OK", "")
             assert await register(plugin, "a.sock") == ("OK", "")
             assert await register(plugin, "../a.sock") == (
                 "INVALID_ARGUMENT",
                 f'the endpoint "../a.sock" is not a file name in {directory}',
             )
-            shown = (await started.plugins())[str(directory / "a.sock")]
+            shown = await watch.state(directory / "a.sock", "registered")
             pid = plugin.process.pid
             assert {key: shown[key] for key in ("state", "type", "name", "root", "pid", "source", "generation")} == {
                 "state": "registered",
@@ -68,8 +68,7 @@ async def test_a_device_plugin_registers_by_a_call_and_is_shown_like_any_other(t
                 "source": f"Register call of pid {pid}",
                 "generation": 1,
             }
-            _, metrics = await started.get("/metrics")
-            assert b'device_plugin_registration_total{resource_name="vendor.com/gpu"} 3.0' in metrics
+            await started.metric('device_plugin_registration_total{resource_name="vendor.com/gpu"} 3.0')
 
 
 async def test_the_commands_tell_of_a_device_plugin_whose_call_was_refused(tmp_path: Path) -> None:

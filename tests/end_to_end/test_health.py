@@ -60,7 +60,7 @@ async def test_an_actor_that_hangs_is_named_by_health_readiness_and_the_log_and_
         code, body = await node.get("/readyz")
         assert code == 503
         assert json.loads(body)["awaiting"][0].startswith(f"the actor {actor} (it hangs: it has taken no message for")
-        assert f'plugind_actors_hanging{{actor="{actor}"}} 1.0\n' in (await node.get("/metrics"))[1].decode()
+        await node.metric(f'plugind_actors_hanging{{actor="{actor}"}} 1.0')
         hang.unlink()
         await until_status(node, "/healthz", 200)
         await until_status(node, "/readyz", 200)

@@ -104,10 +104,10 @@ async def test_a_lease_over_http_ends_with_its_release_its_process_or_its_connec
             assert (wrong[0], wrong[1]["problem"]) == (400, "usage")
         await until_held(started)
 
-        assert b'plugind_leases{resource_name="example.com/gpu"} 0.0' in (await started.get("/metrics"))[1]
+        await started.metric('plugind_leases{resource_name="example.com/gpu"} 0.0')
         async with owning(started.status, "/v1/leases", {"resources": {GPU: 1}, "owner": CONNECTION, "id": "third"}):
             assert await held(started) == ["third"]
-            assert b'plugind_leases{resource_name="example.com/gpu"} 1.0' in (await started.get("/metrics"))[1]
+            await started.metric('plugind_leases{resource_name="example.com/gpu"} 1.0')
         await until_held(started)
 
 
