@@ -233,7 +233,7 @@ async def test_a_service_manager_is_notified_once_the_daemon_answers(tmp_path: P
 
 async def test_a_change_is_logged_once_and_without_control_characters(tmp_path: Path) -> None:
     """Fault 94: there is one line per event, and only changes of state are logged."""
-    with daemon(tmp_path) as node:
+    with daemon(tmp_path, timeouts=PATIENT) as node:
         await node.ready()
         path = node.root / "new\nline\x1b[2J.sock"
         staged = tmp_path / "staged"

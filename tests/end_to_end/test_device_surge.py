@@ -94,6 +94,7 @@ async def test_a_crash_of_the_device_server_leaves_everything_registered(tmp_pat
         await node.ready()
         plugin = await stack.enter_async_context(plugin_process(GRPCIO.command(directory, "gpu.sock", GPU)))
         await plugin.line(listed=4)
+        await listed(node)
         watch = Resources(await stack.enter_async_context(node.pieces("/v1/devices/watch")))
         await watch.until(lambda resource: resource["allocatable"] == 4)
         (tmp_path / FILE).touch()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pty
@@ -15,12 +16,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from fcntl import ioctl
+from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
 
-from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, Daemon, daemon, plugin_process, run
+from plugind.tests.end_to_end.processes import DEADLINE, PATIENT, PLUGIND, SOON, Daemon, daemon, plugin_process, run
 
 GOOD, BAD, ODD = "good.example.com", "bad.example.com", "odd.example.com"
 
@@ -30,9 +32,13 @@ def fake(path: Path, kind: str, name: str, *options: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """A daemon with a registered plugin, a refused one, one without a handler, a stale socket and a symbolic link."""
-    with daemon(tmp_path_factory.mktemp("l")) as node, socket.socket(socket.AF_UNIX) as stale, ExitStack() as ends:
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """A daemon with a registered plugin, a refused one, one without a handler, a stale socket and a symbolic link.
+
+    A plugin that has failed is tried again after so long that it is at rest in each test.
+    """
+    directory, timeouts = tmp_path_factory.mktemp("l"), {**PATIENT, "backoff": 100.0}
+    with daemon(directory, timeouts=timeouts) as node, socket.socket(socket.AF_UNIX) as stale, ExitStack() as ends:
         # The daemon makes its root.
         trio.run(node.ready)
         stale.bind(str(node.root / "stale.sock"))
@@ -45,15 +51,21 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
             plugin = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             ends.enter_context(plugin)
             ends.callback(plugin.kill)
-        trio.run(all_there, node)
         yield node
+
+
+@pytest.fixture
+def node(running: Daemon) -> Daemon:
+    """The daemon, when no attempt is under way. A test may have asked for one."""
+    trio.run(all_there, running)
+    return running
 
 
 async def all_there(node: Daemon) -> None:
     states = {"good": "registered", "odd": "parked", "stale": "stale", "link": "parked", "bad": "waiting"}
+    wanted = {str(node.root / f"{name}.sock"): state for name, state in states.items()}
     async with node.watch() as watch:
-        for name, state in states.items():
-            await watch.state(node.root / f"{name}.sock", state)
+        await watch.until(lambda watch: wanted.items() <= {path: it["state"] for path, it in watch.now.items()}.items())
 
 
 async def on_terminal(columns: int, *words: str, colour: bool = True) -> tuple[int, str]:
@@ -67,27 +79,30 @@ async def on_terminal(columns: int, *words: str, colour: bool = True) -> tuple[i
             ended = await trio.run_process(
                 [*PLUGIND, *words], stdout=slave, capture_stderr=True, check=False, env=environment
             )
-        os.set_blocking(master, False)
-        return ended.returncode, os.read(master, 1 << 20).decode().replace("\r\n", "\n")
+        os.close(slave)
+        return ended.returncode, b"".join(iter(partial(read_terminal, master), b"")).decode().replace("\r\n", "\n")
     finally:
         os.close(master)
-        os.close(slave)
 
 
-def at_rest(shown: str) -> bool:
-    """Whether no attempt is under way: the refused plugin waits, and the stale socket is shown as such."""
-    return {"waiting", "stale"} <= {line.partition(" ")[0] for line in shown.splitlines()}
+def read_terminal(master: int) -> bytes:
+    """Return some of what was written to a terminal that nobody has open any more; nothing at the end.
+
+    One read may return less than there is.
+    """
+    try:
+        return os.read(master, 1 << 20)
+    except OSError as error:
+        assert error.errno == errno.EIO
+        return b""
 
 
 async def test_every_width_and_every_form_say_why(node: Daemon) -> None:
     cause = "the endpoint 'relative/path' is not an absolute path of a unix socket"
     for width in (40, 60, 80, 120, 200):
-        plain = ""
-        with trio.fail_after(DEADLINE):
-            while not at_rest(plain):
-                code, shown = await on_terminal(width, "ls", "--status", node.status, colour=False)
-                assert code == 0
-                plain = re.sub("\x1b[^m]*m", "", shown)
+        code, shown = await on_terminal(width, "ls", "--status", node.status, colour=False)
+        assert code == 0
+        plain = re.sub("\x1b[^m]*m", "", shown)
         lines = plain.splitlines()
         assert lines[0].split()[:3] == ["STATE", "NAME", "TYPE"]
         assert max(map(len, lines)) <= width
@@ -150,7 +165,7 @@ async def test_a_plugin_that_is_refused_for_its_endpoint_is_described_by_its_nam
     assert (done.code, done.err) == (0, "")
     assert f"Name:       {BAD}\nType:       CSIPlugin\n" in done.out
     assert "\nEndpoint:   -\n" in done.out
-    waited = run("wait", BAD, "--timeout", "2", status=node.status)
+    waited = run("wait", BAD, "--timeout", SOON, status=node.status)
     assert waited.code == 1
     assert waited.err.startswith(f"plugind: {BAD} is not registered: {node.root}/bad.sock is ")
 

@@ -199,12 +199,12 @@ async def test_an_interrupt_while_a_command_is_imported_ends_it_without_a_traceb
 
 
 async def test_during_a_stop_sighup_changes_nothing_and_sigusr1_shows_what_the_stop_waits_for(tmp_path: Path) -> None:
-    """Fault 87: a plugin hangs, so that the stop takes half of the grace."""
+    """Fault 87: a plugin hangs, so that the stop would take half of the grace. It is killed when all is seen."""
     path = tmp_path / "root" / "hangs.sock"
     path.parent.mkdir()
     options = ("--type", "DevicePlugin", "--name", "example.com/hangs", "--hang", "notify")
-    timeouts = {**PATIENT, "stop_grace": 5.0}
-    async with plugin_process([*PLUGIND, "fake", "--socket", str(path), *options]):
+    timeouts = {**PATIENT, "stop_grace": 2 * DEADLINE}
+    async with plugin_process([*PLUGIND, "fake", "--socket", str(path), *options]) as plugin:
         with daemon(tmp_path, timeouts=timeouts) as node:
             async with node.watch() as watch:
                 await watch.state(path, "notifying")
@@ -216,6 +216,7 @@ async def test_during_a_stop_sighup_changes_nothing_and_sigusr1_shows_what_the_s
             node.process.send_signal(signal.SIGUSR1)
             await node.logged("states")
             assert [(line["socket"], line["state"]) for line in node.about("state")] == [(str(path), "notifying")]
+            await plugin.end(signal.SIGKILL)
             assert await node.ended() == 0
 
 
@@ -359,7 +360,7 @@ async def test_two_daemons_never_have_the_same_plugin_registered_after_the_root_
     path = root / "a.sock"
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-    with daemon(tmp_path / "one", root=root) as one:
+    with daemon(tmp_path / "one", root=root, timeouts=PATIENT) as one:
         await one.ready()
         async with registered(one, path) as watch:
             # It does not see the removal before the other one has made and locked the root again.
