@@ -218,9 +218,9 @@ def daemon(
     """Start a daemon whose root, status socket and log are in ``directory``; kill it at exit if it still runs.
 
     It almost never rescans, since a rescan would hide events that were missed. Nor does it report that its loop was
-    blocked, which a machine that is busy enough does to it. It has the deadlines of ``plugind run``, unless ``timeouts``
-    names others (see ``patient.py``). ``script`` names a file beside this one to run in place of ``plugind run``;
-    ``output`` is where it prints.
+    blocked, which a busy machine can do to it. It has the deadlines of ``plugind run``, unless ``timeouts`` names
+    others (see ``patient.py``). ``script`` names a file beside this one to run in place of ``plugind run``; ``output``
+    is where it prints.
     """
     root = root or directory / "root"
     status = str(directory / "status.sock")
