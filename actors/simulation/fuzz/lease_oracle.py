@@ -80,6 +80,8 @@ class LeaseOracle:
         #: Why no device is given to anybody; and whether the leases of the daemon that runs are known.
         self.withheld: str | None = None
         self.is_known = False
+        #: When the daemon that runs was started, and when it has shown its leases first.
+        self._started = self._known_since = 0.0
         #: Whether an operator has said that nothing is in use that is not known, and was not answered yet.
         self.recovers = False
         #: Leases of earlier boots.
@@ -126,11 +128,23 @@ class LeaseOracle:
             both = holding is not other and self.is_sure(other) and things(lease) & other.things()
             if both:
                 self._violated("twice", f"{sorted(both)} are of {words(lease)}, and of {words(other.lease)}")
-        until = trio.current_time() + BIND if isinstance(lease.owner, ContainerOwner) else math.inf
+        until = self._held_since(lease) + BIND if isinstance(lease.owner, ContainerOwner) else math.inf
         new = self.holdings[lease.id] = Holding(lease, asking, until=until)
         if isinstance(lease.owner, ProcessOwner) and not self._processes.runs(lease.owner.process):
             new.ended, new.is_over, new.released = trio.current_time(), True, True
         self._check_pieces(lease)
+
+    def _held_since(self, lease: Lease) -> float:
+        """Return when the minute of a container began, at the earliest: when the lease was held.
+
+        That may have been long ago: whoever has asked for it by name first may have left before it was told.
+        """
+        shown = self.shown.get(lease.id)
+        if shown is None or shown.state is not LeaseState.HELD:
+            return trio.current_time()
+        since = self._since[lease.id]
+        # The daemon has taken up what it shows first at some time since its start.
+        return since if since > self._known_since else self._started
 
     def _check_pieces(self, lease: Lease) -> None:
         for resource in lease.devices:
@@ -284,6 +298,7 @@ class LeaseOracle:
 
     def daemon_starts(self) -> None:
         """The daemon starts: connections have some time to come back."""
+        self._started = trio.current_time()
         for holding in self.holdings.values():
             if isinstance(holding.lease.owner, ConnectionOwner):
                 holding.until = trio.current_time() + BIND
@@ -306,6 +321,8 @@ class LeaseOracle:
 
     def snapshot(self, snapshot: LeasesSnapshot) -> None:
         """All leases are shown."""
+        if not self.is_known:
+            self._known_since = trio.current_time()
         self.withheld, self.is_known = snapshot.withheld, True
         now_shown = {lease.id: lease for lease in snapshot.leases}
         for gone in self.shown.keys() - now_shown.keys():
