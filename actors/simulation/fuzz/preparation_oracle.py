@@ -85,10 +85,14 @@ class PreparationOracle:
         preparing.broke_off = trio.current_time()
 
     def forsaken(self) -> None:
-        """The lease actor crashes: what is under way has no known outcome from now on."""
+        """The lease actor crashes: what is under way has no known outcome from now on, nor what is withheld now.
+
+        The devices of a call that broke off long ago are free already, and a crash does not change that.
+        """
+        now = trio.current_time()
         for preparing in self._open:
-            if preparing.forsaken is None:
-                preparing.forsaken = trio.current_time()
+            if preparing.forsaken is None and now < _until(preparing) - EPSILON:
+                preparing.forsaken = now
 
     def crashed(self, time: float) -> None:
         """An actor crashed last at ``time``: what was refused just before may not have arrived."""
