@@ -119,6 +119,8 @@ class _Instance:
     #: The service of the stream that is open, and since when.
     stream: str | None = None
     opened_at: float = 0.0
+    #: Whether what came last over that stream cannot be: then the node ends it.
+    is_refused: bool = False
     #: When the next stream may be opened.
     next_at: float = 0.0
     #: The newest list that was taken.
@@ -198,7 +200,7 @@ class DeviceHealthOracle:
             self._wrong(key, f"is asked by {service}, and may be asked by {instance.services}, the first of them")
         if now < instance.next_at - EPSILON:
             self._wrong(key, f"is asked by {service} again at {now:g}, and not after {instance.next_at:g}")
-        instance.stream, instance.opened_at = service, now
+        instance.stream, instance.opened_at, instance.is_refused = service, now, False
 
     def took(self, key: Key, message: bytes) -> None:
         """A message was taken from the stream."""
@@ -208,6 +210,7 @@ class DeviceHealthOracle:
         except DecodeError:
             said = None
         if said is None or not _counts(said):
+            instance.is_refused = True
             instance.say(f"{instance.stream} is refused: ")
             return
         instance.devices.take(said)
@@ -227,7 +230,7 @@ class DeviceHealthOracle:
             instance.services.remove(str(service))
             instance.next_at = trio.current_time()
             instance.say("not implemented")
-        elif not instance.states[-1][1].endswith("is refused: "):
+        elif not instance.is_refused:
             instance.say(f"{service} has ended")
 
     # --- what is shown ------------------------------------------------------------------------------------------------

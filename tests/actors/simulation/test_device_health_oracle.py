@@ -136,6 +136,25 @@ async def test_a_list_that_cannot_be_changes_nothing(autojump_clock: MockClock) 
     assert judged.shows(facts(HEALTHY, f"{V1} is refused: a name is missing"))
 
 
+async def test_the_end_of_a_stream_is_shown_unless_the_node_has_refused_that_stream_itself(
+    autojump_clock: MockClock,
+) -> None:
+    judged = Judged()
+    refused, ended = f"{V1} is refused: a name is missing", f"{V1} has ended: INTERNAL: not now"
+    nameless = api.NodeWatchResourcesResponse(devices=[api.DeviceHealth(health=api.UNHEALTHY)])
+    judged.oracle.took(KEY, nameless.SerializeToString())
+    judged.oracle.ended(KEY, unimplemented=False, failed=False)
+    await trio.sleep(5)
+    assert judged.shows(facts(HEALTHY, refused))
+    assert not judged.shows(facts(HEALTHY, ended))
+    # The next stream ends before anything is taken from it.
+    judged.oracle.opened(KEY, V1)
+    judged.oracle.ended(KEY, unimplemented=False, failed=False)
+    await trio.sleep(SHOWN + 0.1)
+    assert judged.shows(facts(HEALTHY, ended))
+    assert not judged.shows(facts(HEALTHY, refused))
+
+
 async def test_the_newest_list_is_taken_in_time(autojump_clock: MockClock) -> None:
     judged = Judged()
     sent_at = trio.current_time()
