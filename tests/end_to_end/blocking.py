@@ -26,7 +26,7 @@ class BlockingHandler:
     async def validate(self, plugin: Plugin) -> None:
         if plugin.name == "shielded":
             return
-        time.sleep(0.4)  # noqa: ASYNC251 - that is the fault
+        time.sleep(2.0)  # noqa: ASYNC251 - that is the fault
 
     async def register(self, plugin: Plugin) -> None:
         if plugin.name in ("stuck", "shielded"):

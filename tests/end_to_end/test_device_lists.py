@@ -12,6 +12,7 @@ import trio
 
 from plugind.tests.end_to_end.device_plugins import GO, GRPCIO, NODE, DevicePluginProgram
 from plugind.tests.end_to_end.processes import DEADLINE, Daemon, daemon, plugin_process
+from plugind.tests.end_to_end.test_device_surge import Resources
 
 GPU = "example.com/gpu"
 HEALTHY = {"gpu-0": "Healthy", "gpu-1": "Healthy"}
@@ -63,8 +64,13 @@ async def test_a_stream_that_ends_is_opened_again_while_the_plugin_is_registered
             GRPCIO.command(root, "gpu.sock", GPU, "--devices", "2", "--route", "socket")
         ) as plugin:
             await shown(started, HEALTHY)
-            plugin.process.send_signal(signal.SIGHUP)
-            await shown(started, UNHEALTHY)
+            async with started.pieces("/v1/devices/watch") as pieces:
+                watch = Resources(pieces)
+                await watch.until(lambda resource: resource["allocatable"] == 2)
+                plugin.process.send_signal(signal.SIGHUP)
+                # It is opened again after a second, so a look from time to time might come too late.
+                await watch.until(lambda resource: (resource["capacity"], resource["allocatable"]) == (2, 0))
+                await watch.until(lambda resource: (resource["capacity"], resource["allocatable"]) == (2, 2))
             await shown(started, HEALTHY)
             plugin.process.send_signal(signal.SIGKILL)
             await shown(started, UNHEALTHY)

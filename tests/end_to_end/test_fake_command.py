@@ -24,6 +24,7 @@ from plugind.protocol.proto.example_v1beta2_grpc import ExampleStub as ExampleSt
 from plugind.protocol.proto.example_v1beta2_pb2 import ExampleRequest as ExampleRequestV1Beta2
 from plugind.protocol.proto.pluginregistration_grpc import RegistrationStub
 from plugind.protocol.proto.pluginregistration_pb2 import InfoRequest, PluginInfo, RegistrationStatus
+from plugind.tests.end_to_end.processes import DEADLINE
 
 FAKE = [sys.executable, "-m", "plugind", "fake"]
 EXAMPLE = [sys.executable, str(Path(__file__).parents[2] / "examples" / "example_plugin.py")]
@@ -43,7 +44,7 @@ async def read_line(stream: trio.abc.ReceiveStream) -> str:
 @asynccontextmanager
 async def process(command: list[str], *, ready: str) -> AsyncIterator[trio.Process]:
     """Run a process, and wait for its first line on ``ready`` (stdout or stderr); kill it at exit if it still runs."""
-    with trio.fail_after(60):
+    with trio.fail_after(DEADLINE):
         started = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert started.stdout is not None
         assert started.stderr is not None
@@ -62,7 +63,7 @@ async def process(command: list[str], *, ready: str) -> AsyncIterator[trio.Proce
 
 async def notify(channel: Channel, *, registered: bool, error: str = "") -> None:
     stub = channel.stub(RegistrationStub)
-    await stub.NotifyRegistrationStatus(RegistrationStatus(plugin_registered=registered, error=error), timeout=5)
+    await stub.NotifyRegistrationStatus(RegistrationStatus(plugin_registered=registered, error=error), timeout=DEADLINE)
 
 
 def names(directory: Path) -> list[str]:
@@ -75,8 +76,8 @@ async def test_the_fake_prints_a_line_for_each_call_and_ends_cleanly(tmp_path: P
     for number in (signal.SIGTERM, signal.SIGINT):
         async with process([*FAKE, "--socket", path, *ARGUMENTS], ready="stderr") as fake:
             assert fake.stdout is not None
-            async with await dial(path, timeout=5) as channel:
-                info = await channel.stub(RegistrationStub).GetInfo(InfoRequest(), timeout=5)
+            async with await dial(path, timeout=DEADLINE) as channel:
+                info = await channel.stub(RegistrationStub).GetInfo(InfoRequest(), timeout=DEADLINE)
                 assert info == PluginInfo(type="CSIPlugin", name="a.example.com", supported_versions=["1.0.0"])
                 first = json.loads(await read_line(fake.stdout))
                 await notify(channel, registered=True)
@@ -99,15 +100,15 @@ async def test_a_fake_csi_driver_serves_its_endpoint_and_obeys(tmp_path: Path) -
     async with process([*driver, "--socket", str(tmp_path / "a.sock")], ready="stderr") as fake:
         assert fake.stdout is not None
         assert fake.stderr is not None
-        async with await dial(endpoint, timeout=5) as channel:
-            info = await channel.stub(NodeStub).NodeGetInfo(csi.NodeGetInfoRequest(), timeout=5)
+        async with await dial(endpoint, timeout=DEADLINE) as channel:
+            info = await channel.stub(NodeStub).NodeGetInfo(csi.NodeGetInfoRequest(), timeout=DEADLINE)
             assert info == csi.NodeGetInfoResponse(node_id="node-7")
             said = json.loads(await read_line(fake.stdout))
             assert (said["call"], said["peer_pid"], said["outcome"]) == ("NodeGetInfo", os.getpid(), "answered")
             await trio.Path(pipe).write_text("not-ready\n")
             while (line := await read_line(fake.stderr)) != "plugind fake: the driver is not ready":
                 assert "refuse" in line
-            ready = await channel.stub(IdentityStub).Probe(csi.ProbeRequest(), timeout=5)
+            ready = await channel.stub(IdentityStub).Probe(csi.ProbeRequest(), timeout=DEADLINE)
             assert ready == csi.ProbeResponse(ready={"value": False})
         second = await trio.lowlevel.open_process(registrar, stderr=subprocess.PIPE)
         assert second.stderr is not None
@@ -128,7 +129,7 @@ async def test_the_fake_keeps_running_when_its_output_is_not_read(tmp_path: Path
         assert fake.stdout is not None
         assert fake.stderr is not None
         await fake.stdout.aclose()
-        async with await dial(path, timeout=5) as channel:
+        async with await dial(path, timeout=DEADLINE) as channel:
             await notify(channel, registered=True)
             await notify(channel, registered=True)
         assert await read_line(fake.stderr) == "plugind fake: calls are no longer written: Broken pipe"
@@ -143,7 +144,10 @@ async def test_a_killed_fake_leaves_a_socket_that_the_next_replaces(tmp_path: Pa
         fake.kill()
         await fake.wait()
     assert names(tmp_path) == ["a.sock"]
-    async with process([*FAKE, "--socket", path, *ARGUMENTS], ready="stderr"), await dial(path, timeout=5) as channel:
+    async with (
+        process([*FAKE, "--socket", path, *ARGUMENTS], ready="stderr"),
+        await dial(path, timeout=DEADLINE) as channel,
+    ):
         await notify(channel, registered=True)
 
 
@@ -156,7 +160,7 @@ async def test_a_socket_that_cannot_be_bound_is_one_line_and_exit_code_1(tmp_pat
         str(tmp_path / "file"): "something that is no socket is in the way",
     }
     for path, reason in reasons.items():
-        with trio.fail_after(60):
+        with trio.fail_after(DEADLINE):
             done = await trio.run_process(
                 [*FAKE, "--socket", path, *ARGUMENTS], check=False, capture_stdout=True, capture_stderr=True
             )
@@ -168,17 +172,17 @@ async def call_both(channel: Channel) -> list[str]:
     first = channel.stub(ExampleStubV1Beta1).GetExampleInfo
     second = channel.stub(ExampleStubV1Beta2).GetExampleInfo
     return [
-        (await first(ExampleRequestV1Beta1(request="one", v1beta1_field="old"), timeout=5)).error,
-        (await second(ExampleRequestV1Beta2(request="two", v1beta2_field="new"), timeout=5)).error,
+        (await first(ExampleRequestV1Beta1(request="one", v1beta1_field="old"), timeout=DEADLINE)).error,
+        (await second(ExampleRequestV1Beta2(request="two", v1beta2_field="new"), timeout=DEADLINE)).error,
     ]
 
 
 async def test_the_example_plugin_serves_both_versions_on_its_registration_socket(tmp_path: Path) -> None:
     path = str(tmp_path / "e.sock")
     command = [*EXAMPLE, "--socket", path, "--name", "e.example.com"]
-    async with process(command, ready="stdout") as plugin, await dial(path, timeout=5) as channel:
+    async with process(command, ready="stdout") as plugin, await dial(path, timeout=DEADLINE) as channel:
         assert plugin.stdout is not None
-        info = await channel.stub(RegistrationStub).GetInfo(InfoRequest(), timeout=5)
+        info = await channel.stub(RegistrationStub).GetInfo(InfoRequest(), timeout=DEADLINE)
         assert info == PluginInfo(type="ExamplePlugin", name="e.example.com", supported_versions=["v1beta1", "v1beta2"])
         assert await call_both(channel) == ["", ""]
         await notify(channel, registered=True)
@@ -193,10 +197,10 @@ async def test_the_example_plugin_serves_both_versions_on_a_separate_endpoint(tm
     path, endpoint = str(tmp_path / "e.sock"), str(tmp_path / "service.sock")
     command = [*EXAMPLE, "--socket", path, "--name", "e.example.com", "--endpoint", endpoint]
     async with process(command, ready="stdout") as plugin:
-        async with await dial(path, timeout=5) as channel:
-            info = await channel.stub(RegistrationStub).GetInfo(InfoRequest(), timeout=5)
+        async with await dial(path, timeout=DEADLINE) as channel:
+            info = await channel.stub(RegistrationStub).GetInfo(InfoRequest(), timeout=DEADLINE)
             assert info.endpoint == endpoint
-        async with await dial(info.endpoint, timeout=5) as channel:
+        async with await dial(info.endpoint, timeout=DEADLINE) as channel:
             assert await call_both(channel) == ["", ""]
         plugin.send_signal(signal.SIGINT)
         assert await plugin.wait() == 0
@@ -208,7 +212,7 @@ async def test_the_example_plugin_exits_1_when_it_is_refused(tmp_path: Path) -> 
     path = str(tmp_path / "e.sock")
     async with process([*EXAMPLE, "--socket", path, "--name", "e.example.com"], ready="stdout") as plugin:
         assert plugin.stderr is not None
-        async with await dial(path, timeout=5) as channel:
+        async with await dial(path, timeout=DEADLINE) as channel:
             await notify(channel, registered=False, error="no handler")
         assert await plugin.wait() == 1
         assert await read_line(plugin.stderr) == "example plugin: not registered: no handler"
@@ -217,7 +221,7 @@ async def test_the_example_plugin_exits_1_when_it_is_refused(tmp_path: Path) -> 
 
 async def test_the_example_plugin_prints_one_line_if_it_cannot_listen(tmp_path: Path) -> None:
     path = str(tmp_path / "no" / "e.sock")
-    with trio.fail_after(60):
+    with trio.fail_after(DEADLINE):
         done = await trio.run_process(
             [*EXAMPLE, "--socket", path, "--name", "n"], check=False, capture_stdout=True, capture_stderr=True
         )

@@ -145,6 +145,8 @@ async def test_the_clients_lease_of_a_daemon(tmp_path: Path) -> None:
             with trio.move_on_after(0.1) as scope:
                 await client.take({GPU: 1}, seconds=60, wait=60)
             assert scope.cancelled_caught
+            # Once the daemon has noticed, nobody waits for what is released.
+            await it.until(**{lease.id: "held"})
             with trio.fail_after(DEADLINE):
                 while (await anext(changes)).state is not LeaseState.HELD:
                     pass

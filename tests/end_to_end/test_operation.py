@@ -444,9 +444,19 @@ async def test_with_the_level_warning_every_plugin_that_is_hung_refused_or_parke
     (root / "link.sock").symlink_to("stale.sock")
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(root / "stale.sock"))
-    options = ("--type", "Unknown", "--name", "parked.example.com")
-    fake = [*PLUGIND, "fake", "--socket", str(root / "parked.sock"), *options]
-    with silent(root / "hung.sock"), daemon(tmp_path, "--log-level", "warning") as node:
+    fake = [
+        *PLUGIND,
+        "fake",
+        "--socket",
+        str(root / "parked.sock"),
+        "--type",
+        "Unknown",
+        "--name",
+        "parked.example.com",
+    ]
+    # A plugin that is not hung answers in time.
+    options, timeouts = ("--log-level", "warning"), {"get_info": 5.0}
+    with silent(root / "hung.sock"), daemon(tmp_path, *options, timeouts=timeouts) as node:
         async with plugin_process(fake), node.watch() as watch:
             for name, state in {"link": "parked", "stale": "stale", "parked": "parked"}.items():
                 await watch.state(root / f"{name}.sock", state)

@@ -19,7 +19,7 @@ from plugind.actors.console.status_socket import unreachable
 from plugind.actors.io import http_server
 from plugind.actors.io.http_client import UnreachableError
 from plugind.actors.io.unix_socket import listen
-from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, Daemon, Done, daemon, plugin_process, run
+from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, SOON, Daemon, Done, daemon, plugin_process, run
 
 #: The commands that ask a daemon, with arguments that a running one would answer in milliseconds.
 CLIENTS = ["ls", "ls -o json", "describe a", "retry a", "watch", "wait a --timeout 1"]
@@ -86,13 +86,23 @@ async def test_wait_says_that_a_daemon_is_busy_if_all_its_streams_are_taken(quie
     async with AsyncExitStack() as streams:
         for _ in range(limit):
             await streams.enter_async_context(quiet.watch())
-        waited = await in_thread("wait", "a", "--timeout", "1", status=quiet.status)
+        waited = await in_thread("wait", "a", "--timeout", SOON, status=quiet.status)
         looked = await in_thread("wait", "a", "--timeout", "0", status=quiet.status)
         watched = await in_thread("watch", status=quiet.status)
     said = f"{limit} streams are open, which is the limit"
     assert waited == Done(75, "", f"plugind: cannot tell whether a is registered: the daemon is busy: {said}\n")
     assert looked.code == 1, "one look needs no stream"
     assert watched == Done(75, "", f"plugind: {said}\n")
+
+
+async def connections(node: Daemon, sockets: int) -> None:
+    """Wait until the status socket has so many sockets in the kernel: the one that listens, and one of each client."""
+    with trio.fail_after(DEADLINE):
+        while True:
+            shown = (await trio.Path("/proc/net/unix").read_text(errors="replace")).splitlines()
+            if sum(line.endswith(f" {node.status}") for line in shown) == sockets:
+                return
+            await trio.sleep(0.02)
 
 
 async def test_wait_says_how_long_a_registration_took_only_if_it_has_just_happened(quiet: Daemon) -> None:
@@ -105,8 +115,13 @@ async def test_wait_says_how_long_a_registration_took_only_if_it_has_just_happen
         async def wait() -> None:
             ended.append(await in_thread("wait", "new.example.com", status=quiet.status))
 
-        nursery.start_soon(wait)
-        async with quiet.watch() as watch, plugin_process(fake):
+        async with AsyncExitStack() as stack:
+            watch = await stack.enter_async_context(quiet.watch())
+            # The listener, and the watch.
+            await connections(quiet, 2)
+            nursery.start_soon(wait)
+            await connections(quiet, 3)
+            await stack.enter_async_context(plugin_process(fake))
             await watch.state(path, "registered")
             with trio.fail_after(DEADLINE):
                 while not ended:  # noqa: ASYNC110 - a process ends
@@ -128,7 +143,7 @@ async def test_a_watch_notices_that_the_daemon_is_stopped(quiet: Daemon) -> None
     marker = quiet.root / "marker.sock"
     with socket.socket(socket.AF_UNIX) as stale:
         stale.bind(str(marker))
-        command = [*PLUGIND, "watch", "--json", "--answer-timeout", "0.5", "--status", quiet.status]
+        command = [*PLUGIND, "watch", "--json", "--answer-timeout", "5", "--status", quiet.status]
         async with plugin_process(command) as watch:
             await watch.line(socket=str(marker))
             with stopped(quiet.process), trio.fail_after(DEADLINE):
@@ -178,7 +193,7 @@ async def test_wait_does_not_take_a_list_that_has_begun_for_the_whole(tmp_path: 
 
     path = str(tmp_path / "s")
     async with stub(path, answer):
-        done = await in_thread("wait", "nobody", "--timeout", "3", status=path)
+        done = await in_thread("wait", "nobody", "--timeout", SOON, status=path)
     said = "the daemon has not sent its whole list yet, which may hold that name"
     assert done == Done(75, "", f"plugind: cannot tell whether nobody is registered: {said}\n")
 
@@ -197,7 +212,7 @@ async def test_the_answers_of_an_older_daemon_are_understood(tmp_path: Path) -> 
 
         async def write(send: http_server.Send) -> None:
             # Longer than the command would let a daemon with heartbeats be silent.
-            await trio.sleep(1.5)
+            await trio.sleep(4)
             await send(plugin + b"\n")
 
         return http_server.Response(200, "application/jsonl", write=write, endless=True)
@@ -205,7 +220,7 @@ async def test_the_answers_of_an_older_daemon_are_understood(tmp_path: Path) -> 
     path = str(tmp_path / "s")
     async with stub(path, answer):
         done = {
-            words[0]: await in_thread(*words, "--answer-timeout", "1", status=path)
+            words[0]: await in_thread(*words, "--answer-timeout", "3", status=path)
             for words in (["ls"], ["describe", "a"], ["watch"], ["wait", "a"], ["retry", "a"])
         }
     assert {command: ended.code for command, ended in done.items()} == dict.fromkeys(done, 0)

@@ -28,6 +28,7 @@ from plugind.protocol.messages import (
     StatusMessage,
 )
 from plugind.tests.actors.io.exhaustion import no_descriptor_left
+from plugind.tests.end_to_end.processes import DEADLINE
 
 
 @attrs.define
@@ -58,7 +59,7 @@ class Seen:
         self.changed = trio.Event()
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        with trio.fail_after(5):
+        with trio.fail_after(DEADLINE):
             while not holds():
                 await self.changed.wait()
 
