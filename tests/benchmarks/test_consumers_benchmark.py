@@ -32,7 +32,8 @@ def test_the_daemon_and_the_client_follow_the_plugins_that_are_measured(tmp_path
         with client([socket_of(root, number) for number in range(2)]):
             server.wait(lambda counts: counts["streams"] == 2 and counts["sent"] > 2)
         server.wait(lambda counts: counts["streams"] == 0)
-        measured = measure("plugind", server, tmp_path, load, 0.2)
+        # In which 80 lists are sent, and some even on a busy machine.
+        measured = measure("plugind", server, tmp_path, load, 2.0)
         assert server.counts()["registered"] == 2
     assert measured.lists > 2
     assert measured.cpu_ms_per_list > 0

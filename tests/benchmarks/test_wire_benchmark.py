@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import grpc
@@ -102,8 +103,8 @@ def test_each_socket_returns_its_name_and_records_its_notification(tmp_path: Pat
                 GET_INFO, request_serializer=InfoRequest.SerializeToString, response_deserializer=PluginInfo.FromString
             )
             with pytest.raises(grpc.RpcError) as failed:
-                ask(InfoRequest(), timeout=5)
-            info = ask(InfoRequest(), timeout=5)
+                ask(InfoRequest(), timeout=60)
+            info = ask(InfoRequest(), timeout=60)
         floor.converse(Work([target]), 1)
         plugin = server.report()[1]
     assert failed.value.code() == grpc.StatusCode.UNAVAILABLE
@@ -133,8 +134,14 @@ def test_the_requested_share_hangs_and_the_others_answer(tmp_path: Path, hang: s
     healthy = [index for index in range(10) if not options.hangs(index)]
     assert len(healthy) == 5
     with cheap_server(options) as server:
-        with grpc.insecure_channel(f"unix:{options.path(1)}") as channel, pytest.raises(grpc.RpcError):
-            channel.unary_unary(GET_INFO)(b"", timeout=0.2)
+        with grpc.insecure_channel(f"unix:{options.path(1)}") as channel:
+            call = channel.unary_unary(GET_INFO).future(b"", timeout=60)
+            deadline = time.monotonic() + 60
+            while server.counts()["asked"] < asked - 5 and time.monotonic() < deadline:
+                time.sleep(0.01)
+            with pytest.raises((grpc.FutureTimeoutError, grpc.RpcError)):
+                call.result(timeout=0.2)
+            call.cancel()
         floor.converse(Work(Target(str(options.path(i)), options.plugin_name(i)) for i in healthy), 5)
         counts = server.counts()
     assert (counts["notified"], counts["asked"]) == (5, asked)

@@ -66,7 +66,7 @@ def test_commands_that_fail_leave_nothing_running(tmp_path: Path) -> None:
     (tmp_path / ".venv").symlink_to(sys.prefix)
     (tmp_path / "tmp").mkdir()
     commands = block("try")
-    failing = commands.replace("plugind wait red.example.com --timeout 10", "false")
+    failing = commands.replace("plugind wait red.example.com --timeout 60", "false")
     assert failing != commands
     environment = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
     done = subprocess.run(
