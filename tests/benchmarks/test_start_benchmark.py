@@ -1,0 +1,57 @@
+"""The benchmark of the start measures each command until it has done its work, and fails if one costs too much."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from plugind.benchmarks.start import EMPTY, LIMITS, WORDS, commands, measure, starts
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_each_command_is_measured_in_each_turn() -> None:
+    names = [EMPTY, *WORDS]
+    with commands(Path(sys.executable), names) as asked:
+        times = measure(asked, names, 1)
+    assert {name: len(spent) for name, spent in times.items()} == dict.fromkeys(names, 1)
+    # The daemon imports Trio, and the others do not.
+    assert max(times, key=lambda name: min(times[name])) == "run"
+    assert all(spent > 0 for each in times.values() for spent in each)
+
+
+def test_a_command_is_compared_with_the_empty_interpreter_by_the_least_of_each() -> None:
+    found = starts({EMPTY: [0.02, 0.01], "run": [0.5, 0.22, 0.3], "ls": [0.101]})
+    assert [(one.command, one.empty_interpreters, one.over) for one in found] == [
+        (EMPTY, 1.0, False),
+        ("run", 22.0, False),
+        ("ls", 10.1, True),
+    ]
+
+
+def test_the_figures_are_written_as_json_and_the_code_says_whether_a_limit_is_exceeded(tmp_path: Path) -> None:
+    environment = Path(sys.executable).parents[1]
+    command: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "plugind.benchmarks.start",
+        "--installed",
+        environment,
+        "--turns",
+        "1",
+    ]
+    done = subprocess.run(
+        [*command, "--commands", "version", "--json", tmp_path / "figures"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=ROOT,
+    )
+    assert done.stderr == ""
+    empty, version = json.loads((tmp_path / "figures").read_text())
+    assert (empty["command"], empty["empty_interpreters"], empty["limit"]) == (EMPTY, 1, None)
+    assert (version["command"], version["limit"]) == ("version", LIMITS["version"])
+    assert done.returncode == (version["empty_interpreters"] > LIMITS["version"])
