@@ -7,6 +7,9 @@ some fifty. ``docs/performance.md`` has the measurement.
 Most values are never compared, hashed or shown. All classes share the methods that do so, since attrs would generate
 and compile three for each of hundreds of classes at every start, which takes longer than all the rest of a class.
 
+Of most classes there is not even an instance until the node is ready, or ever. So attrs completes a class when it is
+first used: when an instance is made, or somebody asks for its attributes. Until then it has its slots and its methods.
+
 PYTEST_DONT_REWRITE
 """
 
@@ -15,22 +18,81 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from attrs import frozen as value
 else:
-    from functools import cache, partial
+    from functools import cache, cached_property
     from operator import attrgetter
 
     import attrs
 
-    def value(cls=None, **options):
+    #: What attrs makes of ``attrs.field()`` in the body of a class.
+    _Field = type(attrs.field())
+    #: What attrs adds to a class besides its methods, and ``inspect.signature`` looks for.
+    _ADDED = ("__attrs_attrs__", "__match_args__", "__signature__")
+
+    def value(cls):
         """Make a class with slots whose instances compare and hash by their attributes, as ``attrs.frozen`` makes it.
 
         A method of the class itself is kept.
         """
-        if cls is None:
-            return partial(value, **options)
         for method in (__eq__, __hash__, __repr__):
             if method.__name__ not in cls.__dict__:
                 setattr(cls, method.__name__, method)
-        return attrs.define(cls, eq=False, repr=False, **options)
+        return _slotted(cls) if _is_plain(cls) else attrs.define(cls, eq=False, repr=False)
+
+    def _is_plain(cls):
+        """Whether attrs is not needed to make the slots: nothing is inherited, and no attribute is the class's own."""
+        own = cls.__dict__
+        return (
+            cls.__bases__ == (object,)
+            and "__init__" not in own
+            and "__slots__" not in own
+            and not any("ClassVar" in str(hint) for hint in cls.__annotations__.values())
+            and not any(isinstance(held, cached_property) or _names_class(held) for held in own.values())
+        )
+
+    def _names_class(method):
+        """Whether it has ``super()`` or ``__class__`` in it, which would mean the class without slots."""
+        code = getattr(getattr(method, "__func__", getattr(method, "fget", method)), "__code__", None)
+        return code is not None and "__class__" in code.co_freevars
+
+    def _slotted(cls):
+        """Return the class with slots for its attributes; attrs completes it when it is first used."""
+        given = {name: cls.__dict__.get(name, attrs.NOTHING) for name in cls.__annotations__}
+        body = {name: kept for name, kept in cls.__dict__.items() if name not in given}
+        for name in ("__dict__", "__weakref__"):
+            body.pop(name, None)
+
+        def complete():
+            fields = {
+                name: default if isinstance(default, _Field) else attrs.field(default=default)
+                for name, default in given.items()
+            }
+            # Two threads may both do this. Each step replaces something by what is the same for both.
+            options = {"these": fields, "slots": False, "on_setattr": attrs.setters.NO_OP, "match_args": False}
+            attrs.define(made, init=True, eq=False, repr=False, **options)
+            made.__match_args__ = tuple(field.name for field in attrs.fields(made) if field.init and not field.kw_only)
+            made.__signature__ = None
+
+        def __init__(self, *arguments, **named):  # noqa: N807 - it is the method until the first instance
+            complete()
+            made.__init__(self, *arguments, **named)
+
+        body |= {name: _Later(name, complete) for name in _ADDED}
+        body |= {"__slots__": (*given, "__weakref__"), "__qualname__": cls.__qualname__, "__init__": __init__}
+        made = type(cls)(cls.__name__, cls.__bases__, body)
+        return made
+
+    class _Later:
+        """An attribute of a class that attrs has not completed yet."""
+
+        __slots__ = ("_complete", "_name")
+
+        def __init__(self, name, complete):
+            self._name = name
+            self._complete = complete
+
+        def __get__(self, instance, owner):
+            self._complete()
+            return getattr(owner, self._name)
 
     def __eq__(self, other):  # noqa: N807 - a method of all values
         if other.__class__ is not self.__class__:
