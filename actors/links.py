@@ -84,6 +84,8 @@ class Links:
         self._nursery: trio.Nursery | None = None
         #: The node stops: no follow is started any more, and nothing is reported.
         self._stopping = False
+        #: Covers what is reported: once all links are closed, nothing waits for an inbox that is about to be closed.
+        self._reporting = trio.CancelScope()
         self._readers = Readers()
         self.outbox = Outbox()
         self.checks = config.checks
@@ -155,7 +157,8 @@ class Links:
                     self._start(link)
                 self._nursery.start_soon(self.checks.serve)
                 self._nursery.start_soon(self._readers.serve)
-                await self._send_all()
+                with trio.CancelScope() as self._reporting:
+                    await self._send_all()
         finally:
             self._nursery = None
             for link in self._links.values():
@@ -174,6 +177,7 @@ class Links:
                 await link.ended.wait()
         for link in tuple(self._links.values()):
             self._close(link)
+        self._reporting.cancel()
 
     def _close(self, link: OpenLink) -> None:
         """Close a link, whether its follow has ended or not."""

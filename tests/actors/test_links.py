@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -12,8 +13,10 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from plugind.actors.endpoint_checks import EndpointChecks
 from plugind.actors.handlers.handler import Handler
 from plugind.actors.handlers.link import Link
+from plugind.actors.links import Links, LinksConfig
 from plugind.actors.simulation import (
     Fails,
     FakeFollower,
@@ -28,6 +31,8 @@ from plugind.actors.simulation import (
 from plugind.actors.simulation.node import DEFAULT_CONFIG
 from plugind.protocol.config import Config, Timeouts
 from plugind.protocol.errors import ConfigError, NoConnectionError, PluginError
+from plugind.protocol.health_checks import HealthChecks
+from plugind.protocol.messages import ReconcilerMessage, StatusMessage
 from plugind.protocol.plugin_health import Health
 from plugind.protocol.plugins import InstancePolicy, Plugin
 from plugind.supervisor import Supervisor
@@ -105,6 +110,27 @@ async def test_a_plugin_is_followed_from_register_until_just_before_deregister(a
         (3600.0, "unfollow 1"),
         (3600.0, "deregister 1"),
     ]
+
+
+async def test_a_report_that_waits_for_room_at_a_stop_is_dropped_with_its_link(autojump_clock: MockClock) -> None:
+    """It was ended by an error when the node closed the inbox, and that error was the end of the node."""
+    reconciler, _ = trio.open_memory_channel[ReconcilerMessage](1)
+    status, inbox = trio.open_memory_channel[StatusMessage](0)
+    rng = random.Random(7)
+    checks = EndpointChecks(HealthChecks(), status, rng)
+    links = Links(LinksConfig(lambda plugin, file: pytest.fail("nothing is dialed"), reconciler, status, checks, rng))
+    link = links.open(Plugin("Colour", "red.example.com", "/r/red.sock", ("1.0.0",), "/r/red.sock", 1), None)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(links.serve)
+        link.report(Health.HEALTHY)
+        await wait_all_tasks_blocked()
+        assert inbox.statistics().tasks_waiting_send == 1
+        links.cancel_all()
+        await links.close_all()
+        status.close()
+        await wait_all_tasks_blocked()
+        assert not nursery.cancel_scope.cancel_called
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_plugin_that_its_handler_refuses_is_not_followed(autojump_clock: MockClock) -> None:
