@@ -110,11 +110,14 @@ def offline(python: Path, directory: Path) -> dict[str, str]:
 
 
 def test_the_commands_about_devices_show_the_table_of_the_page() -> None:
+    # Instead of a second's sleep, which may be too short on a busy machine, the device is waited for.
+    commands = block("devices").replace("sleep 1", "until plugind devices | grep -q Unhealthy; do sleep 0.1; done")
+    assert commands != block("devices")
     # The path of a device plugin's socket may have 107 bytes, so the directory must have a short one.
     with tempfile.TemporaryDirectory(dir="/tmp") as directory:
         os.symlink(sys.prefix, f"{directory}/.venv")
         done = subprocess.run(
-            ["bash", "-euc", block("devices")],
+            ["bash", "-euc", commands],
             cwd=directory,
             env={**os.environ, "TMPDIR": directory},
             capture_output=True,
