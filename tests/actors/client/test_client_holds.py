@@ -60,13 +60,13 @@ async def holding(client: Any, **more: Any) -> AsyncIterator[HeldLease]:
 
 
 async def until_lost(held: HeldLease) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         while held.lost is None:  # noqa: ASYNC110 - a thread tells, or the block is cancelled
             await trio.sleep(0.01)
 
 
 async def until_asked_again(server: LeaseServer) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         while len(server.requests) < 2:  # noqa: ASYNC110 - a thread serves
             await trio.sleep(0.01)
 

@@ -72,6 +72,8 @@ def lease_server(directory: Path, *answers: bytes, hold: bool = False) -> Iterat
         server = LeaseServer(path, list(answers), hold=hold)
         thread = threading.Thread(target=server.serve, args=(listener,))
         thread.start()
-        yield server
-        listener.shutdown(socket.SHUT_RDWR)
-        thread.join()
+        try:
+            yield server
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()

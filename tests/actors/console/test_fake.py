@@ -125,7 +125,7 @@ async def test_a_call_to_a_fake_that_hangs_ends_at_the_deadline_of_its_caller(
 async def test_a_fake_that_never_accepts_still_listens_and_removes_its_socket(tmp_path: Path) -> None:
     spec = FakeSpec(str(tmp_path / "s"), plugin(), accepts=False)
     calls: list[Call] = []
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
 
             async def run(*, task_status: trio.TaskStatus[None]) -> None:
@@ -149,7 +149,7 @@ def exists(path: Path) -> bool:
 async def test_a_fake_replaces_the_socket_of_one_that_was_killed(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as stale:
         stale.bind(str(tmp_path / "s"))
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
 
             async def run(*, task_status: trio.TaskStatus[None]) -> None:
@@ -163,7 +163,7 @@ async def test_a_fake_replaces_the_socket_of_one_that_was_killed(tmp_path: Path)
 async def test_a_fake_that_dies_closes_the_connection_and_ends(tmp_path: Path) -> None:
     spec = FakeSpec(str(tmp_path / "s"), plugin(die="get-info"))
     calls: list[Call] = []
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
 
             async def run(*, task_status: trio.TaskStatus[None]) -> None:

@@ -15,7 +15,7 @@ async def test_it_sleeps_until_a_time_since_the_boot() -> None:
     with closing(BootTimer()) as timer:
         now = timer.now()
         assert abs(now - time.clock_gettime_ns(time.CLOCK_BOOTTIME)) < 60 * 10**9
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             await timer.sleep_until(0)
             await timer.sleep_until(now)
             with trio.move_on_after(0.001):

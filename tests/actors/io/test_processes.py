@@ -141,7 +141,7 @@ async def test_the_end_of_a_process_is_noticed_by_its_connection_and_by_its_pid(
     first, second = tmp_path / "a.sock", tmp_path / "b.sock"
     with (
         watching() as processes,
-        trio.fail_after(10),
+        trio.fail_after(60),
         listening(str(first)) as killed,
         listening(str(second)) as other,
     ):

@@ -40,12 +40,19 @@ async def test_who_waits_long_gives_up_on_a_daemon_that_answers_nothing(ask: Ask
     with lease_server(tmp_path, b"", hold=True) as server:
         with pytest.raises(NoDaemonError, match=r"process \d+ sent nothing within 0\.125 s"):
             await ask(server.path, 600.0)
+        with trio.fail_after(60):
+            while len(server.requests) < 2:  # noqa: ASYNC110 - a thread reads them
+                await trio.sleep(0.01)
         assert [it.line for it in server.requests] == ["POST /v1/leases HTTP/1.1", "HEAD /healthz HTTP/1.1"]
 
 
-async def test_who_waits_long_waits_on_while_the_daemon_answers_others(ask: Ask, tmp_path: Path) -> None:
-    """Any answer will do, also that this user may not ask."""
+async def test_who_waits_long_waits_on_while_the_daemon_answers_others(
+    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any answer will do, also that this user may not ask. It comes in time, even on a busy machine."""
+    for module in (http_client, plain_http):
+        monkeypatch.setattr(module, "CHECK", 60.0)
     with lease_server(tmp_path, b"", answer(403), hold=True) as server:
-        with pytest.raises(NoDaemonError, match=r"sent nothing within 0\.5 s"):
-            await ask(server.path, 0.5)
+        with pytest.raises(NoDaemonError, match="sent nothing within 3 s"):
+            await ask(server.path, 3.0)
         assert len(server.requests) > 3
