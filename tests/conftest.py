@@ -10,8 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from plugind.tests.fork_server import ForkingPopen
+
+# No property is about time, and on a busy machine an example takes as long as it takes. The profile that is loaded
+# stays otherwise: Hypothesis has one of its own for CI.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 #: The signals that a daemon handles, and that it blocks when it has stopped.
 _SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)

@@ -32,8 +32,7 @@ from plugind.protocol.messages import (
 )
 from plugind.protocol.plugins import PluginInfo
 from plugind.protocol.status import StateName, Watching
-
-DEADLINE = 60.0
+from plugind.tests.end_to_end.processes import DEADLINE
 
 
 @attrs.frozen
@@ -133,7 +132,7 @@ async def test_wait_waits_for_a_daemon_that_is_not_up_yet(tmp_path: Path, capsys
     codes: list[int] = []
 
     async def wait_for_both() -> None:
-        codes.append(await command("wait", "a", "b", "--status", path, "--timeout", "15"))
+        codes.append(await command("wait", "a", "b", "--status", path, "--timeout", "60"))
 
     with trio.fail_after(DEADLINE):
         async with trio.open_nursery() as nursery:
@@ -225,7 +224,7 @@ async def test_a_closed_standard_output_is_not_an_error(tmp_path: Path, words: l
         os.close(reader)
         try:
             ended = await trio.run_process(
-                [sys.executable, "-m", "plugind", *words, "--status", path],
+                [sys.executable, "-m", "plugind", *words, "--status", path, "--answer-timeout", "60"],
                 stdout=writer,
                 capture_stderr=True,
                 check=False,
