@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 import attrs
@@ -212,7 +213,7 @@ class Wait:
         while True:
             with wait.renew():
                 while not wait.is_used_up(now):
-                    ...  # wait.for_message(), wait.for_call() and wait.to_send(), any number of them
+                    ...  # wait.send(), wait.for_message(), wait.for_call() and wait.until_sent(), any number of them
             if wait.timed_out(): ...
 
     One cancel scope serves many waits, since in a storm a new one for each would cost more than the waits. A scope is
@@ -222,20 +223,24 @@ class Wait:
     scope on the rare occasion that it passes. Then :meth:`timed_out` is False, and the wait goes on in a new scope.
     """
 
-    __slots__ = ("_inbox", "_interrupted", "_scope", "deadline")
+    __slots__ = ("_inbox", "_interrupted", "_limited_to", "_scope", "deadline", "unsent")
 
     def __init__(self, inbox: RegistrationInbox) -> None:
         self._inbox = inbox
         self._scope: trio.CancelScope
+        #: The deadline of the scope. To read it costs less than to ask the scope.
+        self._limited_to = math.inf
         #: A message has interrupted a call, so that the scope is cancelled.
         self._interrupted = False
         #: ``trio.current_time()`` at which the wait is given up.
         self.deadline = math.inf
+        #: What :meth:`send` has left to :meth:`until_sent`, in order: some messages of one step of the actor.
+        self.unsent: tuple[Callable[[], Awaitable[None]], ...] = ()
 
     def renew(self) -> trio.CancelScope:
         """Return the scope for the next waits, to be entered."""
         self._interrupted = False
-        self._scope = trio.CancelScope()
+        self._scope, self._limited_to = trio.CancelScope(), math.inf
         return self._scope
 
     def is_used_up(self, now: float) -> bool:
@@ -243,7 +248,7 @@ class Wait:
 
         Whatever the actor begins under such a scope would be cancelled at once.
         """
-        return self._interrupted or now >= self._scope.deadline
+        return self._interrupted or now >= self._limited_to
 
     def timed_out(self) -> bool:
         """Return whether :attr:`deadline` has passed."""
@@ -253,7 +258,7 @@ class Wait:
         """Return the next message of the inbox, once there is one."""
         # A deadline left by a call may stay if this wait has one of its own. An actor without a deadline must not get a
         # spurious wake-up, however rare.
-        if self.deadline == math.inf or self.deadline < self._scope.deadline:
+        if self.deadline == math.inf or self.deadline < self._limited_to:
             self._limit(self.deadline)
         return await self._inbox.receive()
 
@@ -266,16 +271,33 @@ class Wait:
         finally:
             self._interrupted = self._inbox.interrupt_off()
 
-    async def to_send(self, channel: trio.MemorySendChannel[T], message: T) -> None:
-        """Send ``message``, without a deadline; waits only while the inbox is full."""
-        try:
-            channel.send_nowait(message)
-        except trio.WouldBlock:
-            # The deadline on the scope is meant for what comes after.
-            self._limit(math.inf)
-            await channel.send(message)
+    def send(self, channel: trio.MemorySendChannel[T], message: T) -> None:
+        """Send ``message`` after those that were sent before; while an inbox is full, :meth:`until_sent` has to follow.
+
+        That is no coroutine, since there is nearly always room.
+        """
+        if not self.unsent:
+            try:
+                channel.send_nowait(message)
+            except trio.WouldBlock:
+                pass
+            else:
+                return
+        self.unsent += (partial(channel.send, message),)
+
+    async def until_sent(self) -> None:
+        """Send what there was no room for, without a deadline."""
+        # The deadline on the scope is meant for what comes after.
+        self._limit(math.inf)
+        await self.send_rest()
+
+    async def send_rest(self) -> None:
+        """Send what there was no room for; also once the last scope has ended."""
+        while self.unsent:
+            await self.unsent[0]()
+            self.unsent = self.unsent[1:]
 
     def _limit(self, deadline: float) -> None:
         """Set the scope's deadline; this is the only place that does."""
-        if self._scope.deadline != deadline:
-            self._scope.deadline = deadline
+        if self._limited_to != deadline:
+            self._limited_to = self._scope.deadline = deadline

@@ -68,6 +68,7 @@ async def run(
         actor.asks.withdraw()
         if isinstance(actor.conversation, CalledConversation):
             actor.conversation.leave()
+        await actor.wait.send_rest()
         await report(config.liveness, m.UnwatchLiveness(appeared.path))
         if (pending := actor.pending()) is not None:
             raise RegistrationCrashedError(pending) from error
@@ -77,7 +78,11 @@ async def run(
 
 
 #: The commands that are calls to the plugin, made in line.
-_CALLS = (states.Dial, states.AskInfo, states.Notify)
+_CALLS = (states.AskInfo, states.Notify, states.Dial)
+#: The messages that say what is at the path now.
+_SOCKET_MESSAGES = (m.SocketAppeared, m.SocketVanished)
+#: Answers to asks, of which each carries the ticket of its ask.
+_ANSWERS = (m.HandlerAnswered, m.Admitted, m.NoHandler, m.ClaimRefused)
 
 
 class _Registration:
@@ -97,16 +102,16 @@ class _Registration:
         "_shown",
         "_socket",
         "_state",
-        "_wait",
         "_watched",
         "asks",
         "conversation",
+        "wait",
     )
 
     def __init__(self, config: RegistrationConfig, inbox: RegistrationInbox, appeared: m.SocketAppeared) -> None:
         self._config = config
         self._inbox = inbox
-        self._wait = Wait(inbox)
+        self.wait = Wait(inbox)
         self.asks = Asks(inbox)
         self.conversation = self._converse(appeared)
         #: The socket of the generation that the state is in.
@@ -166,20 +171,22 @@ class _Registration:
         """
         self._state, self._commands = state, commands
         while True:
-            with self._wait.renew() as scope:
+            with self.wait.renew() as scope:
                 if await self._run_until_scope_ends():
                     return
-            if scope.cancelled_caught and self._wait.timed_out():
+            if scope.cancelled_caught and self.wait.timed_out():
                 self._advance(self._time_out())
 
     async def _run_until_scope_ends(self) -> bool:
         """Go from state to state; return True in ``Gone``, and False if the scope has to be renewed first."""
         # This is checked before commands are performed, since a cancelled scope would interrupt them half-way.
-        while not self._wait.is_used_up(self._now):
-            await self._perform()
-            await self._show()
+        while not self.wait.is_used_up(self._now):
+            self._perform()
+            self._show()
             if self._watched or isinstance(self._state, _NOT_DIALED):
-                await self._watch_liveness()
+                self._watch_liveness()
+            if self.wait.unsent:
+                await self.wait.until_sent()
             if isinstance(self._state, states.Gone):
                 return True
             if self.asks.to_call is not None:
@@ -195,7 +202,7 @@ class _Registration:
         self._state, self._commands = lifecycle.step(before, event)
         if isinstance(before, states.Registered) and isinstance(self._state, states.Leaving):
             self._ending = m.Deregistered(before.generation, before.info, self._state.reason)
-        if isinstance(event, m.SocketAppeared | m.SocketVanished):
+        if isinstance(event, _SOCKET_MESSAGES):
             self.asks.withdraw_register()
         self._finished = self._end_operation(event, self._commands) or self._finished
 
@@ -209,12 +216,14 @@ class _Registration:
             elif isinstance(self._in_progress, _CALLS):
                 # A message that interrupts the call is not lost: it cancels the scope, so that nothing is returned
                 # here. It stays in the inbox, and is received after ``run`` has renewed the scope.
-                return await self._wait.for_call(self._call(self._in_progress), self._interrupts)
+                return await self.wait.for_call(self._call(self._in_progress), self._interrupts)
             else:
-                message = await self._wait.for_message()
-            event = await self._receive(message)
+                message = await self.wait.for_message()
+            event = self._receive(message)
             if event is not None:
                 return event
+            if self.wait.unsent:
+                await self.wait.until_sent()
 
     def _interrupts(self, message: m.RegistrationMessage) -> bool:
         """Return whether ``message`` ends the call under way; a retry is answered here, as the call may last long."""
@@ -222,16 +231,14 @@ class _Registration:
             self._answer_retry(message)
         return lifecycle.interrupts(self._state, message)
 
-    async def _receive(self, message: m.RegistrationMessage) -> states.Event | None:
+    def _receive(self, message: m.RegistrationMessage) -> states.Event | None:
         """Record what ``message`` contains (a handler, a newer socket), and return the event that it means.
 
         Returns None for an answer that came too late, and for a request to report again, which is done here.
         """
+        if isinstance(message, _ANSWERS) and not self.asks.is_answered_by(message.ticket):
+            return None
         match message:
-            case m.HandlerAnswered() | m.Admitted() | m.NoHandler() | m.ClaimRefused() if not self.asks.is_answered_by(
-                message.ticket
-            ):
-                return None
             case m.HandlerAnswered():
                 if message.outcome is Outcome.OK:
                     return states.HandlerAccepted()
@@ -243,15 +250,15 @@ class _Registration:
                 self._newest = message
                 return message
             case m.SocketTouched():
-                await self._note_owner(message)
+                self._note_owner(message)
                 return message
             case m.ListenerFound():
                 self._watched = False  # The liveness actor has found what it looked for.
                 return message
             case m.ReportAsked():
-                await self._show_again()
+                self._show_again()
                 self._watched = False
-                await self._watch_liveness()
+                self._watch_liveness()
                 return None
             case m.TryNow():
                 self._answer_retry(message)
@@ -259,7 +266,7 @@ class _Registration:
             case _:
                 return message
 
-    async def _note_owner(self, message: m.SocketTouched) -> None:
+    def _note_owner(self, message: m.SocketTouched) -> None:
         """Show the user that the file of the socket belongs to now: plugins change that once they have bound it."""
         socket, owner = self._socket, message.owner
         if owner is None or message.generation != socket.generation or owner == socket.identity.owner:
@@ -268,7 +275,7 @@ class _Registration:
         if self._shown is not None and self._shown.generation == socket.generation:
             self._shown = attrs.evolve(self._shown, owner=owner)
             changed = m.OwnerChanged(socket.path, socket.generation, owner)
-            await self._wait.to_send(self._config.status, changed)
+            self.wait.send(self._config.status, changed)
 
     def _answer_retry(self, message: m.TryNow) -> None:
         """Answer a retry. One that came during a call is answered twice, then and when it is read: the first counts."""
@@ -280,7 +287,7 @@ class _Registration:
         """Return the event for a wait whose deadline has passed."""
         if isinstance(self._in_progress, states.StartTimer):
             return states.TimerElapsed()
-        reason = f"no answer in {self._wait.deadline - self._began:g} s"
+        reason = f"no answer in {self.wait.deadline - self._began:g} s"
         match self._in_progress:
             case states.AskInfo() | states.Notify():
                 assert isinstance(self.conversation, Conversation), "an answer to a call takes no time"
@@ -302,7 +309,7 @@ class _Registration:
         if outcome is None:
             self.asks.withdraw()
         operation = None if self._in_progress is None else OPERATIONS.get(type(self._in_progress))
-        self._in_progress, self._wait.deadline = None, math.inf
+        self._in_progress, self.wait.deadline = None, math.inf
         self.asks.close()
         if operation is None or isinstance(event, states.HeldUp):
             return None
@@ -310,13 +317,13 @@ class _Registration:
 
     # --- commands ---
 
-    async def _perform(self) -> None:
+    def _perform(self) -> None:
         if not self._life_reported and self.conversation.reached_at is not None:
-            await self._report_life(self.conversation.reached_at)
+            self._report_life(self.conversation.reached_at)
         commands, self._commands = self._commands, ()
         for command in commands:
-            if isinstance(command, states.WaitingCommand):  # Most are.
-                await self._begin(command, self._state.generation)
+            if isinstance(command, states.WAITING_COMMANDS):  # Most are.
+                self._begin(command, self._state.generation)
                 continue
             # Release carries a generation of its own: the state may already be in the next one.
             match command:
@@ -324,36 +331,46 @@ class _Registration:
                     self.conversation.hang_up()
                 case states.Announce():
                     registered = m.PluginRegistered(self._socket.path, self._state.generation)
-                    await self._wait.to_send(self._config.reconciler, registered)
+                    self.wait.send(self._config.reconciler, registered)
                 case states.ReportReplaced():
                     replaced = m.SocketReplaced(self._socket.path, self._state.generation)
-                    await self._wait.to_send(self._config.reconciler, replaced)
+                    self.wait.send(self._config.reconciler, replaced)
                 case states.PassTurn():
                     passed = m.Released(self._socket.path, self._state.generation)
-                    await self._wait.to_send(self._config.reconciler, passed)
+                    self.wait.send(self._config.reconciler, passed)
                 case states.Release():
                     released = m.Released(self._socket.path, command.generation)
-                    await self._wait.to_send(self._config.reconciler, released)
+                    self.wait.send(self._config.reconciler, released)
                 case _:
                     assert_never(command)
 
-    async def _report_life(self, since: float) -> None:
+    def _report_life(self, since: float) -> None:
         self._life_reported = True
         # The state may already be in the next generation, whose socket was not dialed yet.
         dialed = m.SocketDialed(self._socket.path, self._socket.generation, since)
-        await self._wait.to_send(self._config.reconciler, dialed)
+        self.wait.send(self._config.reconciler, dialed)
 
-    async def _begin(self, command: states.WaitingCommand, generation: int) -> None:
+    def _begin(self, command: states.WaitingCommand, generation: int) -> None:
         """Start ``command``, whose outcome is an event to come; a call to the plugin starts when it is awaited."""
         self._in_progress, self._began = command, self._now
-        self._wait.deadline = self._began + seconds_for(command, self._config)
+        self.wait.deadline = self._began + seconds_for(command, self._config)
         match command:
+            case states.Dial() | states.StartTimer():
+                if generation != self._socket.generation:
+                    self._go_to_newest()
+            case states.AskInfo():
+                pass
+            case states.Notify():
+                # Before the call: a plugin that exits because of it may be gone before it has answered.
+                if command.error is not None:
+                    refused = m.PluginRefused(self._socket.path, generation, self._info)
+                    self.wait.send(self._config.reconciler, refused)
             case states.ClaimName():
                 self._info = command.info
                 found = self.conversation.endpoint
                 file = None if found is None else found.identity
                 claimed = m.Claimed(self._socket.path, generation, command.info, self.asks.new_ticket(), file)
-                await self._wait.to_send(self._config.reconciler, claimed)
+                self.wait.send(self._config.reconciler, claimed)
             case states.AskValidate():
                 self.asks.ask_handler(m.Validate, self._plugin(command.info, generation))
             case states.AskRegister():
@@ -361,15 +378,6 @@ class _Registration:
                 self.asks.ask_handler(register, self._plugin(command.info, generation))
             case states.AskDeregister():
                 self.asks.ask_handler(m.Deregister, self._plugin(command.info, command.generation))
-            case states.Dial() | states.StartTimer():
-                if generation != self._socket.generation:
-                    self._go_to_newest()
-            case states.Notify() if command.error is not None:
-                # Before the call: a plugin that exits because of it may be gone before it has answered.
-                refused = m.PluginRefused(self._socket.path, generation, self._info)
-                await self._wait.to_send(self._config.reconciler, refused)
-            case states.AskInfo() | states.Notify():
-                pass
             case _:
                 assert_never(command)
 
@@ -413,7 +421,7 @@ class _Registration:
 
     # --- what is shown ---
 
-    async def _show(self) -> None:
+    def _show(self) -> None:
         state, finished = self._state, self._finished
         self._finished = None
         if isinstance(state, states.Gone) and state.stopped and not self._was_leaving:
@@ -442,7 +450,7 @@ class _Registration:
             now,
             reason,
             attempt,
-            self._wait.deadline if waits else None,
+            self.wait.deadline if waits else None,
             self._info,
             now - self._socket.time if isinstance(state, states.Registered) else None,
             self._socket.deprecated,
@@ -455,7 +463,7 @@ class _Registration:
             self._socket.identity.owner,
             self._socket.last_known,
         )
-        await self._wait.to_send(self._config.status, self._shown)
+        self.wait.send(self._config.status, self._shown)
 
     def _take_ended(self) -> m.Deregistered | None:
         """Return the registration that has ended and was not reported yet, if there is one."""
@@ -468,22 +476,22 @@ class _Registration:
     def _was_leaving(self) -> bool:
         return self._shown is not None and self._shown.state is StateName.LEAVING
 
-    async def _show_again(self) -> None:
+    def _show_again(self) -> None:
         if self._shown is not None:
             again = attrs.evolve(self._shown, finished=None, deregistered=None)
-            await self._wait.to_send(self._config.status, again)
+            self.wait.send(self._config.status, again)
 
-    async def _watch_liveness(self) -> None:
+    def _watch_liveness(self) -> None:
         """Have the liveness actor watch the socket while it is registered or stale, and so not dialed (fault 39)."""
         # A stale socket is watched on while it is dialed: it may refuse again, and there may be thousands of them.
         wanted = isinstance(self._state, _NOT_DIALED) or (self._watched and isinstance(self._state, states.Dialing))
         if wanted is not self._watched:
             self._watched = wanted
             message = self._liveness() if wanted else m.UnwatchLiveness(self._socket.path)
-            await self._wait.to_send(self._config.liveness, message)
+            self.wait.send(self._config.liveness, message)
             if isinstance(self._state, states.Stale):
                 gone = m.ListenerChanged(self._socket.path, self._state.generation, listening=False)
-                await self._wait.to_send(self._config.reconciler, gone)
+                self.wait.send(self._config.reconciler, gone)
 
     def _liveness(self) -> m.WatchLiveness:
         path, generation, conversation = self._socket.path, self._state.generation, self.conversation

@@ -110,7 +110,9 @@ def after_outcome(state: State, event: _Outcome) -> Step:
         case _:
             assert_never(state)
     if step is None:
-        raise IllegalStepError(f"{event} cannot happen in {state}")
+        raise IllegalStepError(
+            f"nothing follows {state}" if isinstance(state, Gone) else f"{event} cannot happen in {state}"
+        )
     return step
 
 

@@ -93,6 +93,7 @@ from .pace import paced
 from .plugins import PluginInfo
 from .retriggers import retrigger
 from .states import (
+    COMMAND_OUTCOMES,
     AskDeregister,
     AskingInfo,
     Claiming,
@@ -160,7 +161,8 @@ def step(state: State, event: Event) -> Step:
     Raises:
       IllegalStepError: if the event cannot happen in that state.
     """
-    after, commands = _step(state, event)
+    # Most events are outcomes of commands.
+    after, commands = after_outcome(state, event) if isinstance(event, COMMAND_OUTCOMES) else _step(state, event)
     return paced(state, event, after), commands
 
 

@@ -16,7 +16,7 @@ from .messages import HandlerAvailable, ListenerFound, NameFreed, SocketTouched,
 from .states import Event, Paced, State, TimerElapsed
 
 #: Events that bring a try forward. Whoever has access to a socket or a name can cause any number of them.
-Hurrying = SocketTouched | NameFreed
+HURRYING = (SocketTouched, NameFreed)
 
 
 def is_hurried(state: State) -> bool:
@@ -26,7 +26,7 @@ def is_hurried(state: State) -> bool:
 
 def paced(before: State, event: Event, after: State) -> State:
     """Return ``after``, the state that follows ``before`` upon ``event``, hurried if it is."""
-    if not is_hurried(before) and not isinstance(event, Hurrying):
+    if not (isinstance(before, Paced) and before.hurried) and not isinstance(event, HURRYING):
         return after  # The usual case. Nothing else makes a state hurried.
     if not isinstance(after, Paced):
         return after

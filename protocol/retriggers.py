@@ -18,7 +18,7 @@ from .messages import (
     TryNow,
 )
 from .moves import enter, kept, notify_again
-from .pace import Hurrying, is_hurried
+from .pace import HURRYING, is_hurried
 from .states import (
     Leaving,
     Parked,
@@ -102,7 +102,7 @@ def retrigger(state: State, event: _Trigger) -> Step:
     count = _RETRIGGERS.get((_pause_of(paused), type(event)))
     if count is None:
         return state, ()
-    if isinstance(event, Hurrying) and is_hurried(state):
+    if isinstance(event, HURRYING) and is_hurried(state):
         return _wait_out(state)
     # Once there is a handler, its absence is no cause any more.
     cause = None if isinstance(event, HandlerAvailable) else kept(paused.cause)

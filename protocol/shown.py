@@ -62,14 +62,16 @@ def words_of(state: states.State) -> tuple[str | None, str | None, int]:
 
 def _reason_of(state: states.State) -> tuple[str | None, int]:
     match state:
+        case states.Dialing():
+            return state.held_up, state.attempt
+        case states.Registered():
+            return None, state.attempt
         case states.Waiting() | states.Stale() | states.Parked():
             return state.reason, state.attempt
         case states.Refusing():
             return state.error, state.attempt
         case states.Leaving():
             return state.reason, 0
-        case states.Dialing():
-            return state.held_up, state.attempt
         case states.Gone():
             return "plugind stops" if state.stopped else "the socket was removed", 0
         case _:

@@ -366,6 +366,18 @@ class TimerElapsed:
 CommandOutcome = (
     Dialed | Replaced | HeldUp | Failed | InfoReceived | InfoRejected | HandlerAccepted | Notified | TimerElapsed
 )
+#: Their classes: isinstance takes half as long for a tuple.
+COMMAND_OUTCOMES = (
+    HandlerAccepted,
+    Dialed,
+    InfoReceived,
+    Notified,
+    Failed,
+    TimerElapsed,
+    InfoRejected,
+    Replaced,
+    HeldUp,
+)
 Event = CommandOutcome | LifecycleMessage
 
 # --- commands ---------------------------------------------------------------------------------------------------------
@@ -474,6 +486,8 @@ class PassTurn:
 
 #: Commands whose outcome is an event; a step has at most one of them, as its last.
 WaitingCommand = Dial | AskInfo | ClaimName | AskValidate | AskRegister | AskDeregister | Notify | StartTimer
+#: Their classes: isinstance takes half as long for a tuple.
+WAITING_COMMANDS = (AskInfo, ClaimName, AskValidate, AskRegister, Notify, Dial, AskDeregister, StartTimer)
 Command = WaitingCommand | HangUp | Announce | ReportReplaced | Release | PassTurn
 Step = tuple[State, tuple[Command, ...]]
 

@@ -262,13 +262,16 @@ async def test_a_report_to_a_full_inbox_outlives_the_deadline_of_the_last_wait(
 
     async def receive_late() -> None:
         await trio.sleep(5)
-        received.append(await receive.receive())
+        received.extend((await receive.receive(), await receive.receive()))
 
     nursery.start_soon(receive_late)
     with wait.renew() as scope:
         wait.deadline = trio.current_time() + 1
         await wait.for_call(answer(), vanishes)
-        await wait.to_send(send, 1)
+        wait.send(send, 1)
+        wait.send(send, 2)
+        await wait.until_sent()
         await wait_all_tasks_blocked()
     assert not scope.cancel_called
-    assert received == [1]
+    assert received == [1, 2]
+    assert not wait.unsent
