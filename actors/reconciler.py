@@ -99,7 +99,8 @@ class _Reconciler:
     async def take(self, message: m.ReconcilerMessage) -> None:
         if isinstance(message, m.RegistrationEnded):
             self._registrations.pop(message.path, None)
-        await self._carry_out_all(self._world.handle(message, trio.current_time()))
+        if effects := self._world.handle(message, trio.current_time()):
+            await self._carry_out_all(effects)
         if isinstance(message, m.RegistrationEnded):
             self._end_handled(message.path)
 

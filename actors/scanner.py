@@ -427,7 +427,8 @@ class Scanner:
         if found is not None and found.kind is Kind.SOCKET:
             self._look_at_hard_link(path, found)
         if trusted is None:
-            trusted = self._watches.trusts(os.path.dirname(path))
+            # As dirname says it of an absolute path; this is done for each socket.
+            trusted = self._watches.trusts(path.rpartition("/")[0] or "/")
         self._discovery.observe(
             path,
             found,

@@ -105,23 +105,32 @@ class LineCounts:
 
     def leaves_out(self, line: Line, now: float) -> bool:
         """Count ``line``, and return whether to leave it out."""
+        windows, limits = self._windows, self._limits
         self._end_windows(now)
-        self._make_room()
+        if len(windows) > MAX_COUNTED - 2:
+            self._make_room()
         subject = line.first_of(_SUBJECTS)
-        same = (subject, line.message, _NUMBERS.sub("#", line.first_of(_CAUSES)))
-        counted: list[tuple[_Key, _Window, int]] = [(same, self._window(same, now), self._limits.same)]
-        if subject:
-            counted.append(((subject,), self._window((subject,), now), self._limits.each))
-        counted.append(((), self._all, self._limits.total))
-        for key, window, limit in counted:
-            if window.lines >= limit:
-                window.left_out += 1
-                window.last = line
-                self._ends.setdefault(key, window.began + self._limits.window)
-                return True
-        for _, window, _ in counted:
-            window.lines += 1
+        cause = line.first_of(_CAUSES)
+        same = (subject, line.message, _NUMBERS.sub("#", cause) if cause else cause)
+        counted = self._window(same, now)
+        own = self._window((subject,), now) if subject else None
+        if counted.lines >= limits.same:
+            return self._leave_out(line, same, counted)
+        if own is not None and own.lines >= limits.each:
+            return self._leave_out(line, (subject,), own)
+        if self._all.lines >= limits.total:
+            return self._leave_out(line, (), self._all)
+        counted.lines += 1
+        if own is not None:
+            own.lines += 1
+        self._all.lines += 1
         return False
+
+    def _leave_out(self, line: Line, key: _Key, window: _Window) -> bool:
+        window.left_out += 1
+        window.last = line
+        self._ends.setdefault(key, window.began + self._limits.window)
+        return True
 
     def take_summaries(self, now: float) -> list[Line]:
         """Return the summaries of the windows that have ended by ``now``; at infinity, of all."""
@@ -136,7 +145,7 @@ class LineCounts:
         return window
 
     def _make_room(self) -> None:
-        """End the oldest windows, so that both windows of a line fit. Neither may end while the line is counted."""
+        """End the oldest windows, so that both windows of a line fit: neither may end while the line is counted."""
         while len(self._windows) > MAX_COUNTED - 2:
             self._end(*self._windows.popitem(last=False))
 

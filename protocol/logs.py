@@ -9,6 +9,7 @@ import enum
 import functools
 import json
 import math
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Protocol
@@ -62,17 +63,20 @@ class Silent:
 SILENT = Silent()
 
 
+#: A word that is shown as it is: printable ASCII without a blank, ``"``, ``=`` and a backslash.
+_WORD = re.compile(rf"[!#-<>-\[\]-~]{{1,{MAX_VALUE}}}")
 _NAMES = {level: level.name.lower() for level in Level}
 
 
 def text_line(time: float, level: Level, message: str, fields: Mapping[str, Field]) -> str:
     """Return one line of ``key=value`` pairs; ``time`` is unix time in seconds."""
-    line = f"time={timestamp(time)} level={_NAMES[level]} msg={_quoted(message)}"
+    line = f"time={timestamp(time)} level={_NAMES[level]} msg={_quoted_message(message)}"
     for key, value in fields.items():
         if value is not None:
-            # A fast path: most values are short texts or small numbers.
-            shown = str(value) if type(value) is int else _value(value)
-            line += f" {key}={shown}"
+            # A fast path: most values are short words or small numbers.
+            kind = type(value)
+            plain = kind is int or (kind is str and _WORD.fullmatch(value) is not None)  # type: ignore[arg-type]
+            line += f" {key}={value if plain else _value(value)}"
     return line + "\n"
 
 
@@ -111,3 +115,7 @@ def _quoted(text: str) -> str:
         return text
     # Backslashes first: an escape that the outside wrote must not look like one of ours.
     return '"' + escaped(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'
+
+
+#: Most messages are constants.
+_quoted_message = functools.lru_cache(maxsize=256)(_quoted)

@@ -135,12 +135,15 @@ class Metrics:
         finished = change.finished
         if finished is not None:
             info = change.info or (None if row is None else row.info)
-            label = self.label(None if info is None else info.type)
-            key = (finished.operation, label, finished.outcome)
+            label = UNKNOWN if info is None else info.type
+            if info is not None and label not in self._types:
+                label = OTHER
+            operation = finished.operation
+            key = (operation, label, finished.outcome)
             self.operations[key] = self.operations.get(key, 0) + 1
-            duration = self.durations.get((finished.operation, label))
+            duration = self.durations.get((operation, label))
             if duration is None:
-                duration = self.durations[finished.operation, label] = Histogram()
+                duration = self.durations[operation, label] = Histogram()
             duration.observe(finished.seconds)
         if change.registered_in is not None and change.state is _REGISTERED:
             self.registration.observe(change.registered_in)

@@ -239,20 +239,24 @@ class View:
         uid, pid = change.uid, change.pid
         # A plugin that is registered anew has just answered.
         stays = change.state is _REGISTERED and before.last.state is _REGISTERED
-        return Row(
-            change,
-            before.since if change.state is before.last.state else change.time,
-            before.info if change.info is None else change.info,
-            before.registered_in if change.registered_in is None else change.registered_in,
-            before.uid if uid is None else uid,
-            before.pid if pid is None else pid,
-            before.active,
-            before.history,
-            () if change.deregistered is not None else before.logged,
-            before.unserved if stays else None,
-            before.endpoint_problem if stays else None,
-            before.displaced,
-            before.health if change.state in _HAS_LINK else None,
+        # Not Row(...), which is one more call of a Python function: this is done for each change.
+        return tuple.__new__(
+            Row,
+            (
+                change,
+                before.since if change.state is before.last.state else change.time,
+                before.info if change.info is None else change.info,
+                before.registered_in if change.registered_in is None else change.registered_in,
+                before.uid if uid is None else uid,
+                before.pid if pid is None else pid,
+                before.active,
+                before.history,
+                () if change.deregistered is not None else before.logged,
+                before.unserved if stays else None,
+                before.endpoint_problem if stays else None,
+                before.displaced,
+                before.health if change.state in _HAS_LINK else None,
+            ),
         )
 
     def set_logged(self, row: Row, said: Said) -> None:

@@ -79,7 +79,7 @@ class EventLog:
     def note_change(self, before: Row | None, after: Row) -> None:
         """Log the state that a socket is in now, if that is news."""
         last = after.last
-        level = _level(last)
+        level = _level(last) if last.state in _LEVELS else Level.DEBUG
         if level > Level.DEBUG and not self._is_news(before, after):
             level = Level.DEBUG
         if not self._log.enabled(level):
