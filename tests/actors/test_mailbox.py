@@ -275,3 +275,17 @@ async def test_a_report_to_a_full_inbox_outlives_the_deadline_of_the_last_wait(
     assert not scope.cancel_called
     assert received == [1, 2]
     assert not wait.unsent
+
+
+async def test_a_report_does_not_overtake_one_that_found_no_room(autojump_clock: MockClock) -> None:
+    send, receive = trio.open_memory_channel[int](2)
+    wait = Wait(RegistrationInbox())
+    with wait.renew():
+        for number in (1, 2, 3):
+            wait.send(send, number)
+        assert [receive.receive_nowait(), receive.receive_nowait()] == [1, 2]
+        wait.send(send, 4)
+        assert wait.unsent
+        await wait.until_sent()
+    assert not wait.unsent
+    assert [receive.receive_nowait(), receive.receive_nowait()] == [3, 4]
