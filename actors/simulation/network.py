@@ -150,6 +150,8 @@ class MemoryNetwork:
         self._directory = directory
         self._follow_symlinks = follow_symlinks
         self._listeners: dict[Inode, Listener] = {}
+        # The other way round; one that was replaced on an inode is still in here, until it ends.
+        self._inodes: dict[Listener, list[Inode]] = {}
         #: The attempts to connect so far, refused ones included, with their virtual times.
         self.dials: list[tuple[float, str]] = []
         #: How many more attempts fail because there are no descriptors left (fault 46); a look for some is one, too.
@@ -195,13 +197,15 @@ class MemoryNetwork:
 
     def listen(self, path: str, listener: Listener) -> None:
         """Listen on the socket at ``path``. Raises FileNotFoundError if there is none."""
-        self._listeners[self._directory.inode(path)] = listener
+        node = self._directory.inode(path)
+        self._listeners[node] = listener
+        self._inodes.setdefault(listener, []).append(node)
 
     def end(self, listener: Listener) -> None:
         """Close ``listener``, and forget it if it still listens."""
         listener.close()
-        for node, other in tuple(self._listeners.items()):
-            if other is listener:
+        for node in self._inodes.pop(listener, ()):
+            if self._listeners.get(node) is listener:
                 del self._listeners[node]
 
     async def dial(
@@ -284,7 +288,7 @@ class MemoryNetwork:
         return listener.process, listener.connect().client
 
     def _inode_of(self, listener: Listener) -> Inode:
-        return next(inode for inode, other in self._listeners.items() if other is listener)
+        return next(node for node in self._inodes[listener] if self._listeners.get(node) is listener)
 
     def _listener(self, path: str, identity: Identity | None) -> Listener:
         """Return the listener that accepts at ``path``, if the file ``identity`` is there.
