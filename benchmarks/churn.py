@@ -11,7 +11,6 @@ time should be about zero.
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import sys
 import time
@@ -20,6 +19,7 @@ from statistics import linear_regression, median
 
 import attrs
 
+from plugind.benchmarks.peers.cores import two_cores
 from plugind.benchmarks.peers.daemon_process import DaemonProcess, StatusPoll, plugind_run
 from plugind.benchmarks.plugins.cheap_plugin import PluginReport, ServerOptions
 from plugind.benchmarks.plugins.cheap_server import raise_descriptor_limit
@@ -187,14 +187,13 @@ def main() -> int:
     add_file_arguments(parser)
     arguments = parser.parse_args()
     raise_descriptor_limit(1 << 20)
-    cores = sorted(os.sched_getaffinity(0))
-    pinned = arguments.pin and len(cores) > 1
+    daemon_core, server_core = two_cores(pin=arguments.pin)
     conditions = Conditions(
         seconds=arguments.seconds,
         life=arguments.life,
         standing=arguments.standing,
-        daemon_core=cores[0] if pinned else None,
-        server_core=cores[1] if pinned else None,
+        daemon_core=daemon_core,
+        server_core=server_core,
     )
     progress = Progress(len(arguments.rates))
     results = []

@@ -15,13 +15,13 @@ the daemon does about them. Each limit gets a verdict, and the command fails if 
 from __future__ import annotations
 
 import argparse
-import os
 import secrets
 import sys
 from collections.abc import Sequence
 
 from plugind.benchmarks import hostile_soak
 from plugind.benchmarks.hostile_run import Conditions, measure
+from plugind.benchmarks.peers.cores import two_cores
 from plugind.benchmarks.peers.hostile.kinds import KINDS
 from plugind.benchmarks.plugins.cheap_server import raise_descriptor_limit
 from plugind.benchmarks.report.files import add_json_argument, write_json
@@ -91,10 +91,7 @@ def main() -> int:
         print(table(["kind", "what it does"], [[name, make().about] for name, make in KINDS.items()]))
         return 0
     raise_descriptor_limit(1 << 20)
-    cores = sorted(os.sched_getaffinity(0))
-    options, daemon_core, peers_core = tuple(arguments.run_option), None, None
-    if arguments.pin and len(cores) > 1:
-        daemon_core, peers_core = cores[:2]
+    options, (daemon_core, peers_core) = tuple(arguments.run_option), two_cores(pin=arguments.pin)
     if arguments.soak:
         seed = secrets.randbelow(1 << 32) if arguments.seed is None else arguments.seed
         return 0 if _soak(arguments, seed, daemon_core, peers_core) else 1

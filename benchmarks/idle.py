@@ -2,6 +2,7 @@
 
     python -m benchmarks.idle --registered 0 100 1000 10000 --seconds 30
     python -m benchmarks.idle --registered 1000 --daemon plugind without-liveness
+    python -m benchmarks.idle --registered 10000 --seconds 60 --daemon plugind without-rescans
     python -m benchmarks.idle --registered 0 1000 --daemon plugind with-links
     python -m benchmarks.idle --registered 0 --stale 5000 --settle 150 --daemon plugind without-liveness
 
@@ -19,43 +20,34 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import attrs
 
-from plugind.benchmarks.peers.daemon_process import (
-    DaemonProcess,
-    peer_started,
-    plugind_started,
-    variant_started,
-)
+from plugind.benchmarks.peers.daemon_process import DaemonProcess
+from plugind.benchmarks.peers.daemons import DAEMONS
 from plugind.benchmarks.plugins.cheap_plugin import ServerOptions
 from plugind.benchmarks.plugins.cheap_server import raise_descriptor_limit
 from plugind.benchmarks.plugins.server_process import cheap_server, scratch_directory
 from plugind.benchmarks.report.files import add_file_arguments, write_files
+from plugind.benchmarks.report.limits import Verdict
 from plugind.benchmarks.report.plots import Lines, Plot, Series
 from plugind.benchmarks.report.table import Cell, Progress, Row, Spread, machine, table
 
 _PATIENCE = 300.0
+#: The most that rescans of so many registered plugins may cost, in per cent of a core.
+RESCANS_AT, RESCANS_PERCENT = 10_000, 0.2
 _COLOURS = {
     "plugind": "#0072b2",
     "without-liveness": "#009e73",
+    "without-rescans": "#d55e00",
     "with-links": "#cc79a7",
     "with-checks": "#56b4e9",
     "peer": "#e69f00",
     "the reference, in Go": "#8a94a0",
 }
 #: Per cent of a core that the reference uses with this many plugins (Kubernetes v1.36.2, on two cores).
-_STARTED: dict[str, Callable[[Path, Path], AbstractContextManager[DaemonProcess]]] = {
-    "plugind": plugind_started,
-    "without-liveness": partial(variant_started, "without_liveness"),
-    "with-links": partial(variant_started, "with_links"),
-    "with-checks": partial(variant_started, "with_checks"),
-    "peer": peer_started,
-}
 _REFERENCE = {100: 0.5, 1000: 22.0, 2000: 69.0, 5000: 125.0, 10000: 165.0}
 
 
@@ -86,7 +78,7 @@ def measure(
         root = scratch / "root"
         root.mkdir()
         options = ServerOptions(directory=root, sockets=registered, wait=True)
-        with cheap_server(options) as server, _STARTED[daemon](root, scratch / "log") as process:
+        with cheap_server(options) as server, DAEMONS[daemon](root, scratch / "log") as process:
             process.wait_ready()
             if registered:
                 server.create()
@@ -137,6 +129,16 @@ def summary(results: Sequence[Idle]) -> str:
     return "\n".join(["The idle daemon", machine(), "", table(head, lines)])
 
 
+def verdicts(results: Sequence[Idle]) -> Iterator[Verdict]:
+    """Yield the verdict on what rescans cost, if there are figures with and without them."""
+    cpu = {one.daemon: one.cpu_percent for one in results if (one.registered, one.stale) == (RESCANS_AT, 0)}
+    if "plugind" in cpu and "without-rescans" in cpu:
+        with_them, without = cpu["plugind"], cpu["without-rescans"]
+        beside = f"{with_them:.3g} with, {without:.3g} without"
+        kind = f"{RESCANS_AT:,} registered"
+        yield Verdict("more than without rescans", kind, with_them - without, RESCANS_PERCENT, "% of a core", beside)
+
+
 def plot(results: Sequence[Idle], seconds: float) -> Plot:
     """Return a plot of CPU and memory over the number of plugins."""
     daemons = [*dict.fromkeys(one.daemon for one in results)]
@@ -172,7 +174,7 @@ def main() -> int:
         "--registered", type=int, nargs="+", default=[0, 100, 1000, 10000], help="the number of registered plugins"
     )
     parser.add_argument("--seconds", type=float, default=30.0, help="how long to watch (default 30)")
-    parser.add_argument("--daemon", nargs="+", choices=tuple(_STARTED), default=["plugind"], help="what is measured")
+    parser.add_argument("--daemon", nargs="+", choices=tuple(DAEMONS), default=["plugind"], help="what is measured")
     parser.add_argument("--stale", type=int, default=0, help="the number of sockets on which nobody listens")
     parser.add_argument("--settle", type=float, default=3.0, help="seconds between the last plugin and the measurement")
     add_file_arguments(parser)
@@ -196,6 +198,8 @@ def main() -> int:
             results.append(idle)
     progress.end()
     print(summary(results))
+    for verdict in verdicts(results):
+        print(verdict)
     rows: list[Row] = [attrs.asdict(one) | {"machine": machine()} for one in results]
     write_files(arguments, rows, plot(results, arguments.seconds))
     return 0

@@ -11,7 +11,6 @@ them equally.
 from __future__ import annotations
 
 import argparse
-import os
 import resource
 import sys
 from collections.abc import Iterator, Sequence
@@ -19,11 +18,13 @@ from pathlib import Path
 
 import attrs
 
+from plugind.benchmarks.peers.cores import two_cores
 from plugind.benchmarks.plugins.cheap_plugin import ServerOptions
 from plugind.benchmarks.plugins.cheap_server import raise_descriptor_limit
 from plugind.benchmarks.plugins.server_process import cheap_server, scratch_directory
 from plugind.benchmarks.plugins.storm_plugins import SERVERS, shares
 from plugind.benchmarks.report.files import add_file_arguments, write_files
+from plugind.benchmarks.report.storm_limits import verdicts
 from plugind.benchmarks.report.storm_tables import StormResult, plot, rows, summary
 from plugind.benchmarks.report.table import Progress
 from plugind.benchmarks.storm_run import Scenario, run_storm
@@ -35,8 +36,7 @@ _OVERFLOW = 18_000
 
 def scenarios(arguments: argparse.Namespace) -> list[Scenario]:
     """Return the scenarios to measure, one for each row."""
-    cores = sorted(os.sched_getaffinity(0))
-    pinned = arguments.pin and len(cores) > 1
+    daemon_core, server_core = two_cores(pin=arguments.pin)
     base = Scenario(
         sockets=1,
         server=arguments.server,
@@ -50,8 +50,8 @@ def scenarios(arguments: argparse.Namespace) -> list[Scenario]:
         idle_seconds=arguments.idle_seconds,
         patience=arguments.patience,
         settle=arguments.settle,
-        daemon_core=cores[0] if pinned else None,
-        server_core=cores[1] if pinned else None,
+        daemon_core=daemon_core,
+        server_core=server_core,
         profile=arguments.profile,
     )
     sizes = arguments.sockets or ([_OVERFLOW] if arguments.overflow else [1, 100, 1000, 2000, 5000, 10000])
@@ -162,6 +162,8 @@ def main() -> int:
         print(line, file=sys.stderr)
     outcome = measure(wanted, arguments.runs, floor=arguments.floor)
     print(summary(outcome))
+    for verdict in verdicts(outcome):
+        print(verdict)
     write_files(arguments, rows(outcome), plot(outcome))
     for scenario, reason in outcome.failed.items():
         print(f"{scenario.daemon} with {scenario.sockets:,} sockets was not measured: {reason}", file=sys.stderr)

@@ -68,7 +68,9 @@ class StormRun:
     """The figures of one storm: seconds, milliseconds (``_ms``), MiB (``_mib``), per cent of a core (``_percent``).
 
     ``cpu_ms`` is the daemon's CPU time per registration until the last plugin was notified, ``cpu_settled_ms`` half a
-    second later, when logs and views are up to date. ``delayed_s`` is how long the daemon was ready to run while other
+    second later, when logs and views are up to date. ``removal_cpu_ms`` is that per plugin from the first socket's
+    removal until all plugins are deregistered. Requests to the status socket are made during the storm and the removal,
+    but not while a daemon starts. ``delayed_s`` is how long the daemon was ready to run while other
     processes had its core. ``floor_ms`` is the cost of a bare conversation just before, which shows the machine's load.
     A value of None was not measured.
     """
@@ -92,6 +94,7 @@ class StormRun:
     healthz_median_ms: float | None = None
     healthz_max_ms: float | None = None
     removal_s: float | None = None
+    removal_cpu_ms: float | None = None
     stop_s: float | None = None
     overflows: int | None = None
     lost: int = 0
@@ -183,10 +186,17 @@ class _Storm:
                 self._wait(daemon, before)
                 self._plugins.created()
             self._account(since_ns=0)
+        self._answers(poll)
+
+    def _answers(self, poll: StatusPoll) -> None:
+        """Take the times of answers into account; their median is that of the storm."""
+        result = self.result
         if poll.times:
-            self.result.healthz_median_ms, self.result.healthz_max_ms = median(poll.times), max(poll.times)
+            if result.healthz_median_ms is None:
+                result.healthz_median_ms = median(poll.times)
+            result.healthz_max_ms = max(result.healthz_max_ms or 0.0, *poll.times)
         if poll.failures and not self._scenario.stop_midway:
-            self.result.last_error = f"{poll.failures} requests to the status socket failed"
+            result.last_error = f"{poll.failures} requests to the status socket failed"
 
     def _wait(self, daemon: DaemonProcess, cpu_before: float) -> None:
         result = self.result
@@ -244,7 +254,12 @@ class _Storm:
         result.warnings = len(re.findall(rb"^[^\n]*level=(?:warning|error)", self._log.read_bytes(), re.MULTILINE))
 
     def _remove(self, daemon: DaemonProcess) -> None:
-        before = _deregistered(daemon)
+        with StatusPoll(daemon) as poll:
+            self._remove_all(daemon)
+        self._answers(poll)
+
+    def _remove_all(self, daemon: DaemonProcess) -> None:
+        before, cpu = _deregistered(daemon), daemon.cpu_seconds()
         with self._log.open("rb") as log:
             log.seek(0, 2)
             ended = began = self._plugins.remove() / 1e9
@@ -264,6 +279,7 @@ class _Storm:
                         )
                         break
             self.result.removal_s = ended - began
+            self.result.removal_cpu_ms = (daemon.cpu_seconds() - cpu) / max(1, self.result.notified) * 1000
         if daemon.status is not None and (gone := _deregistered(daemon) - before) != self.result.notified:
             self.result.last_error = f"the handler deregistered {gone} of {self.result.notified} plugins"
 

@@ -16,8 +16,10 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import median
+from typing import cast
 
 import attrs
 
@@ -184,6 +186,17 @@ def rows(outcome: WireResult, server: ServerOptions) -> list[Row]:
             }
         )
     return out
+
+
+def from_rows(written: Sequence[Row]) -> tuple[WireResult, ServerOptions]:
+    """Return the result and the server of which :func:`rows` made these rows, of which there is at least one."""
+    outcome = WireResult({}, {}, {})
+    for row in written:
+        client, level = str(row["client"]), int(cast("int", row["concurrency"]))
+        runs = cast("Sequence[Mapping[str, float]]", row["runs"])
+        outcome.runs.setdefault((client, level), []).extend(Run(**run) for run in runs)
+    sockets, spins = int(cast("int", written[0]["sockets"])), written[0]["server"] == "spins"
+    return outcome, ServerOptions(directory=Path(), sockets=sockets, spin=spins)
 
 
 def summary(outcome: WireResult, server: ServerOptions, clients: Sequence[str], concurrency: Sequence[int]) -> str:

@@ -25,14 +25,30 @@ def add_file_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def plot_directory(text: str) -> Path:
+    """Return the directory that an argument names, if plots can be drawn.
+
+    Raises:
+      argparse.ArgumentTypeError: if they cannot, or there is no such directory.
+    """
+    _check_library()
+    if not (path := Path(text)).is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is no directory")
+    return path
+
+
 def _plot_path(text: str) -> Path:
-    # This is checked before the measurement, which may take minutes and would be lost if the library were missing.
-    if importlib.util.find_spec("matplotlib") is None:
-        raise argparse.ArgumentTypeError("plots need matplotlib: run pip install -e '.[dev]'")
+    _check_library()
     path = Path(text)
     if path.suffix not in (".svg", ".png"):
         raise argparse.ArgumentTypeError(f"{text!r} ends neither in .svg nor in .png")
     return path
+
+
+def _check_library() -> None:
+    # This is checked before the measurement, which may take minutes and would be lost if the library were missing.
+    if importlib.util.find_spec("matplotlib") is None:
+        raise argparse.ArgumentTypeError("plots need matplotlib: run pip install -e '.[dev]'")
 
 
 def write_json(arguments: argparse.Namespace, rows: Sequence[Row]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import attrs
 
 from plugind.benchmarks.hostile_run import HostileRun
+from plugind.benchmarks.report.limits import Verdict
 from plugind.benchmarks.report.table import Cell, Row, machine, table
 from plugind.protocol.backoff import Backoff
 from plugind.protocol.config import Timeouts
@@ -37,26 +38,6 @@ class Pair:
     def socket_kib(self) -> float:
         """Resident memory that each hostile socket adds, at the end of the run."""
         return (self.dialed.rss_kib - self.undialed.rss_kib) / self.dialed.peers
-
-
-@attrs.frozen
-class Verdict:
-    """Whether a limit is kept: its name in the issue, the kind, what was measured and what is allowed."""
-
-    limit: str
-    kind: str
-    measured: float
-    allowed: float
-    unit: str
-
-    @property
-    def kept(self) -> bool:
-        """Whether the measured value is at most the allowed one."""
-        return self.measured <= self.allowed
-
-    def __str__(self) -> str:
-        word = "kept  " if self.kept else "MISSED"
-        return f"{word}  {self.kind}: {self.limit}: {self.measured:.3g} {self.unit}, at most {self.allowed:.3g}"
 
 
 def steps(seconds: float, backoff: Backoff = Backoff()) -> int:

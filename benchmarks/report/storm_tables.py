@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
+from typing import Any, cast
 
 import attrs
 
@@ -39,6 +40,7 @@ _COLUMNS = {
     "healthz ms": "healthz_median_ms",
     "max": "healthz_max_ms",
     "removal s": "removal_s",
+    "removal CPU ms each": "removal_cpu_ms",
     "stop s": "stop_s",
 }
 
@@ -155,6 +157,17 @@ def rows(outcome: StormResult) -> list[Row]:
         each = [attrs.asdict(run) for run in runs]
         out.append({"scenario": what, **medians, "errors": errors, "runs": each, "machine": machine()})
     return out
+
+
+def from_rows(written: Sequence[Row]) -> StormResult:
+    """Return the result of which :func:`rows` made these rows; runs of one scenario may be in several of them."""
+    outcome = StormResult({}, {})
+    for row in written:
+        what = dict(cast("Mapping[str, Any]", row["scenario"]))
+        scenario = Scenario(**what | {"daemon_options": tuple(what["daemon_options"])})
+        runs = cast("Sequence[Mapping[str, Any]]", row["runs"])
+        outcome.runs.setdefault(scenario, []).extend(StormRun(**run) for run in runs)
+    return outcome
 
 
 def plot(outcome: StormResult) -> Plot:

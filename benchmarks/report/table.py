@@ -33,6 +33,11 @@ class Spread:
         return cls(median(values), min(values), max(values))
 
 
+def cell(value: object) -> Cell:
+    """Return a value of a row as what a table shows."""
+    return value if isinstance(value, str | int | float) or value is None else str(value)
+
+
 def figure(value: Cell) -> str:
     """Format a number with three significant digits and thousands separators, and a missing value as a dash."""
     if value is None:

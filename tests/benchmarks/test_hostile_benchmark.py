@@ -14,7 +14,8 @@ import pytest
 
 from plugind.benchmarks.hostile_run import Conditions, HostileRun, account
 from plugind.benchmarks.peers.memory_cgroup import NoCgroupError, memory_cgroup
-from plugind.benchmarks.report.hostile_tables import Pair, Verdict, rows, steps, summary, verdicts
+from plugind.benchmarks.report.hostile_tables import Pair, rows, steps, summary, verdicts
+from plugind.benchmarks.report.limits import Verdict
 from plugind.tests.benchmarks.reports import report_of
 
 ROOT = Path(__file__).parents[2]
