@@ -4,8 +4,9 @@
 
 Sockets are created at even intervals, and each is removed ``--life`` seconds later. ``--standing`` other plugins stay
 registered all the time. The daemon sustains a rate if every plugin was notified exactly once before its removal and
-the sockets were created as fast as requested. Memory is sampled each second; its slope over the second half of the
-time should be about zero.
+the sockets were created as fast as requested. Memory is sampled each second. Its slope over the second half of
+the time should be zero, as far as can be told: it is printed with its error, which counts neighbouring samples that
+depend on each other as fewer ones.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import argparse
 import re
 import sys
 import time
-from collections.abc import Sequence
-from statistics import linear_regression, median
+from collections.abc import Iterator, Sequence
+from statistics import median
 
 import attrs
 
@@ -26,10 +27,15 @@ from plugind.benchmarks.plugins.cheap_server import raise_descriptor_limit
 from plugind.benchmarks.plugins.server_process import ServerProcess, cheap_server, scratch_directory
 from plugind.benchmarks.plugins.turnover import BEAT, Turnover, delay_ms, p99, verdicts_of
 from plugind.benchmarks.report.files import add_file_arguments, write_files
+from plugind.benchmarks.report.limits import Verdict
 from plugind.benchmarks.report.plots import PALETTE, Lines, Plot, Series
 from plugind.benchmarks.report.table import Cell, Progress, Row, Spread, machine, table
+from plugind.benchmarks.report.trend import Slope
 
 _PATIENCE = 30.0
+#: How many errors of the slope it may be above zero by chance, and which slope is too small to matter (KiB per minute).
+#: An hour of the latter is 1 MiB.
+SURE, SMALL_KIB_MIN = 2.0, 17.0
 _DEREGISTERED = re.compile(r'plugind_operations_total\{operation="deregister",outcome="ok",[^}]*\} (\S+)')
 
 
@@ -53,6 +59,7 @@ class Churn:
     healthz_max_ms: float | None = None
     descriptors: int = 0
     slope_kib_min: float = 0.0
+    slope_error_kib_min: float | None = None
     rss: list[tuple[float, float]] = attrs.field(factory=list)
 
     @property
@@ -132,7 +139,9 @@ def _account(result: Churn, report: Sequence[PluginReport]) -> None:
         result.p50_ms, result.p99_ms, result.max_ms = median(times), p99(times), max(times)
     later = [sample for sample in result.rss if sample[0] >= result.seconds / 2]
     if len(later) > 1:
-        result.slope_kib_min = linear_regression(*zip(*later, strict=True)).slope * 1024 * 60
+        slope = Slope.of(later)
+        result.slope_kib_min = slope.slope * 1024 * 60
+        result.slope_error_kib_min = None if slope.error is None else slope.error * 1024 * 60
 
 
 def _deregistered(daemon: DaemonProcess) -> int:
@@ -143,12 +152,12 @@ def _deregistered(daemon: DaemonProcess) -> int:
 def summary(results: Sequence[Churn]) -> str:
     """Return the table as text."""
     head = ["per second", "achieved", "plugins", "p50 ms", "p99 ms", "max ms", "CPU %", "CPU ms each", "healthz max ms"]
-    head += ["MiB first", "MiB last", "KiB/min", "descriptors", "errors"]
+    head += ["MiB first", "MiB last", "KiB/min", "± error", "descriptors", "errors"]
     lines: list[list[Cell]] = []
     for one in results:
         line: list[Cell] = [one.rate, one.achieved, one.plugins, one.p50_ms, one.p99_ms, one.max_ms, one.cpu_percent]
         line += [one.cpu_ms, one.healthz_max_ms, one.rss[0][1], one.rss[-1][1], one.slope_kib_min]
-        lines.append([*line, one.descriptors, one.errors])
+        lines.append([*line, one.slope_error_kib_min, one.descriptors, one.errors])
     errors = [
         f"{one.rate:g} per second: {one.never_notified} never notified, {one.notified_twice} notified more than "
         f"once, {one.refused} refused, {one.not_deregistered} not deregistered"
@@ -157,7 +166,19 @@ def summary(results: Sequence[Churn]) -> str:
     ]
     sustained = [one.rate for one in results if not one.errors and one.achieved >= 0.98 * one.rate]
     verdict = f"sustained: {', '.join(f'{rate:g}' for rate in sustained) or 'none'} per second"
-    return "\n".join(["Plugins that appear and disappear", machine(), "", table(head, lines), "", *errors, verdict])
+    judged = map(str, verdicts(results))
+    return "\n".join(
+        ["Plugins that appear and disappear", machine(), "", table(head, lines), "", *errors, verdict, *judged]
+    )
+
+
+def verdicts(results: Sequence[Churn]) -> Iterator[Verdict]:
+    """Yield whether memory is flat at each rate: its slope is small, or could be zero."""
+    for one in results:
+        if one.slope_error_kib_min is not None:
+            allowed = max(SMALL_KIB_MIN, SURE * one.slope_error_kib_min)
+            beside = f"± {one.slope_error_kib_min:.3g}, in the second half of {one.seconds:g} s"
+            yield Verdict("growth of memory", f"{one.rate:g} per second", one.slope_kib_min, allowed, "KiB/min", beside)
 
 
 def plot(results: Sequence[Churn], conditions: Conditions) -> Plot:

@@ -47,13 +47,17 @@ class Bars:
 
 @attrs.frozen(kw_only=True)
 class Lines:
-    """A panel of lines over numbers, by series. The x axis is logarithmic if ``log_x`` is set."""
+    """A panel of lines over numbers, by series. The x axis is logarithmic if ``log_x`` is set.
+
+    With ``from_zero`` the other axis begins at zero, so that a flat line looks flat.
+    """
 
     title: str
     x_title: str
     values: Mapping[str, Sequence[tuple[float, Spread]]]
     log: bool = False
     log_x: bool = False
+    from_zero: bool = False
 
 
 @attrs.frozen
@@ -149,6 +153,8 @@ def _lines(axes: Axes, panel: Lines, series: Sequence[Series]) -> None:
     axes.set_xticks(across, [f"{x:,g}" for x in across], minor=False)
     axes.set_xticks([], minor=True)
     axes.set_xlabel(panel.x_title)
+    if panel.from_zero:
+        axes.set_ylim(bottom=0)
 
 
 def _errors(spreads: Sequence[Spread]) -> list[list[float]]:

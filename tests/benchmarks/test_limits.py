@@ -1,0 +1,134 @@
+"""Commands print the limit beside the figure: storms, rescans, memory, and the cost of a plugin among many."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import attrs
+
+from plugind.benchmarks import idle, memory, scaling
+from plugind.benchmarks.memory import Memory
+from plugind.benchmarks.report.limits import Verdict
+from plugind.benchmarks.report.storm_limits import verdicts
+from plugind.benchmarks.report.storm_tables import StormResult
+from plugind.benchmarks.scaling import Cost
+from plugind.benchmarks.storm_run import Scenario, StormRun
+
+ROOT = Path(__file__).parents[2]
+
+
+def storm(seconds: float, answer: float) -> StormRun:
+    run = StormRun(sockets=10_000, healthy=10_000, notified=10_000, last_notified_s=seconds, cpu_ms=0.25)
+    run.removal_s, run.removal_cpu_ms, run.healthz_max_ms = seconds / 2, 0.05, answer
+    return run
+
+
+def test_a_verdict_has_what_was_measured_what_is_allowed_and_what_helps_to_judge() -> None:
+    assert str(Verdict("time", "10 sockets", 1.25, 1.0, "s", "CPU 2 s")) == (
+        "MISSED  10 sockets: time: 1.25 s, at most 1 (CPU 2 s)"
+    )
+    assert str(Verdict("time", "10 sockets", 1.0, 1.0, "s")) == "kept    10 sockets: time: 1 s, at most 1"
+
+
+def test_times_of_storms_are_judged_by_the_least_run_and_answers_by_the_slowest() -> None:
+    found = verdicts(StormResult({Scenario(sockets=10_000, remove=True): [storm(2.0, 20.0), storm(4.0, 51.0)]}, {}))
+    assert [str(one) for one in found] == [
+        "kept    10,000 sockets: the last one is notified: 2 s, at most 2.3 (median 3; CPU 2.5 s)",
+        "MISSED  10,000 sockets: the last one is deregistered: 1 s, at most 0.8 (median 1.5; CPU 0.5 s)",
+        "MISSED  10,000 sockets: the slowest answer of the status socket: 51 ms, at most 50 (median of runs 35.5)",
+    ]
+
+
+def test_sockets_that_were_there_before_have_a_limit_of_their_own_and_those_after_an_overflow_none() -> None:
+    base = Scenario(sockets=10_000)
+    existing, overflow = attrs.evolve(base, existing=True), attrs.evolve(base, overflow=True)
+    run = attrs.evolve(storm(2.5, 10.0), removal_s=None)
+    found = {
+        (one.kind, one.limit): one.allowed for one in verdicts(StormResult({existing: [run], overflow: [run]}, {}))
+    }
+    answer = "the slowest answer of the status socket"
+    assert found == {
+        ("10,000 sockets, there before", "the last one is notified"): 2.6,
+        ("10,000 sockets, there before", answer): 50.0,
+        ("10,000 sockets, after an overflow", answer): 50.0,
+    }
+
+
+def test_other_storms_have_no_limit() -> None:
+    base, run = Scenario(sockets=10_000), storm(9.0, 90.0)
+    others = [
+        attrs.evolve(base, daemon="peer"),
+        attrs.evolve(base, hang_fraction=0.1),
+        attrs.evolve(base, server="grpcio"),
+        attrs.evolve(base, fail_first=1),
+        attrs.evolve(base, stop_midway=True),
+    ]
+    assert list(verdicts(StormResult({scenario: [run] for scenario in others}, {}))) == []
+    (answer,) = verdicts(StormResult({attrs.evolve(base, sockets=9): [run]}, {}))
+    assert answer.limit == "the slowest answer of the status socket"
+
+
+def test_rescans_are_judged_by_the_difference_to_a_daemon_without() -> None:
+    def measured(daemon: str, percent: float, registered: int = 10_000) -> idle.Idle:
+        return idle.Idle(
+            daemon=daemon,
+            registered=registered,
+            stale=0,
+            cpu_percent=percent,
+            wakeups_per_s=1.0,
+            rss_mib=100.0,
+            kib_per_plugin=None,
+            descriptors=10,
+            threads=2,
+        )
+
+    (found,) = idle.verdicts([measured("plugind", 0.5), measured("without-rescans", 0.25)])
+    assert str(found) == (
+        "MISSED  10,000 registered: more than without rescans: 0.25 % of a core, at most 0.2 (0.5 with, 0.25 without)"
+    )
+    assert list(idle.verdicts([measured("plugind", 0.5)])) == []
+    assert list(idle.verdicts([measured("plugind", 0.5, 5), measured("without-rescans", 0.1, 5)])) == []
+
+
+def test_what_a_plugin_adds_to_memory_is_the_difference_to_the_fewest() -> None:
+    empty = Memory(registered=0, rss_mib=40.0, pss_mib=30.0, peak_mib=45.0)
+    full = Memory(registered=10_000, rss_mib=122.0, pss_mib=112.0, peak_mib=130.0)
+    first, last = memory.with_differences([empty, full])
+    assert (first.rss_kib_each, last.rss_kib_each, last.pss_kib_each) == (None, 8.3968, 8.3968)
+    assert [str(one) for one in memory.verdicts([first, last])] == [
+        "MISSED  10,000 registered: resident memory: 122 MiB, at most 121 (PSS 112, peak 130)"
+    ]
+
+
+def test_memory_of_a_daemon_is_measured(tmp_path: Path) -> None:
+    file = tmp_path / "rows"
+    line = [sys.executable, "-m", "benchmarks.memory", "--registered", "0", "5", "--settle", "0", "--json", str(file)]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    empty, few = json.loads(file.read_text())
+    assert (empty["registered"], empty["rss_kib_each"], few["registered"]) == (0, None, 5)
+    for row in (empty, few):
+        assert 0 < row["pss_mib"] < row["rss_mib"] <= row["peak_mib"]
+
+
+def test_the_cost_of_a_plugin_is_flat_if_the_least_of_all_runs_is() -> None:
+    def cost(registered: int, cpu_ms: float, kib: float) -> Cost:
+        return Cost(registered=registered, cpu_ms=cpu_ms, kib=kib, wall_s=1.0)
+
+    costs = scaling.least([cost(30, 2.5, 12.0), cost(10, 2.0, 10.0), cost(30, 2.0, 13.0)])
+    assert costs == [cost(10, 2.0, 10.0), cost(30, 2.0, 12.0)]
+    assert [str(one) for one in scaling.verdicts([*costs, cost(90, 3.0, 10.0)])] == [
+        "kept    30 registered: CPU of each: 1 times that among 10, at most 1.25",
+        "kept    30 registered: memory of each: 1.2 times that among 10, at most 1.25",
+        "MISSED  90 registered: CPU of each: 1.5 times that among 10, at most 1.25",
+        "kept    90 registered: memory of each: 1 times that among 10, at most 1.25",
+    ]
+
+
+def test_plugins_of_a_simulated_node_are_registered_and_measured() -> None:
+    found = scaling.measure(30)
+    assert found.registered == 30
+    assert min(found.cpu_ms, found.kib, found.wall_s) > 0
