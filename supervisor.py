@@ -833,7 +833,8 @@ class Supervisor:
             return (await answer.receive()).answers
 
 
-async def _run_registration(
+def _run_registration(
     config: RegistrationConfig, start: world.StartRegistration, inbox: RegistrationInbox
-) -> None:
-    await registration.run(config, inbox, start.appeared, start.to_deregister, start.crash)
+) -> Awaitable[None]:
+    # Not a coroutine of its own, of which each registration would keep a frame.
+    return registration.run(config, inbox, start.appeared, start.to_deregister, start.crash)

@@ -1,4 +1,4 @@
-"""Two trees, or two daemons, in turns: storms, latency, the idle daemon and the wire, in one table.
+"""Two trees, or two daemons, in turns: storms, latency, the idle daemon, the start and the wire, in one table.
 
     python -m benchmarks.compare --base ../old --turns 8 --json compare.json
     python -m benchmarks.compare --base ../old --base-python ../old/.venv/bin/python --cases storm idle --quick
@@ -65,7 +65,7 @@ class Bench:
         with tempfile.TemporaryDirectory(prefix="plugind-compare-") as directory:
             written = Path(directory) / "rows.json"
             line = [self.side.python, "-P", "-m", f"plugind.benchmarks.{case.benchmark}"]
-            line += [*case.arguments(self.side.daemon), "--json", str(written)]
+            line += [*case.arguments(self.side.daemon, self.environment), "--json", str(written)]
             load, began, before = os.getloadavg()[0], time.monotonic(), _cpu_of_children()
             said = _run(line, self.side.tree, self.variables())
             run = Run(

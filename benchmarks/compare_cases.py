@@ -19,7 +19,8 @@ _PLUGIND: Final = ("plugind",)
 class Case:
     """A benchmark with its options. Less is better for each of its ``figures``.
 
-    The first word of ``name`` is that of its kind. ``daemons`` are those that it can start.
+    The first word of ``name`` is that of its kind. ``daemons`` are those that it can start. With ``environment`` it
+    measures the commands of an environment, and takes the directory of that as ``--installed``.
     """
 
     name: str
@@ -27,12 +28,13 @@ class Case:
     options: tuple[str, ...]
     figures: Figures
     daemons: tuple[str, ...] = _PLUGIND
+    environment: bool = False
 
-    def arguments(self, daemon: str) -> list[str]:
-        """Return the options for a run with this daemon."""
+    def arguments(self, daemon: str, environment: str) -> list[str]:
+        """Return the options for a run with this daemon, with an interpreter of this environment."""
         # An older checkout may not have the option, and plugind is its default.
         chosen = ["--daemon", daemon] if daemon != "plugind" else []
-        return [*self.options, *chosen]
+        return [*self.options, *chosen, *(["--installed", environment] if self.environment else [])]
 
 
 def _columns(names: Mapping[str, str], row: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
@@ -65,6 +67,11 @@ def _idle(rows: Sequence[Row]) -> dict[str, float]:
     return _columns(_IDLE, rows[0])
 
 
+def _start(rows: Sequence[Row]) -> dict[str, float]:
+    names = {"empty_interpreters": "CPU, empty interpreters", "cpu_ms": "CPU ms", "wall_ms": "wall ms"}
+    return {name: value for row in rows for name, value in _columns(names, row, f"{row['command']}: ").items()}
+
+
 def _wire(rows: Sequence[Row]) -> dict[str, float]:
     found: dict[str, float] = {}
     for row in rows:
@@ -86,6 +93,7 @@ class Sizes:
     idle: tuple[int, ...]
     seconds: float
     settle: float
+    start_turns: int
     wire: tuple[str, ...]
 
 
@@ -98,6 +106,7 @@ FULL: Final = Sizes(
     idle=(0, 1000, 10000),
     seconds=20.0,
     settle=3.0,
+    start_turns=3,
     wire=("--concurrency", "64", "512", "--clients", "plugind", "grpcio-aio", "floor"),
 )
 #: Some seconds for each side and turn.
@@ -109,9 +118,10 @@ QUICK: Final = Sizes(
     idle=(300,),
     seconds=3.0,
     settle=0.5,
+    start_turns=1,
     wire=("--sockets", "300", "--seconds", "0.1", "--concurrency", "64", "--clients", "plugind", "floor"),
 )
-KINDS: Final = ("storm", "existing", "latency", "idle", "wire")
+KINDS: Final = ("storm", "existing", "latency", "idle", "start", "wire")
 #: The daemons that a storm can have.
 _BOTH: Final = ("plugind", "peer")
 
@@ -148,6 +158,11 @@ def _idles(sizes: Sizes) -> Iterator[Case]:
         yield Case(name=f"idle {count}", benchmark="idle", options=options, figures=_idle, daemons=tuple(DAEMONS))
 
 
+def _starts(sizes: Sizes) -> Iterator[Case]:
+    options = ("--turns", str(sizes.start_turns))
+    yield Case(name="start", benchmark="start", options=options, figures=_start, environment=True)
+
+
 def _wires(sizes: Sizes) -> Iterator[Case]:
     yield Case(name="wire", benchmark="wire", options=("--runs", "1", *sizes.wire), figures=_wire)
 
@@ -157,5 +172,6 @@ _MADE: Final[Mapping[str, Callable[[Sizes], Iterator[Case]]]] = {
     "existing": _existings,
     "latency": _latencies,
     "idle": _idles,
+    "start": _starts,
     "wire": _wires,
 }

@@ -99,6 +99,9 @@ def _panel(axes: Axes, panel: Bars | Lines, series: Sequence[Series]) -> None:
             axes.set_title(panel.title, loc="left", fontsize=10)
             _lines(axes, panel, series)
     axes.margins(y=0.18)
+    if isinstance(panel, Lines) and panel.from_zero:
+        # A margin of 18 % is one of the range, which is next to nothing where the line is flat.
+        axes.set_ylim(0, 1.25 * max(spread.high for line in panel.values.values() for _, spread in line))
     axes.legend(loc="best", frameon=False)
 
 
@@ -153,8 +156,6 @@ def _lines(axes: Axes, panel: Lines, series: Sequence[Series]) -> None:
     axes.set_xticks(across, [f"{x:,g}" for x in across], minor=False)
     axes.set_xticks([], minor=True)
     axes.set_xlabel(panel.x_title)
-    if panel.from_zero:
-        axes.set_ylim(bottom=0)
 
 
 def _errors(spreads: Sequence[Spread]) -> list[list[float]]:

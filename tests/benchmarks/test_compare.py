@@ -115,8 +115,10 @@ def test_each_kind_has_cases_with_names_of_their_own() -> None:
 
 def test_the_daemon_is_named_only_if_it_is_not_the_usual_one() -> None:
     (storm,) = cases(["storm"], QUICK)
-    assert storm.arguments("peer")[-2:] == ["--daemon", "peer"]
-    assert storm.arguments("plugind") == list(storm.options)
+    assert storm.arguments("peer", "/env")[-2:] == ["--daemon", "peer"]
+    assert storm.arguments("plugind", "/env") == list(storm.options)
+    (start,) = cases(["start"], QUICK)
+    assert start.arguments("plugind", "/env")[-2:] == ["--installed", "/env"]
 
 
 def test_a_case_that_one_side_cannot_run_is_left_out() -> None:
@@ -154,10 +156,14 @@ def test_sizes_of_storms_can_be_chosen() -> None:
 
 
 def test_figures_are_named_as_the_table_shows_them() -> None:
-    (storm,), (latency,), (idle,), (wire,) = (cases([kind], QUICK) for kind in ("storm", "latency", "idle", "wire"))
+    (storm,), (latency,), (idle,), (start,), (wire,) = (
+        cases([kind], QUICK) for kind in ("storm", "latency", "idle", "start", "wire")
+    )
     assert storm.figures([{"cpu_ms": 0.5, "last_notified_s": 2, "floors": None}]) == {"CPU ms each": 0.5, "wall s": 2}
     assert latency.figures([{"median_ms": 2.0, "min_ms": 1.0}]) == {"wall ms, median": 2.0, "wall ms, least": 1.0}
     assert idle.figures([{"cpu_percent": 0.1, "rss_mib": 40.0}]) == {"CPU % of a core": 0.1, "MiB": 40.0}
+    commands = [{"command": "run", "empty_interpreters": 20.0, "cpu_ms": 200.0}]
+    assert start.figures(commands) == {"run: CPU, empty interpreters": 20.0, "run: CPU ms": 200.0}
     client = {"client": "floor", "concurrency": 64, "cpu_ms": 0.04, "conversations_per_s": 2000.0}
     assert wire.figures([client]) == {"floor, 64 at once: CPU ms each": 0.04, "floor, 64 at once: wall ms each": 0.5}
 

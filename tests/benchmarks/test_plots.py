@@ -7,6 +7,7 @@ import importlib.util
 from pathlib import Path
 from xml.etree import ElementTree
 
+import attrs
 import pytest
 
 from plugind.benchmarks.report.files import add_file_arguments, write_files
@@ -42,6 +43,14 @@ def test_a_plot_shows_titles_groups_figures_and_names(tmp_path: Path) -> None:
     Plot("Storms", "on a machine", [RED], [BARS, LINES]).save(tmp_path / "plot.svg")
     titles = {"Storms", "on a machine", "Seconds (dashed: the aim)", "Memory"}
     assert titles | {"few", "many", "1.50", "9.00", "red", "1,000"} <= texts(tmp_path / "plot.svg")
+
+
+def test_an_axis_from_zero_has_room_above_a_flat_line(tmp_path: Path) -> None:
+    flat = Lines(title="Flat", x_title="sockets", values={"red": [(1, Spread.of([8.0])), (2, Spread.of([8.1]))]})
+    for name, panel in (("range.svg", flat), ("zero.svg", attrs.evolve(flat, from_zero=True))):
+        Plot("Storms", "on a machine", [RED], [panel]).save(tmp_path / name)
+    assert {"0", "2", "4", "6", "8", "10"} <= texts(tmp_path / "zero.svg")
+    assert "0" not in texts(tmp_path / "range.svg")
 
 
 def test_the_same_figures_give_the_same_file(tmp_path: Path) -> None:
