@@ -15,10 +15,11 @@ messages of ``plugind.protocol.messages`` that are sent there::
          │                  SocketReplaced, RegistrationEnded    │  │  │ StateChanged (of refused entries)
          │                                                       │  │  └────────────────────────────────┐
          │                  SocketAppeared, SocketVanished,      │  ▼                                   │
-         │                  Admitted, NoHandler, TryNow …  ──► Registration ── StateChanged ─────────────┤
+         │                  Admitted, NameWanted, TryNow … ──► Registration ── StateChanged ─────────────┤
          │                                                     one per path        OwnerChanged          │
          │                                                       │  ▲                                    │
-         │             Validate, Register, Deregister, Withdraw  ▼  │ HandlerAnswered                    │
+         │             Validate, Register, Deregister,           ▼  │ HandlerAnswered                    │
+         │             Withdraw, GiveWay                                                                 │
          │                                                     Handler                                   ▼
          │                                                     one per type                           Status
          └────────────────────────── RootReported ──────────────────────────────────────────────────► the view,

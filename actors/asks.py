@@ -40,7 +40,7 @@ class Asks:
     an ask that was abandoned or superseded, and is dropped.
     """
 
-    __slots__ = ("_reply", "_ticket", "_under_way", "handler", "to_call")
+    __slots__ = ("_reply", "_ticket", "_under_way", "handler", "to_call", "wanted")
 
     def __init__(self, reply: m.Address[m.RegistrationMessage]) -> None:
         """Create asks whose answers are sent to ``reply``."""
@@ -52,6 +52,8 @@ class Asks:
         self.handler: m.Address[m.HandlerMessage] | None = None
         #: The ask that :meth:`call_handler` has to make.
         self.to_call: m.Ask | None = None
+        #: Whether another plugin waits for the name to which this one was admitted.
+        self.wanted = False
 
     def new_ticket(self) -> int:
         """Return the ticket of a new ask."""
@@ -103,6 +105,12 @@ class Asks:
         """
         if isinstance(self._under_way, m.Register) and self.handler is not None:
             self.handler.send_nowait(m.Withdraw(self._under_way))
+
+    def give_way(self) -> None:
+        """Note that another plugin waits for the name, and tell the handler if it registers the plugin now."""
+        self.wanted = True
+        if isinstance(self._under_way, m.Register) and self.handler is not None:
+            self.handler.send_nowait(m.GiveWay(self._under_way))
 
     def close(self) -> None:
         """End the current ask: any answer from now on is too late."""

@@ -118,6 +118,12 @@ class Links:
         link.follow = follow
         self._start(link)
 
+    def give_way(self, plugin: Plugin) -> None:
+        """Note that another plugin of the name waits until the Register of this one has ended."""
+        link = self._links.get(_key_of(plugin))
+        if link is not None:
+            link.wanted = True
+
     async def end(self, plugin: Plugin) -> None:
         """End the link to an instance, if there is one."""
         link = self._links.get(_key_of(plugin))

@@ -117,6 +117,7 @@ class OpenLink:
         "reports",
         "scope",
         "waits_until",
+        "wanted",
     )
 
     def __init__(self, plugin: Plugin, file: Identity | None, links: Owner) -> None:
@@ -143,6 +144,8 @@ class OpenLink:
         self.problem = ""
         #: Whether nothing was at the endpoint then.
         self.is_absent = False
+        #: Whether another plugin of the name waits until this one is registered, or is not.
+        self.wanted = False
         #: Whether it is the active one of its name.
         self._active = False
         #: Why it may not use its endpoint, which another plugin has; None if it may.
@@ -183,7 +186,7 @@ class OpenLink:
             await self._role_changed.wait()
         return self._seen
 
-    async def connect(self, *, timeout: float = 10.0) -> Channel:
+    async def connect(self, *, timeout: float = 10.0, gives_way: bool = False) -> Channel:
         """See :class:`~plugind.actors.handlers.link.Link`."""
         self.problem, self.is_absent = "", False
         is_tried = not timeout or not self._dialing.locked()
@@ -199,10 +202,16 @@ class OpenLink:
                 while True:
                     if not is_tried and (channel := self._connected()) is not None:
                         return channel
+                    if gives_way and self.wanted:
+                        raise self._given_way()
                     is_tried = False
                     await trio.sleep(CONNECT_PAUSE)
         problem = f"{self.problem or 'another call of connect was under way'} (tried for {timeout:g} s)"
         raise NoConnectionError(no_connection(self.plugin, problem), gone=self.is_absent)
+
+    def _given_way(self) -> NoConnectionError:
+        problem = f"{self.problem} (another socket of the name waits, so this was not tried for longer)"
+        return NoConnectionError(no_connection(self.plugin, problem), gone=self.is_absent)
 
     async def _let_others_run(self) -> None:
         """Take a pass of Trio's loop before the endpoint is dialed again.

@@ -234,7 +234,8 @@ class _Registration:
     def _receive(self, message: m.RegistrationMessage) -> states.Event | None:
         """Record what ``message`` contains (a handler, a newer socket), and return the event that it means.
 
-        Returns None for an answer that came too late, and for a request to report again, which is done here.
+        Returns None for an answer that came too late, and for what is done here: a request to report again, and word
+        to the handler that another plugin waits for the name.
         """
         if isinstance(message, _ANSWERS) and not self.asks.is_answered_by(message.ticket):
             return None
@@ -244,8 +245,11 @@ class _Registration:
                     return states.HandlerAccepted()
                 return states.Failed(message.error, outcome=message.outcome, cause=message.cause)
             case m.Admitted():
-                self.asks.handler = message.handler
+                self.asks.handler, self.asks.wanted = message.handler, message.wanted
                 return message
+            case m.NameWanted():
+                self.asks.give_way()
+                return None
             case m.SocketAppeared():
                 self._newest = message
                 return message
@@ -374,7 +378,7 @@ class _Registration:
             case states.AskValidate():
                 self.asks.ask_handler(m.Validate, self._plugin(command.info, generation))
             case states.AskRegister():
-                register = partial(m.Register, file=self._socket.identity)
+                register = partial(m.Register, file=self._socket.identity, wanted=self.asks.wanted)
                 self.asks.ask_handler(register, self._plugin(command.info, generation))
             case states.AskDeregister():
                 self.asks.ask_handler(m.Deregister, self._plugin(command.info, command.generation))

@@ -9,7 +9,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import enum
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 
 import attrs
@@ -50,6 +50,8 @@ class Claim:
     was_registered: bool = False
     #: Whether its plugin is of root or of the user that runs plugind, when it was admitted.
     privileged: bool = False
+    #: Whether it was told that another plugin waits for it.
+    wanted: bool = False
 
 
 #: Paths in the order in which they were added. There are several of these for each plugin, most of them empty, and an
@@ -68,6 +70,28 @@ class Freed:
 
 
 @attrs.define
+class _Waiting:
+    """The claims to a name that are not answered yet."""
+
+    #: By path, in the order in which they came.
+    claims: OrderedDict[str, m.Claimed] = attrs.Factory(OrderedDict)
+    #: How many of them there are for each endpoint, so that none has to be looked for.
+    endpoints: Counter[str] = attrs.Factory(Counter)
+
+    def add(self, claimed: m.Claimed) -> None:
+        self.remove(claimed.path)
+        self.claims[claimed.path] = claimed
+        self.endpoints[claimed.info.endpoint] += 1
+
+    def remove(self, path: str) -> None:
+        claimed = self.claims.pop(path, None)
+        if claimed is not None:
+            self.endpoints[claimed.info.endpoint] -= 1
+            if not self.endpoints[claimed.info.endpoint]:
+                del self.endpoints[claimed.info.endpoint]
+
+
+@attrs.define
 class Name:
     """The claims to one (type, name)."""
 
@@ -77,6 +101,8 @@ class Name:
     _privileged: int = 0
     #: Paths between admission and registration, or leaving. While there is one, no other claim is admitted.
     busy: Paths = attrs.Factory(dict)
+    #: That of them which is admitted and not registered yet.
+    admitted: Claim | None = None
     #: The plugins that were refused the name.
     line: Line = attrs.Factory(Line)
     #: Registered paths that are not active.
@@ -85,43 +111,59 @@ class Name:
     active: str | None = None
     #: The path that registered last.
     newest: str | None = None
-    #: The claims that are not answered yet, by path, in the order in which they came. It is made when it is needed.
-    _queue: OrderedDict[str, m.Claimed] | None = None
+    #: The claims that are not answered yet. It is made when it is needed.
+    _queue: _Waiting | None = None
     #: The registered paths by rank, while there are two or more of them and the policy has a single active one.
     _ranking: Ranking[str] | None = None
 
     @property
     def empty(self) -> bool:
         """Whether no plugin has the name or wants it."""
-        return not (self.registered or self.busy or self._queue or self.line)
+        return not (self.registered or self.busy or (self._queue and self._queue.claims) or self.line)
 
     # --- the claims that wait ---
 
     def ask(self, claimed: m.Claimed) -> None:
         """Put a claim behind those that wait for an answer."""
         if self._queue is None:
-            self._queue = OrderedDict()
-        self._queue[claimed.path] = claimed
+            self._queue = _Waiting()
+        self._queue.add(claimed)
 
     def next_to_answer(self) -> m.Claimed | None:
         """Take the next claim that can be answered now: none while a plugin is busy."""
-        if self.busy or not self._queue:
+        if self.busy or self._queue is None or not self._queue.claims:
             return None
-        claimed = self._queue.popitem(last=False)[1]
-        if not self._queue:
+        claimed = next(iter(self._queue.claims.values()))
+        self._queue.remove(claimed.path)
+        if not self._queue.claims:
             self._queue = None
         return claimed
 
     def withdraw(self, path: str) -> None:
         """Forget the claim of ``path`` that waits for an answer, if there is one."""
         if self._queue is not None:
-            self._queue.pop(path, None)
+            self._queue.remove(path)
+
+    def is_wanted_at_another(self, endpoint: str) -> bool:
+        """Whether a claim that waits for an answer has another endpoint."""
+        endpoints = () if self._queue is None else self._queue.endpoints
+        return len(endpoints) > (endpoint in endpoints)
 
     # --- the plugins that have the name ---
+
+    def admit(self, claim: Claim) -> None:
+        """Note that a claim is admitted: no other is until its plugin is registered, or has left the name."""
+        self.busy[claim.path] = None
+        self.admitted = claim
+
+    def _settle(self, path: str) -> None:
+        if self.admitted is not None and self.admitted.path == path:
+            self.admitted = None
 
     def register(self, claim: Claim) -> None:
         """Note that the plugin of a claim that was admitted is registered."""
         self.busy.pop(claim.path, None)
+        self._settle(claim.path)
         self.registered[claim.path] = claim
         self._privileged += claim.privileged
         self.newest = claim.path
@@ -137,6 +179,7 @@ class Name:
         """Reserve the name until the claim of ``path`` is released; return whether its plugin was registered."""
         was_registered = self._unregister(path)
         self.busy[path] = None
+        self._settle(path)
         return was_registered
 
     def count_against(self, *, privileged: bool) -> int:
@@ -157,6 +200,7 @@ class Name:
         was_registered = self._unregister(path)
         freed = Freed(stood_by=path in self.standby, was_taken=was_registered or claim.phase is Phase.LEAVING)
         self.busy.pop(path, None)
+        self._settle(path)
         self.standby.pop(path, None)
         return freed
 

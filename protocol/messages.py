@@ -374,6 +374,16 @@ class Admitted:
 
     ticket: int
     handler: Address[HandlerMessage]
+    #: Whether another plugin waits for the name already: see :class:`NameWanted`.
+    wanted: bool = False
+
+
+@value
+class NameWanted:
+    """Another plugin waits until this one, which was admitted, is registered or has failed, or has to leave the name.
+
+    Its endpoint is another one, so a Register that only waits for an endpoint need not keep it waiting.
+    """
 
 
 @value
@@ -466,7 +476,7 @@ LifecycleMessage = (
     | StopAsked
     | StopForced
 )
-RegistrationMessage = LifecycleMessage | HandlerAnswered | ReportAsked
+RegistrationMessage = LifecycleMessage | HandlerAnswered | NameWanted | ReportAsked
 
 # --- to a handler -----------------------------------------------------------------------------------------------------
 
@@ -489,6 +499,8 @@ class Register:
     reply: Address[HandlerAnswered]
     #: The file of its socket.
     file: Identity | None = None
+    #: Whether another plugin waits for the name: see :class:`NameWanted`.
+    wanted: bool = False
 
 
 @value
@@ -511,8 +523,15 @@ class Withdraw:
     ask: Validate | Register
 
 
+@value
+class GiveWay:
+    """Another plugin waits for the name now, until the call for ``ask``, which is this very object, has ended."""
+
+    ask: Register
+
+
 Ask = Validate | Register | Deregister
-HandlerMessage = Ask | Withdraw
+HandlerMessage = Ask | Withdraw | GiveWay
 
 # --- to the liveness actor --------------------------------------------------------------------------------------------
 

@@ -412,6 +412,9 @@ class World:
             name = self._names[key_of(claim.info)]
             if name.leave(path):
                 self._show_roles(name, claim.info.type)
+            # Its Deregister waits for the Register of the one that is admitted.
+            if name.admitted is not None and name.admitted.info.endpoint != claim.info.endpoint:
+                self._tell_wanted(name.admitted)
 
     def _forget_attempt(self, path: str, actor: _Actor) -> None:
         """Forget the pending claim of the actor's last attempt and its refusal; the next attempt claims anew."""
@@ -470,6 +473,14 @@ class World:
             self._end_turn(key, claimed.path)
         if name.empty:
             del self._names[key]
+        elif name.admitted is not None and name.is_wanted_at_another(name.admitted.info.endpoint):
+            self._tell_wanted(name.admitted)
+
+    def _tell_wanted(self, claim: Claim) -> None:
+        """Tell the plugin that is admitted to a name, once, that another one waits for it."""
+        if not claim.wanted:
+            claim.wanted = True
+            self._effects.append(Send(claim.path, m.NameWanted()))
 
     def _put_in_line(self, name: Name, claimed: m.Claimed) -> None:
         uid = claimed.info.uid
@@ -524,17 +535,19 @@ class World:
 
     def _grant(self, claimed: m.Claimed, name: Name, handler: _Handler) -> None:
         privileged = self._users.is_privileged(claimed.info.uid)
-        self._claims[claimed.path] = Claim(
+        wanted = name.is_wanted_at_another(claimed.info.endpoint)
+        claim = self._claims[claimed.path] = Claim(
             claimed.path,
             claimed.generation,
             claimed.info,
             handler.address,
             rank=rank_of(claimed.info, handler.policy, privileged=privileged),
             privileged=privileged,
+            wanted=wanted,
         )
         self._served[id(handler.address)] += 1
-        name.busy[claimed.path] = None
-        self._effects.append(Send(claimed.path, m.Admitted(claimed.ticket, handler.address)))
+        name.admit(claim)
+        self._effects.append(Send(claimed.path, m.Admitted(claimed.ticket, handler.address, wanted)))
 
     def _owner_of_endpoint(self, claimed: m.Claimed) -> Owner | None:
         """Return the plugin of another name that has the endpoint, or None and note the claim to it (fault 79)."""

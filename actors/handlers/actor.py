@@ -49,6 +49,8 @@ class Lane:
     #: A Register that was withdrawn before its call began. It is called all the same, since its Deregister follows, and
     #: cancelled at once.
     withdrawn: m.Register | None = None
+    #: A Register for whose end another plugin waits; noted before its call began.
+    wanted: m.Register | None = None
     #: Created when it is needed, since most lanes never have more than one ask.
     waiting: deque[m.Ask] | None = None
 
@@ -228,6 +230,9 @@ class _Pool:
         if isinstance(ask, m.Withdraw):
             self._withdraw(ask.ask)
             return
+        if isinstance(ask, m.GiveWay):
+            self._give_way(ask.ask)
+            return
         name = ask.plugin.name
         lane = self._lanes.get(name)
         if lane is not None:
@@ -255,6 +260,15 @@ class _Pool:
         if lane is not None:
             lane.withdraw(ask)
 
+    def _give_way(self, ask: m.Register) -> None:
+        lane = self._lanes.get(ask.plugin.name)
+        if lane is None or self._links is None:
+            return
+        if lane.present is not ask or lane.call is None:
+            lane.wanted = ask
+        else:
+            self._links.give_way(ask.plugin)
+
     def resume(self) -> None:
         """Continue with the asks that a crashed actor left."""
         for name, lane in self._lanes.items():
@@ -274,7 +288,7 @@ class _Pool:
         ask, link = lane.present or lane.next(), None
         while ask is not None:
             if self._links is not None:
-                link = await self._open_or_end_link(self._links, ask)
+                link = await self._open_or_end_link(self._links, ask, wanted=lane.wanted)
             call = self._calls.prepare(_METHODS[type(ask)], ask.plugin, link)
             lane.begin(call)
             ending = await self._calls.make(call)
@@ -288,10 +302,13 @@ class _Pool:
             ask = lane.next()
         del self._lanes[name]
 
-    async def _open_or_end_link(self, links: LinkPort, ask: m.Ask) -> Link | None:
+    async def _open_or_end_link(self, links: LinkPort, ask: m.Ask, *, wanted: m.Register | None) -> Link | None:
         """Open the link of a plugin that is to be registered, and return it; end that of one to be deregistered."""
         if isinstance(ask, m.Register):
-            return links.open(ask.plugin, ask.file)
+            link = links.open(ask.plugin, ask.file)
+            if ask.wanted or ask is wanted:
+                links.give_way(ask.plugin)
+            return link
         if isinstance(ask, m.Deregister):
             await links.end(ask.plugin)
         return None

@@ -120,7 +120,7 @@ class CSIHandler:
 
     async def _ask(self, plugin: Plugin, link: Link) -> Asked:
         try:
-            channel = await link.connect(timeout=CONNECT_TIMEOUT)
+            channel = await link.connect(timeout=CONNECT_TIMEOUT, gives_way=True)
         except NoConnectionError as error:
             raise PluginError(f"failed to connect to driver {quoted(plugin.name)}: {error}") from error
         facts = await self._ask_for_facts(plugin, channel)

@@ -41,14 +41,17 @@ class Link(Protocol):
     async def role_changed(self) -> bool:
         """Wait until :attr:`active` is another than was last seen here or there, and return it. No change is missed."""
 
-    async def connect(self, *, timeout: float = 10.0) -> Channel:
+    async def connect(self, *, timeout: float = 10.0, gives_way: bool = False) -> Channel:
         """Return the open channel to the endpoint, or connect if there is none.
 
         A channel whose server has said that it goes away is left to the calls under way on it.
 
         While nothing is at the endpoint, or nobody listens there, it is tried again each 100 ms; with a ``timeout`` of
-        0 it is tried once. There is one channel at a time. It is read all the time, so that its end is noticed at once
-        and keep-alive is answered; plugind sends no PING. The link closes it.
+        0 it is tried once. With ``gives_way``, which is for ``register``, it is not tried again either while another
+        plugin of the name with another endpoint waits to be registered or deregistered.
+
+        There is one channel at a time. It is read all the time, so that its end is noticed at once and keep-alive is
+        answered; plugind sends no PING. The link closes it.
 
         Raises:
           NoConnectionError: if there is no connection within ``timeout`` seconds, or the endpoint may not be used, for
@@ -140,6 +143,9 @@ class LinkPort(Protocol):
 
     def start(self, plugin: Plugin, follow: Follow) -> None:
         """Run ``follow`` from now on, and again after each end, until the link ends."""
+
+    def give_way(self, plugin: Plugin) -> None:
+        """Note that another plugin of the name waits until the Register of this one has ended."""
 
     async def end(self, plugin: Plugin) -> None:
         """End the link to an instance, if there is one: its follow is cancelled, and has a few seconds to end."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TypeVar, cast
 
 import attrs
@@ -16,6 +17,7 @@ from grpclib.exceptions import GRPCError
 from plugind.actors.handlers import actor
 from plugind.actors.handlers.calls import CallConfig, Calls
 from plugind.actors.handlers.handler import Handler, policy_of
+from plugind.actors.handlers.link import Link, LinkPort
 from plugind.protocol import messages as m
 from plugind.protocol.errors import PluginError, ValidationError
 from plugind.protocol.plugins import InstancePolicy, Plugin
@@ -79,11 +81,11 @@ class Asker:
 
 
 @asynccontextmanager
-async def running(handler: Handler) -> AsyncIterator[Asker]:
+async def running(handler: Handler, links: LinkPort | None = None) -> AsyncIterator[Asker]:
     """Run the actor, and end it by closing its inbox once every call is answered."""
     inbox = actor.HandlerInbox()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(actor.run, Calls(handler, CallConfig(TIMEOUT), "T"), inbox)
+        nursery.start_soon(actor.run, Calls(handler, CallConfig(TIMEOUT), "T"), inbox, None, links)
         try:
             yield Asker(inbox)
         finally:
@@ -637,6 +639,48 @@ async def test_a_call_that_had_not_begun_before_a_second_crash_does_not_fail(
 
     assert [call for _, call in handler.calls] == ["validate x", "register x", "register x ended"]
     assert asker.answers == [(1.0, m.HandlerAnswered(1, Outcome.FAILED, CRASHED)), (1.0, ok(2))]
+
+
+class NoLinks:
+    """Counts what links are told: no handler has one here."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[float, str]] = []
+
+    def open(self, plugin: Plugin, _file: object) -> Link:
+        self.told.append((trio.current_time(), f"open {plugin.name}"))
+        return cast("Link", None)
+
+    def give_way(self, plugin: Plugin) -> None:
+        self.told.append((trio.current_time(), f"give way {plugin.name}"))
+
+    def start(self, plugin: Plugin, _follow: object) -> None:
+        raise AssertionError("the handler follows nothing")
+
+    async def end(self, plugin: Plugin) -> None:
+        self.told.append((trio.current_time(), f"end {plugin.name}"))
+
+
+async def test_a_link_is_told_to_give_way_once_its_register_begins_or_while_it_is_under_way(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    handler, links = Recording(validated=sleeping(5), registered=sleeping(5)), NoLinks()
+    async with running(handler, links) as asker:
+        asker.ask(m.Validate, 1)
+        waits, early = asker.ask(m.Register, 2), asker.ask(m.Register, 3, "y")
+        asker.ask(partial(m.Register, wanted=True), 4, "z")
+        await trio.sleep(1)
+        asker.address.send_nowait(m.GiveWay(waits))
+        asker.address.send_nowait(m.GiveWay(early))
+        await trio.sleep(7)
+        asker.address.send_nowait(m.GiveWay(early))
+
+    assert sorted(links.told) == [
+        *((0.0, told) for told in ("give way z", "open y", "open z")),
+        (1.0, "give way y"),
+        *((5.0, told) for told in ("give way x", "open x")),
+    ]
+    assert sorted((answer.ticket, time) for time, answer in asker.answers) == [(1, 5.0), (2, 10.0), (3, 5.0), (4, 5.0)]
 
 
 async def test_a_call_that_was_withdrawn_before_a_crash_stays_withdrawn(autojump_clock: trio.testing.MockClock) -> None:

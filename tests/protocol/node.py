@@ -43,6 +43,7 @@ class Handler:
             lane = self.lanes[message.ask.plugin.name]
             self.lanes[message.ask.plugin.name] = deque(ask for ask in lane if ask is not message.ask)
             return
+        assert not isinstance(message, m.GiveWay), "no call waits for an endpoint"
         assert not self.retired, f"{message} is sent to a handler that has retired"
         self.rules.asked(message)
         self.lanes[message.plugin.name].append(message)
@@ -84,7 +85,7 @@ class Actor:
     def read(self) -> None:
         message = self.inbox.popleft()
         match message:
-            case m.ReportAsked():
+            case m.ReportAsked() | m.NameWanted():
                 return
             case m.HandlerAnswered():
                 if message.ticket == self.ticket:

@@ -225,6 +225,31 @@ def test_a_failed_validation_makes_room_for_the_next_plugin_of_that_name() -> No
     assert take(world, m.Released(A, 1)) == [admitted(B)]
 
 
+ELSEWHERE = attrs.evolve(INFO, endpoint="/reg/.elsewhere.sock")
+
+
+def test_a_plugin_that_is_admitted_is_told_once_that_others_with_other_endpoints_wait_for_the_name() -> None:
+    """One with the same endpoint can do no better. The next one is told as it is admitted."""
+    world = given(*(appeared(number, path) for number, path in enumerate((A, B, C, "/reg/d.sock"), 1)), claimed(A, 1))
+
+    assert take(world, claimed(B, 2)) == []
+    assert take(world, claimed(C, 3, ELSEWHERE)) == [Send(A, m.NameWanted())]
+    assert take(world, claimed("/reg/d.sock", 4, ELSEWHERE)) == []
+    assert take(world, m.Released(A, 1)) == [Send(B, m.Admitted(1, HANDLER, wanted=True))]
+    # Those that are left have one endpoint.
+    assert take(world, m.Released(B, 2)) == [admitted(C)]
+
+
+def test_a_plugin_that_is_admitted_is_told_that_one_with_another_endpoint_leaves() -> None:
+    """The handler deregisters the one that leaves once it has registered the other, or has failed to."""
+    world = given(*registered(A, 1), *registered(B, 2, ELSEWHERE), appeared(3, C), claimed(C, 3))
+
+    leaving = [Send(A, m.SocketVanished(A, 1))]
+    assert take(world, m.SocketVanished(A, 1)) == leaving
+    told, vanished = take(world, m.SocketVanished(B, 2))[-2:]
+    assert (told, vanished) == (Send(C, m.NameWanted()), Send(B, m.SocketVanished(B, 2)))
+
+
 def test_a_claim_that_was_withdrawn_before_its_answer_is_not_answered_later() -> None:
     """Otherwise a plugin would block its name without having it."""
     world = given(

@@ -43,9 +43,9 @@ class WatchedLink:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._link, name)
 
-    async def connect(self, *, timeout: float = 10.0) -> Channel:
+    async def connect(self, *, timeout: float = 10.0, gives_way: bool = False) -> Channel:
         """See :class:`~plugind.actors.handlers.link.Link`."""
-        channel = await self._link.connect(timeout=timeout)
+        channel = await self._link.connect(timeout=timeout, gives_way=gives_way)
         if channel is not self._channel:
             self._channel = channel
             for oracle in self._oracles:
