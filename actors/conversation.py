@@ -284,6 +284,8 @@ class Conversation:
             reply = await self._channel.unary(_GET_INFO.path, InfoRequest(), self._config.info_type)
         except GRPCError as error:
             return self._call_failed(_GET_INFO, error)
+        if self._slot is not None:
+            self._slot.answered()
         # One more than is allowed is enough to refuse it (fault 51).
         versions = tuple(islice(reply.supported_versions, self._config.limits.max_versions + 1))
         try:

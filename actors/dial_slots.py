@@ -7,6 +7,10 @@ A plugin that hangs must not keep a slot from a healthy one (behaviour 22, fault
 expires after a moment: the conversation goes on, overdue, and the next one begins. The number of overdue conversations
 is bounded by the number of descriptors.
 
+Plugins that answer late do not hang: there is more to do than the machine can, and each conversation more would have
+all of them wait past the deadlines of their calls, and be dialed again for that. So the moment is longer while late
+answers come, up to :data:`LONGEST_MOMENT` times as long.
+
 A plugin that is dialed for the first time must not wait for those that have failed, of which there may be thousands. So
 retries hold half of the slots at most, and half of the descriptors; ``plugind.protocol.dial_queue`` decides who goes
 first.
@@ -20,6 +24,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 
@@ -33,6 +38,11 @@ from ..protocol.health import Reading
 NO_DESCRIPTORS = "no descriptors left"
 #: How many conversations of a node are under way at once.
 DIAL_SLOTS = 64
+#: How many times as long as else a slot may last until it expires, while plugins answer late.
+LONGEST_MOMENT = 5.0
+#: The weight of each answer in the mean of their times, and the seconds after which the last one counts no more.
+_WEIGHT = 0.125
+_ANSWERS_COUNT_FOR = 5.0
 #: Seconds between two counts of descriptors while dials pause.
 PAUSE = 0.1
 
@@ -62,6 +72,10 @@ class DialSlot:
             self.released = True
             self._slots.on_release(self)
 
+    def answered(self) -> None:
+        """Note that the plugin has answered its first call."""
+        self._slots.on_answered(trio.current_time() - self.acquired_at)
+
     def expire(self) -> None:
         """Let another conversation begin instead: this one takes more than its share of the work."""
         if not self.released and not self.overdue:
@@ -90,7 +104,8 @@ class DialSlots:
     """The slots of one node.
 
     At most ``limit`` conversations are under way at once, not counting those that have lasted longer than
-    ``expire_after`` seconds; at most ``most_open()`` when those are counted. Retries are at most half of either.
+    ``expire_after`` seconds, or longer while plugins answer late; at most ``most_open()`` when those are counted.
+    Retries are at most half of either.
     """
 
     def __init__(
@@ -107,6 +122,10 @@ class DialSlots:
         """
         self._limit = limit
         self._expire_after = expire_after
+        #: The mean time from a slot to the plugin's first answer, of the last answers that came while others waited.
+        self._answered_after = 0.0
+        #: When the last of them came.
+        self._answered_at = -math.inf
         self._count_most_open = most_open
         self._most_open = most_open()
         self._count_descriptors = count_descriptors
@@ -156,6 +175,22 @@ class DialSlots:
         await trio.lowlevel.wait_task_rescheduled(abort)
         if waiter.turned_away:
             raise PausedError
+
+    def on_answered(self, seconds: float) -> None:
+        """Take note of a plugin's first answer; only :meth:`DialSlot.answered` calls this."""
+        if self._maybe_waiting:
+            now = trio.current_time()
+            before = self._answered_after if self._counts(now) else 0.0
+            self._answered_after, self._answered_at = before + _WEIGHT * (seconds - before), now
+
+    def _counts(self, now: float) -> bool:
+        return now - self._answered_at <= _ANSWERS_COUNT_FOR
+
+    def _moment(self, now: float) -> float:
+        """Return the seconds after which a slot expires."""
+        if not self._counts(now):
+            return self._expire_after
+        return max(self._expire_after, min(2.0 * self._answered_after, LONGEST_MOMENT * self._expire_after))
 
     def on_release(self, slot: DialSlot) -> None:
         """Take a slot back; only :meth:`DialSlot.release` calls this."""
@@ -210,8 +245,9 @@ class DialSlots:
                     self._go_on(self._limit)
                     continue
                 self._drop_settled()
-                oldest = self._acquired[0].acquired_at if self._acquired else trio.current_time()
-                due = max(oldest + self._expire_after, resume)
+                now = trio.current_time()
+                oldest = self._acquired[0].acquired_at if self._acquired else now
+                due = max(oldest + self._moment(now), resume)
                 await trio.sleep_until(due)
                 now = trio.current_time()
                 if now - due > self._expire_after / 2:
@@ -258,9 +294,8 @@ class DialSlots:
             self._acquired.popleft()
 
     def _expire(self, now: float) -> None:
-        while self._acquired and (
-            self._acquired[0].released or self._acquired[0].acquired_at + self._expire_after <= now
-        ):
+        moment = self._moment(now)
+        while self._acquired and (self._acquired[0].released or self._acquired[0].acquired_at + moment <= now):
             slot = self._acquired.popleft()
             if not slot.released:
                 slot.overdue = True

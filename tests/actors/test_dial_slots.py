@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from itertools import pairwise
 
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from plugind.actors.dial_slots import DialSlots
+from plugind.actors.dial_slots import DialSlot, DialSlots
 
 
 async def test_as_many_slots_are_held_at_once_as_the_limit_allows() -> None:
@@ -87,6 +88,57 @@ async def test_sixty_four_begin_at_once_and_more_a_tenth_of_a_second_later(autoj
             times.append(round(trio.current_time() - began, 6))
         nursery.cancel_scope.cancel()
     assert times == [0.0] * 64 + [0.1]
+
+
+async def hold_slots(slots: DialSlots, times: list[float], *, answers_after: float, count: int) -> None:
+    """Acquire one slot after the other, and never release it; note when each came."""
+    async with trio.open_nursery() as nursery:
+        for _ in range(count):
+            slot = await slots.acquire()
+            times.append(round(trio.current_time(), 3))
+            nursery.start_soon(_answer, slot, answers_after)
+
+
+async def _answer(slot: DialSlot, after: float) -> None:
+    await trio.sleep(after)
+    slot.answered()
+
+
+async def test_slots_of_plugins_that_answer_late_expire_later(autojump_clock: MockClock) -> None:
+    """More conversations would only delay their answers further, past the deadlines of their calls."""
+    slots, times = DialSlots(limit=1, expire_after=0.1), list[float]()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(slots.run)
+        await hold_slots(slots, times, answers_after=0.09, count=12)
+        nursery.cancel_scope.cancel()
+    # Twice the mean time until an answer, which comes near to 0.09 s.
+    assert times == [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.709, 0.827, 0.953, 1.086, 1.225]
+
+
+async def test_however_late_plugins_answer_slots_expire_after_half_a_second(autojump_clock: MockClock) -> None:
+    slots, times = DialSlots(limit=1), list[float]()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(slots.run)
+        await hold_slots(slots, times, answers_after=0.9, count=40)
+        nursery.cancel_scope.cancel()
+    assert times[1:10] == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
+    assert [round(later - time, 3) for time, later in pairwise(times[-5:])] == [0.5] * 4
+
+
+async def test_late_answers_count_for_five_seconds(autojump_clock: MockClock) -> None:
+    """Plugins that hang do not profit for longer from others that were late."""
+    slots, times = DialSlots(limit=1), list[float]()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(slots.run)
+        await hold_slots(slots, times, answers_after=0.9, count=40)
+        last = times[-1]
+        times.clear()
+        for _ in range(20):
+            await slots.acquire()
+            times.append(round(trio.current_time() - last, 3))
+        nursery.cancel_scope.cancel()
+    assert times[:3] == [1.0, 1.5, 2.0]
+    assert [round(later - time, 3) for time, later in pairwise(times)] == [0.5] * 8 + [0.1] * 11
 
 
 async def test_released_slots_are_not_kept() -> None:
