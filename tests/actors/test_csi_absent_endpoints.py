@@ -33,7 +33,7 @@ def endpoint(of: str) -> str:
     return f"/plugins/{of}.csi"
 
 
-def told(plugin: PluggedIn) -> list[tuple[float, str]]:
+def notified(plugin: PluggedIn) -> list[tuple[float, str]]:
     """Return what a registrar was told, and when."""
     return [(call.time, call.error.removeprefix(FAILED)) for call in plugin.calls if call.registered is not None]
 
@@ -63,9 +63,9 @@ async def test_a_driver_that_is_there_is_not_held_up_by_those_of_its_name_that_a
             *at(10.0, "dialing", "asking-info", "validating"),
             *at(10.1, "registering", "notifying", "registered"),
         ]
-        assert told(good) == [(10.1, "")]
+        assert notified(good) == [(10.1, "")]
         for of, plugin in zip(absent, gone, strict=True):
-            assert {error for time, error in told(plugin) if time <= 10.1} == {given_way(of, problem)}
+            assert {error for time, error in notified(plugin) if time <= 10.1} == {given_way(of, problem)}
 
 
 async def test_a_driver_that_waits_for_its_endpoint_is_tried_for_as_long_as_no_other_of_the_name_waits(
@@ -84,7 +84,7 @@ async def test_a_driver_that_waits_for_its_endpoint_is_tried_for_as_long_as_no_o
             *at(20.05, "dialing", "asking-info", "validating"),
             *at(20.1, "registering"),
         ]
-        assert (told(first), told(second)) == ([(20.1, given_way("first"))], [])
+        assert (notified(first), notified(second)) == ([(20.1, given_way("first"))], [])
 
 
 async def test_two_registrars_of_one_endpoint_wait_for_it_one_after_the_other(autojump_clock: MockClock) -> None:
@@ -104,7 +104,7 @@ async def test_two_registrars_of_one_endpoint_wait_for_it_one_after_the_other(au
             *at(10.0, "dialing", "asking-info", "validating"),
             *at(20.1, "registering", "notifying", "registered"),
         ]
-        assert [told(plugin) for plugin in plugins] == [[(20.1, "")]] * 2
+        assert [notified(plugin) for plugin in plugins] == [[(20.1, "")]] * 2
 
 
 async def test_a_registered_driver_is_back_at_once_while_another_of_its_name_waits_for_its_endpoint(
@@ -122,7 +122,7 @@ async def test_a_registered_driver_is_back_at_once_while_another_of_its_name_wai
         good.restart()
         await trio.sleep_until(20.2)
         assert node.timeline("good-reg.sock")[before:] == [(20.05, "leaving"), *registered_at(20.1)]
-        assert [error for _, error in told(absent)] == [given_way("absent")]
+        assert [error for _, error in notified(absent)] == [given_way("absent")]
 
 
 async def test_a_driver_that_answers_keeps_its_turn_while_another_of_its_name_waits(autojump_clock: MockClock) -> None:
@@ -135,5 +135,5 @@ async def test_a_driver_that_answers_keeps_its_turn_while_another_of_its_name_wa
         driver(node, "other")
         second = registrar(node, "other", "1.1.0")
         await trio.sleep(110)
-        assert [told(plugin) for plugin in (first, second)] == [[(100.0, "")]] * 2
+        assert [notified(plugin) for plugin in (first, second)] == [[(100.0, "")]] * 2
         assert slow.called(CSICall.NODE_INFO) == 1

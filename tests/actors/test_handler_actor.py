@@ -645,20 +645,20 @@ class NoLinks:
     """Counts what links are told: no handler has one here."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[float, str]] = []
+        self.calls: list[tuple[float, str]] = []
 
     def open(self, plugin: Plugin, _file: object) -> Link:
-        self.told.append((trio.current_time(), f"open {plugin.name}"))
+        self.calls.append((trio.current_time(), f"open {plugin.name}"))
         return cast("Link", None)
 
     def give_way(self, plugin: Plugin) -> None:
-        self.told.append((trio.current_time(), f"give way {plugin.name}"))
+        self.calls.append((trio.current_time(), f"give way {plugin.name}"))
 
     def start(self, plugin: Plugin, _follow: object) -> None:
         raise AssertionError("the handler follows nothing")
 
     async def end(self, plugin: Plugin) -> None:
-        self.told.append((trio.current_time(), f"end {plugin.name}"))
+        self.calls.append((trio.current_time(), f"end {plugin.name}"))
 
 
 async def test_a_link_is_told_to_give_way_once_its_register_begins_or_while_it_is_under_way(
@@ -675,10 +675,10 @@ async def test_a_link_is_told_to_give_way_once_its_register_begins_or_while_it_i
         await trio.sleep(7)
         asker.address.send_nowait(m.GiveWay(early))
 
-    assert sorted(links.told) == [
-        *((0.0, told) for told in ("give way z", "open y", "open z")),
+    assert sorted(links.calls) == [
+        *((0.0, call) for call in ("give way z", "open y", "open z")),
         (1.0, "give way y"),
-        *((5.0, told) for told in ("give way x", "open x")),
+        *((5.0, call) for call in ("give way x", "open x")),
     ]
     assert sorted((answer.ticket, time) for time, answer in asker.answers) == [(1, 5.0), (2, 10.0), (3, 5.0), (4, 5.0)]
 

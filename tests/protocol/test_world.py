@@ -246,8 +246,8 @@ def test_a_plugin_that_is_admitted_is_told_that_one_with_another_endpoint_leaves
 
     leaving = [Send(A, m.SocketVanished(A, 1))]
     assert take(world, m.SocketVanished(A, 1)) == leaving
-    told, vanished = take(world, m.SocketVanished(B, 2))[-2:]
-    assert (told, vanished) == (Send(C, m.NameWanted()), Send(B, m.SocketVanished(B, 2)))
+    notified, vanished = take(world, m.SocketVanished(B, 2))[-2:]
+    assert (notified, vanished) == (Send(C, m.NameWanted()), Send(B, m.SocketVanished(B, 2)))
 
 
 def test_a_claim_that_was_withdrawn_before_its_answer_is_not_answered_later() -> None:
