@@ -34,7 +34,6 @@ from .actors.handlers.by_type import HandlerActors
 from .actors.handlers.calls import CallConfig
 from .actors.handlers.csi import CSIHandler
 from .actors.handlers.dra import DRAHandler
-from .actors.handlers.dra_calls import DRADriver
 from .actors.handlers.handler import Handler, check_handler
 from .actors.handlers.registry import built_in_handlers
 from .actors.inboxes import Inboxes
@@ -84,6 +83,7 @@ from .protocol.status import PluginStatus, StateName
 
 if TYPE_CHECKING:
     from .actors.device_server import DeviceServer
+    from .actors.handlers.dra_calls import DRADriver
 
 __all__ = ["GaveUpError", "LaggedError", "NodeEndedError", "Ports", "RootBusyError", "Supervisor"]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 from itertools import islice
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import attrs
 import trio
@@ -27,12 +27,6 @@ from ..protocol.endpoints import FoundFile
 from ..protocol.errors import ValidationError
 from ..protocol.identity import Identity
 from ..protocol.plugins import InfoLimits, check_info, info_to_show
-from ..protocol.proto.pluginregistration_pb2 import (
-    InfoRequest,
-    PluginInfo,
-    RegistrationStatus,
-    RegistrationStatusResponse,
-)
 from ..protocol.status import Outcome
 from ..protocol.trust import AS_ROOT, Trust, Users, another_user
 from ..protocol.wire.errors import DialError, DialFailure, WireError, WireProblem
@@ -42,6 +36,9 @@ from .io.endpoints import Endpoints
 from .io.grpc_client.dial import Judge, was_full
 from .io.grpc_client.registration_channel import UnaryCalls
 from .io.unix_socket import Credentials
+
+if TYPE_CHECKING:
+    from ..protocol.proto.pluginregistration_pb2 import PluginInfo
 
 #: Characters of an error that a plugin is sent or a user is shown (fault 94).
 MAX_ERROR = 2048
@@ -87,12 +84,14 @@ _NOTIFY = _Call("NotifyRegistrationStatus", "failed to send registration status"
 class _BoundedInfo:
     """Stands for ``PluginInfo`` where an answer is parsed: it has no more versions made than can be refused."""
 
-    __name__ = PluginInfo.__name__
+    __name__ = "PluginInfo"
 
     def __init__(self, most_versions: int) -> None:
         self._most_versions = most_versions
 
     def FromString(self, message: bytes) -> PluginInfo:  # noqa: N802 - protobuf's name
+        from ..protocol.proto.pluginregistration_pb2 import PluginInfo
+
         try:
             return PluginInfo.FromString(first_versions(message, self._most_versions))
         except TooManyFieldsError as error:
@@ -280,6 +279,9 @@ class Conversation:
         """Ask the plugin for its info, and check it."""
         assert self._channel is not None, "GetInfo follows a dial"
         assert self._identity is not None, "GetInfo follows a dial"
+        # A node loads this with its first plugin, since it takes a twentieth of the start.
+        from ..protocol.proto.pluginregistration_pb2 import InfoRequest
+
         try:
             reply = await self._channel.unary(_GET_INFO.path, InfoRequest(), self._config.info_type)
         except GRPCError as error:
@@ -307,6 +309,8 @@ class Conversation:
     async def notify(self, error: str | None) -> states.Notified | states.Failed:
         """Notify the plugin that it is registered, or of the ``error`` because of which it is not."""
         assert self._channel is not None, "a notify follows a dial"
+        from ..protocol.proto.pluginregistration_pb2 import RegistrationStatus, RegistrationStatusResponse
+
         verdict = RegistrationStatus(plugin_registered=error is None, error=_sendable(error or ""))
         try:
             await self._channel.unary(_NOTIFY.path, verdict, RegistrationStatusResponse)

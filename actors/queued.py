@@ -27,6 +27,11 @@ class Queued(Generic[MessageT]):
         #: Says what is wrong although the actor takes its messages.
         self.problem: Callable[[], str | None] = lambda: None
 
+    async def wait(self) -> None:
+        """Return once there is a message."""
+        while not self._queue:
+            await self._lot.park()
+
     async def receive(self) -> MessageT:
         """Return the next message, once there is one."""
         while not self._queue:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
 import attrs
 import trio
@@ -18,7 +18,7 @@ from ..protocol.endpoints import default_directories
 from ..protocol.errors import ConfigError
 from ..protocol.identity import Identity
 from ..protocol.leases.config import LeaseUsers
-from ..protocol.leases.stock import Pools
+from ..protocol.leases.values import Pool
 from ..protocol.logs import Logger
 from ..protocol.plugins import Plugin
 from ..protocol.rules import Rules
@@ -83,12 +83,20 @@ def leases_of(
     Raises:
       ConfigError: if a device is in two pools.
     """
-    try:
-        Pools(config.leases.pools)
-    except ValueError as error:
-        raise ConfigError(f"{error}: name each device in one --pool") from error
+    _check_pools(config.leases.pools)
     closed = None if store.lasting or config.leases.without_state else _NO_STATE
     return LeaseUnit(store, ports, config.leases, log, operators=frozenset({ROOT, users.own}), closed=closed)
+
+
+def _check_pools(pools: Sequence[Pool]) -> None:
+    if not pools:
+        return
+    from ..protocol.leases.stock import Pools
+
+    try:
+        Pools(pools)
+    except ValueError as error:
+        raise ConfigError(f"{error}: name each device in one --pool") from error
 
 
 def limited_log(log: Logger, config: Config) -> LimitedLog | None:

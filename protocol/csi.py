@@ -47,6 +47,9 @@ class CSIConfig:
 
 # --- the answers ------------------------------------------------------------------------------------------------------
 
+#: Seconds that the answer to each call may take. A driver may have to ask a cloud for the node.
+SHORT_TIMEOUT = 5.0
+NODE_INFO_TIMEOUT = 120.0
 #: Bytes of UTF-8 that a node id may have by the CSI specification.
 MAX_NODE_ID = 256
 #: More volumes than this cannot be counted where the number is used.

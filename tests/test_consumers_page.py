@@ -55,7 +55,7 @@ LIMITS = {
     ),
     "time until a CSI driver that registers listens on its endpoint": f"{csi.CONNECT_TIMEOUT:g} s",
     "time until it has answered GetPluginInfo or one of the calls for capabilities, and NodeGetInfo": (
-        f"{csi_methods.SHORT_TIMEOUT:g} s, {csi_methods.NODE_INFO_TIMEOUT:g} s"
+        f"{csi_rules.SHORT_TIMEOUT:g} s, {csi_rules.NODE_INFO_TIMEOUT:g} s"
     ),
     "bytes of its answers": f"{csi_methods.MAX_ANSWER:,}",
     "segments of its topology": str(csi_rules.MAX_SEGMENTS),

@@ -8,11 +8,12 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import trio
 
 from ...protocol.consumer_messages import CallEnded, CallsEnded, EventNoted
-from ...protocol.csi import CSIConfig, DriverFacts, NodeInfo
+from ...protocol.csi import NODE_INFO_TIMEOUT, SHORT_TIMEOUT, CSIConfig, DriverFacts, NodeInfo
 from ...protocol.csi_topology import Topologies
 from ...protocol.errors import NoConnectionError, PluginError, ValidationError
 from ...protocol.logs import timestamp
@@ -22,12 +23,13 @@ from ...protocol.text import quoted
 from ..io.clocks import time_is_virtual
 from ..io.grpc_client.channel import Channel
 from ..mailbox import report
-from .csi_driver import DriverCalls
-from .csi_follower import Asked, CSIFollower, FollowedBy
-from .csi_methods import NODE_INFO_TIMEOUT, SHORT_TIMEOUT
-from .csi_ranking import RankedDrivers
 from .instances import Instances
 from .link import Link
+
+if TYPE_CHECKING:
+    from .csi_driver import DriverCalls
+    from .csi_follower import Asked
+    from .csi_ranking import RankedDrivers
 
 #: Seconds until a driver that registers must listen on its endpoint: its registrar may be there first.
 CONNECT_TIMEOUT = 30.0
@@ -72,9 +74,7 @@ class CSIHandler:
         self._asked: dict[tuple[str, int], Asked] = {}
         #: The calls that have ended and were not reported yet.
         self._ended: list[CallEnded] = []
-        self._followed_by = FollowedBy(
-            self._config.refresh, self._admit, self._report, self._wall, rng or random.Random()
-        )
+        self._rng = rng or random.Random()
 
     async def validate(self, plugin: Plugin) -> None:
         """Apply the version rules.
@@ -119,6 +119,9 @@ class CSIHandler:
         self.keep(plugin)
 
     async def _ask(self, plugin: Plugin, link: Link) -> Asked:
+        # A node that has no CSI driver yet does without it.
+        from .csi_follower import Asked
+
         try:
             channel = await link.connect(timeout=CONNECT_TIMEOUT, gives_way=True)
         except NoConnectionError as error:
@@ -135,6 +138,8 @@ class CSIHandler:
         )
 
     def _calls(self, plugin: Plugin) -> DriverCalls:
+        from .csi_driver import DriverCalls
+
         return DriverCalls(plugin, self._ended.append, strict=self._strict)
 
     def _admit(self, plugin: Plugin, node: NodeInfo) -> tuple[str, ...]:
@@ -158,8 +163,11 @@ class CSIHandler:
 
     async def follow(self, plugin: Plugin, link: Link) -> None:
         """Keep a connection to the driver, check its health, and ask it again for what may have changed."""
+        from .csi_follower import CSIFollower, FollowedBy
+
         asked = self._asked[plugin.socket, plugin.generation]
-        await CSIFollower(asked, self._calls(plugin), link, self._followed_by).run()
+        common = FollowedBy(self._config.refresh, self._admit, self._report, self._wall, self._rng)
+        await CSIFollower(asked, self._calls(plugin), link, common).run()
 
     async def deregister(self, plugin: Plugin) -> None:
         """Forget this instance of the driver; another of its name stays."""
@@ -187,6 +195,8 @@ class CSIHandler:
         """Return the registered drivers of ``name`` by version; None if there is none."""
         ranked = self._ranked.get(name)
         if ranked is None and (drivers := self.drivers.of(name)):
+            from .csi_ranking import RankedDrivers
+
             ranked = self._ranked[name] = RankedDrivers()
             for driver in drivers:
                 ranked.add(driver)

@@ -18,6 +18,7 @@ from grpclib.exceptions import GRPCError
 from ...protocol.consumer_messages import CallEnded, CallFamily
 from ...protocol.csi import (
     NO_NODE_INFO,
+    SHORT_TIMEOUT,
     Capabilities,
     NodeInfo,
     NotKnown,
@@ -39,7 +40,6 @@ from .csi_methods import (
     NODE_GET_CAPABILITIES,
     NODE_GET_INFO,
     PROBE,
-    SHORT_TIMEOUT,
     AnyMethod,
     ask,
     call,

@@ -17,14 +17,12 @@ from google.protobuf.message import DecodeError, Message
 from grpclib.const import Cardinality, Status
 from grpclib.exceptions import GRPCError
 
+from ...protocol.csi import NODE_INFO_TIMEOUT, SHORT_TIMEOUT
 from ...protocol.proto import csi_v1_pb2 as api
 from ...protocol.wire.grpc import frame_message
 from ..io.grpc_client.at_once import UnaryRequest
 from ..io.grpc_client.channel import Channel
 
-#: Seconds that the answer to each call may take. A driver may have to ask a cloud for the node.
-SHORT_TIMEOUT = 5.0
-NODE_INFO_TIMEOUT = 120.0
 #: Bytes of an answer. The specification allows 4 KiB for its largest part.
 MAX_ANSWER = 65_536
 

@@ -5,6 +5,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 import trio
@@ -16,14 +17,14 @@ from ...protocol.devices import DeviceOptions
 from ...protocol.errors import NoConnectionError, PluginError
 from ...protocol.messages import Address
 from ...protocol.plugins import InstancePolicy, Plugin, check_device_plugin_versions, check_extended_resource
-from ...protocol.proto.deviceplugin_v1beta1_grpc import DevicePluginStub
-from ...protocol.proto.deviceplugin_v1beta1_pb2 import Empty
 from ...protocol.wire.errors import WireError
 from ...protocol.wire.outcomes import status_text
-from .device_calls import PluginCalls
-from .device_follower import DeviceFollower, Turns
 from .instances import Instances
 from .link import Link
+
+if TYPE_CHECKING:
+    from .device_calls import PluginCalls
+    from .device_follower import Turns
 
 #: Seconds until a plugin that registers must listen on its endpoint.
 CONNECT_TIMEOUT = 10.0
@@ -77,6 +78,9 @@ class DevicePluginHandler:
         Raises:
           PluginError: if it does not listen or does not answer in time; the text is the kubelet's.
         """
+        # A node that has no device plugin yet does without it.
+        from .device_calls import PluginCalls
+
         options = await _ask_for_options(link)
         self.plugins.add(plugin)
         calls = self._calls[plugin.socket, plugin.generation] = PluginCalls(plugin)
@@ -84,6 +88,8 @@ class DevicePluginHandler:
 
     async def follow(self, plugin: Plugin, link: Link) -> None:
         """Pass on the lists of devices that the plugin sends, and its role; make the calls that leases need."""
+        from .device_follower import DeviceFollower
+
         calls = self._calls[plugin.socket, plugin.generation]
         await DeviceFollower(plugin, link, self._devices, self._turns, calls, strict=self._strict).run()
 
@@ -95,6 +101,9 @@ class DevicePluginHandler:
 
 
 async def _ask_for_options(link: Link) -> DeviceOptions:
+    from ...protocol.proto.deviceplugin_v1beta1_grpc import DevicePluginStub
+    from ...protocol.proto.deviceplugin_v1beta1_pb2 import Empty
+
     try:
         channel = await link.connect(timeout=CONNECT_TIMEOUT)
     except NoConnectionError as error:

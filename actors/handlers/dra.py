@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from itertools import chain
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import trio
 
@@ -23,10 +23,12 @@ from ...protocol.errors import ValidationError
 from ...protocol.logs import timestamp
 from ...protocol.plugins import InstancePolicy, Plugin, choose_dra_service
 from ..mailbox import report
-from .dra_calls import DRADriver
-from .dra_driver import DRAFollower
 from .instances import Instances
 from .link import Link
+
+if TYPE_CHECKING:
+    from .dra_calls import DRADriver
+    from .dra_driver import DRAFollower
 
 #: Seconds for which changes are joined that the other instances of a driver report.
 JOINED = 0.5
@@ -92,6 +94,9 @@ class DRAHandler:
 
     async def register(self, plugin: Plugin, link: Link) -> None:
         """Keep the instance as the newest of its driver. The connection is made in the background."""
+        # A node that has no DRA driver yet does without it.
+        from .dra_driver import DRAFollower
+
         self.drivers.add(plugin)
         self._states.add(plugin, trio.current_time())
         services = self._config.health_services(plugin.versions)
@@ -120,6 +125,8 @@ class DRAHandler:
         Raises:
           DRADriverUnknownError: if no instance of it is registered.
         """
+        from .dra_calls import DRADriver
+
         self._used(name)
         return DRADriver(name, lambda: self._used(name), self._count)
 

@@ -8,17 +8,16 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING
 
 import attrs
 import trio
 
-from ...protocol.leases.book import Leases
 from ...protocol.leases.config import LeasesConfig
 from ...protocol.leases.entries import Sources
 from ...protocol.leases.messages import Kept
 from ...protocol.leases.values import ProcessIdentity
 from ...protocol.logs import Logger
-from .actor import LeaseActor
 from .cdi_store import LaterCdiStore
 from .cdi_writer import CdiStore, CdiWriter
 from .inbox import LeasesInbox
@@ -27,6 +26,9 @@ from .memory import Memory
 from .owners import BootClock, OwnerPort, Owners
 from .saving import Saving
 from .store import LeaseStore
+
+if TYPE_CHECKING:
+    from ...protocol.leases.book import Leases
 
 #: Seconds for which a node that stops waits for its last writes: what is not written is as after a kill.
 SETTLE_TIMEOUT = 2.0
@@ -104,6 +106,11 @@ class LeaseUnit:
         }
 
     async def _run(self) -> None:
+        if self._kept == Kept() and not self._store.lasting:
+            # Nothing is known before the first message. Most nodes without a state get none, and need no book.
+            await self.inbox.wait()
+        from .actor import LeaseActor
+
         actor = LeaseActor(
             self.inbox, self._new_book(), self._saving, self._owners, self._files, self.memory, self._log
         )
@@ -126,6 +133,8 @@ class LeaseUnit:
         return self._ports.owners.identity(os.getpid())
 
     def _new_book(self) -> Leases:
+        from ...protocol.leases.book import Leases
+
         assert self._ports is not None, "it was opened"
         sources = Sources(self._ports.wall, self._ports.clock.now, self._ports.bits)
         return Leases(

@@ -72,7 +72,7 @@ async def test_a_plugin_whose_registration_crashes_each_time_it_is_registered_is
     def always(*_: object, **__: object) -> None:
         raise AssertionError("planted")
 
-    monkeypatch.setattr(conversation, "RegistrationStatus", always)
+    monkeypatch.setattr(conversation, "_sendable", always)
     handler = FakeHandler()
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         node.plug("a.sock", red())

@@ -183,7 +183,7 @@ async def test_a_registration_that_crashes_after_register_is_deregistered_by_its
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fault 85, behaviour 36: Deregister is called exactly once."""
-    crash_once(monkeypatch, conversation, "RegistrationStatus")
+    crash_once(monkeypatch, conversation, "_sendable")
     handler = FakeHandler()
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         node.plug("a.sock", red())

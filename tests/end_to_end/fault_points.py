@@ -23,14 +23,15 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
 from typing import Any, Final
 from unittest.mock import patch
 
-import plugind.actors.console.run
 import plugind.actors.io.http_machine
 import plugind.actors.io.state_database
 import plugind.actors.status.exposition  # noqa: F401 - so that forks have all of these, which users may not read
 from plugind.actors import ports
+from plugind.actors.console import run
 from plugind.actors.console.commands import main
 from plugind.actors.io import process_identity
 from plugind.actors.io.cdi_files import CdiFiles
@@ -41,6 +42,9 @@ from plugind.protocol.leases import allocations, book
 from plugind.protocol.leases.effects import Change, DeleteLease, SaveLease
 from plugind.protocol.leases.messages import Allocated, OwnerEnded, ReleaseAsked
 from plugind.protocol.leases.values import LeaseState
+
+for _name in run.LOADED_WHEN_READY:
+    import_module(_name, run.__package__)
 
 _CLONE_NEWNS: Final = 0x20000
 

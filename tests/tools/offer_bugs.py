@@ -11,7 +11,7 @@ from unittest.mock import patch
 import trio
 
 from plugind.actors import device_server
-from plugind.actors.handlers import device_plugin
+from plugind.actors.handlers import device_follower
 from plugind.actors.handlers.device_follower import DeviceFollower
 from plugind.actors.simulation.fuzz.offers import DIRECTORY, FOUND
 from plugind.protocol import messages as m
@@ -38,7 +38,7 @@ def _say_after_a_crash(words: Callable[[Plugin], InstanceMessage]) -> AbstractCo
             finally:
                 self._address.send_nowait(words(self._followed))
 
-    return patch.object(device_plugin, "DeviceFollower", Follower)
+    return patch.object(device_follower, "DeviceFollower", Follower)
 
 
 @contextmanager

@@ -64,6 +64,11 @@ RUN_PACKAGES = {
 }
 #: Modules of plugind that are imported when they are used, and not by a daemon without plugins and requests.
 RUN_LATER = {
+    *(f"plugind.actors.handlers.{name}" for name in ("csi_driver", "csi_follower", "csi_methods", "csi_ranking")),
+    *(f"plugind.actors.handlers.{name}" for name in ("device_calls", "device_follower", "dra_calls", "dra_driver")),
+    *(f"plugind.protocol.leases.{name}" for name in ("allocations", "book", "choices", "stock")),
+    "plugind.actors.leases.actor",
+    "plugind.protocol.proto",
     "plugind.actors.io.http_machine",
     "plugind.actors.simulation",
     "plugind.actors.status.exposition",
@@ -132,3 +137,5 @@ def test_a_daemon_that_is_ready_has_imported_what_registers_plugins_and_no_more(
     assert packages(modules) <= RUN_PACKAGES
     assert modules & HEAVY == set()
     assert ours(modules) & RUN_LATER == set()
+    # Only the errors of protobuf are needed before there is a message.
+    assert {name for name in modules if name.startswith("google.")} == {"google.protobuf", "google.protobuf.message"}
