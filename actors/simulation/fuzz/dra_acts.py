@@ -52,12 +52,14 @@ class _Handler(DRAHandler):
     """The handler, whose checks and instances oracles see, and whose follows a script can crash."""
 
     def __init__(self, drivers: DRADrivers) -> None:
-        super().__init__(status=cast("trio.MemorySendChannel[m.StatusMessage]", _Tap(drivers)), wall=drivers.wall)
+        self._tap = _Tap(drivers)
+        super().__init__(status=cast("trio.MemorySendChannel[m.StatusMessage]", self._tap), wall=drivers.wall)
         self._of = drivers
         self._crashes = drivers.crashes
 
     async def register(self, plugin: Plugin, link: Link) -> None:
         """See :class:`DRAHandler`."""
+        self._tap.status = self._of.node.supervisor.internals.status
         await super().register(plugin, self._of.watched(plugin, link))
         self._of.oracle.registered(plugin)
         self._of.devices.registered(plugin)
@@ -79,17 +81,20 @@ class _Handler(DRAHandler):
         await super().deregister(plugin)
 
 
-@attrs.frozen
+@attrs.define
 class _Tap:
     """Passes on what the handler tells the status actor, and tells the oracle which drivers are gone."""
 
     _drivers: DRADrivers
+    #: That of the daemon that has registered the drivers. A call of a driver may end after it, and is told to no other.
+    status: m.Address[m.StatusMessage] | None = None
 
     def send_nowait(self, message: m.StatusMessage, /) -> None:
         """Take a message."""
         if isinstance(message, EventNoted) and message.event is PluginEvent.DRIVER_GONE:
             self._drivers.oracle.gone((message.plugin.socket, message.plugin.generation))
-        self._drivers.node.supervisor.internals.status.send_nowait(message)
+        assert self.status is not None, "an instance is registered before anything is told of it"
+        self.status.send_nowait(message)
 
 
 @attrs.define(eq=False)
