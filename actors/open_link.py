@@ -368,13 +368,16 @@ class OpenLink:
             self._fading = None
 
     def _retire(self) -> None:
-        """Leave the channel to the calls under way on it: its peer takes no others, and may never close it."""
-        if self._fading is not None:
-            self.lose(self._fading)
+        """Leave the channel to the calls under way on it: its peer takes no others, and may never close it.
+
+        One that was left before is closed then. It is kept as long as nothing needs its place.
+        """
         channel = self._channel
         if channel is not None and channel.is_idle:
             self.lose(channel)
         elif channel is not None:
+            if self._fading is not None:
+                self.lose(self._fading)
             self._give_up(channel)
             self._fading = channel
 

@@ -31,6 +31,7 @@ from ...protocol.plugin_health import Health
 from ...protocol.plugins import Plugin
 from ..io.grpc_client.channel import Channel
 from .csi_driver import DriverCalls, probe
+from .goes_away import GoesAwayError, check_takes_calls
 from .link import Link
 
 #: Seconds until a connection that has ended is made again: twice as long after each that ended soon.
@@ -42,10 +43,6 @@ ASK_AGAIN = Backoff(initial=30.0, cap=480.0, jitter=0.0)
 #: The largest part of the time between two refreshes by which one is earlier or later, so that those of many drivers
 #: that registered together are spread out.
 _JITTER = 0.2
-
-
-class _GoesAwayError(Exception):
-    """The driver takes no more calls on this connection, and may never close it."""
 
 
 @attrs.define
@@ -115,7 +112,7 @@ class CSIFollower:
                 await self._check()
             except NoConnectionError as error:
                 self._note(disconnected(str(error)))
-            except _GoesAwayError:
+            except GoesAwayError:
                 continue
             soon = 1 if trio.current_time() - began >= REDIALS.cap else soon + 1
             await trio.sleep(REDIALS.delay(soon))
@@ -132,8 +129,7 @@ class CSIFollower:
 
     async def _probe(self, channel: Channel) -> None:
         self._not_ready = False
-        if not channel.takes_calls and channel.connection.failure is None:
-            raise _GoesAwayError
+        check_takes_calls(channel)
         if channel is self._without_probe:
             return
         try:

@@ -28,7 +28,7 @@ from ...protocol.backoff import Backoff
 from ...protocol.device_lists import DeviceListError, DeviceListReader
 from ...protocol.device_messages import InstanceMessage, InstanceRole, ListLost, ListReceived
 from ...protocol.errors import NoConnectionError, PluginError
-from ...protocol.health_checks import Checked, is_worse
+from ...protocol.health_checks import Checked, disconnected, is_worse
 from ...protocol.messages import Address
 from ...protocol.plugin_health import Health
 from ...protocol.plugins import Plugin
@@ -39,6 +39,7 @@ from ...protocol.wire.outcomes import status_text
 from ..io.grpc_client.channel import Channel
 from ..io.grpc_client.stream import ClientStream
 from .device_calls import PluginCalls
+from .goes_away import GoesAwayError, check_takes_calls
 from .link import Link
 from .paced import take_newest
 
@@ -112,6 +113,8 @@ class DeviceFollower:
         #: The newest channel, and set once there is one that is to be checked.
         self._channel: Channel | None = None
         self._connected = trio.Event()
+        #: The channel of the stream that is open.
+        self._streaming: Channel | None = None
 
     async def run(self) -> None:
         """Pass on roles and lists, and make calls, for ever."""
@@ -125,13 +128,37 @@ class DeviceFollower:
     # --- health ---
 
     async def _check_health(self) -> None:
+        soon = 0
         while True:
             await self._connected.wait()
             self._connected = trio.Event()
             self._note_checked(Checked())
+            began = trio.current_time()
             # The channel may have ended again.
-            with suppress(NoConnectionError):
+            with suppress(NoConnectionError, GoesAwayError):
                 await self._link.check(ask_for_options, self._note_checked)
+            soon = 1 if trio.current_time() - began >= STREAMS.cap else soon + 1
+            await self._connect_beside_stream(soon)
+
+    async def _connect_beside_stream(self, soon: int) -> None:
+        """Connect for the checks as long as the stream goes on, on a channel that takes no more calls.
+
+        Without a stream the next one makes the connection.
+        """
+        while self._has_stream and not self._connected.is_set():
+            with trio.move_on_after(STREAMS.delay(soon)):
+                await self._connected.wait()
+            soon += 1
+            if self._has_stream:
+                try:
+                    await self._connect()
+                except NoConnectionError as error:
+                    self._note_checked(disconnected(str(error)))
+
+    @property
+    def _has_stream(self) -> bool:
+        channel = self._streaming
+        return channel is not None and not channel.closed and channel.connection.failure is None
 
     def _note_checked(self, checked: Checked) -> None:
         self._checked = checked
@@ -213,6 +240,7 @@ class DeviceFollower:
             return await self._follow_on(channel)
 
     async def _follow_on(self, channel: Channel) -> _End:
+        self._streaming = channel
         try:
             async with channel.request(
                 _LIST_AND_WATCH, Cardinality.UNARY_STREAM, Empty, ListAndWatchResponse
@@ -225,6 +253,8 @@ class DeviceFollower:
             return _End(f"the list of devices is refused: {error}")
         except trio.ClosedResourceError:
             return _End("the connection to the endpoint was closed", Health.DISCONNECTED)
+        finally:
+            self._streaming = None
         return _End("the plugin has ended ListAndWatch")
 
     async def _take_lists(self, stream: _Lists) -> None:
@@ -280,7 +310,9 @@ async def ask_for_options(channel: Channel) -> None:
 
     Raises:
       PluginError: if it refuses.
+      GoesAwayError: if it takes no more calls on this connection.
     """
+    check_takes_calls(channel)
     try:
         await channel.stub(DevicePluginStub).GetDevicePluginOptions(Empty())
     except GRPCError as error:

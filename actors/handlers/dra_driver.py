@@ -32,6 +32,7 @@ from ...protocol.proto.health_v1_grpc import HealthStub
 from ...protocol.proto.health_v1_pb2 import HealthCheckRequest, HealthCheckResponse
 from ..io.grpc_client.channel import Channel
 from .dra_health import HealthFollower
+from .goes_away import GoesAwayError, check_takes_calls
 from .link import Link
 
 #: The pauses between tries to connect. A connection that lasted for longer than the longest counts as a success.
@@ -95,7 +96,8 @@ class DRAFollower:
                 self._checked = disconnected(str(error))
                 self.report()
             else:
-                await self._follow_on(channel)
+                if await self._follow_on(channel):
+                    continue
             failures = 1 if trio.current_time() - began >= RETRIES.cap else failures + 1
             with trio.move_on_after(RETRIES.delay(failures)):
                 await self._hurry.wait()
@@ -116,17 +118,22 @@ class DRAFollower:
             self._note_connected()
         return channel
 
-    async def _follow_on(self, channel: Channel) -> None:
-        """Follow the driver on one connection, to its end."""
+    async def _follow_on(self, channel: Channel) -> bool:
+        """Follow the driver on one connection to its end, or until it goes away: then return True."""
+        goes_away = False
         self._checked = Checked()
         self.report()
         async with trio.open_nursery() as nursery:
             if self._health.is_wanted:
                 nursery.start_soon(self._health.run, channel)
-            # The connection may have ended again.
-            with suppress(NoConnectionError):
-                await self.link.check(_Asking().ask, self._note_checked)
+            try:
+                # The connection may have ended again.
+                with suppress(NoConnectionError):
+                    await self.link.check(_Asking().ask, self._note_checked)
+            except GoesAwayError:
+                goes_away = True
             nursery.cancel_scope.cancel()
+        return goes_away
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
@@ -202,7 +209,9 @@ class _Asking:
         Raises:
           GRPCError: if it fails.
           PluginError: if the driver does not serve.
+          GoesAwayError: if it takes no more calls on this connection.
         """
+        check_takes_calls(channel)
         if self._has_none:
             return
         try:

@@ -1,4 +1,4 @@
-"""A device plugin's endpoint of which a test says each byte, for simulated nodes."""
+"""A plugin's endpoint of which a test says each byte, for simulated nodes."""
 
 from __future__ import annotations
 
@@ -50,11 +50,16 @@ OPTIONS = sends(lambda stream: answer(stream, api.DevicePluginOptions().Serializ
 
 @attrs.define
 class Endpoint:
-    """A process that answers the calls of the service of device plugins, each connection with its own streams."""
+    """A process that answers the calls of a service, that of device plugins if a test names no other.
+
+    Each connection has its own streams.
+    """
 
     options: Answer = OPTIONS
     list_and_watch: Answer = says_nothing
     calls: list[str] = attrs.Factory(list)
+    #: The path of the call that is answered by ``list_and_watch``; all others are by ``options``.
+    watch: str = LIST_AND_WATCH
 
     def listen(self, node: SimulatedNode) -> Listener:
         """Return a listener on :data:`ENDPOINT`, which has to be run."""
@@ -64,14 +69,14 @@ class Endpoint:
         return listener
 
     async def serve(self, peer: ServerEnd) -> None:
-        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-            async with trio.open_nursery() as nursery:
+        async with trio.open_nursery() as nursery:
+            with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
                 await peer.send_all(HELLO)
                 async for stream, path in _requests(peer):
                     self.calls.append(path)
-                    play = self.list_and_watch if path == LIST_AND_WATCH else self.options
+                    play = self.list_and_watch if path == self.watch else self.options
                     nursery.start_soon(self._play, play, peer, stream)
-                nursery.cancel_scope.cancel()
+            nursery.cancel_scope.cancel()
 
     async def _play(self, play: Answer, peer: ServerEnd, stream: int) -> None:
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
