@@ -5,7 +5,11 @@
 A node in this process registers a storm of cheap plugins, which are in another process, once with counters and once
 with a tracer. CPU time depends on what else the machine does, and these numbers hardly do: they are for comparing two
 trees. The tracer makes the node some fifty times slower, so answers of plugins have mostly come before it waits for
-them; ``--slow`` counts with the speed of the tracer, and without it the first counts are those of a storm.
+them.
+
+With ``--csi`` the plugins are CSI drivers, and their handler does what is named: ``judged`` applies the rules,
+``linked`` holds a connection to each, too, and ``asked`` is plugind's own, which makes the four calls and follows the
+driver, without health checks.
 """
 
 from __future__ import annotations
@@ -25,13 +29,15 @@ from unittest.mock import patch
 import trio
 from trio import _channel
 
-from plugind import Config, Root, Supervisor
+from plugind import Config, Handler, Root, Supervisor
 from plugind.actors.logs import Log
 from plugind.actors.status.actor import StatusConfig
 from plugind.benchmarks.peers.judging import handlers
+from plugind.benchmarks.peers.with_links import Following
 from plugind.benchmarks.plugins.cheap_plugin import ServerOptions
 from plugind.benchmarks.plugins.server_process import ServerProcess, cheap_server, scratch_directory
 from plugind.protocol.config import Timeouts
+from plugind.protocol.health_checks import HealthChecks
 
 #: Seconds until the last plugin must be registered.
 _PATIENCE = 300.0
@@ -129,14 +135,28 @@ def _module_of(code: CodeType) -> str:
     return "/".join(parts[parts.index("site-packages") + 1 :]) if "site-packages" in parts else path.name
 
 
-async def storm(server: ServerProcess, root: Path, count: Callable[[], Any], log: Log) -> None:
+#: What is done with CSI drivers, and the handlers for that.
+CSI: dict[str, Callable[[], dict[str, Handler]]] = {
+    "judged": handlers,
+    "linked": lambda: handlers() | {"CSIPlugin": Following()},
+    "asked": dict,
+}
+
+
+async def storm(server: ServerProcess, root: Path, count: Callable[[], Any], log: Log, csi: str | None) -> None:
     """Register all plugins of ``server``; from the first on, within the context manager ``count``."""
-    judging = handlers()
+    judging = CSI[csi or "judged"]()
     async with trio.open_nursery() as nursery:
         await nursery.start(log.run)
         # A tracer is slow, and so is a busy machine: no plugin must be called twice for that.
         timeouts = Timeouts(dial=_PATIENCE, get_info=_PATIENCE, notify=_PATIENCE)
-        config = Config(roots=(Root(str(root)),), handles_sigint=True, timeouts=timeouts, rescan=_PATIENCE)
+        config = Config(
+            roots=(Root(str(root)),),
+            handles_sigint=True,
+            timeouts=timeouts,
+            rescan=_PATIENCE,
+            health_checks=HealthChecks(off={"CSIPlugin"}),
+        )
         status = StatusConfig(str(root.parent / "status.sock"))
         async with Supervisor(config, handlers=judging, status_config=status, log=log) as node:
             await node.wait_scanned()
@@ -152,7 +172,9 @@ async def storm(server: ServerProcess, root: Path, count: Callable[[], Any], log
         nursery.cancel_scope.cancel()
 
 
-def run_storm(sockets: int, count: Callable[[], Any], instruments: Sequence[trio.abc.Instrument] = ()) -> None:
+def run_storm(
+    sockets: int, count: Callable[[], Any], csi: str | None, instruments: Sequence[trio.abc.Instrument] = ()
+) -> None:
     """Run one storm in a loop of its own."""
     cores = sorted(os.sched_getaffinity(0))
     with scratch_directory() as scratch:
@@ -160,12 +182,13 @@ def run_storm(sockets: int, count: Callable[[], Any], instruments: Sequence[trio
         root.mkdir()
         core = cores[-1] if len(cores) > 1 else None
         options = ServerOptions(directory=root, sockets=sockets, wait=True, core=core)
-        with cheap_server(options) as server, open(scratch / "log", "wb") as file:
+        serves = "cheap_server" if csi is None else "csi_server"
+        with cheap_server(options, serves) as server, open(scratch / "log", "wb") as file:
             log = Log(descriptor=file.fileno())
-            trio.run(storm, server, root, count, log, instruments=list(instruments))
+            trio.run(storm, server, root, count, log, csi, instruments=list(instruments))
 
 
-def counted(sockets: int) -> dict[str, float]:
+def counted(sockets: int, csi: str | None) -> dict[str, float]:
     """Return how often each thing happens for each registration."""
     counts: Counter[str] = Counter()
     final: dict[str, float] = {}
@@ -177,11 +200,11 @@ def counted(sockets: int) -> dict[str, float]:
         final.update({what: (number - start[what]) / sockets for what, number in counts.items()})
 
     with calls_counted(counts):
-        run_storm(sockets, window, [Steps(counts)])
+        run_storm(sockets, window, csi, [Steps(counts)])
     return final
 
 
-def traced(sockets: int) -> Tracer:
+def traced(sockets: int, csi: str | None) -> Tracer:
     """Return the bytecodes of a storm."""
     tracer = Tracer()
 
@@ -193,7 +216,7 @@ def traced(sockets: int) -> Tracer:
         finally:
             sys.settrace(None)
 
-    run_storm(sockets, window)
+    run_storm(sockets, window, csi)
     return tracer
 
 
@@ -201,12 +224,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Count and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sockets", type=int, default=300, help="how many at once (default 300)")
+    parser.add_argument("--csi", choices=tuple(CSI), help="register CSI drivers, with this handler")
     parser.add_argument("--functions", type=int, default=0, metavar="N", help="show the N longest functions, too")
     parser.add_argument("--modules", type=int, default=0, metavar="N", help="show the N longest modules, too")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the figures to this file")
     options = parser.parse_args(arguments)
-    found = counted(options.sockets)
-    tracer = traced(options.sockets)
+    found = counted(options.sockets, options.csi)
+    tracer = traced(options.sockets, options.csi)
     found["bytecodes"] = tracer.codes.total() / options.sockets
     for what, number in found.items():
         print(f"{what:28}{number:10.2f}")

@@ -4,13 +4,15 @@
     python -m benchmarks.idle --registered 1000 --daemon plugind without-liveness
     python -m benchmarks.idle --registered 10000 --seconds 60 --daemon plugind without-rescans
     python -m benchmarks.idle --registered 0 1000 --daemon plugind with-links
+    python -m benchmarks.idle --registered 1000 --settle 60 --seconds 60 --daemon csi dra absent-dra
     python -m benchmarks.idle --registered 0 --stale 5000 --settle 150 --daemon plugind without-liveness
 
 CPU is in per cent of one core and includes rescans, one every 10 s. Memory is resident memory; the figure per plugin is
 what each plugin adds to a daemon without plugins. The number of wake-ups shows timers that fire without need. Stale
 sockets are dialed with backoff, too, and it takes two minutes until that is rare: give them as long to settle.
 ``with-links`` is plugind with a handler that holds a connection to each plugin. That of ``with-checks`` checks it, too,
-as device plugins are checked.
+as device plugins are checked. ``csi`` and ``dra`` are plugind as it is, with drivers that answer its checks, and
+``absent-dra`` is that with drivers at whose endpoints nothing is.
 """
 
 from __future__ import annotations
@@ -20,12 +22,13 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import attrs
 
-from plugind.benchmarks.peers.daemon_process import DaemonProcess
+from plugind.benchmarks.peers.daemon_process import CONSUMING, DaemonProcess, plugind_started
 from plugind.benchmarks.peers.daemons import DAEMONS
 from plugind.benchmarks.plugins.cheap_plugin import ServerOptions
 from plugind.benchmarks.plugins.cheap_server import raise_descriptor_limit
@@ -44,8 +47,20 @@ _COLOURS = {
     "without-rescans": "#d55e00",
     "with-links": "#cc79a7",
     "with-checks": "#56b4e9",
+    "csi": "#661100",
+    "dra": "#f0e442",
+    "absent-dra": "#000000",
     "peer": "#e69f00",
     "the reference, in Go": "#8a94a0",
+}
+#: The daemons that are measured: plugind as it is, too, which calls drivers, with the plugins for that.
+_STARTED = {**DAEMONS, **dict.fromkeys(("csi", "dra", "absent-dra"), partial(plugind_started, module=CONSUMING))}
+_PLUGINS: dict[str, Callable[[ServerOptions], ServerOptions]] = {
+    "csi": lambda options: options,
+    "dra": lambda options: attrs.evolve(options, type="DRAPlugin"),
+    "absent-dra": lambda options: attrs.evolve(
+        options, type="DRAPlugin", endpoint=str(options.directory / "absent-{i}")
+    ),
 }
 #: Per cent of a core that the reference uses with this many plugins (Kubernetes v1.36.2, on two cores).
 _REFERENCE = {100: 0.5, 1000: 22.0, 2000: 69.0, 5000: 125.0, 10000: 165.0}
@@ -78,7 +93,10 @@ def measure(
         root = scratch / "root"
         root.mkdir()
         options = ServerOptions(directory=root, sockets=registered, wait=True)
-        with cheap_server(options) as server, DAEMONS[daemon](root, scratch / "log") as process:
+        serves = "cheap_server"
+        if daemon in _PLUGINS:
+            options, serves = _PLUGINS[daemon](options), "csi_server"
+        with cheap_server(options, serves) as server, _STARTED[daemon](root, scratch / "log") as process:
             process.wait_ready()
             if registered:
                 server.create()
@@ -174,7 +192,7 @@ def main() -> int:
         "--registered", type=int, nargs="+", default=[0, 100, 1000, 10000], help="the number of registered plugins"
     )
     parser.add_argument("--seconds", type=float, default=30.0, help="how long to watch (default 30)")
-    parser.add_argument("--daemon", nargs="+", choices=tuple(DAEMONS), default=["plugind"], help="what is measured")
+    parser.add_argument("--daemon", nargs="+", choices=tuple(_STARTED), default=["plugind"], help="what is measured")
     parser.add_argument("--stale", type=int, default=0, help="the number of sockets on which nobody listens")
     parser.add_argument("--settle", type=float, default=3.0, help="seconds between the last plugin and the measurement")
     add_file_arguments(parser)

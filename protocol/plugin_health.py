@@ -70,7 +70,7 @@ def bounded(
     health, reason = Health(health), reason[:MAX_REASON]
     if facts is None:
         return Report(health, reason, before.facts, before.warnings, failed_checks)
-    kept = tuple(_within_bounds(cast("Mapping[object, object]", facts)))
+    kept = tuple(facts.items() if _fit(facts) else _within_bounds(cast("Mapping[object, object]", facts)))
     said = tuple(warning[:MAX_REASON] for warning in islice(warnings, MAX_WARNINGS))
     if len(kept) == len(facts):
         return Report(health, reason, kept, said, failed_checks)
@@ -82,6 +82,16 @@ def _cut_off(facts: Mapping[str, str], kept: int) -> str:
     first = quoted(cut(str(next(islice(facts, kept, None))), _MAX_KEY))
     size = f"{MAX_FACTS} with {MAX_FACT_BYTES // 1024} KiB are kept"
     return f"{len(facts) - kept} of {len(facts)} facts were cut off, from {first} on: at most {size}"
+
+
+def _fit(facts: Mapping[str, str]) -> bool:
+    """Whether all facts are texts, and there is room for them: as a rule."""
+    if len(facts) > MAX_FACTS:
+        return False
+    try:
+        return _size("".join([*facts, *facts.values()])) <= MAX_FACT_BYTES
+    except TypeError:
+        return False
 
 
 def _within_bounds(facts: Mapping[object, object]) -> Iterator[tuple[str, str]]:

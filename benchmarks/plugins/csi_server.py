@@ -3,7 +3,8 @@
     python -m benchmarks.plugins.csi_server --dir D --sockets 1000 --hang probe --hang-fraction 0.5
 
 Each socket is the registrar's and the driver's endpoint. Those that hang at ``probe`` are registered as the others, and
-never answer Probe. ``report`` has the numbers of calls too, and the longest time without a Probe.
+never answer Probe. With ``--type DRAPlugin`` they are DRA drivers, which answer gRPC's health check. ``report`` has the
+numbers of calls too, and the longest time without a Probe.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from plugind.protocol.proto import csi_v1_pb2 as api
 
 _SERVICE = api.PluginCapability.Service
 _RPC = api.NodeServiceCapability.RPC
+#: The answer to ``grpc.health.v1.Health/Check``: its status is SERVING.
+_SERVING = b"\x08\x01"
 
 
 class DriverReport(PluginReport):
@@ -44,6 +47,8 @@ class CSIDriver(Plugin):
 
     def endpoint_call(self, call: DeviceCall) -> bytes:
         """Answer as a driver that is ready, or hang."""
+        if call.method == "Check":
+            return success(call.stream, _SERVING)
         if call.method == "Probe":
             self.probes += 1
             self._heard()
