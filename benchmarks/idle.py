@@ -23,6 +23,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
@@ -53,8 +54,14 @@ _COLOURS = {
     "peer": "#e69f00",
     "the reference, in Go": "#8a94a0",
 }
-#: The daemons that are measured: plugind as it is, too, which calls drivers, with the plugins for that.
-_STARTED = {**DAEMONS, **dict.fromkeys(("csi", "dra", "absent-dra"), partial(plugind_started, module=CONSUMING))}
+#: The daemons that are measured: also plugind as it is, which calls drivers.
+_STARTED: dict[str, Callable[[Path, Path], AbstractContextManager[DaemonProcess]]] = {
+    **DAEMONS,
+    "csi": partial(plugind_started, module=CONSUMING),
+    "dra": partial(plugind_started, module=CONSUMING),
+    "absent-dra": partial(plugind_started, module=CONSUMING),
+}
+#: The plugins for those.
 _PLUGINS: dict[str, Callable[[ServerOptions], ServerOptions]] = {
     "csi": lambda options: options,
     "dra": lambda options: attrs.evolve(options, type="DRAPlugin"),
