@@ -15,7 +15,7 @@ if _typing.TYPE_CHECKING:
     from .actors.handlers.handler import Handler
     from .actors.handlers.link import Link
     from .actors.io.grpc_client.channel import Channel
-    from .actors.status.api import StatusConfig
+    from .actors.status.memory import StatusConfig
     from .actors.supervision import GaveUpError
     from .protocol.backoff import Backoff
     from .protocol.config import Config, Root, Timeouts
@@ -121,7 +121,7 @@ if not _typing.TYPE_CHECKING:
         "RetryAnswer": ".protocol.messages",
         "Root": ".protocol.config",
         "RootBusyError": ".supervisor",
-        "StatusConfig": ".actors.status.api",
+        "StatusConfig": ".actors.status.memory",
         "Supervisor": ".supervisor",
         "Timeouts": ".protocol.config",
         "Trust": ".protocol.trust",

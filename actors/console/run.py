@@ -52,9 +52,9 @@ from .status_socket import add_status_argument, status_path
 from .times import seconds
 from .typed_options import warn_of_types
 
-#: What a daemon needs once it has plugins. It is loaded as soon as the daemon is ready, so that no plugin waits for it,
-#: and that what is installed later is not mixed with what runs. It is loaded piece by piece, with turns for others
-#: between them; the longest piece, protobuf, takes 10 ms.
+#: What a daemon needs once it has plugins or clients. It is loaded as soon as the daemon is ready, so that nobody waits
+#: for it, and that what is installed later is not mixed with what runs. It is loaded piece by piece, with turns for
+#: others between them; the longest piece, protobuf, takes 10 ms.
 LOADED_WHEN_READY = (
     "google.protobuf.descriptor_pool",
     "...protocol.proto.pluginregistration_pb2",
@@ -65,6 +65,8 @@ LOADED_WHEN_READY = (
     "..handlers.dra_driver",
     "..handlers.dra_calls",
     "..leases.actor",
+    "..io.http_server",
+    "..status.serving",
 )
 
 _EPILOG = """examples:

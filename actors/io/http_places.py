@@ -12,20 +12,10 @@ import attrs
 import trio
 
 from .client_streams import ClientStream
+from .http_limits import Place
 from .unix_socket import Credentials
 
-
-class Place(enum.Enum):
-    """The kind of place that a request occupies, by the field of ``HttpLimits`` that limits it."""
-
-    __hash__ = object.__hash__  # Members are compared by identity, and the hash of ``Enum`` is a function of Python.
-
-    UNREAD = "unread"
-    QUERY = "connections"
-    STREAM = "streams"
-    HEALTH = "health"
-    LEASE = "leases"
-
+__all__ = ["AllPlaces", "Connection", "Place", "Standing"]
 
 #: The places that the oldest holder loses to a new request, since a correct client would have finished by then.
 _YIELDING = (Place.UNREAD, Place.HEALTH)

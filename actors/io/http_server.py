@@ -31,40 +31,27 @@ from .client_streams import ClientStream, ClientWatch
 from .descriptors import DescriptorReserve
 from .http_errors import BadRequestError, TooLargeError
 from .http_exchange import HttpExchange
-from .http_places import AllPlaces, Connection, Place, Standing
+from .http_limits import HttpLimits, Place
+from .http_places import AllPlaces, Connection, Standing
 from .unix_socket import Credentials, UnixListener, peer_credentials, peer_groups
 
+__all__ = [
+    "Guests",
+    "HttpLimits",
+    "LateResponse",
+    "Request",
+    "RequestHandler",
+    "Response",
+    "Send",
+    "busy",
+    "json_response",
+    "problem",
+    "query",
+    "serve",
+    "serve_connection",
+]
+
 Send = Callable[[bytes], Awaitable[None]]
-
-
-@value
-class HttpLimits:
-    """The limits of clients; times are in seconds."""
-
-    #: Connections whose request is not whole yet.
-    unread: int = 64
-    #: Requests that are answered at once, not counting those for streams and for health.
-    connections: int = 64
-    #: Endless streams.
-    streams: int = 64
-    #: Requests for health.
-    health: int = 16
-    #: Allocations that wait for devices, and connections that own a lease.
-    leases: int = 256
-    #: Bytes of the request line and headers together.
-    header_bytes: int = 16 * 1024
-    body_bytes: int = 64 * 1024
-    #: For the whole request to arrive, however its bytes are spread.
-    request: float = 10.0
-    #: For a response that is not a stream to be made and taken.
-    response: float = 60.0
-    #: For the client to take one piece of a stream.
-    piece: float = 30.0
-
-    def of(self, place: Place) -> int:
-        """Return how many places of a kind there are."""
-        limit: int = getattr(self, place.value)
-        return limit
 
 
 @value

@@ -68,7 +68,7 @@ from ..leases.store import MemoryLeaseStore
 from ..leases.unit import LeasePorts
 from ..mailbox import Inbox
 from ..ports import NodeState
-from ..status.api import StatusConfig
+from ..status.memory import StatusConfig
 from .device_directory import MemoryDeviceDirectory, RegisterAttempt
 from .directory import MemoryDirectory
 from .endpoints import MemoryEndpointFiles

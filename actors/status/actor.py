@@ -8,10 +8,8 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from functools import partial
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 import attrs
 import trio
@@ -53,21 +51,18 @@ from ...protocol.plugins import DEVICE
 from ...protocol.status import StateName
 from ...protocol.successions import NamePassed
 from ...protocol.view import Row, has_only_other_facts
-from ..io import http_server as http
 from ..io.descriptors import DescriptorReserve
+from ..io.unix_socket import UnixListener
 from ..mailbox import Readable, offer
-from .allocations import no_place
-from .api import Api, LastCrash, Memory, StatusConfig, is_for_lease_users, place
-from .devices_api import DevicesApi
 from .event_log import EventLog
-from .leases_api import LeasesApi
 from .listener import StatusSocket
+from .memory import LastCrash, Memory, StatusConfig
+
+if TYPE_CHECKING:
+    from .serving import Served
 
 __all__ = ["Memory", "StatusConfig", "run"]
 
-LEASE_USERS_ONLY = (
-    "only the user of the daemon and root may ask that: others may see and lease devices, at /v1/devices and /v1/leases"
-)
 #: How many messages are taken before other actors have their turn: less than a millisecond of work.
 BATCH = 128
 
@@ -104,25 +99,54 @@ async def run(
         task_status.started()
         await actor.run(inbox)
         return
-    users = config.lease_users
-    status_socket = StatusSocket(config.socket, log, again=memory.has_served, failed=memory.note_unmade, users=users)
+    again, users = memory.has_served, config.lease_users
+    status_socket = StatusSocket(config.socket, log, again=again, failed=memory.note_unmade, users=users)
     memory.has_served = True
+
+    def made() -> Served:
+        # The first client brings the HTTP server and its routes, if the daemon has not loaded them before.
+        from .serving import served
+
+        return served(config, memory, reconciler, health, devices=devices, leases=leases, links=links, reserve=reserve)
+
+    server = _Server(made)
     try:
         async with trio.open_nursery() as nursery:
-            devices_api = DevicesApi(config.wall, devices, memory.refused_calls)
-            api = Api(config, memory, reconciler, health, devices_api, LeasesApi(config.wall, leases), links)
-            allowed = frozenset({0, os.geteuid()})
-            guests = http.Guests(users.uids, users.group, is_for_lease_users, LEASE_USERS_ONLY)
-            serve = partial(http.serve, allowed=allowed, guests=guests, place=place, full=no_place, reserve=reserve)
-            nursery.start_soon(status_socket.serve, nursery, partial(serve, handler=api, limits=config.http))
+            nursery.start_soon(status_socket.serve, nursery, server.serve)
             task_status.started()
             await actor.run(inbox)
             # Requests under way are answered within the grace; streams end now.
             nursery.cancel_scope.deadline = trio.current_time() + config.grace
-            api.end_watches()
+            server.end_watches()
             status_socket.close()
     finally:
         status_socket.close()
+
+
+class _Server:
+    """The HTTP server of the status socket, which is made for the first client."""
+
+    def __init__(self, make: Callable[[], Served]) -> None:
+        self._make = make
+        self._served: Served | None = None
+
+    async def serve(self, listener: UnixListener) -> None:
+        """Serve what connects to ``listener`` until it is closed."""
+        if self._served is None:
+            if listener.socket.fileno() < 0:
+                return  # The node ended before this task began.
+            try:
+                await trio.lowlevel.wait_readable(listener.socket)
+            except trio.ClosedResourceError:
+                return
+        if self._served is None:
+            self._served = self._make()
+        await self._served.serve(listener)
+
+    def end_watches(self) -> None:
+        """End the streams of changes."""
+        if self._served is not None:
+            self._served.api.end_watches()
 
 
 @attrs.define

@@ -17,12 +17,9 @@ from urllib.parse import unquote_to_bytes
 import attrs
 import trio
 
-from ...protocol.call_durations import CallDurations
-from ...protocol.config import ReadyWhen
 from ...protocol.consumer_messages import FactsAsked
 from ...protocol.facts_asking import ask_for_facts
 from ...protocol.health import ActorHealth, Condition
-from ...protocol.leases.config import LeaseUsers
 from ...protocol.logs import timestamp
 from ...protocol.messages import (
     Address,
@@ -37,20 +34,30 @@ from ...protocol.messages import (
     RootReported,
     ViewMessage,
 )
-from ...protocol.metrics import Metrics
 from ...protocol.plugins import DEVICE
-from ...protocol.refused_calls import RefusedCalls
-from ...protocol.rules import Rules, rules_to_json
+from ...protocol.rules import rules_to_json
 from ...protocol.status import PluginStatus, StateName, Watching
 from ...protocol.status_json import Json, described_to_json, plugin_to_json, retried_to_json
 from ...protocol.text import encodable
-from ...protocol.view import Row, View
+from ...protocol.view import Row
 from ..io.http_places import Place
-from ..io.http_server import HttpLimits, Request, Response, Send, json_response, problem
-from ..mailbox import Audience
+from ..io.http_server import Request, Response, Send, json_response, problem
 from .devices_api import DevicesApi
 from .leases_api import LeasesApi, is_about_leases, is_allocation
+from .memory import LastCrash, Memory, StatusConfig
 from .streams import JSON_LINES, PIECE, heartbeat_headers, next_messages, pause_of
+
+__all__ = [
+    "METRICS_DEADLINE",
+    "REQUESTS",
+    "WATCH_LAG",
+    "Api",
+    "LastCrash",
+    "Memory",
+    "StatusConfig",
+    "is_for_lease_users",
+    "place",
+]
 
 #: How many changes may wait for one reader of ``/watch`` before it is dropped.
 WATCH_LAG = 4096
@@ -91,45 +98,6 @@ _PLACES = {
 }
 
 
-@attrs.frozen
-class StatusConfig:
-    """What a node serves on its status socket: ``Supervisor(config, status_config=StatusConfig(socket=PATH))``.
-
-    Times are seconds. The supervisor sets ``roots``, ``expected``, ``ready_when``, ``rules``,
-    ``lease_users`` and ``heartbeat`` itself.
-    """
-
-    #: The path of the status socket; None for no socket.
-    socket: str | None = None
-    #: The roots whose first scan readiness waits for.
-    roots: tuple[str, ...] = ()
-    #: The node is ready when plugins of these names are registered (behaviour 40).
-    expected: tuple[str, ...] = ()
-    #: Whether they have to be healthy, too, or only registered.
-    ready_when: ReadyWhen = "registered"
-    #: The rules of the node, for ``GET /rules``.
-    rules: Rules = attrs.field(factory=Rules)
-    #: Who may see and lease devices, besides root and the user of the daemon.
-    lease_users: LeaseUsers = attrs.field(factory=LeaseUsers)
-    #: Give ``plugin_manager_total_plugins`` a series for each path, up to ``max_path_metrics`` paths, as the kubelet
-    #: does. Otherwise it counts sockets by world alone (behaviour 39, fault 92).
-    path_metrics: bool = False
-    max_path_metrics: int = 2000
-    #: A root that was not scanned for so long is degraded: its watcher hangs.
-    heartbeat: float = 60.0
-    #: An actor is shown as degraded for so long after a crash.
-    remember_restart: float = 300.0
-    #: The loop is shown as degraded for so long after something blocked it.
-    remember_blocked: float = 300.0
-    #: The deadline for the answer to a retry, below the one of the commands.
-    retry: float = 3.0
-    #: How long requests may go on after the actor has ended.
-    grace: float = 1.0
-    http: HttpLimits = attrs.field(factory=HttpLimits)
-    #: Unix time, for ``watch``.
-    wall: Callable[[], float] = time.time
-
-
 def is_for_lease_users(request: Request) -> bool:
     """Whether those may send ``request`` who may only see and lease devices."""
     return is_about_leases(request.path) or request.path == "/v1/devices" or request.path.startswith("/v1/devices/")
@@ -138,47 +106,6 @@ def is_for_lease_users(request: Request) -> bool:
 def place(request: Request) -> Place:
     """Return which places of the HTTP server limit ``request``: nothing that clients keep open delays health."""
     return Place.LEASE if is_allocation(request) else _PLACES.get(request.path, Place.QUERY)
-
-
-@attrs.frozen
-class LastCrash:
-    """The last crash of an actor."""
-
-    time: float
-    error: str
-    count: int
-
-
-@attrs.define
-class Memory:
-    """The state of the status actor. A restarted actor gets the same memory, so nothing is lost."""
-
-    view: View = attrs.field(factory=View)
-    metrics: Metrics = attrs.field(factory=Metrics)
-    calls: CallDurations = attrs.field(factory=CallDurations)
-    audience: Audience[ViewMessage] = attrs.field(factory=lambda: Audience[ViewMessage](Lagged()))
-    restarts: dict[str, LastCrash] = attrs.field(factory=dict)
-    #: A status socket was made, so that a restart that cannot make it again does not end the node.
-    has_served: bool = False
-    #: The last time that it could not be made again.
-    unmade: LastCrash | None = None
-    #: The last time that something blocked the loop (fault 83).
-    blocked: LoopBlocked | None = None
-    #: The paths that were logged because what is there only looks like a socket (fault 6).
-    ignored: set[str] = attrs.field(factory=set)
-    #: How many refused entries each root has had, and the roots with too many of them for the log (fault 7).
-    refused: dict[str, int] = attrs.field(factory=dict)
-    over_refused: set[str] = attrs.field(factory=set)
-    #: Callers that wait until a scan of each root was tried.
-    awaiting_scans: list[Address[bool]] = attrs.field(factory=list)
-
-    #: The Register calls that were refused.
-    refused_calls: RefusedCalls = attrs.field(factory=RefusedCalls)
-
-    def note_unmade(self, reason: str) -> None:
-        """Count that the status socket could not be made again."""
-        self.metrics.socket_failures += 1
-        self.unmade = LastCrash(trio.current_time(), reason, self.metrics.socket_failures)
 
 
 @attrs.define

@@ -32,7 +32,7 @@ from ...protocol.plugin_health import Health
 from ...protocol.status import Outcome, StateName, Watching
 from ...protocol.successions import NamePassed
 from ...protocol.view import DEPRECATED, ENDED, Row
-from .api import Memory
+from .memory import Memory
 
 #: How many paths that are ignored are logged, each once.
 MAX_IGNORED = 1000

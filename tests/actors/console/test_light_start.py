@@ -67,6 +67,8 @@ RUN_LATER = {
     *(f"plugind.actors.handlers.{name}" for name in ("csi_driver", "csi_follower", "csi_methods", "csi_ranking")),
     *(f"plugind.actors.handlers.{name}" for name in ("device_calls", "device_follower", "dra_calls", "dra_driver")),
     *(f"plugind.protocol.leases.{name}" for name in ("allocations", "book", "choices", "stock")),
+    *(f"plugind.actors.io.{name}" for name in ("http_exchange", "http_places", "http_server")),
+    *(f"plugind.actors.status.{name}" for name in ("allocations", "api", "devices_api", "leases_api", "serving")),
     "plugind.actors.leases.actor",
     "plugind.protocol.proto",
     "plugind.actors.io.http_machine",

@@ -1,0 +1,103 @@
+"""What a node serves on its status socket, and what the status actor knows. Neither needs the HTTP server.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import attrs
+import trio
+
+from ...protocol.call_durations import CallDurations
+from ...protocol.config import ReadyWhen
+from ...protocol.leases.config import LeaseUsers
+from ...protocol.messages import Address, Lagged, LoopBlocked, ViewMessage
+from ...protocol.metrics import Metrics
+from ...protocol.refused_calls import RefusedCalls
+from ...protocol.rules import Rules
+from ...protocol.view import View
+from ..io.http_limits import HttpLimits
+from ..mailbox import Audience
+
+
+@attrs.frozen
+class StatusConfig:
+    """What a node serves on its status socket: ``Supervisor(config, status_config=StatusConfig(socket=PATH))``.
+
+    Times are seconds. The supervisor sets ``roots``, ``expected``, ``ready_when``, ``rules``,
+    ``lease_users`` and ``heartbeat`` itself.
+    """
+
+    #: The path of the status socket; None for no socket.
+    socket: str | None = None
+    #: The roots whose first scan readiness waits for.
+    roots: tuple[str, ...] = ()
+    #: The node is ready when plugins of these names are registered (behaviour 40).
+    expected: tuple[str, ...] = ()
+    #: Whether they have to be healthy, too, or only registered.
+    ready_when: ReadyWhen = "registered"
+    #: The rules of the node, for ``GET /rules``.
+    rules: Rules = attrs.field(factory=Rules)
+    #: Who may see and lease devices, besides root and the user of the daemon.
+    lease_users: LeaseUsers = attrs.field(factory=LeaseUsers)
+    #: Give ``plugin_manager_total_plugins`` a series for each path, up to ``max_path_metrics`` paths, as the kubelet
+    #: does. Otherwise it counts sockets by world alone (behaviour 39, fault 92).
+    path_metrics: bool = False
+    max_path_metrics: int = 2000
+    #: A root that was not scanned for so long is degraded: its watcher hangs.
+    heartbeat: float = 60.0
+    #: An actor is shown as degraded for so long after a crash.
+    remember_restart: float = 300.0
+    #: The loop is shown as degraded for so long after something blocked it.
+    remember_blocked: float = 300.0
+    #: The deadline for the answer to a retry, below the one of the commands.
+    retry: float = 3.0
+    #: How long requests may go on after the actor has ended.
+    grace: float = 1.0
+    http: HttpLimits = attrs.field(factory=HttpLimits)
+    #: Unix time, for ``watch``.
+    wall: Callable[[], float] = time.time
+
+
+@attrs.frozen
+class LastCrash:
+    """The last crash of an actor."""
+
+    time: float
+    error: str
+    count: int
+
+
+@attrs.define
+class Memory:
+    """The state of the status actor. A restarted actor gets the same memory, so nothing is lost."""
+
+    view: View = attrs.field(factory=View)
+    metrics: Metrics = attrs.field(factory=Metrics)
+    calls: CallDurations = attrs.field(factory=CallDurations)
+    audience: Audience[ViewMessage] = attrs.field(factory=lambda: Audience[ViewMessage](Lagged()))
+    restarts: dict[str, LastCrash] = attrs.field(factory=dict)
+    #: A status socket was made, so that a restart that cannot make it again does not end the node.
+    has_served: bool = False
+    #: The last time that it could not be made again.
+    unmade: LastCrash | None = None
+    #: The last time that something blocked the loop (fault 83).
+    blocked: LoopBlocked | None = None
+    #: The paths that were logged because what is there only looks like a socket (fault 6).
+    ignored: set[str] = attrs.field(factory=set)
+    #: How many refused entries each root has had, and the roots with too many of them for the log (fault 7).
+    refused: dict[str, int] = attrs.field(factory=dict)
+    over_refused: set[str] = attrs.field(factory=set)
+    #: Callers that wait until a scan of each root was tried.
+    awaiting_scans: list[Address[bool]] = attrs.field(factory=list)
+
+    #: The Register calls that were refused.
+    refused_calls: RefusedCalls = attrs.field(factory=RefusedCalls)
+
+    def note_unmade(self, reason: str) -> None:
+        """Count that the status socket could not be made again."""
+        self.metrics.socket_failures += 1
+        self.unmade = LastCrash(trio.current_time(), reason, self.metrics.socket_failures)

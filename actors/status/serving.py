@@ -1,0 +1,57 @@
+"""The HTTP server of the status socket with its routes, as the status actor makes it for the first client.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+
+from ...protocol.consumer_messages import FactsAsked
+from ...protocol.device_messages import DevicesMessage
+from ...protocol.health import ActorHealth
+from ...protocol.leases.messages import LeasesMessage
+from ...protocol.messages import Address, ReconcilerMessage
+from ...protocol.values import value
+from ..io import http_server as http
+from ..io.descriptors import DescriptorReserve
+from .allocations import no_place
+from .api import Api, is_for_lease_users, place
+from .devices_api import DevicesApi
+from .leases_api import LeasesApi
+from .listener import Serve
+from .memory import Memory, StatusConfig
+
+LEASE_USERS_ONLY = (
+    "only the user of the daemon and root may ask that: others may see and lease devices, at /v1/devices and /v1/leases"
+)
+
+
+@value
+class Served:
+    """The routes, and what serves them on a listener until it is closed."""
+
+    api: Api
+    serve: Serve
+
+
+def served(
+    config: StatusConfig,
+    memory: Memory,
+    reconciler: Address[ReconcilerMessage],
+    health: Callable[[], tuple[ActorHealth, ...]],
+    *,
+    devices: Address[DevicesMessage] | None,
+    leases: Address[LeasesMessage] | None,
+    links: Address[FactsAsked] | None,
+    reserve: DescriptorReserve | None,
+) -> Served:
+    """Return what serves the status socket; see :func:`~plugind.actors.status.actor.run`."""
+    devices_api = DevicesApi(config.wall, devices, memory.refused_calls)
+    api = Api(config, memory, reconciler, health, devices_api, LeasesApi(config.wall, leases), links)
+    users, allowed = config.lease_users, frozenset({0, os.geteuid()})
+    guests = http.Guests(users.uids, users.group, is_for_lease_users, LEASE_USERS_ONLY)
+    serve = partial(http.serve, allowed=allowed, guests=guests, place=place, full=no_place, reserve=reserve)
+    return Served(api, partial(serve, handler=api, limits=config.http))
