@@ -270,16 +270,35 @@ class _Pool:
             self._links.give_way(ask.plugin)
 
     def resume(self) -> None:
-        """Continue with the asks that a crashed actor left."""
+        """Continue with the asks that a crashed actor left, and with those that came while none ran.
+
+        All are in their lanes before the first call begins, so that none begins that was withdrawn meanwhile. It would
+        otherwise be cancelled while the next call for its socket, which may be in another lane, begins.
+        """
+        threads = {name: self._give_up(lane) for name, lane in self._lanes.items()}
+        while (message := self._inbox.receive_nowait()) is not None:
+            if isinstance(message, m.Withdraw):
+                self._withdraw(message.ask)
+            elif isinstance(message, m.GiveWay):
+                self._give_way(message.ask)
+            elif (lane := self._lanes.get(message.plugin.name)) is not None:
+                lane.put(message)
+            else:
+                self._lanes[message.plugin.name] = Lane(message)
         for name, lane in self._lanes.items():
-            ask, call = lane.present, lane.call
-            if call is not None and not isinstance(ask, m.Deregister):
-                lane.next()
-                if ask is not None:
-                    ask.reply.send_nowait(m.HandlerAnswered(ask.ticket, Outcome.FAILED, CRASHED))
-            # This ask has not begun, or must begin again.
-            lane.call = None
-            self._nursery.start_soon(self._serve, name, lane, call)
+            self._nursery.start_soon(self._serve, name, lane, threads.get(name))
+
+    @staticmethod
+    def _give_up(lane: Lane) -> Call | None:
+        """Answer the ask whose call a crash has ended, unless it must be called again; return the call."""
+        ask, call = lane.present, lane.call
+        if call is not None and not isinstance(ask, m.Deregister):
+            lane.next()
+            if ask is not None:
+                ask.reply.send_nowait(m.HandlerAnswered(ask.ticket, Outcome.FAILED, CRASHED))
+        # This ask has not begun, or must begin again.
+        lane.call = None
+        return call
 
     async def _serve(self, name: str, lane: Lane, before: Call | None = None) -> None:
         """Make the calls of a lane, once the thread of the call ``before`` has returned."""

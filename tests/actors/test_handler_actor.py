@@ -359,6 +359,7 @@ async def test_only_a_few_idle_workers_remain(autojump_clock: trio.testing.MockC
 
     before = trio.lowlevel.current_statistics().tasks_living
     async with running(Recording(registered=call)) as asker:
+        await trio.testing.wait_all_tasks_blocked()
         for ticket in range(20):
             asker.ask(m.Register, ticket, f"plugin {ticket}")
         await trio.sleep(0.5)
@@ -696,3 +697,39 @@ async def test_a_call_that_was_withdrawn_before_a_crash_stays_withdrawn(autojump
 
     assert [call for _, call in handler.calls] == ["validate x", "register x", "register x ended"]
     assert asker.answers == [(1.0, ok(3))]
+
+
+async def test_a_validate_that_was_asked_and_withdrawn_while_no_actor_ran_is_not_called(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Fault 85, behaviour 21: the next socket at the path may have another name, and so another lane."""
+    handler = Recording(validated=sleeping(3))
+    async with crashing(handler) as asker:
+        await trio.sleep(1)
+        asker.crash()
+        asker.address.send_nowait(m.Withdraw(asker.ask(m.Validate, 1)))
+        asker.ask(m.Validate, 2, "y")
+
+    assert handler.calls == [(1.0, "validate y"), (4.0, "validate y ended")]
+    assert asker.answers == [(4.0, ok(2))]
+
+
+async def test_validates_that_waited_and_were_withdrawn_while_no_actor_ran_are_not_called(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Fault 85, behaviour 21."""
+    handler = Recording(registered=sleeping(9), validated=sleeping(3))
+    names = [f"x{number}" for number in range(8)]
+    async with crashing(handler) as asker:
+        for ticket, name in enumerate(names):
+            asker.ask(m.Register, ticket, name)
+        waiting = [asker.ask(m.Validate, 10 + ticket, name) for ticket, name in enumerate(names)]
+        await trio.sleep(1)
+        asker.crash()
+        for ask in waiting:
+            asker.address.send_nowait(m.Withdraw(ask))
+        asker.ask(m.Validate, 20, "y")
+
+    begun = sorted((0.0, f"register {name}") for name in names)
+    assert sorted(handler.calls) == [*begun, (1.0, "validate y"), (4.0, "validate y ended")]
+    assert asker.answers[-1] == (4.0, ok(20))
