@@ -47,6 +47,8 @@ class WatchedLink:
         """See :class:`~plugind.actors.handlers.link.Link`."""
         channel = await self._link.connect(timeout=timeout, gives_way=gives_way)
         if channel is not self._channel:
+            # The link has another one only once that before has ended, which no task may have noticed so far.
+            self._note_end()
             self._channel = channel
             for oracle in self._oracles:
                 oracle.connected(self._key)
@@ -57,6 +59,10 @@ class WatchedLink:
         with suppress(trio.ClosedResourceError):
             await channel.wait_closed()
         if channel is self._channel:
+            self._note_end()
+
+    def _note_end(self) -> None:
+        if self._channel is not None:
             self._channel = None
             for oracle in self._oracles:
                 oracle.disconnected(self._key)
