@@ -559,13 +559,13 @@ class PoisonMessage:
     """A message that no actor sends."""
 
 
-async def keeping(handler: Handler, inbox: actor.HandlerInbox) -> None:
+async def keeping(handler: Handler, inbox: actor.HandlerInbox, links: LinkPort | None = None) -> None:
     """Run the actor, and restart it when it crashes, as the supervisor does."""
     lanes: actor.Lanes = {}
     calls = Calls(handler, CallConfig(TIMEOUT), "T")
     while True:
         try:
-            await actor.run(calls, inbox, lanes)
+            await actor.run(calls, inbox, lanes, links)
         except* AttributeError:
             await trio.lowlevel.checkpoint()
         else:
@@ -574,11 +574,11 @@ async def keeping(handler: Handler, inbox: actor.HandlerInbox) -> None:
 
 
 @asynccontextmanager
-async def crashing(handler: Handler) -> AsyncIterator[Asker]:
+async def crashing(handler: Handler, links: LinkPort | None = None) -> AsyncIterator[Asker]:
     """Run the actor as ``keeping`` does, and end it as ``running`` does."""
     inbox = actor.HandlerInbox()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(keeping, handler, inbox)
+        nursery.start_soon(keeping, handler, inbox, links)
         try:
             yield Asker(inbox)
         finally:
@@ -712,6 +712,20 @@ async def test_a_validate_that_was_asked_and_withdrawn_while_no_actor_ran_is_not
 
     assert handler.calls == [(1.0, "validate y"), (4.0, "validate y ended")]
     assert asker.answers == [(4.0, ok(2))]
+
+
+async def test_a_link_is_told_to_give_way_that_was_wanted_while_no_actor_ran(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Fault 85."""
+    links = NoLinks()
+    async with crashing(Recording(registered=sleeping(5)), links) as asker:
+        await trio.sleep(1)
+        asker.crash()
+        asker.address.send_nowait(m.GiveWay(asker.ask(m.Register, 1)))
+
+    assert links.calls == [(1.0, "open x"), (1.0, "give way x")]
+    assert asker.answers == [(6.0, ok(1))]
 
 
 async def test_validates_that_waited_and_were_withdrawn_while_no_actor_ran_are_not_called(
