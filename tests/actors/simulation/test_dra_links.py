@@ -38,8 +38,8 @@ class Scripted:
 
     connection: Connection = attrs.field(factory=Connection)
 
-    async def connect(self, *, timeout: float) -> Channel:
-        assert timeout == SECONDS
+    async def connect(self, *, timeout: float, gives_way: bool) -> Channel:
+        assert (timeout, gives_way) == (SECONDS, False)
         return cast("Channel", self.connection)
 
 
