@@ -26,6 +26,7 @@ from ..protocol.directories import misplaced
 from ..protocol.endpoints import FoundFile
 from ..protocol.errors import ValidationError
 from ..protocol.identity import Identity
+from ..protocol.info_deadline import NOT_READ, InfoDeadline
 from ..protocol.plugins import InfoLimits, check_info, info_to_show
 from ..protocol.status import Outcome
 from ..protocol.trust import AS_ROOT, Trust, Users, another_user
@@ -34,7 +35,7 @@ from ..protocol.wire.outcomes import status_text
 from .dial_slots import NO_DESCRIPTORS, DialSlot, DialSlots, PausedError
 from .io.endpoints import Endpoints
 from .io.grpc_client.dial import Judge, was_full
-from .io.grpc_client.registration_channel import UnaryCalls
+from .io.grpc_client.registration_channel import RegistrationChannel
 from .io.unix_socket import Credentials
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class Dialer(Protocol):
 
     async def __call__(
         self, path: str, *, identity: Identity, timeout: float, refused_grace: float, judge: Judge
-    ) -> UnaryCalls:
+    ) -> RegistrationChannel:
         """Connect to the socket with this ``identity`` at ``path``, and to no other, within ``timeout`` seconds.
 
         A full backlog is an error at once, since whoever waits for room in it must not keep a slot.
@@ -146,8 +147,11 @@ class Conversation:
     """The connection to the plugin at one path, which may be dialed again; there is one at a time."""
 
     __slots__ = (
+        "_began",
         "_channel",
+        "_closed_for",
         "_config",
+        "_deadline",
         "_identity",
         "_path",
         "_slot",
@@ -160,8 +164,14 @@ class Conversation:
     def __init__(self, config: ConversationConfig, path: str) -> None:
         self._config = config
         self._path = path
-        self._channel: UnaryCalls | None = None
+        self._channel: RegistrationChannel | None = None
         self._slot: DialSlot | None = None
+        #: ``trio.current_time()`` of the first attempt of the last dial, not counting the wait for a slot.
+        self._began = 0.0
+        #: The deadline of the GetInfo under way; None until the first look at it.
+        self._deadline: InfoDeadline | None = None
+        #: Why the connection was closed while GetInfo was under way; None if it was not.
+        self._closed_for: str | None = None
         #: The file that was dialed last.
         self._identity: Identity | None = None
         #: What was at the plugin's endpoint when it was named; None if that is the socket.
@@ -184,14 +194,15 @@ class Conversation:
         be trusted, and be of this ``uid`` if that is given (fault 40). Return at once while dials pause, unless
         ``held_up`` says that this is known.
         """
-        self._identity = identity
+        self._identity, self._deadline, self._closed_for = identity, None, None
         if self._config.endpoints.is_status_socket(identity):
             return states.Failed("it is plugind's own status socket, which is never dialed", states.Retry.NEVER)
         timeouts, reached_at = self._config.timeouts, self.reached_at
         try:
             self._slot = await self._config.dial_slots.acquire(retry=not patient, through_pause=held_up)
             # The first try comes at once, and whatever replaces the socket later interrupts this call.
-            self.reached_at = self._slot.acquired_at if reached_at is None else reached_at
+            self._began = self._slot.acquired_at
+            self.reached_at = self._began if reached_at is None else reached_at
             # Only now: in a storm thousands wait for a slot, and the garbage collector goes through all that they hold.
             dial = partial(
                 self._config.dial,
@@ -220,7 +231,9 @@ class Conversation:
         self.dialed_at = trio.current_time()
         return states.Dialed()
 
-    async def _while_full(self, dial: Callable[[], Awaitable[UnaryCalls]], *, through_pause: bool) -> UnaryCalls:
+    async def _while_full(
+        self, dial: Callable[[], Awaitable[RegistrationChannel]], *, through_pause: bool
+    ) -> RegistrationChannel:
         """Dial, and dial again while the backlog is full, with growing pauses in which this conversation has no slot.
 
         Thousands of such sockets would otherwise hold all slots (fault 30).
@@ -231,11 +244,14 @@ class Conversation:
         """
         timeout, pause = self._config.timeouts.dial, FULL_PAUSE
         assert self._slot is not None, "a dial has a slot"
-        until = self._slot.acquired_at + timeout
+        until = self._began + timeout
         while True:
             try:
                 return await dial()
             except DialError as error:
+                retry = self._slot.retry
+                if error.kind is DialFailure.EXHAUSTED and self._config.dial_slots.close_idle(retry=retry):
+                    continue
                 if error.kind is not DialFailure.FULL:
                     raise
             left = until - trio.current_time()
@@ -275,17 +291,24 @@ class Conversation:
         self._slot = None
         return states.HeldUp(NO_DESCRIPTORS)
 
-    async def get_info(self) -> states.InfoReceived | states.InfoRejected | states.Failed:
-        """Ask the plugin for its info, and check it."""
+    async def get_info(self, on_heard: Callable[[], None]) -> states.InfoReceived | states.InfoRejected | states.Failed:
+        """Ask the plugin for its info, and check it.
+
+        A call that is cancelled goes on with the next one, until the plugin says something and ``on_heard`` is called.
+        """
         assert self._channel is not None, "GetInfo follows a dial"
         assert self._identity is not None, "GetInfo follows a dial"
         # A node loads this with its first plugin, since it takes a twentieth of the start.
         from ..protocol.proto.pluginregistration_pb2 import InfoRequest
 
         try:
-            reply = await self._channel.unary(_GET_INFO.path, InfoRequest(), self._config.info_type)
+            reply = await self._channel.patient_unary(_GET_INFO.path, InfoRequest(), self._config.info_type, on_heard)
         except GRPCError as error:
             return self._call_failed(_GET_INFO, error)
+        except trio.ClosedResourceError:
+            if self._closed_for is None:
+                raise
+            return self._failed(_GET_INFO, self._closed_for, Outcome.FAILED)
         if self._slot is not None:
             self._slot.answered()
         # One more than is allowed is enough to refuse it (fault 51).
@@ -330,12 +353,65 @@ class Conversation:
         if slot is not None:
             slot.release()
 
-    def timed_out(self, command: states.AskInfo | states.Notify, reason: str) -> states.Failed:
-        """Return the event of a call that was not answered before its deadline."""
-        call = _GET_INFO if isinstance(command, states.AskInfo) else _NOTIFY
-        return states.Failed(
-            self._words(call, reason), outcome=Outcome.TIMED_OUT, cause=f"{call.method} failed: {reason}"
-        )
+    def look(self, asked: float) -> float | None:
+        """Look at a GetInfo that was ``asked`` then. Return when to look again, or its deadline; None if that is over.
+
+        The plugin has said nothing yet.
+        """
+        assert self._channel is not None, "GetInfo follows a dial"
+        deadline, idle = self._deadline_of(asked), self.idle
+        until = deadline.look(trio.current_time(), idle=idle)
+        if self._slot is not None:
+            if idle and until is not None:
+                self._slot.expire()
+                self._slot.note_idle(self)
+            else:
+                self._slot.forget_idle()
+        return until
+
+    def hear(self, asked: float) -> float:
+        """Return the deadline of a GetInfo that was ``asked`` then: the plugin has just said something."""
+        if self._slot is not None:
+            self._slot.forget_idle()
+        return self._deadline_of(asked).hear(trio.current_time())
+
+    def _deadline_of(self, asked: float) -> InfoDeadline:
+        if self._deadline is None:
+            self._deadline = InfoDeadline(self._began, asked, self._config.timeouts)
+        return self._deadline
+
+    def why_idle(self) -> str | None:
+        """Return why GetInfo takes longer than its second, to be shown; None if that has begun, or would not be over.
+
+        It is for a call at which :meth:`look` has looked.
+        """
+        assert self._deadline is not None, "it was looked at"
+        late = not self._deadline.has_begun and self._deadline.is_late(trio.current_time())
+        return NOT_READ if late else None
+
+    @property
+    def idle(self) -> bool:
+        """Whether the plugin has neither said anything nor read all that it was sent."""
+        return self._channel is not None and self._channel.is_idle()
+
+    def close_idle(self) -> None:
+        """Close the connection to a plugin that has read nothing: another one needs its descriptor."""
+        assert self._channel is not None, "an idle conversation has a connection"
+        seconds = trio.current_time() - self.dialed_at
+        self._closed_for = f"it had not read anything in {seconds:.1f} s, and its descriptor was needed"
+        self._channel.close()
+
+    def info_timed_out(self) -> states.Failed:
+        """Return the event of a GetInfo for which :meth:`look` says that its time is over."""
+        assert self._deadline is not None, "it was looked at"
+        return self._failed(_GET_INFO, self._deadline.why_over(), Outcome.TIMED_OUT)
+
+    def notify_timed_out(self, reason: str) -> states.Failed:
+        """Return the event of a notification that was not answered before its deadline."""
+        return self._failed(_NOTIFY, reason, Outcome.TIMED_OUT)
+
+    def _failed(self, call: _Call, reason: str, outcome: Outcome) -> states.Failed:
+        return states.Failed(self._words(call, reason), outcome=outcome, cause=f"{call.method} failed: {reason}")
 
     def _call_failed(self, call: _Call, error: GRPCError) -> states.Failed:
         text = _text(error)

@@ -15,9 +15,13 @@ A plugin that is dialed for the first time must not wait for those that have fai
 retries hold half of the slots at most, and half of the descriptors; ``plugind.protocol.dial_queue`` decides who goes
 first.
 
-When a dial finds that the process has no descriptor left, its plugin has not failed, and all other dials would
-fail alike. So dials pause (fault 46). Ten times a second as many begin as there are descriptors then, and one whenever
-a conversation ends; the pause is over once there are enough for all slots.
+A plugin that listens and has read nothing yet may keep its connection for ten seconds (``info_deadline``). Such an
+idle conversation is the first to go when descriptors run short: it is closed as soon as another one needs its place
+among the open ones, or finds no descriptor. Those of retries go first, and of each kind the oldest.
+
+When a dial finds that the process has no descriptor left, and there is no idle conversation, its plugin has not failed,
+and all other dials would fail alike. So dials pause (fault 46). Ten times a second as many begin as there are
+descriptors then, and one whenever a conversation ends; the pause is over once there are enough for all slots.
 
 PYTEST_DONT_REWRITE
 """
@@ -25,8 +29,9 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
+from typing import Protocol
 
 import trio
 from trio_util import AsyncBool
@@ -49,6 +54,17 @@ PAUSE = 0.1
 
 class PausedError(Exception):
     """Dials pause until the process has descriptors again."""
+
+
+class Idle(Protocol):
+    """A conversation in which the plugin had read nothing when it was looked at last."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether that still holds."""
+
+    def close_idle(self) -> None:
+        """Close its connection at once."""
 
 
 class DialSlot:
@@ -80,6 +96,15 @@ class DialSlot:
         """Let another conversation begin instead: this one takes more than its share of the work."""
         if not self.released and not self.overdue:
             self._slots.on_expired(self)
+
+    def note_idle(self, conversation: Idle) -> None:
+        """Note that the plugin has read nothing, so that its ``conversation`` may be closed for another one."""
+        if not self.released:
+            self._slots.on_idle(self, conversation)
+
+    def forget_idle(self) -> None:
+        """Note that the plugin has read or said something, if it had not."""
+        self._slots.on_busy(self)
 
     def pause(self) -> None:
         """End the dial because the process had no descriptor left for it: all dials pause."""
@@ -136,6 +161,10 @@ class DialSlots:
         self._ever_acquired = 0
         #: The slots that were acquired, in order. Those released or overdue are dropped from the front.
         self._acquired: deque[DialSlot] = deque()
+        #: The idle conversations, in the order in which they were found, with their slots: of first attempts and of
+        #: retries. ``OrderedDict`` finds the first of its keys at once, also after thousands were removed.
+        self._idle: OrderedDict[DialSlot, Idle] = OrderedDict()
+        self._idle_retries: OrderedDict[DialSlot, Idle] = OrderedDict()
         self._queue = DialQueue[_Waiter]()
         #: Whether a conversation waits for a slot.
         self._contended = AsyncBool()
@@ -158,6 +187,7 @@ class DialSlots:
             # The task that wakes this one counts the slot.
             await self._wait(_Waiter(retry=retry, through_pause=through_pause))
         else:
+            self._make_room(retry=retry)
             self._count(retry=retry)
         slot = DialSlot(self, trio.current_time(), retry=retry)
         self._acquired.append(slot)
@@ -208,6 +238,38 @@ class DialSlots:
         if not self._paused:
             self._wake(self._limit)
 
+    def on_idle(self, slot: DialSlot, conversation: Idle) -> None:
+        """Remember an idle conversation; only :meth:`DialSlot.note_idle` calls this."""
+        (self._idle_retries if slot.retry else self._idle).setdefault(slot, conversation)
+        if not self._paused:
+            self._wake(self._limit)
+
+    def on_busy(self, slot: DialSlot) -> None:
+        """Forget that a conversation is idle, if it is; only :meth:`DialSlot.forget_idle` calls this."""
+        self._idle.pop(slot, None)
+        self._idle_retries.pop(slot, None)
+
+    def close_idle(self, *, retry: bool = False) -> bool:
+        """Close an idle conversation, if there is one; for a ``retry`` only that of another retry."""
+        found = self._first_idle(retry=retry)
+        if found is None:
+            return False
+        slot, conversation = found
+        conversation.close_idle()
+        slot.released = True
+        self._take_back(slot)
+        return True
+
+    def _first_idle(self, *, retry: bool) -> tuple[DialSlot, Idle] | None:
+        """Return the idle conversation that is to go first, as :meth:`close_idle` says."""
+        for conversations in (self._idle_retries,) if retry else (self._idle_retries, self._idle):
+            while conversations:
+                slot, conversation = next(iter(conversations.items()))
+                if conversation.idle:
+                    return slot, conversation
+                del conversations[slot]
+        return None
+
     def on_exhausted(self, slot: DialSlot) -> None:
         """Take a slot back and pause; only :meth:`DialSlot.pause` calls this."""
         self._take_back(slot)
@@ -219,6 +281,8 @@ class DialSlots:
     def _take_back(self, slot: DialSlot) -> None:
         self._open -= 1
         self._open_retries -= slot.retry
+        if self._idle or self._idle_retries:
+            self.on_busy(slot)
         if not slot.overdue:
             self._forget_fresh(slot)
         self._drop_settled()
@@ -230,6 +294,8 @@ class DialSlots:
     def _go_on(self, most: int) -> None:
         """Let at most ``most`` of the dials that pause go on, if the process has descriptors for them."""
         left = self._count_descriptors(most)
+        if not left and self.close_idle():
+            left = self._count_descriptors(most)
         self._paused = left < self._limit
         self._wake(left)
 
@@ -270,9 +336,19 @@ class DialSlots:
         return Reading(len(self._queue), self._ever_acquired, held_up)
 
     def _is_free(self, *, retry: bool) -> bool:
-        if self._fresh >= self._limit or self._open >= self._most_open:
+        """Whether there is a slot, or :meth:`_make_room` makes room for one."""
+        if self._fresh >= self._limit or (retry and self._fresh_retries >= _half(self._limit)):
             return False
-        return not retry or (self._fresh_retries < _half(self._limit) and self._open_retries < _half(self._most_open))
+        return not self._is_full(retry=retry) or self._first_idle(retry=retry) is not None
+
+    def _is_full(self, *, retry: bool) -> bool:
+        """Whether as many conversations are open as there may be."""
+        return self._open >= self._most_open or (retry and self._open_retries >= _half(self._most_open))
+
+    def _make_room(self, *, retry: bool) -> None:
+        """Close an idle conversation if its place is needed; :meth:`_is_free` has said that there is one."""
+        if self._is_full(retry=retry):
+            self.close_idle(retry=retry)
 
     def _count(self, *, retry: bool) -> None:
         self._fresh += 1
@@ -286,6 +362,7 @@ class DialSlots:
             if waiter is None:
                 return
             most -= 1
+            self._make_room(retry=waiter.retry)
             self._count(retry=waiter.retry)
             trio.lowlevel.reschedule(waiter.task)
 

@@ -271,6 +271,11 @@ class Wait:
         finally:
             self._interrupted = self._inbox.interrupt_off()
 
+    def move_deadline(self, deadline: float) -> None:
+        """Change the deadline of the call under way; the task that waits for it does that."""
+        self.deadline = deadline
+        self._limit(deadline)
+
     def send(self, channel: trio.MemorySendChannel[T], message: T) -> None:
         """Send ``message`` after those that were sent before; while an inbox is full, :meth:`until_sent` has to follow.
 

@@ -20,6 +20,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Awaitable
 from functools import partial
 from typing import assert_never
@@ -91,8 +92,10 @@ class _Registration:
         "_began",
         "_commands",
         "_config",
+        "_deferred",
         "_ending",
         "_finished",
+        "_goes_on",
         "_in_progress",
         "_inbox",
         "_info",
@@ -127,6 +130,10 @@ class _Registration:
         #: The command whose outcome is pending, and when it began. Its deadline is that of ``_wait``.
         self._in_progress: states.WaitingCommand | None = None
         self._began = 0.0
+        #: Whether the operation in progress is a GetInfo that was looked at and goes on, and the messages that came by
+        #: then and wait until it is over.
+        self._goes_on = False
+        self._deferred: deque[m.RegistrationMessage] = deque()
         #: The answer of the handler to an ask for which it was called in this task; it is read after the inbox.
         self._answer: m.HandlerAnswered | None = None
         #: The registration that ends once the handler has deregistered the plugin.
@@ -175,7 +182,9 @@ class _Registration:
                 if await self._run_until_scope_ends():
                     return
             if scope.cancelled_caught and self.wait.timed_out():
-                self._advance(self._time_out())
+                event = self._time_out()
+                if event is not None:
+                    self._advance(event)
 
     async def _run_until_scope_ends(self) -> bool:
         """Go from state to state; return True in ``Gone``, and False if the scope has to be renewed first."""
@@ -209,7 +218,11 @@ class _Registration:
     async def _next_event(self) -> states.Event:
         """Return the event that a message means, or the outcome of a call to the plugin if the inbox is empty."""
         while True:
-            if self._inbox.waiting:
+            if self._goes_on and not self._is_interrupted():
+                return await self.wait.for_call(self._call(states.AskInfo()), self._interrupts)
+            if self._deferred:
+                message = self._deferred.popleft()
+            elif self._inbox.waiting:
                 message = self._inbox.receive_nowait()
             elif self._answer is not None:
                 message, self._answer = self._answer, None
@@ -224,6 +237,16 @@ class _Registration:
                 return event
             if self.wait.unsent:
                 await self.wait.until_sent()
+
+    def _is_interrupted(self) -> bool:
+        """Return whether a message has come that ends the call under way, while it was looked at.
+
+        Those that do not are not lost: they wait until the call is over, as they do while it is waited for.
+        """
+        while self._inbox.waiting:
+            self._deferred.append(self._inbox.receive_nowait())
+        self._goes_on = not any(lifecycle.interrupts(self._state, message) for message in self._deferred)
+        return not self._goes_on
 
     def _interrupts(self, message: m.RegistrationMessage) -> bool:
         """Return whether ``message`` ends the call under way; a retry is answered here, as the call may last long."""
@@ -287,20 +310,38 @@ class _Registration:
             answer = lifecycle.answer_to_retry(self._socket.path, self._state)
             send_answer(message.reply, m.RetryAnswered((answer,)))
 
-    def _time_out(self) -> states.Event:
-        """Return the event for a wait whose deadline has passed."""
+    def _time_out(self) -> states.Event | None:
+        """Return the event for a wait whose deadline has passed; None if it goes on, with another deadline."""
         if isinstance(self._in_progress, states.StartTimer):
             return states.TimerElapsed()
         reason = f"no answer in {self.wait.deadline - self._began:g} s"
         match self._in_progress:
-            case states.AskInfo() | states.Notify():
+            case states.AskInfo():
+                return self._look_at_info()
+            case states.Notify():
                 assert isinstance(self.conversation, Conversation), "an answer to a call takes no time"
-                return self.conversation.timed_out(self._in_progress, reason)
+                return self.conversation.notify_timed_out(reason)
             case states.AskValidate():
                 self.asks.withdraw()
             case _:
                 pass
         return states.Failed(reason, outcome=Outcome.TIMED_OUT)
+
+    def _look_at_info(self) -> states.Event | None:
+        """Look whether the plugin has read the request, and wait on for its answer unless its time is over."""
+        assert isinstance(self.conversation, Conversation), "an answer to a call takes no time"
+        until = self.conversation.look(self._began)
+        if until is None:
+            return self.conversation.info_timed_out()
+        self.wait.deadline, self._goes_on = until, True
+        why, state = self.conversation.why_idle(), self._state
+        shown = state.delayed if isinstance(state, states.AskingInfo) else None
+        return None if why == shown else states.InfoDelayed(why)
+
+    def _on_heard(self) -> None:
+        """Give the plugin its second for the rest of its answer, from now on."""
+        assert isinstance(self.conversation, Conversation), "an answer to a call takes no time"
+        self.wait.move_deadline(self.conversation.hear(self._began))
 
     def _end_operation(self, event: states.Event, commands: tuple[states.Command, ...]) -> Finished | None:
         """End the operation under way, unless ``event`` changed nothing, and return what to report of it.
@@ -313,7 +354,7 @@ class _Registration:
         if outcome is None:
             self.asks.withdraw()
         operation = None if self._in_progress is None else OPERATIONS.get(type(self._in_progress))
-        self._in_progress, self.wait.deadline = None, math.inf
+        self._in_progress, self._goes_on, self.wait.deadline = None, False, math.inf
         self.asks.close()
         if operation is None or isinstance(event, states.HeldUp):
             return None
@@ -418,7 +459,7 @@ class _Registration:
                 held_up, uid = command.held_up, command.uid
                 return self.conversation.dial(self._socket.identity, patient=patient, held_up=held_up, uid=uid)
             case states.AskInfo():
-                return self.conversation.get_info()
+                return self.conversation.get_info(self._on_heard)
             case states.Notify():
                 return self.conversation.notify(command.error)
         assert_never(command)

@@ -16,6 +16,7 @@ from ..protocol import messages as m
 from ..protocol import states
 from ..protocol.backoff import Backoff
 from ..protocol.config import Timeouts
+from ..protocol.info_deadline import first_look
 from .conversation import ConversationConfig
 
 
@@ -33,7 +34,7 @@ class RegistrationConfig:
 
 
 def seconds_for(command: states.WaitingCommand, config: RegistrationConfig) -> float:
-    """Return how long ``command`` may take."""
+    """Return how long ``command`` may take, or for GetInfo until it is looked at."""
     match command:
         case states.ClaimName() | states.AskValidate() | states.AskRegister():
             # This is a safety net: twice the handler's deadline, since an earlier call for the same name may itself
@@ -43,7 +44,7 @@ def seconds_for(command: states.WaitingCommand, config: RegistrationConfig) -> f
         case states.Dial():
             return math.inf  # The dialer has a deadline of its own, and reports what it waited for.
         case states.AskInfo():
-            return config.timeouts.get_info
+            return first_look(config.timeouts)
         case states.Notify():
             return config.timeouts.notify
         case states.StartTimer() if command.not_before is not None:

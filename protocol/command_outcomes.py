@@ -32,6 +32,7 @@ from .states import (
     HandlerAccepted,
     HangUp,
     HeldUp,
+    InfoDelayed,
     InfoReceived,
     InfoRejected,
     Leaving,
@@ -143,6 +144,8 @@ def _after_dialing(state: Dialing, event: _Outcome) -> Step | None:
 
 def _after_asking(state: AskingInfo, event: _Outcome) -> Step | None:
     match event:
+        case InfoDelayed():
+            return attrs.evolve(state, delayed=event.reason), ()
         case InfoReceived():
             return Claiming(state.generation, state.attempt, event.info, state.cause), (ClaimName(event.info),)
         case InfoRejected():

@@ -53,11 +53,15 @@ def outcome_of(event: states.Event) -> Outcome | None:
 
 def words_of(state: states.State) -> tuple[str | None, str | None, int]:
     """Return reason, cause and attempt of ``state``; the attempt is 0 if no more is made."""
-    if isinstance(state, _ON_THE_WAY):  # Nearly all changes in a storm are to one of these.
+    if isinstance(state, _ON_THE_WAY) and not _is_delayed(state):  # Nearly all changes in a storm are to one of these.
         return None, None if state.cause is None else str(state.cause), state.attempt
     reason, attempt = _reason_of(state)
     cause = states.cause_of(state)
     return reason, reason if cause is None else str(cause), attempt
+
+
+def _is_delayed(state: states.State) -> bool:
+    return isinstance(state, states.AskingInfo) and state.delayed is not None
 
 
 def _reason_of(state: states.State) -> tuple[str | None, int]:
@@ -72,6 +76,8 @@ def _reason_of(state: states.State) -> tuple[str | None, int]:
             return state.error, state.attempt
         case states.Leaving():
             return state.reason, 0
+        case states.AskingInfo():
+            return state.delayed, state.attempt
         case states.Gone():
             return "plugind stops" if state.stopped else "the socket was removed", 0
         case _:

@@ -132,6 +132,8 @@ class AskingInfo(Paced):
     generation: int
     attempt: int
     cause: Cause | None = None
+    #: Why the plugin has more time to answer than GetInfo's second; None if that has begun.
+    delayed: str | None = None
 
 
 @value
@@ -333,6 +335,13 @@ class HeldUp:
 
 
 @value
+class InfoDelayed:
+    """GetInfo goes on for longer than its second, for a ``reason`` to be shown; None: it has no reason any more."""
+
+    reason: str | None
+
+
+@value
 class InfoReceived:
     """GetInfo answered, within its limits."""
 
@@ -364,7 +373,16 @@ class TimerElapsed:
 
 
 CommandOutcome = (
-    Dialed | Replaced | HeldUp | Failed | InfoReceived | InfoRejected | HandlerAccepted | Notified | TimerElapsed
+    Dialed
+    | Replaced
+    | HeldUp
+    | Failed
+    | InfoDelayed
+    | InfoReceived
+    | InfoRejected
+    | HandlerAccepted
+    | Notified
+    | TimerElapsed
 )
 #: Their classes: isinstance takes half as long for a tuple.
 COMMAND_OUTCOMES = (

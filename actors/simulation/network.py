@@ -38,7 +38,7 @@ class Accepting(enum.Enum):
 
     #: It is served.
     SERVES = "serves"
-    #: It is accepted, and no byte ever comes back (fault 32).
+    #: It is accepted and read, and no byte ever comes back (fault 32).
     SILENT = "silent"
     #: It is closed as soon as it is accepted (fault 33).
     CLOSES = "closes"
@@ -46,6 +46,8 @@ class Accepting(enum.Enum):
     BACKLOG_FULL = "backlog full"
     #: The permissions of the socket forbid it (fault 29).
     DENIED = "denied"
+    #: The process listens, and does not serve yet: the connection waits, and what it is sent is not read (fault 32).
+    LATE = "late"
 
 
 #: Serves one connection until it ends.
@@ -85,7 +87,7 @@ class Listener:
     serve: Serve
     #: The process that called listen(). Another one may have the listener by now.
     process: Process
-    accepting: Accepting = Accepting.SERVES
+    _accepting: Accepting = attrs.field(default=Accepting.SERVES, alias="accepting")
     seconds_per_byte: float = 0.0
     #: How many connections there have been so far.
     accepted: int = 0
@@ -93,11 +95,29 @@ class Listener:
     scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
     #: The connections that are open now, in the order in which they were made.
     connections: list[MemoryConnection] = attrs.Factory(list)
+    #: Those that wait until the process serves.
+    _backlog: list[MemoryConnection] = attrs.Factory(list)
     _arrivals: trio.MemorySendChannel[MemoryConnection] = attrs.field(init=False)
     _waiting: trio.MemoryReceiveChannel[MemoryConnection] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._arrivals, self._waiting = trio.open_memory_channel[MemoryConnection](1024)
+
+    @property
+    def accepting(self) -> Accepting:
+        """What happens to connections. If they are served or read from now on, so are those that wait."""
+        return self._accepting
+
+    @accepting.setter
+    def accepting(self, accepting: Accepting) -> None:
+        self._accepting = accepting
+        if accepting in (Accepting.SERVES, Accepting.SILENT):
+            backlog, self._backlog = self._backlog, []
+            for waiting in backlog:
+                if accepting is Accepting.SILENT:
+                    waiting.client.progress.drain()
+                elif waiting in self.connections:
+                    self._arrivals.send_nowait(waiting)
 
     async def run(self) -> None:
         """Serve connections until the process dies."""
@@ -121,11 +141,18 @@ class Listener:
         made.server.gate = self.process.gate
         self.accepted += 1
         self.connections.append(made)
-        if self.accepting is Accepting.CLOSES:
-            self.connections.remove(made)
-            made.server.close()
-        elif self.accepting is Accepting.SERVES:
-            self._arrivals.send_nowait(made)
+        match self._accepting:
+            case Accepting.SILENT:
+                made.client.progress.drain()
+            case Accepting.CLOSES:
+                self.connections.remove(made)
+                made.server.close()
+            case Accepting.SERVES:
+                self._arrivals.send_nowait(made)
+            case Accepting.LATE:
+                self._backlog.append(made)
+            case _:
+                pass
         return made
 
     def reset(self) -> None:

@@ -338,6 +338,21 @@ class PluggedIn:
         if self._listener is not None:
             self._listener.accepting = accepting
 
+    def accept_after(self, seconds: float, accepting: Accepting = Accepting.SERVES) -> None:
+        """Serve no connection before so many seconds: the process listens, and is not ready (fault 32).
+
+        From then on, new connections and those that wait become what ``accepting`` says, unless that was assigned
+        meanwhile.
+        """
+        self.accepting = Accepting.LATE
+
+        async def begin() -> None:
+            await trio.sleep(seconds)
+            if self._accepting is Accepting.LATE:
+                self.accepting = accepting
+
+        self._start(begin)
+
     @property
     def seconds_per_byte(self) -> float:
         """The seconds that it takes to send a byte on new connections (fault 63); assign to change it."""

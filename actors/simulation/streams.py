@@ -24,6 +24,40 @@ def _error(number: int) -> OSError:
     return OSError(number, os.strerror(number))
 
 
+class Progress:
+    """How much of what one end has sent the other one has read."""
+
+    __slots__ = ("_drains", "_read", "_sent", "read_at")
+
+    def __init__(self) -> None:
+        self._sent = self._read = 0
+        self._drains = False
+        #: When all that was sent by then was read for the first time, on Trio's clock; None if that never was.
+        self.read_at: float | None = None
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether the other end has not read all."""
+        return self._read < self._sent
+
+    def send(self, size: int) -> None:
+        """Note that so many bytes were sent."""
+        self._sent += size
+        if self._drains:
+            self.read(size)
+
+    def drain(self) -> None:
+        """From now on read all that is sent, and do nothing with it."""
+        self._drains = True
+        self.read(self._sent - self._read)
+
+    def read(self, size: int) -> None:
+        """Note that the other end has read so many bytes."""
+        self._read += size
+        if size and self.read_at is None and not self.is_unread:
+            self.read_at = trio.current_time()
+
+
 class ClientEnd:
     """The end of the side that dialed: a :class:`~plugind.actors.io.grpc_client.transport.Transport`."""
 
@@ -33,6 +67,10 @@ class ClientEnd:
         self._incoming = incoming
         self._outgoing = outgoing
         self._reader: trio.lowlevel.Task | None = None
+        #: How far the other end has read.
+        self.progress = Progress()
+        #: When the other end first said something; None if it has not.
+        self.heard_at: float | None = None
         self._woken = False
         self._was_reset = False
         self.closed = False
@@ -47,7 +85,12 @@ class ClientEnd:
             self._outgoing.put_data(data)
         except trio.ClosedResourceError:
             raise _error(errno.EPIPE) from None
+        self.progress.send(len(data))
         return len(data)
+
+    def is_unread(self) -> bool:
+        """See ``Transport``."""
+        return self.progress.is_unread
 
     async def receive(self, *, unsent: bool) -> bytes | None:
         """See ``Transport``."""
@@ -99,6 +142,8 @@ class ClientEnd:
         """Wake the reader: the server has sent something."""
         if self.closed or self._was_reset:
             raise trio.BrokenResourceError(os.strerror(errno.EPIPE))
+        if self.heard_at is None:
+            self.heard_at = trio.current_time()
         self._wake()
 
     async def _wait(self) -> None:
@@ -151,6 +196,8 @@ class ServerEnd(trio.abc.HalfCloseableStream):
         self._incoming = incoming
         self._was_reset = False
         self.seconds_per_byte = 0.0
+        #: How far it has read.
+        self.progress = Progress()
         #: That of the process.
         self.gate = Gate()
 
@@ -180,6 +227,7 @@ class ServerEnd(trio.abc.HalfCloseableStream):
         """See :class:`trio.abc.ReceiveStream`."""
         data = await self._incoming.receive_some(max_bytes)
         await self.gate.passed()
+        self.progress.read(len(data))
         if self._was_reset:
             raise trio.BrokenResourceError(os.strerror(errno.ECONNRESET))
         return data
@@ -216,4 +264,6 @@ class MemoryConnection:
 def memory_connection() -> MemoryConnection:
     """Return a new connection."""
     to_client, to_server = trio.testing.MemorySendStream(), trio.testing.MemoryReceiveStream()
-    return MemoryConnection(ClientEnd(to_client, to_server), ServerEnd(to_client, to_server))
+    client, server = ClientEnd(to_client, to_server), ServerEnd(to_client, to_server)
+    server.progress = client.progress
+    return MemoryConnection(client, server)

@@ -68,6 +68,13 @@ class KnownConversations:
         """Return a conversation in which nothing was said."""
         return KnownConversation(self._start, self._max_message)
 
+    def know_first(self, request: Request) -> None:
+        """Know that a conversation may begin with ``request``, unless there are too many steps."""
+        if self._steps < MAX_STEPS and request not in self._start.steps:
+            for step in _Lesson(self.limits, self.authority, self._max_message).first_of(request):
+                self._start.steps[step.key] = State(ended=step.ended), step.always_added
+                self._steps += 1
+
     def learn(self, log: Sequence[Said]) -> None:
         """Remember what was said in a conversation, in order, whose calls have ended well.
 
@@ -142,6 +149,11 @@ class _Lesson:
         counted = self._connection.budgets.counted
         may_learn = self._ended and self._calls <= MAX_CALLS and self._work <= MAX_WORK and counted <= MAX_COUNTED
         return steps if may_learn else ()
+
+    def first_of(self, request: Request) -> Sequence[_Step]:
+        """Return the step of a request with which a conversation begins; none if the machine cannot send it at once."""
+        step = self._step(request)
+        return () if step is None else (step,)
 
     def _step(self, said: Said) -> _Step | None:
         connection = self._connection

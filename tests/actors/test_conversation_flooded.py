@@ -11,13 +11,14 @@ import trio.testing
 from plugind.actors.conversation import Conversation, ConversationConfig
 from plugind.actors.dial_slots import DialSlots
 from plugind.actors.io.endpoints import Endpoints, RealEndpointFiles
-from plugind.actors.io.grpc_client.channel import Channel
+from plugind.actors.io.grpc_client.registration_channel import RegistrationChannel
 from plugind.actors.simulation.streams import memory_connection
 from plugind.protocol import states
 from plugind.protocol.config import Timeouts
 from plugind.protocol.identity import Identity
 from plugind.protocol.plugins import InfoLimits
 from plugind.protocol.status import Outcome
+from plugind.protocol.wire.learning import KnownConversations
 from plugind.protocol.wire.limits import REGISTRATION_LIMITS
 from plugind.tests.wire.hostile import HELLO, data, headers
 
@@ -27,8 +28,8 @@ async def test_a_flooder_gives_its_slot_back_fails_and_is_tried_again_later() ->
     slots, made, ended = DialSlots(limit=1, expire_after=math.inf), memory_connection(), list[str]()
     await made.server.send_all(HELLO + headers(1) + data(1, struct.pack(">BI", 0, 60_000)) + data(1, b"x") * 1000)
 
-    async def dial(path: str, **_: object) -> Channel:
-        return Channel(made.client, limits=REGISTRATION_LIMITS)
+    async def dial(path: str, **_: object) -> RegistrationChannel:
+        return RegistrationChannel(made.client, KnownConversations(REGISTRATION_LIMITS))
 
     async def next_one() -> None:
         (await slots.acquire()).release()
@@ -40,7 +41,7 @@ async def test_a_flooder_gives_its_slot_back_fails_and_is_tried_again_later() ->
     async with trio.open_nursery() as nursery:
         nursery.start_soon(next_one)
         await trio.testing.wait_all_tasks_blocked()
-        event = await flooder.get_info()
+        event = await flooder.get_info(lambda: None)
         ended.append("flooder")
         flooder.hang_up()
     assert ended == ["next", "flooder"]

@@ -17,8 +17,8 @@ from plugind.actors import registration
 from plugind.actors.conversation import ConversationConfig
 from plugind.actors.dial_slots import DialSlots
 from plugind.actors.io.endpoints import Endpoints, RealEndpointFiles
-from plugind.actors.io.grpc_client.channel import Channel
 from plugind.actors.io.grpc_client.dial import Judge
+from plugind.actors.io.grpc_client.registration_channel import RegistrationChannel
 from plugind.actors.mailbox import RegistrationInbox
 from plugind.actors.registration_config import RegistrationConfig
 from plugind.actors.simulation.faults import PoisonMessage
@@ -65,7 +65,9 @@ class Rig:
 async def running(handler: Asked | None = None, failure: DialFailure = DialFailure.TIMED_OUT) -> AsyncIterator[Rig]:
     """Run an actor whose dials fail after two seconds; with a ``handler``, a deregistration is pending."""
 
-    async def refuse(path: str, *, identity: Identity, timeout: float, refused_grace: float, judge: Judge) -> Channel:
+    async def refuse(
+        path: str, *, identity: Identity, timeout: float, refused_grace: float, judge: Judge
+    ) -> RegistrationChannel:
         await trio.sleep(2)
         raise DialError(failure, path, "too slow")
 

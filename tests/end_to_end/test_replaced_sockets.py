@@ -16,17 +16,20 @@ import trio.testing
 from plugind import Config, Root, Supervisor
 from plugind.actors.io import exact_connect
 from plugind.actors.io.directory import Chunk, LeaveOut, RealDirectory, take_all
-from plugind.actors.io.grpc_client.channel import Channel
-from plugind.actors.io.grpc_client.dial import Judge, dial
+from plugind.actors.io.grpc_client.dial import Judge, dial_registration
+from plugind.actors.io.grpc_client.registration_channel import RegistrationChannel
 from plugind.actors.io.grpc_server.serve import serve_stream
 from plugind.actors.io.unix_socket import UnixListener, listen
 from plugind.actors.simulation.plugins import Call, FakePlugin, FakeRegistration
 from plugind.protocol.command_outcomes import REPLACED
 from plugind.protocol.identity import Identity
 from plugind.protocol.status import PluginStatus, StateName
+from plugind.protocol.wire.learning import KnownConversations
 from plugind.supervisor import Ports
 from plugind.testing import FakeHandler
 
+#: Dials as a node does.
+DIAL = partial(dial_registration, conversations=KnownConversations())
 #: What a plugin that is registered once hears.
 ONCE = ["GetInfo", "NotifyRegistrationStatus"]
 
@@ -76,11 +79,11 @@ class Hook:
 
     async def __call__(
         self, path: str, *, identity: Identity, timeout: float, refused_grace: float, judge: Judge
-    ) -> Channel:
+    ) -> RegistrationChannel:
         self.dials += 1
         if self.dials == 1:
             self.happens()
-        return await dial(path, identity=identity, timeout=timeout, refused_grace=refused_grace, judge=judge)
+        return await DIAL(path, identity=identity, timeout=timeout, refused_grace=refused_grace, judge=judge)
 
 
 @asynccontextmanager
@@ -160,7 +163,7 @@ async def test_sockets_that_are_recreated_while_the_node_starts_are_told_once(di
     async with plugin(directory) as process:
         process.start()
         config = Config(roots=(Root(str(directory)),), rescan=3600.0)
-        ports = Ports(dial=dial, directory=lambda root: Racing(root.path))
+        ports = Ports(dial=DIAL, directory=lambda root: Racing(root.path))
         async with Supervisor(config, handlers={"Colour": handler}, ports=ports) as supervisor:
             status = await registered(supervisor)
             await no_event_left()

@@ -202,6 +202,9 @@ class Narrow:
     def receive_now(self) -> bytes | None:
         return self._end.receive_now()
 
+    def is_unread(self) -> bool:
+        return self._end.is_unread()
+
     def wake(self) -> None:
         self._end.wake()
 

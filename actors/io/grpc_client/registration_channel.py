@@ -5,6 +5,9 @@ not known, or is to be told that. The channel takes over in the state in which i
 caller that makes no difference. When a call has ended well that a channel made, it is remembered with all that was said
 before it.
 
+A plugin that has bound its socket and does not serve yet says nothing for seconds. A caller may cancel its wait for
+such a plugin, and go on with it (:meth:`RegistrationChannel.patient_unary`).
+
 PYTEST_DONT_REWRITE
 """
 
@@ -16,7 +19,7 @@ from google.protobuf.message import DecodeError
 from grpclib.const import Cardinality
 from grpclib.exceptions import GRPCError
 
-from ....protocol.wire.conversation import KnownConversation, bytes_heard, replay
+from ....protocol.wire.conversation import KnownConversation, Request, bytes_heard, replay
 from ....protocol.wire.learning import MAX_BYTES, KnownConversations
 from ....protocol.wire.responses import PREFIX_BYTES
 from ..unix_socket import Credentials
@@ -47,8 +50,10 @@ class RegistrationChannel:
         "_conversation",
         "_conversations",
         "_kept",
+        "_on_heard",
         "_shared",
         "_transport",
+        "_waits",
         "closed",
         "on_used_up",
         "peer",
@@ -72,6 +77,10 @@ class RegistrationChannel:
         self._kept = 0
         #: See ``Driver``.
         self.on_used_up: Callable[[], None] | None = None
+        #: What is called when the peer of a patient call first says something; None from then on.
+        self._on_heard: Callable[[], None] | None = None
+        #: Whether a call is under way whose wait was cancelled.
+        self._waits = False
         #: The process that listens at the other end, where the kernel can tell.
         self.peer = peer
         #: True once ``close`` was called.
@@ -84,6 +93,7 @@ class RegistrationChannel:
 
     def close(self) -> None:
         """Close the connection at once. A call that still waits raises ``trio.ClosedResourceError``."""
+        self._reset_waiting()
         self.closed = True
         self._keep(0)
         if self._channel is None:
@@ -93,18 +103,71 @@ class RegistrationChannel:
 
     async def unary(self, path: str, request: SendT, reply_type: type[RecvT]) -> RecvT:
         """See :class:`Channel`. One call follows the other."""
+        if not self._begin((path, request.SerializeToString())):
+            return await (self._channel or self._take_over()).unary(path, request, reply_type)
+        return await self._answer(path, request, reply_type)
+
+    async def patient_unary(
+        self, path: str, request: SendT, reply_type: type[RecvT], on_heard: Callable[[], None]
+    ) -> RecvT:
+        """Make a call, or go on with it: if it is cancelled before the peer has said anything, it stays under way.
+
+        It is reset when the channel is closed, or used for anything else. ``on_heard`` is called as soon as the call
+        does not stay any more when it is cancelled, unless it has ended by then.
+        """
+        if not self._waits and not self._begin((path, request.SerializeToString())):
+            on_heard()
+            return await (self._channel or self._take_over()).unary(path, request, reply_type)
+        self._check_open()
+        self._waits = False
+        self._on_heard = on_heard
+        try:
+            return await self._answer(path, request, reply_type)
+        except trio.Cancelled:
+            self._waits = not self.closed and self._on_heard is not None
+            raise
+        finally:
+            self._on_heard = None
+
+    def is_idle(self) -> bool:
+        """Whether the peer of a patient call has neither said anything nor read all that it was sent."""
+        stays = self._waits or self._on_heard is not None
+        return stays and not self.closed and self._transport.is_unread()
+
+    def _check_open(self) -> None:
         if self.closed:
             raise trio.ClosedResourceError("this channel was closed")
-        if self._channel is not None or not self._conversation.say((path, request.SerializeToString())):
-            return await (self._channel or self._take_over()).unary(path, request, reply_type)
+
+    def _begin(self, request: Request) -> bool:
+        """Make a call by its bytes. Return False, with nothing changed, if that is impossible."""
+        self._check_open()
+        self._reset_waiting()
+        if self._channel is not None:
+            return False
+        if self._conversation.say(request):
+            return True
+        if self._conversation.log:
+            return False
+        # What is sent first depends on nothing that the peer says.
+        self._conversations.know_first(request)
+        return self._conversation.say(request)
+
+    def _reset_waiting(self) -> None:
+        if self._waits:
+            self._waits = False
+            self._take_over().give_up()
+
+    async def _answer(self, path: str, request: SendT, reply_type: type[RecvT]) -> RecvT:
         try:
             unknown = await self._listen(reply_type)
-        except BaseException:
-            if not self.closed:
+        except BaseException as error:
+            stays = self._on_heard is not None and isinstance(error, trio.Cancelled)
+            if not stays and not self.closed:
                 self._take_over().give_up()
             raise
         if self._conversation.state.ended:
             return _parsed(reply_type, self._conversation.message or b"")
+        self._note_heard()
         channel = self._take_over()
         channel.hear(unknown)
         return await channel.resume(path, request, reply_type)
@@ -121,11 +184,18 @@ class RegistrationChannel:
                     return data
                 if conversation.state.ended:
                     return None
+                if data is not None and self._on_heard is not None:
+                    self._note_heard()
                 if conversation.message is not None and not self._may_wait(conversation.message, reply_type):
                     return None
         except OSError as error:
             return error
         return None
+
+    def _note_heard(self) -> None:
+        on_heard, self._on_heard = self._on_heard, None
+        if on_heard is not None:
+            on_heard()
 
     def _may_wait(self, message: bytes, reply_type: type[RecvT]) -> bool:
         """Whether a message can be kept until its trailers come, and be read then (faults 65 and 72)."""

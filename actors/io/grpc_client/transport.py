@@ -6,8 +6,11 @@ there is something to read or room to send.
 PYTEST_DONT_REWRITE
 """
 
+import fcntl
 import select
 import socket
+import struct
+import termios
 from typing import Final, Protocol
 
 import trio
@@ -16,6 +19,8 @@ import trio
 READ_BYTES: Final = 16 * 1024
 #: How many bytes of a connection on which large messages come.
 LARGE_READ_BYTES: Final = 128 * 1024
+#: How the kernel says what of a socket's output was not read: SIOCOUTQ, which has the number of TIOCOUTQ.
+_QUEUED: Final = struct.Struct("i")
 
 
 class Transport(Protocol):
@@ -36,6 +41,9 @@ class Transport(Protocol):
 
     def receive_now(self) -> bytes | None:
         """Return what can be read without waiting: None if nothing, ``b""`` at the end."""
+
+    def is_unread(self) -> bool:
+        """Whether the peer has not read all that was sent; False where that cannot be known."""
 
     def wake(self) -> None:
         """Make a waiting ``receive`` return None."""
@@ -121,6 +129,14 @@ class SocketTransport:
         except BlockingIOError:
             self._reads_first = False
             return None
+
+    def is_unread(self) -> bool:
+        """See ``Transport``. The kernel keeps what was sent at once until all of that is read."""
+        try:
+            (unread,) = _QUEUED.unpack(fcntl.ioctl(self._socket, termios.TIOCOUTQ, bytes(_QUEUED.size)))
+        except (OSError, ValueError):  # Other kernels may not tell; a socket that was closed has no descriptor.
+            return False
+        return bool(unread)
 
     def wake(self) -> None:
         """See ``Transport``."""

@@ -9,6 +9,7 @@ import errno
 import random
 from collections.abc import Callable, Collection
 from functools import partial
+from typing import Final
 
 import attrs
 from grpclib.const import Status
@@ -25,6 +26,15 @@ from .plugs import Plugs
 from .script import DIRECTORIES, ELSEWHERE, ENDPOINTS, NAMES, PRIVILEGED, SOCKETS, TRUSTED, TYPE, UNTRUSTED, Act, Fault
 from .sentinels import Sentinels
 from .serving_oracle import ServingOracle
+
+#: What may happen to connections; some of those that are silent are served later.
+_ACCEPTING: Final = (
+    Accepting.SERVES,
+    Accepting.SILENT,
+    Accepting.CLOSES,
+    Accepting.BACKLOG_FULL,
+    Accepting.DENIED,
+)
 
 
 @attrs.frozen(eq=False)
@@ -285,9 +295,17 @@ class Acts:
             case Act.HALF_CLOSE:
                 plugin.half_close()
             case Act.ACCEPT:
-                plugin.accepting = chance.choice(list(Accepting))
+                self._accept(plugin, chance)
             case _:
                 plugin.seconds_per_byte = chance.choice((0.001, 0.02, 1.0))
+
+    @staticmethod
+    def _accept(plugin: PluggedIn, chance: random.Random) -> None:
+        plugin.accepting = chance.choice(_ACCEPTING)
+        if plugin.accepting is Accepting.SILENT and chance.random() < 0.6:
+            # It serves within GetInfo's second, or that of the dial, or later, or begins to read.
+            seconds = chance.choice((0.05, 0.4, 0.7, 3.0, 9.3, 12.0))
+            plugin.accept_after(seconds, chance.choice((Accepting.SERVES, Accepting.SERVES, Accepting.SILENT)))
 
     def mend_plugins(self) -> None:
         """End the faults of all plugins, and let all endpoints be there."""

@@ -34,6 +34,7 @@ from .generation_oracle import GenerationOracle
 from .handler_oracle import HandlerOracle
 from .life_oracle import LifeOracle
 from .log_oracle import LogOracle
+from .patience_oracle import PatienceOracle
 from .script import PRIVILEGED, TRUSTED
 from .serving_oracle import ServingOracle
 from .trace import Trace
@@ -53,9 +54,11 @@ class WatchedNetwork(MemoryNetwork):
         crashes: CrashOracle,
         order: DialOrderOracle,
         modes: DirectoryOracle,
+        patience: PatienceOracle,
         root: str,
     ) -> None:
         super().__init__(directory)
+        self._patience = patience
         self._root = root
         self._order = order
         self._modes = modes
@@ -86,6 +89,7 @@ class WatchedNetwork(MemoryNetwork):
         self.opened[:] = [(other, stream) for other, stream in self.opened if not stream.closed]
         if any(other == path for other, _ in self.opened):
             self._trace.violated("one-per-path", f"{path} is dialed while a connection to it is open")
+        began = trio.current_time()
         try:
             channel = await super().dial(
                 path, identity=identity, timeout=timeout, refused_grace=refused_grace, judge=judge
@@ -94,8 +98,13 @@ class WatchedNetwork(MemoryNetwork):
             if error.kind is DialFailure.REPLACED:
                 self._trace.line("replaced", path)
                 self._backoff.replaced(path)
+            if error.kind is DialFailure.FULL:
+                self._patience.found_full(path, began)
+            else:
+                self._patience.failed(path)
             raise
         assert channel.peer is not None, "a simulated connection has credentials"
+        self._patience.connected(path, began, self.opened[-1][1])
         self._trust.connected(path, channel.peer.uid)
         self._modes.connected(path, self.reached[path], channel.peer.uid)
         return channel
@@ -136,6 +145,7 @@ class WatchedNode(SimulatedNode):
         self._oracle = oracle
         self._backoff = backoff
         self._order = DialOrderOracle(trace.violated)
+        self._patience = PatienceOracle(trace.violated, config.timeouts)
         #: What checks who is tried when a name is free.
         self.turns = TurnOracle(trace.violated, PRIVILEGED)
         #: What watches whether somebody listens on what is shown.
@@ -148,7 +158,7 @@ class WatchedNode(SimulatedNode):
         #: What checks that nothing new is dialed below directories to which others may write.
         self.modes = DirectoryOracle(self.directory, trace.violated, self.root, PRIVILEGED, TRUSTED)
         self.network: WatchedNetwork = WatchedNetwork(
-            self.directory, trace, backoff, trust, self.crashes, self._order, self.modes, self.root
+            self.directory, trace, backoff, trust, self.crashes, self._order, self.modes, self._patience, self.root
         )
         #: What checks that the devices are shown that plugins have listed.
         self.devices = DeviceOracle(trace.violated)
@@ -185,6 +195,7 @@ class WatchedNode(SimulatedNode):
         self.crashes.forget()
         self.log.restarted()
         self._order.forget()
+        self._patience.forget()
         self.turns.forget()
         await super().start(handlers=handlers)
         self.supervisor.internals.crashes.watch(self._record_crash)
@@ -230,6 +241,7 @@ class WatchedNode(SimulatedNode):
         self._backoff.shown(status, to_notify=to_notify)
         self.crashes.shown(status, to_notify=to_notify)
         self._order.shown(status, to_notify=to_notify)
+        self._patience.shown(status)
         self.turns.shown(status, to_notify=to_notify)
         self._oracle.shown(status)
         self.serving.shown(status)
