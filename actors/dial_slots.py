@@ -294,8 +294,10 @@ class DialSlots:
     def _go_on(self, most: int) -> None:
         """Let at most ``most`` of the dials that pause go on, if the process has descriptors for them."""
         left = self._count_descriptors(most)
-        if not left and self.close_idle():
-            left = self._count_descriptors(most)
+        # New plugins do not wait for idle conversations to end; retries do, but for one.
+        needed = min(most, max(1, self._queue.first_attempts))
+        while left < needed and self.close_idle():
+            left += 1
         self._paused = left < self._limit
         self._wake(left)
 

@@ -37,6 +37,11 @@ class DialQueue(Generic[W]):
     def __len__(self) -> int:
         return len(self._first) + len(self._retries)
 
+    @property
+    def first_attempts(self) -> int:
+        """How many first attempts wait."""
+        return len(self._first)
+
     def add(self, waiter: W, now: float, *, retry: bool) -> None:
         """Let ``waiter`` wait from ``now`` on."""
         (self._retries if retry else self._first)[waiter] = now

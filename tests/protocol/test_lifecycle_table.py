@@ -52,6 +52,7 @@ EVENTS: tuple[s.Event, ...] = (
     Failed("no", Retry.STALE),
     Failed("no", Retry.NEVER),
     s.HeldUp("no"),
+    s.InfoDelayed("late"),
 )
 
 STATES: dict[str, s.State] = {
@@ -115,7 +116,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), InfoReceived(a),
-            InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed
+            InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed, InfoDelayed('late')
     """,
     "dialing to notify": """
         SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenDial(g2 #1))
@@ -135,7 +136,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), InfoReceived(a),
-            InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed
+            InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed, InfoDelayed('late')
     """,
     "dialing to notify for the last time": """
         SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenDial(g2 #1))
@@ -155,7 +156,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), InfoReceived(a),
-            InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed
+            InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed, InfoDelayed('late')
     """,
     "dialing after an event": """
         SocketAppeared(g2) → Dialing(g2 #1) | HangUp, Dial(patient)
@@ -171,7 +172,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), InfoReceived(a),
-            InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed
+            InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed, InfoDelayed('late')
     """,
     "asking info": """
         SocketAppeared(g2) → Dialing(g2 #1) | HangUp, Dial(patient)
@@ -183,6 +184,7 @@ TABLE: dict[str, str] = {
         Failed('no') → Waiting(g1 #2 'no') | HangUp, StartTimer(2)
         Failed('no' STALE) → Stale(g1 #2 'no') | HangUp, StartTimer(2)
         Failed('no' NEVER) → Parked(g1 #2 'no') | HangUp
+        InfoDelayed('late') → AskingInfo(g1 #2 delayed='late')
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, HandlerAccepted,
@@ -198,6 +200,7 @@ TABLE: dict[str, str] = {
         Failed('no') → Waiting(hurried g1 #2 'no') | HangUp, PassTurn, StartTimer(2)
         Failed('no' STALE) → Stale(hurried g1 #2 'no') | HangUp, PassTurn, StartTimer(2)
         Failed('no' NEVER) → Parked(hurried g1 #2 'no') | HangUp, PassTurn
+        InfoDelayed('late') → AskingInfo(hurried g1 #2 delayed='late')
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, HandlerAccepted,
@@ -218,7 +221,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Dialed, Replaced, InfoReceived(a), InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed,
-            HeldUp('no')
+            HeldUp('no'), InfoDelayed('late')
     """,
     "validating": """
         SocketAppeared(g2) → Dialing(g2 #1) | HangUp, Release(g1), Dial(patient)
@@ -232,7 +235,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no')
+            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no'), InfoDelayed('late')
     """,
     "registering": """
         SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenDial(g2 #1))
@@ -250,7 +253,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no')
+            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no'), InfoDelayed('late')
     """,
     "registering before a stop": """
         SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenEnd(stopped))
@@ -268,7 +271,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens'), StopAsked
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no')
+            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no'), InfoDelayed('late')
     """,
     "notifying": """
         SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenDial(g2 #1))
@@ -285,7 +288,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no')
+            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no'), InfoDelayed('late')
     """,
     "notifying for the second time": """
         SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenDial(g2 #1))
@@ -302,7 +305,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no')
+            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no'), InfoDelayed('late')
     """,
     "notifying for the last time": """
         SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenDial(g2 #1))
@@ -319,7 +322,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no')
+            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no'), InfoDelayed('late')
     """,
     "notifying before a stop": """
         SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenEnd(stopped))
@@ -336,7 +339,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens'), StopAsked
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no')
+            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no'), InfoDelayed('late')
     """,
     "refusing": """
         SocketAppeared(g2) → Dialing(g2 #1) | HangUp, Dial(patient)
@@ -349,7 +352,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no')
+            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no'), InfoDelayed('late')
     """,
     "refusing before it dials": """
         SocketAppeared(g2) → Dialing(g2 #1) | HangUp, Dial(patient)
@@ -360,7 +363,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no')
+            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no'), InfoDelayed('late')
     """,
     "refusing without info": """
         SocketAppeared(g2) → Dialing(g2 #1) | HangUp, Dial(patient)
@@ -372,7 +375,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no')
+            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no'), InfoDelayed('late')
     """,
     "refusing after an event": """
         SocketAppeared(g2) → Dialing(g2 #1) | HangUp, Dial(patient)
@@ -384,7 +387,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no')
+            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no'), InfoDelayed('late')
     """,
     "refusing an orphan": """
         SocketAppeared(g2) → Dialing(g2 #1) | HangUp, Dial(patient)
@@ -396,7 +399,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), NameFreed, HandlerAvailable('U'), HandlerWithdrawn('T'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no')
+            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no'), InfoDelayed('late')
     """,
     "refusing after register": """
         SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenDial(g2 #1))
@@ -411,7 +414,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no')
+            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no'), InfoDelayed('late')
     """,
     "refusing after register before a stop": """
         SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenEnd(stopped))
@@ -425,7 +428,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no')
+            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no'), InfoDelayed('late')
     """,
     "waiting": """
         SocketAppeared(g2) → Dialing(g2 #1) | Dial(patient)
@@ -438,7 +441,7 @@ TABLE: dict[str, str] = {
             ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER),
-            HeldUp('no')
+            HeldUp('no'), InfoDelayed('late')
     """,
     "waiting after an event": """
         SocketAppeared(g2) → Dialing(g2 #1) | Dial(patient)
@@ -450,7 +453,7 @@ TABLE: dict[str, str] = {
             HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER),
-            HeldUp('no')
+            HeldUp('no'), InfoDelayed('late')
     """,
     "waiting after a crash": """
         SocketAppeared(g2) → Dialing(g2 #1) | Dial(patient)
@@ -462,7 +465,7 @@ TABLE: dict[str, str] = {
             HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER),
-            HeldUp('no')
+            HeldUp('no'), InfoDelayed('late')
     """,
     "waiting to notify": """
         SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenDial(g2 #1))
@@ -479,7 +482,7 @@ TABLE: dict[str, str] = {
             ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER),
-            HeldUp('no')
+            HeldUp('no'), InfoDelayed('late')
     """,
     "waiting to notify after an event": """
         SocketAppeared(g2) → Leaving(hurried g1 a 'a newer socket is in its place' then=ThenDial(g2 #1))
@@ -496,7 +499,7 @@ TABLE: dict[str, str] = {
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER),
-            HeldUp('no')
+            HeldUp('no'), InfoDelayed('late')
     """,
     "stale": """
         SocketAppeared(g2) → Dialing(g2 #1) | Dial(patient)
@@ -509,7 +512,7 @@ TABLE: dict[str, str] = {
             HandlerWithdrawn('U'), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER),
-            HeldUp('no')
+            HeldUp('no'), InfoDelayed('late')
     """,
     "stale after an event": """
         SocketAppeared(g2) → Dialing(g2 #1) | Dial(patient)
@@ -521,7 +524,7 @@ TABLE: dict[str, str] = {
             HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER),
-            HeldUp('no')
+            HeldUp('no'), InfoDelayed('late')
     """,
     "parked": """
         SocketAppeared(g2) → Dialing(g2 #1) | Dial(patient)
@@ -533,7 +536,7 @@ TABLE: dict[str, str] = {
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed, Failed('no'), Failed('no' STALE),
-            Failed('no' NEVER), HeldUp('no')
+            Failed('no' NEVER), HeldUp('no'), InfoDelayed('late')
     """,
     "parked after an event": """
         SocketAppeared(g2) → Dialing(g2 #1) | Dial(patient)
@@ -545,7 +548,7 @@ TABLE: dict[str, str] = {
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed, Failed('no'), Failed('no' STALE),
-            Failed('no' NEVER), HeldUp('no')
+            Failed('no' NEVER), HeldUp('no'), InfoDelayed('late')
     """,
     "parked after crashes": """
         SocketAppeared(g2) → Dialing(g2 #1) | Dial(patient)
@@ -556,7 +559,7 @@ TABLE: dict[str, str] = {
             HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed, Failed('no'), Failed('no' STALE),
-            Failed('no' NEVER), HeldUp('no')
+            Failed('no' NEVER), HeldUp('no'), InfoDelayed('late')
     """,
     "parked orphan": """
         SocketAppeared(g2) → Dialing(g2 #1) | Dial(patient)
@@ -567,7 +570,7 @@ TABLE: dict[str, str] = {
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed, Failed('no'), Failed('no' STALE),
-            Failed('no' NEVER), HeldUp('no')
+            Failed('no' NEVER), HeldUp('no'), InfoDelayed('late')
     """,
     "registered": """
         SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenDial(g2 #1))
@@ -583,7 +586,7 @@ TABLE: dict[str, str] = {
             HandlerWithdrawn('U'), ListenerFound(g1)
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed, Failed('no'), Failed('no' STALE),
-            Failed('no' NEVER), HeldUp('no')
+            Failed('no' NEVER), HeldUp('no'), InfoDelayed('late')
     """,
     "leaving to wait": """
         SocketAppeared(g2) → Leaving(g1 a 'no' then=ThenDial(g2 #1))
@@ -596,7 +599,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no')
+            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no'), InfoDelayed('late')
     """,
     "leaving after a crash": """
         SocketAppeared(g2) → Leaving(g1 a 'no' then=ThenDial(g2 #1))
@@ -608,7 +611,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no')
+            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no'), InfoDelayed('late')
     """,
     "leaving to park": """
         SocketAppeared(g2) → Leaving(g1 a 'no' then=ThenDial(g2 #1))
@@ -620,7 +623,7 @@ TABLE: dict[str, str] = {
         unchanged: NameFreed, HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no')
+            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no'), InfoDelayed('late')
     """,
     "leaving to park after an event": """
         SocketAppeared(g2) → Leaving(hurried g1 a 'no' then=ThenDial(g2 #1))
@@ -633,7 +636,7 @@ TABLE: dict[str, str] = {
         unchanged: NameFreed, HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no')
+            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no'), InfoDelayed('late')
     """,
     "leaving to dial": """
         SocketVanished(g1) → Leaving(g1 a 'no' then=ThenEnd)
@@ -644,7 +647,7 @@ TABLE: dict[str, str] = {
             HandlerAvailable('U'), HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1
             'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no')
+            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no'), InfoDelayed('late')
     """,
     "leaving to start over": """
         SocketAppeared(g2) → Leaving(g1 a 'no' then=ThenDial(g2 #1))
@@ -655,7 +658,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no')
+            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no'), InfoDelayed('late')
     """,
     "leaving to try again": """
         SocketAppeared(g2) → Leaving(g1 a 'no' then=ThenDial(g2 #1))
@@ -666,7 +669,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no')
+            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no'), InfoDelayed('late')
     """,
     "leaving to end": """
         SocketAppeared(g2) → Leaving(g1 a 'no' then=ThenDial(g2 #1))
@@ -676,7 +679,7 @@ TABLE: dict[str, str] = {
             HandlerAvailable('U'), HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1
             'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no')
+            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no'), InfoDelayed('late')
     """,
     "leaving to stop": """
         HandlerAccepted, Failed('no'), Failed('no' STALE), Failed('no' NEVER) → Gone(g1 stopped) | Release(g1)
@@ -684,7 +687,7 @@ TABLE: dict[str, str] = {
             HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'), HandlerWithdrawn('U'),
             ListenerFound(g1), ListenerLost(g1 'nobody listens'), StopAsked, StopAsked(deregister), StopForced
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no')
+            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no'), InfoDelayed('late')
     """,
     "gone": """
         illegal: SocketAppeared(g2), SocketVanished(g1), SocketTouched(g1), TryNow, NameFreed,
@@ -692,7 +695,7 @@ TABLE: dict[str, str] = {
             ListenerFound(g1), ListenerLost(g1 'nobody listens'), StopAsked, StopAsked(deregister), StopForced,
             Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed, Failed('no'), Failed('no' STALE),
-            Failed('no' NEVER), HeldUp('no')
+            Failed('no' NEVER), HeldUp('no'), InfoDelayed('late')
     """,
 }
 

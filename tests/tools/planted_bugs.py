@@ -43,6 +43,7 @@ from plugind.protocol.dial_queue import DialQueue
 from plugind.protocol.effects import Effect, RegistrationCrashedError, Send, Show
 from plugind.protocol.endpoint_owners import EndpointOwners, Owner
 from plugind.protocol.identity import Identity
+from plugind.protocol.info_deadline import InfoDeadline
 from plugind.protocol.liveness import Answer, EndpointAnswer, Schedule, Subject
 from plugind.protocol.lives import Life, Lives
 from plugind.protocol.plugins import PluginInfo
@@ -513,6 +514,30 @@ def report_nothing_again() -> Iterator[None]:
         await trio.lowlevel.checkpoint()
 
     with patch.object(RegisterCalls, "report_again", report_again):
+        yield
+
+
+@contextmanager
+def give_plugins_that_do_not_serve_yet_a_second() -> Iterator[None]:
+    """GetInfo's second counts from the call, whether the plugin has read anything or not."""
+    look = InfoDeadline.look
+
+    def hasty(deadline: InfoDeadline, now: float, *, idle: bool) -> float | None:
+        return look(deadline, now, idle=False)
+
+    with patch.object(InfoDeadline, "look", hasty):
+        yield
+
+
+@contextmanager
+def wait_for_plugins_that_have_read() -> Iterator[None]:
+    """A plugin that has read the request and says nothing has as long as one that has not."""
+    look = InfoDeadline.look
+
+    def lenient(deadline: InfoDeadline, now: float, *, idle: bool) -> float | None:
+        return look(deadline, now, idle=True)
+
+    with patch.object(InfoDeadline, "look", lenient):
         yield
 
 

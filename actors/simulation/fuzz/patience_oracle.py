@@ -87,9 +87,9 @@ class PatienceOracle:
                 self._violated("patience", f"{status.socket} fails at {status.since:.6f}: {problem}")
 
     def _conversation(self, status: PluginStatus) -> _Conversation | None:
-        """Return the conversation that has ended with what is shown."""
-        conversations = self._conversations.get(status.socket, ())
-        return next((it for it in reversed(conversations) if it.asked <= status.since + EPSILON), None)
+        """Return the conversation that has ended with what is shown. The next one may have begun in that instant."""
+        latest = status.since - FIRST_LOOK + EPSILON
+        return next((it for it in reversed(self._conversations.get(status.socket, ())) if it.asked <= latest), None)
 
     def _problems(self, it: _Conversation, error: str, now: float) -> Iterator[str]:
         begun = it.begun(now)
@@ -109,8 +109,6 @@ class PatienceOracle:
         elif error.startswith("it had not read anything in "):
             if begun is not None and begun < now - EPSILON:
                 yield f"it had read or said something at {begun:.6f}, and its connection was closed for another"
-            if now < it.asked + FIRST_LOOK - EPSILON:
-                yield f"it was asked at {it.asked:.6f}, and its connection was closed for another"
 
     def _bounds(self, it: _Conversation, begun: float, now: float) -> tuple[float, float]:
         """Return when the second of a plugin that has not answered ends at the earliest and at the latest."""

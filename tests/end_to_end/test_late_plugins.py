@@ -1,0 +1,78 @@
+"""Real plugins that listen and do not serve yet, or read and stay silent (fault 32)."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+
+import trio
+
+from plugind.protocol.info_deadline import NOT_READ
+from plugind.tests.end_to_end.foreign import GRPCLIB
+from plugind.tests.end_to_end.processes import DEADLINE, Daemon, PluginProcess, daemon, plugin_process
+from plugind.tests.end_to_end.sockets import NAME, bound, plugins_at
+
+#: How many processes listen and never serve.
+IDLE = 300
+
+
+@asynccontextmanager
+async def idle_plugin(path: Path) -> AsyncIterator[PluginProcess]:
+    """Run a plugin that listens, and serves once it reads a line."""
+    command = [*GRPCLIB.command(path, "", path)[:2], "--idle", str(path), NAME.format("idle")]
+    async with plugin_process(command) as plugin:
+        await plugin.line(bound=str(path))
+        yield plugin
+
+
+async def dials(node: Daemon) -> float:
+    """Return how many dials have ended so far."""
+    _, body = await node.get("/metrics")
+    counted = [line for line in body.decode().splitlines() if line.startswith("plugind_operations_total{")]
+    return sum(float(line.rpartition(" ")[2]) for line in counted if 'operation="dial"' in line)
+
+
+async def test_a_process_that_listens_and_serves_when_its_second_is_long_over_is_dialed_once(tmp_path: Path) -> None:
+    """GetInfo has three seconds, since the machine may be too busy for an answer within one."""
+    with daemon(tmp_path, timeouts={"dial": DEADLINE, "get_info": 3.0, "notify": DEADLINE}) as node:
+        await node.ready()
+        path = node.root / "idle.sock"
+        async with idle_plugin(path) as plugin, node.watch() as watch:
+            await watch.until(lambda watch: [p["reason"] for p in watch.now.values()] == [NOT_READ])
+            assert plugin.process.stdin is not None
+            await plugin.process.stdin.send_all(b"\n")
+            await plugin.notified_registered()
+            await watch.until(lambda watch: [p["state"] for p in watch.now.values()] == ["registered"])
+            assert [line["call"] for line in plugin.lines if "call" in line] == ["GetInfo", "NotifyRegistrationStatus"]
+        assert await dials(node) == 1.0
+
+
+async def test_a_process_that_reads_and_stays_silent_fails_when_its_second_is_over(tmp_path: Path) -> None:
+    with daemon(tmp_path) as node, ExitStack() as stack:
+        await node.ready()
+        path = node.root / "silent.sock"
+        listener = trio.socket.from_stdlib_socket(stack.enter_context(bound(path)))
+        listener.listen()
+        async with node.watch() as watch:
+            connection, _ = await listener.accept()
+            with connection:
+                assert (await connection.recv(4096)).startswith(b"PRI * HTTP/2.0")
+                await watch.until(lambda watch: [p["state"] for p in watch.now.values()] == ["waiting"])
+        reason = str((await node.plugins())[str(path)]["reason"])
+        assert reason.endswith("GetInfo at socket " + str(path) + ", err: no answer in 1 s")
+
+
+async def test_processes_that_listen_and_never_serve_keep_no_newcomer_waiting(tmp_path: Path) -> None:
+    """Fault 47: all of them have their first connection when the newcomer is registered, and keep it."""
+    with daemon(tmp_path, timeouts={"dial": DEADLINE}) as node, ExitStack() as stack:
+        await node.ready()
+        for number in range(IDLE):
+            listener: socket.socket = stack.enter_context(bound(node.root / f"{number}.sock"))
+            listener.listen()
+        async with node.watch() as watch:
+            await watch.until(lambda watch: [p["reason"] for p in watch.now.values()] == [NOT_READ] * IDLE)
+            async with plugins_at(node.root / "new.sock") as plugin:
+                await plugin.notified_registered()
+        assert await dials(node) == IDLE + 1
