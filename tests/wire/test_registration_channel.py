@@ -247,3 +247,105 @@ async def test_a_flooder_says_so_though_the_first_of_what_it_said_was_known() ->
 def test_what_is_known_by_its_bytes_is_less_work_than_a_turn() -> None:
     """Fault 56: a peer whose answer takes no more never waits for a turn, in either way."""
     assert MAX_WORK <= TURN
+
+
+def nothing() -> None:
+    """What a patient call is given that does not care."""
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_a_patient_call_goes_on_after_its_wait_was_cancelled(known: bool) -> None:
+    """Fault 32: nothing is sent twice, and the answer is that to the first request."""
+    conversations = warm() if known else KnownConversations()
+    made, heard = memory_connection(), list[str]()
+    channel = by_bytes(made.client, conversations)
+    for _ in range(3):
+        with trio.move_on_after(0):
+            await channel.patient_unary(*CALLS[0], lambda: heard.append("heard"))
+        assert channel.is_idle()
+    said = await made.server.receive_some()
+    assert not channel.is_idle()
+    await made.server.send_all(HELLO + answer(1))
+    assert await channel.patient_unary(*CALLS[0], lambda: heard.append("heard")) == INFO
+    # What has ended by then needs no other deadline; what is not known may go on.
+    assert heard == ([] if known else ["heard"])
+    assert said.count(b"PRI * HTTP/2.0") == 1
+    assert RESET not in said
+    assert len(conversations) > 0
+
+
+async def test_a_patient_call_is_told_of_the_first_byte_once(autojump_clock: trio.testing.MockClock) -> None:
+    made, heard = memory_connection(), list[float]()
+    channel = by_bytes(made.client, warm())
+
+    async def answer_late() -> None:
+        await made.server.receive_some()
+        for part in (HELLO, answer(1)[:9], answer(1)[9:]):
+            await trio.sleep(1.0)
+            await made.server.send_all(part)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(answer_late)
+        with trio.move_on_after(0.5):
+            await channel.patient_unary(*CALLS[0], lambda: heard.append(trio.current_time()))
+        assert await channel.patient_unary(*CALLS[0], lambda: heard.append(trio.current_time())) == INFO
+    assert heard == [1.0]
+
+
+@pytest.mark.parametrize("first", [HELLO, HELLO[:5]])
+async def test_a_patient_call_whose_peer_has_spoken_is_reset_when_it_is_cancelled(first: bytes) -> None:
+    async with trio.open_nursery() as nursery:
+        talk = Talk(partial(by_bytes, conversations=warm()), nursery)
+        assert isinstance(talk.channel, RegistrationChannel)
+        await talk.server.send_all(first)
+        async with trio.open_nursery() as calling:
+            calling.start_soon(talk.channel.patient_unary, *CALLS[0], nothing)
+            await trio.testing.wait_all_tasks_blocked()
+            calling.cancel_scope.cancel()
+        await trio.testing.wait_all_tasks_blocked()
+        assert RESET in talk.heard
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("then", ["close", "call"])
+async def test_a_patient_call_that_is_given_up_is_reset(then: str) -> None:
+    async with trio.open_nursery() as nursery:
+        talk = Talk(partial(by_bytes, conversations=warm()), nursery)
+        assert isinstance(talk.channel, RegistrationChannel)
+        with trio.move_on_after(0):
+            await talk.channel.patient_unary(*CALLS[0], nothing)
+        await trio.testing.wait_all_tasks_blocked()
+        assert RESET not in talk.heard
+        if then == "close":
+            talk.channel.close()
+        else:
+            nursery.start_soon(talk.call, *CALLS[1])
+        await trio.testing.wait_all_tasks_blocked()
+        assert RESET in talk.heard
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_patient_call_that_is_closed_while_nothing_is_read_raises() -> None:
+    made = memory_connection()
+    channel = by_bytes(made.client, warm())
+    async with trio.open_nursery() as nursery:
+
+        async def call() -> None:
+            with pytest.raises(trio.ClosedResourceError):
+                await channel.patient_unary(*CALLS[0], nothing)
+
+        nursery.start_soon(call)
+        await trio.testing.wait_all_tasks_blocked()
+        assert channel.is_idle()
+        channel.close()
+        assert not channel.is_idle()
+    with pytest.raises(trio.ClosedResourceError):
+        await channel.patient_unary(*CALLS[0], nothing)
+
+
+def test_what_is_sent_first_is_known_at_once_and_counts_as_a_step() -> None:
+    conversations = KnownConversations()
+    conversations.know_first(GET_INFO)
+    conversations.know_first(GET_INFO)
+    assert len(conversations) == 1
+    assert conversations.begin().say(GET_INFO)

@@ -3,6 +3,7 @@
 import socket
 import types
 from collections.abc import Callable, Coroutine, Generator, Iterator
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -34,6 +35,42 @@ def meanwhile(waiter: Coroutine[object, object, T], act: Callable[[], object]) -
         except StopIteration as done:
             result: T = done.value
             return result
+
+
+def test_what_was_sent_is_unread_until_the_peer_has_read_all_of_it(pair: tuple[SocketTransport, socket.socket]) -> None:
+    """The kernel frees what was sent at once when the last byte of it is read."""
+    transport, theirs = pair
+    assert not transport.is_unread()
+    transport.send(b"a request")
+    assert transport.is_unread()
+    theirs.recv(3)
+    assert transport.is_unread()
+    theirs.recv(100)
+    assert not transport.is_unread()
+
+
+def test_what_is_sent_to_a_process_that_does_not_accept_is_unread(tmp_path: Path) -> None:
+    """Fault 32: the connection waits in the backlog."""
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as ours:
+        listener.bind(str(tmp_path / "a.sock"))
+        listener.listen()
+        ours.connect(str(tmp_path / "a.sock"))
+        ours.setblocking(False)
+        transport = SocketTransport(ours)
+        transport.send(b"a request")
+        assert transport.is_unread()
+        theirs, _ = listener.accept()
+        with theirs:
+            assert transport.is_unread()
+            theirs.recv(100)
+            assert not transport.is_unread()
+
+
+def test_nothing_is_unread_where_the_kernel_does_not_say(pair: tuple[SocketTransport, socket.socket]) -> None:
+    transport, _ = pair
+    transport.send(b"a request")
+    transport.close()
+    assert not transport.is_unread()
 
 
 async def test_bytes_that_come_before_the_wait_are_read(pair: tuple[SocketTransport, socket.socket]) -> None:

@@ -27,7 +27,7 @@ from .script import DIRECTORIES, ELSEWHERE, ENDPOINTS, NAMES, PRIVILEGED, SOCKET
 from .sentinels import Sentinels
 from .serving_oracle import ServingOracle
 
-#: What may happen to connections; some of those that are silent are served later.
+#: What may happen to connections, besides that they are served later.
 _ACCEPTING: Final = (
     Accepting.SERVES,
     Accepting.SILENT,
@@ -295,17 +295,20 @@ class Acts:
             case Act.HALF_CLOSE:
                 plugin.half_close()
             case Act.ACCEPT:
-                self._accept(plugin, chance)
+                self._accept(path, plugin, chance)
             case _:
                 plugin.seconds_per_byte = chance.choice((0.001, 0.02, 1.0))
 
-    @staticmethod
-    def _accept(plugin: PluggedIn, chance: random.Random) -> None:
+    def _accept(self, path: str, plugin: PluggedIn, chance: random.Random) -> None:
+        """Change what happens to connections, or start the plugin anew, so that it listens and serves later."""
         plugin.accepting = chance.choice(_ACCEPTING)
-        if plugin.accepting is Accepting.SILENT and chance.random() < 0.6:
-            # It serves within GetInfo's second, or that of the dial, or later, or begins to read.
-            seconds = chance.choice((0.05, 0.4, 0.7, 3.0, 9.3, 12.0))
-            plugin.accept_after(seconds, chance.choice((Accepting.SERVES, Accepting.SERVES, Accepting.SILENT)))
+        if chance.random() < 0.5 or not self._node.directory.exists(path):
+            return
+        # That is within GetInfo's second, or within the time of the dial, or later. Some only read from then on.
+        seconds = chance.choice((0.05, 0.4, 0.7, 3.0, 9.3, 12.0))
+        plugin.accept_after(seconds, chance.choice((Accepting.SERVES, Accepting.SERVES, Accepting.SILENT)))
+        plugin.restart()
+        self._restarted(path)
 
     def mend_plugins(self) -> None:
         """End the faults of all plugins, and let all endpoints be there."""

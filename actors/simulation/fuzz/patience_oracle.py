@@ -106,9 +106,8 @@ class PatienceOracle:
                 yield f"it had read or said something at {begun:.6f}"
             if abs(now - due) > EPSILON:
                 yield f"it had time until {due:.6f}"
-        elif error.startswith("it had not read anything in "):
-            if begun is not None and begun < now - EPSILON:
-                yield f"it had read or said something at {begun:.6f}, and its connection was closed for another"
+        elif error.startswith("it had not read anything in ") and begun is not None and begun < now - EPSILON:
+            yield f"it had read or said something at {begun:.6f}, and its connection was closed for another"
 
     def _bounds(self, it: _Conversation, begun: float, now: float) -> tuple[float, float]:
         """Return when the second of a plugin that has not answered ends at the earliest and at the latest."""

@@ -1,0 +1,79 @@
+"""The oracle of GetInfo's second itself: what it takes for a plugin that is given up too soon or too late."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock
+
+from plugind.actors.simulation.fuzz.patience_oracle import PatienceOracle
+from plugind.actors.simulation.streams import memory_connection
+from plugind.protocol.config import Timeouts
+from plugind.protocol.status import StateName
+from plugind.testing import FakePlugin, SimulatedNode
+
+SILENT = "no answer in 1 s"
+UNREAD = "its process listens, and has not read anything in 10 s"
+CLOSED = "it had not read anything in 2.0 s, and its descriptor was needed"
+
+
+async def violations(error: str, fails: float, *, read: float | None = None, heard: float | None = None) -> list[str]:
+    """Return what is wrong if a plugin that reads and says something then is given up, for this reason."""
+    async with SimulatedNode() as node:
+        node.plug("a.sock", FakePlugin("T", "a"))
+        await trio.sleep(0.001)
+        status = node.status("a.sock")
+        assert status is not None
+    found = list[str]()
+    oracle, connection = PatienceOracle(lambda rule, text: found.append(rule), Timeouts()), memory_connection()
+    began = trio.current_time()
+    oracle.connected("/plugins/a.sock", began, connection.client)
+    connection.client.send(b"a request")
+    for time, act in sorted((time, act) for time, act in ((read, "read"), (heard, "say")) if time is not None):
+        await trio.sleep_until(began + time)
+        if act == "read":
+            await connection.server.receive_some()
+        else:
+            await connection.server.send_all(b"a byte")
+    await trio.sleep_until(began + fails)
+    reason = (
+        f"RegisterPlugin error -- failed to get plugin info using RPC GetInfo at socket /plugins/a.sock, err: {error}"
+    )
+    shown = attrs.evolve(status, state=StateName.WAITING, reason=reason, since=trio.current_time())
+    for _ in range(2):
+        oracle.shown(shown)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("error", "fails", "read", "heard", "wrong"),
+    [
+        (SILENT, 1.0, 0.0, None, False),
+        (SILENT, 1.0, 0.05, None, False),
+        (SILENT, 1.1, 0.05, None, True),
+        (SILENT, 1.0, None, None, True),
+        (SILENT, 1.0, 0.5, None, True),
+        (SILENT, 2.0, 0.5, None, False),
+        (SILENT, 2.5, 0.5, None, True),
+        (SILENT, 5.0, 2.5, None, False),
+        (SILENT, 3.4, 2.5, None, True),
+        (SILENT, 4.0, 2.5, 3.0, False),
+        (SILENT, 5.0, 2.5, 3.0, True),
+        (SILENT, 5.3, None, 4.3, False),
+        (SILENT, 5.2, None, 4.3, True),
+        (SILENT, 11.0, 9.5, None, False),
+        (UNREAD, 10.0, None, None, False),
+        (UNREAD, 9.0, None, None, True),
+        (UNREAD, 10.0, 3.0, None, True),
+        (UNREAD, 10.0, None, 3.0, True),
+        (CLOSED, 2.0, None, None, False),
+        (CLOSED, 2.0, 1.5, None, True),
+        ("UNAVAILABLE: the connection was closed", 0.3, None, None, False),
+    ],
+)
+async def test_a_plugin_that_is_given_up_at_the_wrong_time_is_a_violation(
+    error: str, fails: float, read: float | None, heard: float | None, wrong: bool, autojump_clock: MockClock
+) -> None:
+    """Fault 32. What is shown twice is a violation once."""
+    assert await violations(error, fails, read=read, heard=heard) == ["patience"] * wrong
