@@ -624,6 +624,8 @@ NEW = (
     Planted(forget_what_a_double_crash_leaves, "order", 5, (163, 254, 262)),
     Planted(keep_plugins_of_a_directory_that_was_taken, "converges", 7, (138, 301, 318)),
     Planted(report_nothing_again, "calls", 91, (178, 184, 260, 273)),
+    Planted(give_plugins_that_do_not_serve_yet_a_second, "patience", 4, (153, 200)),
+    Planted(wait_for_plugins_that_have_read, "patience", 4, (47, 200)),
     Planted(directory_bugs.let_users_share_directories, "directory", 5, (199, 258, 373)),
     Planted(directory_bugs.look_only_at_the_nearest_directory, "directory", 9, (161, 197, 375, 379)),
     Planted(link_bugs.keep_links_of_what_is_deregistered, "follow", 4, (258,)),
