@@ -309,7 +309,8 @@ class Conversation:
             if self._closed_for is None:
                 raise
             return self._failed(_GET_INFO, self._closed_for, Outcome.FAILED)
-        if self._slot is not None:
+        if self._slot is not None and self._deadline is None:
+            # A plugin that has served late says nothing of how busy this process is.
             self._slot.answered()
         # One more than is allowed is enough to refuse it (fault 51).
         versions = tuple(islice(reply.supported_versions, self._config.limits.max_versions + 1))
