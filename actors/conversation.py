@@ -155,6 +155,7 @@ class Conversation:
         "_identity",
         "_path",
         "_slot",
+        "_was_idle",
         "dialed_at",
         "endpoint",
         "peer",
@@ -170,6 +171,8 @@ class Conversation:
         self._began = 0.0
         #: The deadline of the GetInfo under way; None until the first look at it.
         self._deadline: InfoDeadline | None = None
+        #: Whether a look has found that the plugin had read nothing.
+        self._was_idle = False
         #: Why the connection was closed while GetInfo was under way; None if it was not.
         self._closed_for: str | None = None
         #: The file that was dialed last.
@@ -194,7 +197,7 @@ class Conversation:
         be trusted, and be of this ``uid`` if that is given (fault 40). Return at once while dials pause, unless
         ``held_up`` says that this is known.
         """
-        self._identity, self._deadline, self._closed_for = identity, None, None
+        self._identity, self._deadline, self._closed_for, self._was_idle = identity, None, None, False
         if self._config.endpoints.is_status_socket(identity):
             return states.Failed("it is plugind's own status socket, which is never dialed", states.Retry.NEVER)
         timeouts, reached_at = self._config.timeouts, self.reached_at
@@ -309,7 +312,7 @@ class Conversation:
             if self._closed_for is None:
                 raise
             return self._failed(_GET_INFO, self._closed_for, Outcome.FAILED)
-        if self._slot is not None and self._deadline is None:
+        if self._slot is not None and not self._was_idle:
             # A plugin that has served late says nothing of how busy this process is.
             self._slot.answered()
         # One more than is allowed is enough to refuse it (fault 51).
@@ -364,6 +367,7 @@ class Conversation:
         until = deadline.look(trio.current_time(), idle=idle)
         if self._slot is not None:
             if idle and until is not None:
+                self._was_idle = True
                 self._slot.expire()
                 self._slot.note_idle(self)
             else:
