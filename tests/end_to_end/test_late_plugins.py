@@ -75,4 +75,6 @@ async def test_processes_that_listen_and_never_serve_keep_no_newcomer_waiting(tm
             await watch.until(lambda watch: [p["reason"] for p in watch.now.values()] == [NOT_READ] * IDLE)
             async with plugins_at(node.root / "new.sock") as plugin:
                 await plugin.notified_registered()
-        assert await dials(node) == IDLE + 1
+                await watch.until(lambda watch: "registered" in [p["state"] for p in watch.now.values()])
+                # The process still runs: its socket is dialed again when it ends.
+                assert await dials(node) == IDLE + 1
