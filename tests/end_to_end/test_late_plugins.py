@@ -66,7 +66,7 @@ async def test_a_process_that_reads_and_stays_silent_fails_when_its_second_is_ov
 
 async def test_processes_that_listen_and_never_serve_keep_no_newcomer_waiting(tmp_path: Path) -> None:
     """Fault 47: all of them have their first connection when the newcomer is registered, and keep it."""
-    with daemon(tmp_path, timeouts={"dial": DEADLINE}) as node, ExitStack() as stack:
+    with daemon(tmp_path, timeouts={"dial": DEADLINE, "get_info": 3.0}) as node, ExitStack() as stack:
         await node.ready()
         for number in range(IDLE):
             listener: socket.socket = stack.enter_context(bound(node.root / f"{number}.sock"))

@@ -253,10 +253,10 @@ def nothing() -> None:
     """What a patient call is given that does not care."""
 
 
-@pytest.mark.parametrize("known", [True, False])
-async def test_a_patient_call_goes_on_after_its_wait_was_cancelled(known: bool) -> None:
+@pytest.mark.parametrize("was_learnt", [True, False])
+async def test_a_patient_call_goes_on_after_its_wait_was_cancelled(was_learnt: bool) -> None:
     """Fault 32: nothing is sent twice, and the answer is that to the first request."""
-    conversations = warm() if known else KnownConversations()
+    conversations = warm() if was_learnt else KnownConversations()
     made, heard = memory_connection(), list[str]()
     channel = by_bytes(made.client, conversations)
     for _ in range(3):
@@ -268,7 +268,7 @@ async def test_a_patient_call_goes_on_after_its_wait_was_cancelled(known: bool) 
     await made.server.send_all(HELLO + answer(1))
     assert await channel.patient_unary(*CALLS[0], lambda: heard.append("heard")) == INFO
     # What has ended by then needs no other deadline; what is not known may go on.
-    assert heard == ([] if known else ["heard"])
+    assert heard == ([] if was_learnt else ["heard"])
     assert said.count(b"PRI * HTTP/2.0") == 1
     assert RESET not in said
     assert len(conversations) > 0
