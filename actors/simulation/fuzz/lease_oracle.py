@@ -358,6 +358,9 @@ class LeaseOracle:
             if holding is not None:
                 self._end(holding)
             self._forget(lease.id)
+            # It was refused to this lease: another one may have such a device pending in the same instant.
+            for thing in things(lease):
+                self._preparations.refusals.pop(thing, None)
         else:
             self.shown[lease.id] = lease
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 import trio
 from trio.testing import MockClock
@@ -28,6 +29,7 @@ class Judged:
         self.found: list[str] = []
         store, files = SimulatedLeaseStore(), SimulatedCdiStore()
         store.leases["job"] = files.files["job"] = HELD
+        self.preparations = PreparationOracle(self._violated)
         self.oracle = LeaseOracle(
             self._violated,
             lambda *_: None,
@@ -35,7 +37,7 @@ class Judged:
             files,
             MemoryOwnerProcesses(),
             MemoryBootClock(),
-            PreparationOracle(self._violated),
+            self.preparations,
             {GPU: 4},
         )
 
@@ -116,3 +118,20 @@ async def test_a_lease_that_no_container_takes_has_to_end_a_minute_after_it_is_h
         await trio.sleep_until(at)
         judged.oracle.check(0.0)
         assert len(judged.found) == count, judged.found
+
+
+@pytest.mark.parametrize("ends", [True, False])
+async def test_what_was_refused_to_a_lease_that_ends_is_not_refused_to_the_next_one(
+    autojump_clock: MockClock, ends: bool
+) -> None:
+    """All of it happens in one instant, and the next lease has the same device."""
+    judged = Judged()
+    await hold(judged)
+    judged.preparations.refusals[GPU, "d0"] = trio.current_time()
+    if ends:
+        judged.oracle.look(GONE)
+    judged.oracle.look(attrs.evolve(PENDING, id="next"))
+    await trio.sleep(60)
+    judged.oracle.check(0.0)
+    words = "refused: lease next (pending, ContainerOwner, lab.com/gpu=d0) is shown, and was refused"
+    assert [it for it in judged.found if it.startswith("refused")] == ([] if ends else [words])
