@@ -186,7 +186,7 @@ async def _ask(found: Findings, channel: Channel, path: str, deadline: float) ->
         raise found.stop("GetInfo", _get_info_failed(error, channel, clock), fate, clock.took) from error
     took = clock.took
     if took > _DAEMON.get_info:
-        detail = f"answered after {took:.1f} s; a daemon waits no longer than {_DAEMON.get_info:g} s"
+        detail = f"answered after {took:.1f} s; a daemon waits no longer than {_DAEMON.get_info:g} s once it is read"
         found.wrong("GetInfo", detail, Fate.FAILED, took)
     else:
         found.note("GetInfo", Verdict.OK, "answered", took)
@@ -236,7 +236,7 @@ def _judge_endpoint(found: Findings, info: PluginInfo, path: str, options: Probe
 
 def _get_info_failed(error: GRPCError, channel: Channel, clock: Clock) -> str:
     if error.status is Status.DEADLINE_EXCEEDED and not clock.left:
-        return f"no answer in {clock.took:.1f} s; a daemon waits no longer than {_DAEMON.get_info:g} s"
+        return f"no answer in {clock.took:.1f} s; a daemon waits no longer than {_DAEMON.get_info:g} s once it is read"
     text = f"{error.status.name}: {error.message or 'no message'}"
     if error.status is Status.UNIMPLEMENTED:
         return f"{text}; the server does not serve pluginregistration.Registration"

@@ -219,7 +219,7 @@ async def test_with_notify_a_plugin_that_hangs_is_shown_in_the_words_of_a_daemon
         (
             attrs.evolve(GOOD, delay=1.2),
             ("GetInfo", WRONG),
-            " s; a daemon waits no longer than 1 s",
+            " s; a daemon waits no longer than 1 s once it is read",
             Fate.FAILED,
         ),
     ],
@@ -542,7 +542,9 @@ async def test_a_plugin_that_hangs_is_abandoned_at_its_deadline(hang: str, step:
     async with fake(path, plugin, accepts=hang != "accept"):
         result = await probed(path, timeout=0.2)
     assert verdicts(result.steps)[-1] == (step, WRONG)
-    assert re.fullmatch(r"no answer in \d+\.\d s; a daemon waits no longer than 1 s", result.steps[-1].detail)
+    assert re.fullmatch(
+        r"no answer in \d+\.\d s; a daemon waits no longer than 1 s once it is read", result.steps[-1].detail
+    )
     assert result.fate is Fate.FAILED
 
 
