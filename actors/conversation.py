@@ -26,7 +26,7 @@ from ..protocol.directories import misplaced
 from ..protocol.endpoints import FoundFile
 from ..protocol.errors import ValidationError
 from ..protocol.identity import Identity
-from ..protocol.info_deadline import NOT_READ, InfoDeadline
+from ..protocol.info_deadline import NEEDED, NOT_READ, InfoDeadline
 from ..protocol.plugins import InfoLimits, check_info, info_to_show
 from ..protocol.status import Outcome
 from ..protocol.trust import AS_ROOT, Trust, Users, another_user
@@ -402,8 +402,7 @@ class Conversation:
     def close_idle(self) -> None:
         """Close the connection to a plugin that has read nothing: another one needs its descriptor."""
         assert self._channel is not None, "an idle conversation has a connection"
-        seconds = trio.current_time() - self.dialed_at
-        self._closed_for = f"it had not read anything in {seconds:.1f} s, and its descriptor was needed"
+        self._closed_for = NEEDED
         self._channel.close()
 
     def info_timed_out(self) -> states.Failed:

@@ -24,17 +24,19 @@ from .config import Timeouts
 FIRST_LOOK = 0.1
 #: What is shown while the second has not begun.
 NOT_READ = "its process listens, and has not read anything yet"
+#: Why a conversation failed that was closed early.
+NEEDED = "its descriptor was needed for another plugin, and it had not read anything"
 
 
 class InfoDeadline:
     """The deadline of one call of GetInfo. Times are those of ``trio.current_time()``, in seconds."""
 
-    __slots__ = ("_asked", "_get_info", "_last", "_since")
+    __slots__ = ("_asked", "_dial", "_get_info", "_last", "_since")
 
     def __init__(self, dialed: float, asked: float, timeouts: Timeouts) -> None:
         """Begin with the time of the first attempt to connect, and with that of the call."""
         self._asked = asked
-        self._get_info = timeouts.get_info
+        self._get_info, self._dial = timeouts.get_info, timeouts.dial
         #: When a peer is given up that has read nothing.
         self._last = max(asked + timeouts.get_info, dialed + timeouts.dial)
         #: When GetInfo's second began; None if it has not.
@@ -74,7 +76,8 @@ class InfoDeadline:
         """Return why the call has failed whose time is over."""
         if self.has_begun:
             return f"no answer in {self._get_info:g} s"
-        return f"its process listens, and has not read anything in {self._last - self._asked:g} s"
+        # Not the time that it took: each attempt would have a reason of its own, and a line in the log.
+        return f"its process listens, and has not read anything in {max(self._get_info, self._dial):g} s"
 
 
 def first_look(timeouts: Timeouts) -> float:

@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from plugind import Config
-from plugind.protocol.info_deadline import NOT_READ
+from plugind.protocol.info_deadline import NEEDED, NOT_READ
 from plugind.testing import Accepting, FakeHandler, FakePlugin, PluggedIn, SimulatedNode
 from plugind.tests.actors.timelines import Line, asked, at, notified_ok, registered_at
 
@@ -120,8 +120,7 @@ async def test_a_dial_that_finds_no_descriptor_gets_that_of_a_plugin_that_reads_
         await trio.sleep(0.2)
         assert node.timeline("b.sock") == registered_at(3.0)
         assert node.timeline("a.sock")[2:] == [*LATE, (3.0, "waiting")]
-        reason = "it had not read anything in 3.0 s, and its descriptor was needed"
-        assert node.history("a.sock")[3].reason == GET_INFO + reason
+        assert node.history("a.sock")[3].reason == GET_INFO + NEEDED
         plugin.accepting = Accepting.SERVES
         await node.settled()
         assert node.timeline("a.sock")[4:] == registered_at(3.5)

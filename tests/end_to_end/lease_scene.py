@@ -184,12 +184,16 @@ class Scene:
     def files(self) -> list[str]:
         return sorted(os.listdir(self.cdi))
 
+    async def until_files(self, *names: str) -> None:
+        """Wait until the CDI directory has these files, which a daemon writes after its start."""
+        with trio.fail_after(DEADLINE):
+            while self.files() != [*names]:  # noqa: ASYNC110 - as above
+                await trio.sleep(0.02)
+
     async def all_are_free(self) -> None:
         """Everything can be had at once, and nothing is left of other leases."""
         await self.until_states()
-        with trio.fail_after(DEADLINE):
-            while self.files():  # noqa: ASYNC110 - as above
-                await trio.sleep(0.02)
+        await self.until_files()
         status, answer = await self.lease(self.devices)
         assert status == 201, answer
 

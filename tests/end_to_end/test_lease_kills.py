@@ -121,7 +121,7 @@ async def test_a_daemon_that_is_killed_amid_its_restart(point: str, tmp_path: Pa
         assert await it.ended() == {"signal": signal.SIGKILL}
         await it.start()
         assert await it.leases() == {lease["id"]: lease}
-        assert it.files() == files
+        await it.until_files(*files)
         end(owner)
         await it.all_are_free()
 

@@ -28,7 +28,12 @@ def looks(it: InfoDeadline, *, idle_until: float, **timeouts: float) -> list[flo
 def test_looks_become_rarer_until_the_time_of_the_dial_is_over() -> None:
     it = deadline()
     assert looks(it, idle_until=1000.0) == [0.1, 1.0, 2.0, 4.0, 8.0, 9.5]
-    assert it.why_over() == "its process listens, and has not read anything in 9.5 s"
+    assert it.why_over() == "its process listens, and has not read anything in 10 s"
+
+
+def test_the_words_are_the_same_however_long_the_dial_took() -> None:
+    """Each attempt would have a line in the log otherwise."""
+    assert InfoDeadline(DIALED + 0.4, ASKED, Timeouts()).why_over() == deadline().why_over()
 
 
 @pytest.mark.parametrize(

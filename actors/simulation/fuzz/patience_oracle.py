@@ -12,7 +12,7 @@ import attrs
 import trio
 
 from ....protocol.config import Timeouts
-from ....protocol.info_deadline import FIRST_LOOK
+from ....protocol.info_deadline import FIRST_LOOK, NEEDED
 from ....protocol.status import PluginStatus, StateName
 from ..scheduling import EPSILON
 from ..streams import ClientEnd
@@ -106,7 +106,7 @@ class PatienceOracle:
                 yield f"it had read or said something at {begun:.6f}"
             if abs(now - due) > EPSILON:
                 yield f"it had time until {due:.6f}"
-        elif error.startswith("it had not read anything in ") and begun is not None and begun < now - EPSILON:
+        elif error == NEEDED and begun is not None and begun < now - EPSILON:
             yield f"it had read or said something at {begun:.6f}, and its connection was closed for another"
 
     def _bounds(self, it: _Conversation, begun: float, now: float) -> tuple[float, float]:

@@ -10,12 +10,13 @@ from trio.testing import MockClock
 from plugind.actors.simulation.fuzz.patience_oracle import PatienceOracle
 from plugind.actors.simulation.streams import memory_connection
 from plugind.protocol.config import Timeouts
+from plugind.protocol.info_deadline import NEEDED
 from plugind.protocol.status import StateName
 from plugind.testing import FakePlugin, SimulatedNode
 
 SILENT = "no answer in 1 s"
 UNREAD = "its process listens, and has not read anything in 10 s"
-CLOSED = "it had not read anything in 2.0 s, and its descriptor was needed"
+CLOSED = NEEDED
 
 
 async def violations(error: str, fails: float, *, read: float | None = None, heard: float | None = None) -> list[str]:
