@@ -157,6 +157,9 @@ class LeaseOracle:
 
     def _check_answer(self, asking: Asking, lease: Lease) -> None:
         request, written = asking.request, self._store.leases.get(lease.id)
+        if written is None and not self._store.noticed and self._was_told(lease):
+            # Nothing is written for whoever asks again by its name, so nobody has noticed yet that the file was lost.
+            written = lease
         if lease.state is not LeaseState.HELD or lease.answer is None:
             self._violated("told", f"{asking.ticket} is told of {words(lease)}, which is not held")
         elif written is None or written.state is not LeaseState.HELD or things(written) != things(lease):
@@ -168,6 +171,11 @@ class LeaseOracle:
             for resource, devices in lease.devices.items():
                 if lease.answer.env.get(resource.rpartition("/")[2].upper()) != ",".join(devices):
                     self._violated("told", f"{words(lease)} has the answer {lease.answer}")
+
+    def _was_told(self, lease: Lease) -> bool:
+        """Whether somebody was told of this lease before, and it is there for sure."""
+        holding = self.holdings.get(lease.id)
+        return holding is not None and holding.lease.created == lease.created and self.is_sure(holding)
 
     def _check_devices(self, request: Request, lease: Lease) -> None:
         wanted = {it.resource: it.count for it in request.wanted}

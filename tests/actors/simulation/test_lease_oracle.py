@@ -28,6 +28,7 @@ class Judged:
     def __init__(self) -> None:
         self.found: list[str] = []
         store, files = SimulatedLeaseStore(), SimulatedCdiStore()
+        self.store = store
         store.leases["job"] = files.files["job"] = HELD
         self.preparations = PreparationOracle(self._violated)
         self.oracle = LeaseOracle(
@@ -135,3 +136,21 @@ async def test_what_was_refused_to_a_lease_that_ends_is_not_refused_to_the_next_
     judged.oracle.check(0.0)
     words = "refused: lease next (pending, ContainerOwner, lab.com/gpu=d0) is shown, and was refused"
     assert [it for it in judged.found if it.startswith("refused")] == ([] if ends else [words])
+
+
+@pytest.mark.parametrize(
+    ("told_before", "noticed", "is_right"), [(True, False, True), (False, False, False), (True, True, False)]
+)
+async def test_a_lease_that_is_asked_for_again_may_be_told_before_it_is_noticed_that_the_file_was_lost(
+    autojump_clock: MockClock, told_before: bool, noticed: bool, is_right: bool
+) -> None:
+    """Nothing is written for the second asker."""
+    judged = Judged()
+    await hold(judged)
+    if told_before:
+        judged.tell()
+    judged.store.damage(unnoticed=False)
+    judged.store.noticed = noticed
+    judged.tell()
+    words = "told: 1 is told of lease job (held, ContainerOwner, lab.com/gpu=d0), and written is None"
+    assert judged.found == ([] if is_right else [words])
