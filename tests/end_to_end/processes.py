@@ -120,8 +120,8 @@ class Daemon:
     log: Path
 
     def lines(self) -> list[dict[str, object]]:
-        """Return the lines of its log so far."""
-        return [json.loads(line) for line in self.log.read_text().splitlines()]
+        """Return the lines of its log so far, without one that it has begun to write."""
+        return [json.loads(line) for line in self.log.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
     def about(self, message: str) -> list[dict[str, object]]:
         """Return the lines of its log with this message so far."""
