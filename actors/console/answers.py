@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from ...protocol.text import escaped
@@ -65,16 +65,20 @@ def error_in(answer: bytes, status: int) -> str:
     return f"the daemon answered {status}"
 
 
+def _decoded(said: bytes, what: str = "answer") -> Any:
+    try:
+        return json.loads(said)
+    except ValueError as error:
+        raise CommandError(f"the daemon's {what} is not JSON: {error}") from error
+
+
 def plugins_in(answer: bytes) -> list[Plugin]:
     """Return the plugins of a list.
 
     Raises:
       CommandError: if the answer is not such a list.
     """
-    try:
-        decoded = json.loads(answer)
-    except ValueError as error:
-        raise CommandError(f"the daemon's answer is not JSON: {error}") from error
+    decoded = _decoded(answer)
     if not isinstance(decoded, list) or not all(isinstance(item, dict) for item in decoded):
         raise CommandError("the daemon's answer is not a list of plugins")
     return decoded
@@ -91,10 +95,7 @@ def resources_in(answer: bytes) -> list[Plugin]:
     Raises:
       CommandError: if it does not have them.
     """
-    try:
-        decoded = json.loads(answer)
-    except ValueError as error:
-        raise CommandError(f"the daemon's answer is not JSON: {error}") from error
+    decoded = _decoded(answer)
     resources = decoded.get("resources") if isinstance(decoded, dict) else None
     if not isinstance(resources, list) or not all(isinstance(it, dict) for it in resources):
         raise CommandError("the daemon's answer is not a list of resources")
@@ -107,10 +108,7 @@ def retries_in(answer: bytes) -> list[dict[str, Json]]:
     Raises:
       CommandError: if there are none.
     """
-    try:
-        decoded = json.loads(answer)
-    except ValueError as error:
-        raise CommandError(f"the daemon's answer is not JSON: {error}") from error
+    decoded = _decoded(answer)
     if isinstance(decoded, dict) and isinstance(decoded.get("answers"), list):
         return [item for item in decoded["answers"] if isinstance(item, dict)]
     if isinstance(decoded, dict) and isinstance(decoded.get("sockets"), list):
@@ -125,10 +123,7 @@ def plugin_in(line: bytes) -> Plugin:
     Raises:
       CommandError: if the line describes no plugin, or says that the daemon ends the watch.
     """
-    try:
-        decoded = json.loads(line)
-    except ValueError as error:
-        raise CommandError(f"the daemon's line is not JSON: {error}") from error
+    decoded = _decoded(line, "line")
     if not isinstance(decoded, dict):
         raise CommandError("the daemon's line is not an object")
     if isinstance(decoded.get("error"), str):
@@ -142,10 +137,7 @@ def roots_in(answer: bytes) -> list[Plugin]:
     Raises:
       CommandError: if the answer is not JSON.
     """
-    try:
-        health = json.loads(answer)
-    except ValueError as error:
-        raise CommandError(f"the daemon's answer is not JSON: {error}") from error
+    health = _decoded(answer)
     found = health.get("roots") if isinstance(health, dict) else None
     return [root for root in (found if isinstance(found, list) else []) if isinstance(root, dict)]
 
