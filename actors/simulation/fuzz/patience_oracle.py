@@ -12,6 +12,7 @@ import attrs
 import trio
 
 from ....protocol.config import Timeouts
+from ....protocol.identity import Identity
 from ....protocol.info_deadline import FIRST_LOOK, NEEDED
 from ....protocol.status import PluginStatus, StateName
 from ..scheduling import EPSILON
@@ -48,8 +49,8 @@ class PatienceOracle:
         self._violated = violated
         self._timeouts = timeouts
         self._conversations: dict[str, deque[_Conversation]] = {}
-        #: When the dials began that found a full backlog.
-        self._full: dict[str, float] = {}
+        #: Which socket's dials found a full backlog, and when the first of them began.
+        self._full: dict[str, tuple[Identity | None, float]] = {}
         #: What was checked last of each path: when it failed.
         self._checked: dict[str, float] = {}
 
@@ -59,17 +60,27 @@ class PatienceOracle:
         self._full.clear()
         self._checked.clear()
 
-    def found_full(self, path: str, began: float) -> None:
-        """A dial that began then has found a full backlog: the next one is part of it."""
-        self._full.setdefault(path, began)
+    def found_full(self, path: str, identity: Identity | None, began: float) -> None:
+        """A dial of this socket that began then has found a full backlog: the next one is part of it.
+
+        If it is the last one for which there was time, the next one is a dial of its own.
+        """
+        first = self._first(path, identity, began)
+        if began < first + self._timeouts.dial - EPSILON:
+            self._full[path] = identity, first
 
     def failed(self, path: str) -> None:
-        """A dial has failed for another reason."""
+        """A dial has failed for another reason, or the actor that dials has crashed."""
         self._full.pop(path, None)
 
-    def connected(self, path: str, began: float, end: ClientEnd) -> None:
-        """A dial that began then has connected."""
-        began = self._full.pop(path, began)
+    def _first(self, path: str, identity: Identity | None, began: float) -> float:
+        """Return when the dial began of which this attempt to connect is a part. Another socket has its own dial."""
+        other, first = self._full.pop(path, (identity, began))
+        return first if other == identity else began
+
+    def connected(self, path: str, identity: Identity | None, began: float, end: ClientEnd) -> None:
+        """A dial of this socket that began then has connected."""
+        began = self._first(path, identity, began)
         conversations = self._conversations.setdefault(path, deque(maxlen=_REMEMBERED))
         conversations.append(_Conversation(began, trio.current_time(), end))
 

@@ -99,12 +99,12 @@ class WatchedNetwork(MemoryNetwork):
                 self._trace.line("replaced", path)
                 self._backoff.replaced(path)
             if error.kind is DialFailure.FULL:
-                self._patience.found_full(path, began)
+                self._patience.found_full(path, identity, began)
             else:
                 self._patience.failed(path)
             raise
         assert channel.peer is not None, "a simulated connection has credentials"
-        self._patience.connected(path, began, self.opened[-1][1])
+        self._patience.connected(path, identity, began, self.opened[-1][1])
         self._trust.connected(path, channel.peer.uid)
         self._modes.connected(path, self.reached[path], channel.peer.uid)
         return channel
@@ -209,6 +209,7 @@ class WatchedNode(SimulatedNode):
         match kind:
             case "registration":
                 self._order.forget(of)
+                self._patience.failed(of)
                 self._backoff.retriggered(of)
                 self.crashes.crashed(of)
                 self._oracle.orphan(of)
