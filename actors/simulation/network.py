@@ -84,7 +84,8 @@ class Process:
 class Listener:
     """What a process listens on an inode with. :meth:`close` closes it, and ends the connections that it accepted."""
 
-    serve: Serve
+    #: Called for each connection when it is made, and returns what serves it.
+    admit: Callable[[], Serve]
     #: The process that called listen(). Another one may have the listener by now.
     process: Process
     _accepting: Accepting = attrs.field(default=Accepting.SERVES, alias="accepting")
@@ -96,12 +97,12 @@ class Listener:
     #: The connections that are open now, in the order in which they were made.
     connections: list[MemoryConnection] = attrs.Factory(list)
     #: Those that wait until the process serves.
-    _backlog: list[MemoryConnection] = attrs.Factory(list)
-    _arrivals: trio.MemorySendChannel[MemoryConnection] = attrs.field(init=False)
-    _waiting: trio.MemoryReceiveChannel[MemoryConnection] = attrs.field(init=False)
+    _backlog: list[tuple[MemoryConnection, Serve]] = attrs.Factory(list)
+    _arrivals: trio.MemorySendChannel[tuple[MemoryConnection, Serve]] = attrs.field(init=False)
+    _waiting: trio.MemoryReceiveChannel[tuple[MemoryConnection, Serve]] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._arrivals, self._waiting = trio.open_memory_channel[MemoryConnection](1024)
+        self._arrivals, self._waiting = trio.open_memory_channel[tuple[MemoryConnection, Serve]](1024)
 
     @property
     def accepting(self) -> Accepting:
@@ -113,22 +114,22 @@ class Listener:
         self._accepting = accepting
         if accepting in (Accepting.SERVES, Accepting.SILENT):
             backlog, self._backlog = self._backlog, []
-            for waiting in backlog:
+            for waiting, serve in backlog:
                 if accepting is Accepting.SILENT:
                     waiting.client.progress.drain()
                 elif waiting in self.connections:
-                    self._arrivals.send_nowait(waiting)
+                    self._arrivals.send_nowait((waiting, serve))
 
     async def run(self) -> None:
         """Serve connections until the process dies."""
         with self.scope:
             async with trio.open_nursery() as nursery:
-                async for accepted in self._waiting:
-                    nursery.start_soon(self._serve_one, accepted)
+                async for accepted, serve in self._waiting:
+                    nursery.start_soon(self._serve_one, accepted, serve)
 
-    async def _serve_one(self, accepted: MemoryConnection) -> None:
+    async def _serve_one(self, accepted: MemoryConnection, serve: Serve) -> None:
         try:
-            await self.serve(accepted.server)
+            await serve(accepted.server)
         finally:
             accepted.server.close()
             if accepted in self.connections:
@@ -136,7 +137,7 @@ class Listener:
 
     def connect(self) -> MemoryConnection:
         """Accept a connection, and return it."""
-        made = memory_connection()
+        made, serve = memory_connection(), self.admit()
         made.server.seconds_per_byte = self.seconds_per_byte
         made.server.gate = self.process.gate
         self.accepted += 1
@@ -148,9 +149,9 @@ class Listener:
                 self.connections.remove(made)
                 made.server.close()
             case Accepting.SERVES:
-                self._arrivals.send_nowait(made)
+                self._arrivals.send_nowait((made, serve))
             case Accepting.LATE:
-                self._backlog.append(made)
+                self._backlog.append((made, serve))
             case _:
                 pass
         return made

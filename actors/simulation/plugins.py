@@ -6,6 +6,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Literal, assert_never
 
 import attrs
@@ -29,7 +30,7 @@ from .csi_drivers import FakeCSIDriver
 from .device_plugins import FakeDevices
 from .directory import MemoryDirectory
 from .dra_drivers import FakeDRADriver
-from .network import Accepting, Listener, MemoryNetwork, Process
+from .network import Accepting, Listener, MemoryNetwork, Process, Serve
 from .reactions import Reaction
 from .streams import ServerEnd
 
@@ -230,7 +231,7 @@ class PluggedIn:
         self.close_listener()
         if self._process is None:
             self._process = self._network.start(self._credentials)
-        listener = self._listener = Listener(self._serve, self._process, self._accepting, self._seconds_per_byte)
+        listener = self._listener = Listener(self._admit, self._process, self._accepting, self._seconds_per_byte)
         self._network.listen(self.path, listener)
         self._start(listener.run)
 
@@ -387,12 +388,16 @@ class PluggedIn:
 
     # --- what it serves -----------------------------------------------------------------------------------------------
 
-    async def _serve(self, stream: ServerEnd) -> None:
+    def _admit(self) -> Serve:
+        # The calls are those of the time when the connection is made, though it may be served later.
+        return partial(self._serve, self.calls.append)
+
+    async def _serve(self, report: Callable[[Call], None], stream: ServerEnd) -> None:
         services: Collection[Service]
         if isinstance(self.plugin, FakePlugin):
-            services = [FakeRegistration(self.plugin, self.calls.append, self.reset), *self.plugin.serves]
+            services = [FakeRegistration(self.plugin, report, self.reset), *self.plugin.serves]
         else:
-            services = [_Recorded(service, self.calls.append) for service in self.plugin]
+            services = [_Recorded(service, report) for service in self.plugin]
         await serve_stream(services, stream, report=_report)
 
 

@@ -62,7 +62,7 @@ class CheapPlugins:
                 if reply := plugin.reply(step.parts):
                     await stream.send_all(reply)
 
-        listener = Listener(serve, self._process)
+        listener = Listener(lambda: serve, self._process)
         self._node.directory.bind(plugin.path)
         self._node.network.listen(plugin.path, listener)
         self._nursery.start_soon(listener.run)

@@ -64,7 +64,7 @@ class Endpoint:
     def listen(self, node: SimulatedNode) -> Listener:
         """Return a listener on :data:`ENDPOINT`, which has to be run."""
         node.directory.bind(ENDPOINT)
-        listener = Listener(self.serve, node.network.start(Credentials(77, 0, 0)))
+        listener = Listener(lambda: self.serve, node.network.start(Credentials(77, 0, 0)))
         node.network.listen(ENDPOINT, listener)
         return listener
 

@@ -86,7 +86,7 @@ async def test_keep_alive_is_answered_for_a_day_and_no_ping_is_sent(autojump_clo
     config = attrs.evolve(DEFAULT_CONFIG, rescan=3600.0, hung_after=None)
     async with SimulatedNode(config, handlers={"Colour": handler}) as node, trio.open_nursery() as nursery:
         node.directory.bind(ENDPOINT)
-        listener = Listener(server.serve, node.network.start(Credentials(77, 0, 0)))
+        listener = Listener(lambda: server.serve, node.network.start(Credentials(77, 0, 0)))
         node.network.listen(ENDPOINT, listener)
         nursery.start_soon(listener.run)
         plugin = node.plug("red.sock", FakePlugin("Colour", "red.example.com", endpoint=ENDPOINT))

@@ -173,7 +173,7 @@ async def test_a_handler_that_dials_in_a_loop_lets_others_run(autojump_clock: Mo
     handler = Dialing()
     async with SimulatedNode(handlers={"Colour": handler}) as node, trio.open_nursery() as nursery:
         node.directory.bind(ENDPOINT)
-        listener = Listener(hang_up, node.network.start(Credentials(77, 0, 0)))
+        listener = Listener(lambda: hang_up, node.network.start(Credentials(77, 0, 0)))
         node.network.listen(ENDPOINT, listener)
         nursery.start_soon(listener.run)
         node.plug("red.sock", FakePlugin("Colour", "red.example.com", endpoint=ENDPOINT))
