@@ -35,6 +35,7 @@ if _typing.TYPE_CHECKING:
     from .protocol.leases.replies import Problem
     from .protocol.leases.values import Lease, Pool
     from .protocol.messages import RetryAnswer
+    from .protocol.metrics_config import MetricsConfig
     from .protocol.plugin_health import Health
     from .protocol.plugins import InstancePolicy, Plugin
     from .protocol.trust import Trust
@@ -66,6 +67,7 @@ __all__ = [
     "LeasesConfig",
     "Limits",
     "Link",
+    "MetricsConfig",
     "NoConnectionError",
     "NodeEndedError",
     "Plugin",
@@ -110,6 +112,7 @@ if not _typing.TYPE_CHECKING:
         "LeasesConfig": ".protocol.leases.config",
         "Limits": ".protocol.wire.limits",
         "Link": ".actors.handlers.link",
+        "MetricsConfig": ".protocol.metrics_config",
         "NoConnectionError": ".protocol.errors",
         "NodeEndedError": ".supervisor",
         "Plugin": ".protocol.plugins",

@@ -59,6 +59,7 @@ from .actors.wiring import (
     lease_users_of,
     leases_of,
     limited_log,
+    metrics_port_of,
     rules_of,
     watchers_of,
 )
@@ -139,13 +140,15 @@ class Supervisor:
 
     Leaving the block stops the node: what is in flight finishes within ``config.timeouts.stop_grace``, or is rolled
     back. ``handlers`` are added to the built-in ones, and replace those of the same type. If ``status_config`` names a
-    socket, the node serves its status there. Events are logged to ``log``; without it they are not logged.
+    socket, the node serves its status there; if ``config.metrics`` names an address, its metrics are served there, too.
+    Events are logged to ``log``; without it they are not logged.
 
     A root that is missing or cannot be read is retried while the node runs. The roots are
     locked: no other node, in this process or in another one, can use them at the same time.
 
     Raises, from the block:
-      ConfigError: if a root is no directory or others may write to it, or the status socket cannot be made.
+      ConfigError: if a root is no directory or others may write to it, or the status socket or the port for metrics
+        cannot be made.
       RootBusyError: if another node uses a root.
       GaveUpError: if actors crash more often than ``config.intensity`` allows.
     """
@@ -205,6 +208,7 @@ class Supervisor:
         # A sequence of its own, so that no other chance depends on how often endpoints are checked.
         checks = EndpointChecks(self.config.health_checks, self._to_status, random.Random(f"health checks {seed}"))
         self._links = Links(self._links_config(rng, checks))
+        self._metrics_port = metrics_port_of(self.config, self._log)
         self._run_status = partial(
             status.run,
             attrs.evolve(
@@ -226,6 +230,7 @@ class Supervisor:
             devices=self._devices.inbox,
             leases=self._leases.inbox,
             links=self._links,
+            port=self._metrics_port,
         )
         # A directory lives as long as the node, since it has the lock of its root.
         self._directories = {root: ports.directory(root) for root in self.config.roots}
@@ -371,6 +376,8 @@ class Supervisor:
         failure: BaseException | None = None
         try:
             self._hold_roots()
+            if self._metrics_port is not None:
+                self._metrics_port.open()
             await self._devices.open()
             await self._leases.open()
             with self._reserve:
@@ -391,6 +398,8 @@ class Supervisor:
                 raise errors[0] from errors[0].__cause__
             raise
         finally:
+            if self._metrics_port is not None:
+                self._metrics_port.close()
             if self._device_server is not None:
                 self._device_server.release()
             for directory in self._directories.values():

@@ -20,6 +20,7 @@ from ..protocol.identity import Identity
 from ..protocol.leases.config import LeaseUsers
 from ..protocol.leases.values import Pool
 from ..protocol.logs import Logger
+from ..protocol.metrics_config import tcp_address
 from ..protocol.plugins import Plugin
 from ..protocol.rules import Rules
 from ..protocol.trust import ROOT, Users
@@ -32,6 +33,7 @@ from .io.grpc_client.turns import Shared
 from .leases.store import LeaseStore
 from .leases.unit import LeasePorts, LeaseUnit
 from .limited_log import LimitedLog
+from .status.metrics_port import MetricsPort
 
 _NO_STATE = (
     "this plugind leases no devices, since it keeps no state, and would give them to others after a restart: start it"
@@ -102,6 +104,12 @@ def _check_pools(pools: Sequence[Pool]) -> None:
 def limited_log(log: Logger, config: Config) -> LimitedLog | None:
     """Return ``log`` within the limits of ``config``; None if there are no limits."""
     return None if config.log_limits is None else LimitedLog(log, config.log_limits)
+
+
+def metrics_port_of(config: Config, log: Logger) -> MetricsPort | None:
+    """Return the port on which the node of this configuration serves its metrics; None if it has none."""
+    wanted, hosts = config.metrics.address, config.metrics.hosts
+    return None if wanted is None else MetricsPort(tcp_address(wanted), frozenset(hosts), log)
 
 
 def watchers_of(

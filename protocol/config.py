@@ -21,6 +21,7 @@ from .errors import ConfigError, ValidationError
 from .health_checks import HealthChecks
 from .leases.config import LeasesConfig
 from .log_limits import LogLimits
+from .metrics_config import MetricsConfig
 from .plugins import CSI, MAX_INSTANCES, InfoLimits, check_name
 from .trust import Trust
 from .wire.limits import REGISTRATION_LIMITS, Limits
@@ -195,6 +196,8 @@ class Config:
     state: str | None = None
     #: Who may lease which devices of device plugins.
     leases: LeasesConfig = attrs.field(factory=LeasesConfig)
+    #: Where metrics are served by HTTP over TCP, besides the status socket; by default nowhere.
+    metrics: MetricsConfig = attrs.field(factory=MetricsConfig)
     #: How many lines the log has of one socket, root, actor or user, and in all. None leaves nothing out.
     log_limits: LogLimits | None = attrs.field(factory=LogLimits)
     #: The seed of the jitter of backoff and rescans. None takes one from the system.

@@ -34,6 +34,8 @@ class SimpleRequest:
     method: str
     target: str
     body: bytes
+    #: The header ``Host``; None if there is none, which HTTP/1.0 permits.
+    host: str | None = None
 
 
 def read(data: bytes) -> SimpleRequest | None:
@@ -41,12 +43,12 @@ def read(data: bytes) -> SimpleRequest | None:
     found = _HEAD.match(data)
     if found is None:
         return None
-    body, length, hosts = data[found.end() :], b"0", 0
-    lengths = 0
+    body, length, lengths = data[found.end() :], b"0", 0
+    host, hosts = b"", 0
     for name, text in _FIELD.findall(found[3]):
         match name.lower():
             case b"host":
-                hosts += 1
+                hosts, host = hosts + 1, text.rstrip(b" \t")
             case b"content-length":
                 lengths, length = lengths + 1, text.rstrip(b" \t")
             case field if field in _NOT_SIMPLE:
@@ -55,7 +57,7 @@ def read(data: bytes) -> SimpleRequest | None:
                 pass
     if hosts != 1 or lengths > 1 or not length.isdigit() or len(length) > _MOST_DIGITS or len(body) != int(length):
         return None
-    return SimpleRequest(found[1].decode("ascii"), found[2].decode("ascii"), body)
+    return SimpleRequest(found[1].decode("ascii"), found[2].decode("ascii"), body, host.decode("ascii"))
 
 
 def head_of(status: int, headers: Iterable[tuple[str, str]]) -> bytes:

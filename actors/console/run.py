@@ -34,6 +34,7 @@ from ...protocol.endpoints import default_directories
 from ...protocol.errors import ConfigError, SocketBusyError, leaves
 from ...protocol.health_checks import ALL_TYPES, HealthChecks
 from ...protocol.logs import Format, Level
+from ...protocol.metrics_config import MetricsConfig
 from ...protocol.plugins import BUILT_IN_TYPES, MAX_INSTANCES
 from ...protocol.trust import Trust
 from ...protocol.version import __version__
@@ -79,8 +80,8 @@ SIGHUP scans all roots at once; there is no configuration file to read again. SI
 
 exit codes:
   0  a signal stopped it
-  1  another process uses a root or the status socket, its actors crashed too often, or it did not stop within 20
-     seconds of a signal, since a handler goes on in a shielded cancel scope, for example
+  1  another process uses a root, the status socket or the port of --metrics, its actors crashed too often, or it did
+     not stop within 20 seconds of a signal, since a handler goes on in a shielded cancel scope, for example
   2  wrong usage
   78 the configuration cannot work: a root is no directory, for example, or a handler cannot be loaded; or another
      process serves kubelet.sock in the directory of --device-plugins, or uses that of --state
@@ -228,6 +229,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_lease_arguments(parser)
     parser.add_argument(
+        "--metrics",
+        metavar="[HOST:]PORT",
+        help="serve metrics by HTTP at this address, too, to all who can connect; a port alone is one of 127.0.0.1"
+        " (default: on the status socket alone)",
+    )
+    parser.add_argument(
+        "--metrics-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="answer requests to the address of --metrics for this host, too; may be repeated (default: localhost, and"
+        " IP addresses)",
+    )
+    parser.add_argument(
         "--metrics-path-labels",
         action="store_true",
         help="label plugin_manager_total_plugins by socket path, as the kubelet does (default: totals only)",
@@ -266,7 +281,8 @@ def config_from(args: argparse.Namespace, environment: Mapping[str, str]) -> Con
     """Return the configuration from the command line and the environment; the command line takes precedence.
 
     Raises:
-      ConfigError: if the path of a root is empty, or no plugin can have an expected name.
+      ConfigError: if the path of a root is empty, no plugin can have an expected name, or metrics can have no such
+        address.
     """
     named = args.root or [path for path in environment.get("PLUGIND_ROOT", "").split(":") if path]
     insecure = args.insecure_root
@@ -298,11 +314,23 @@ def config_from(args: argparse.Namespace, environment: Mapping[str, str]) -> Con
         device_plugins=_device_plugins(args, roots),
         state=_state(args, environment),
         leases=leases_from(args),
+        metrics=_metrics(args),
         endpoint_directories=(
             *default_directories(root.path for root in roots),
             *map(_absolute, args.endpoint_dir),
         ),
     )
+
+
+def _metrics(args: argparse.Namespace) -> MetricsConfig:
+    """Return where metrics are served.
+
+    Raises:
+      ConfigError: if that is no address, or an option is given that has no use without one.
+    """
+    if args.metrics is None and args.metrics_host:
+        raise ConfigError("--metrics-host is for the address of --metrics: add --metrics")
+    return MetricsConfig(args.metrics, tuple(args.metrics_host))
 
 
 def _device_plugins(args: argparse.Namespace, roots: Sequence[Root]) -> DevicePluginDirectory | None:

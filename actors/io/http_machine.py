@@ -100,7 +100,9 @@ def _refusing() -> Iterator[None]:
 def _simple(head: h11.Request, body: bytes) -> SimpleRequest:
     if head.http_version not in (b"1.0", b"1.1"):
         raise BadRequestError("only HTTP/1.1 is supported", 505)
+    # h11 refuses a second one.
+    host = next((text.decode("latin-1") for name, text in head.headers if name == b"host"), None)
     try:
-        return SimpleRequest(head.method.decode("ascii"), head.target.decode("ascii"), body)
+        return SimpleRequest(head.method.decode("ascii"), head.target.decode("ascii"), body, host)
     except ValueError as error:
         raise BadRequestError(f"the request's target cannot be read: {error}") from error

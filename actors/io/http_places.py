@@ -36,7 +36,8 @@ class Connection:
     """One connection, and the place that it holds."""
 
     stream: ClientStream
-    peer: Credentials
+    #: None where the kernel does not tell.
+    peer: Credentials | None
     standing: Standing
     #: Whether its descriptor is one that the reserve lacks.
     reserved: bool

@@ -27,13 +27,14 @@ import trio
 
 from ...protocol.simple_requests import SimpleRequest
 from ...protocol.values import value
+from .accepting import Listener
 from .client_streams import ClientStream, ClientWatch
 from .descriptors import DescriptorReserve
 from .http_errors import BadRequestError, TooLargeError
 from .http_exchange import HttpExchange
 from .http_limits import HttpLimits, Place
 from .http_places import AllPlaces, Connection, Standing
-from .unix_socket import Credentials, UnixListener, peer_credentials, peer_groups
+from .unix_socket import Credentials, peer_credentials, peer_groups
 
 __all__ = [
     "Guests",
@@ -58,7 +59,8 @@ Send = Callable[[bytes], Awaitable[None]]
 class Request:
     """A whole request. ``path`` is percent-encoded, as it was sent, and without the query.
 
-    A parameter that the ``query`` gives no value is in it with an empty one.
+    A parameter that the ``query`` gives no value is in it with an empty one. ``peer`` is None where the kernel does not
+    tell who asks, as on a TCP port. ``host`` is whom the client means: the target names it, or the header ``Host``.
     """
 
     method: str
@@ -66,6 +68,7 @@ class Request:
     query: Mapping[str, str]
     body: bytes
     peer: Credentials | None = None
+    host: str | None = None
 
 
 @value
@@ -145,11 +148,11 @@ def busy(_: Place, why: str) -> Response:
 
 
 async def serve(
-    listener: UnixListener,
+    listener: Listener,
     handler: RequestHandler,
     limits: HttpLimits,
     *,
-    allowed: frozenset[int],
+    allowed: frozenset[int] | None,
     guests: Guests | None = None,
     place: Callable[[Request], Place] = query,
     full: Callable[[Place, str], Response] = busy,
@@ -157,7 +160,8 @@ async def serve(
 ) -> None:
     """Serve connections on ``listener`` until it is closed; a client whose user id is not in ``allowed`` gets 403.
 
-    So do ``guests`` for what they may not ask. ``place`` says which places limit a request, and ``full`` returns the
+    So do ``guests`` for what they may not ask. Where ``allowed`` is None, it is not asked who connects: on a TCP port
+    the kernel does not tell. ``place`` says which places limit a request, and ``full`` returns the
     answer to one for which there is none, and why. While the process has no descriptors left, the connections take
     theirs from ``reserve`` (fault 46).
     """
@@ -169,7 +173,7 @@ async def serve(
             nursery.cancel_scope.cancel()
 
 
-async def _accept(listener: UnixListener, admission: _Admission) -> None:
+async def _accept(listener: Listener, admission: _Admission) -> None:
     async with trio.open_nursery() as nursery:
         while True:
             try:
@@ -185,7 +189,7 @@ class _Admission:
 
     _handler: RequestHandler
     _limits: HttpLimits
-    _allowed: frozenset[int]
+    _allowed: frozenset[int] | None
     _guests: Guests
     _place: Callable[[Request], Place]
     _full: Callable[[Place, str], Response]
@@ -200,7 +204,7 @@ class _Admission:
         """Serve a connection in ``nursery``; close it if the kernel does not tell whose it is (fault 85)."""
         reserved = not self._reserve.refill()
         try:
-            peer = peer_credentials(accepted)
+            peer = None if self._allowed is None else peer_credentials(accepted)
         except OSError:
             accepted.close()
             self._reserve.refill()
@@ -211,8 +215,8 @@ class _Admission:
         self._places.take(connection, Place.UNREAD)
         nursery.start_soon(self._serve, connection)
 
-    def _standing_of(self, accepted: trio.socket.SocketType, peer: Credentials) -> Standing:
-        if peer.uid in self._allowed:
+    def _standing_of(self, accepted: trio.socket.SocketType, peer: Credentials | None) -> Standing:
+        if self._allowed is None or peer is None or peer.uid in self._allowed:
             return Standing.ALLOWED
         return Standing.GUEST if self._guests.include(accepted, peer) else Standing.STRANGER
 
@@ -324,15 +328,16 @@ def _late(request: Request | None, limits: HttpLimits) -> Response:
 
 
 def _request_of(received: SimpleRequest, peer: Credentials | None) -> Request:
-    path, query = received.target, {}
+    path, query, host = received.target, {}, received.host
     if not path.startswith("/") or "?" in path or "#" in path or path.startswith("//"):
         try:
             target = urlsplit(path)
-            path = target.path
+            # A target that names a host takes the place of the header (RFC 9112, 3.2.2).
+            path, host = target.path, target.netloc or host
             query = dict(parse_qsl(target.query, keep_blank_values=True, errors="surrogateescape", max_num_fields=16))
         except ValueError as error:
             raise BadRequestError(f"the request's target cannot be read: {error}") from error
-    return Request(received.method, path, query, received.body, peer)
+    return Request(received.method, path, query, received.body, peer, host)
 
 
 async def _respond_late(

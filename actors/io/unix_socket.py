@@ -20,12 +20,14 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Final, Self
 
 import attrs
 import trio
+
+from .accepting import OnExhausted, accept
 
 #: Bytes of the longest path that a ``sockaddr_un`` holds, without its NUL.
 MAX_PATH: Final = 107
@@ -38,13 +40,6 @@ _GID: Final = struct.Struct("I")
 #: Python's socket module has no name for it, and returns at most 1024 bytes of an option.
 _SO_PEERGROUPS: Final = 59
 _MAX_GROUPS: Final = 256
-#: accept() found no descriptor or no memory. The connection stays pending, so that accept() would fail again at once.
-_EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-_PAUSE: Final = 0.1
-#: The listener itself cannot be used. Any other error of accept() is that of one connection.
-_UNUSABLE: Final = frozenset({errno.EBADF, errno.EINVAL, errno.ENOTSOCK, errno.EOPNOTSUPP})
-#: accept() failed for one connection, which is gone.
-_LOST: Final = frozenset({errno.ECONNABORTED, errno.EINTR, errno.EPERM})
 
 
 @attrs.frozen
@@ -122,35 +117,9 @@ class UnixListener:
     ) -> None:
         self.close()
 
-    async def accept(self, on_exhausted: Callable[[OSError], bool | None] | None = None) -> trio.socket.SocketType:
-        """Wait for the next connection.
-
-        While descriptors or memory are exhausted, ``on_exhausted`` is called with each error, and after a pause the
-        connection that is pending is accepted; without a pause if the function has made room for it and returns True
-        (fault 46). Any other error ends at most one connection, and after the same pause the next one is accepted
-        (fault 85).
-
-        Raises:
-          trio.ClosedResourceError: if the listener is closed.
-          OSError: if the listener cannot be used.
-        """
-        while True:
-            try:
-                connection, _ = await self.socket.accept()
-            except OSError as error:
-                if self.socket.fileno() < 0:
-                    # It was closed between the kernel's notice of a connection and the call.
-                    raise trio.ClosedResourceError("the listener was closed") from error
-                if error.errno in _UNUSABLE:
-                    raise
-                if error.errno in _EXHAUSTED:
-                    # The next accept() comes before any other task runs, and gets the room that was made.
-                    if on_exhausted is None or not on_exhausted(error):
-                        await trio.sleep(_PAUSE)
-                elif error.errno not in _LOST:
-                    await trio.sleep(_PAUSE)
-            else:
-                return connection
+    async def accept(self, on_exhausted: OnExhausted | None = None) -> trio.socket.SocketType:
+        """Wait for the next connection, as :func:`.accepting.accept` does."""
+        return await accept(self.socket, on_exhausted)
 
     def is_in_place(self) -> bool:
         """Whether the file at the path still is this socket's; True if that cannot be found out."""

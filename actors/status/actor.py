@@ -57,6 +57,7 @@ from ..mailbox import Readable, offer
 from .event_log import EventLog
 from .listener import StatusSocket
 from .memory import LastCrash, Memory, StatusConfig
+from .metrics_port import MetricsPort
 
 if TYPE_CHECKING:
     from .serving import Served
@@ -79,9 +80,12 @@ async def run(
     devices: Address[DevicesMessage] | None = None,
     leases: Address[LeasesMessage] | None = None,
     links: Address[FactsAsked] | None = None,
+    port: MetricsPort | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Keep the view and serve the status socket until ``inbox`` ends; started once the socket listens.
+
+    The metrics ``port``, if there is one, is open already. A crash leaves it open, for the actor that is started again.
 
     While the process has no descriptors left, the status socket takes those of ``reserve`` (fault 46).
     ``health`` returns the health of the node's actors. It does not depend on the loop of this actor, which may itself
@@ -95,12 +99,16 @@ async def run(
     """
     memory = memory or Memory()
     actor = _Status(config, log, memory, EventLog(log, memory))
-    if config.socket is None:
+    if config.socket is None and port is None:
         task_status.started()
         await actor.run(inbox)
         return
     again, users = memory.has_served, config.lease_users
-    status_socket = StatusSocket(config.socket, log, again=again, failed=memory.note_unmade, users=users)
+    status_socket = (
+        None
+        if config.socket is None
+        else StatusSocket(config.socket, log, again=again, failed=memory.note_unmade, users=users)
+    )
     memory.has_served = True
 
     def made() -> Served:
@@ -112,19 +120,26 @@ async def run(
     server = _Server(made)
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(status_socket.serve, nursery, server.serve)
+            if status_socket is not None:
+                nursery.start_soon(status_socket.serve, nursery, server.serve)
+            if port is not None:
+                nursery.start_soon(server.serve_port, port)
             task_status.started()
             await actor.run(inbox)
             # Requests under way are answered within the grace; streams end now.
             nursery.cancel_scope.deadline = trio.current_time() + config.grace
             server.end_watches()
-            status_socket.close()
+            if status_socket is not None:
+                status_socket.close()
+            if port is not None:
+                port.close()
     finally:
-        status_socket.close()
+        if status_socket is not None:
+            status_socket.close()
 
 
 class _Server:
-    """The HTTP server of the status socket, which is made for the first client."""
+    """The HTTP server of the status socket and of the metrics port, which is made for the first client."""
 
     def __init__(self, make: Callable[[], Served]) -> None:
         self._make = make
@@ -132,16 +147,26 @@ class _Server:
 
     async def serve(self, listener: UnixListener) -> None:
         """Serve what connects to ``listener`` until it is closed."""
+        if (served := await self._awaited(listener.socket)) is not None:
+            await served.serve(listener)
+
+    async def serve_port(self, port: MetricsPort) -> None:
+        """Serve what connects to ``port`` until it is closed."""
+        if (served := await self._awaited(port.listener.socket)) is not None:
+            await served.serve_port(port)
+
+    async def _awaited(self, listening: trio.socket.SocketType) -> Served | None:
+        """Return what serves a socket, once it has a client; None if it was closed before."""
         if self._served is None:
-            if listener.socket.fileno() < 0:
-                return  # The node ended before this task began.
+            if listening.fileno() < 0:
+                return None  # The node ended before this task began.
             try:
-                await trio.lowlevel.wait_readable(listener.socket)
+                await trio.lowlevel.wait_readable(listening)
             except trio.ClosedResourceError:
-                return
+                return None
         if self._served is None:
             self._served = self._make()
-        await self._served.serve(listener)
+        return self._served
 
     def end_watches(self) -> None:
         """End the streams of changes."""

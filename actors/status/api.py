@@ -143,7 +143,7 @@ class Api:
             "/v1/devices/refused": self.devices.refused,
         }.get(request.path)
         # These ask other actors.
-        asking = {"/v1/devices": self.devices.answer, "/metrics": self._metrics}.get(request.path)
+        asking = {"/v1/devices": self.devices.answer, "/metrics": self.metrics}.get(request.path)
         if request.path == "/retry":
             return await self._retry(request) if request.method == "POST" else _wrong_method("POST")
         if route is None and asking is None and re.fullmatch(r"/plugins/.+", request.path) is None:
@@ -280,7 +280,8 @@ class Api:
             return json_response(200, retried_to_json([_with_liveness(answer, rows) for answer in answers]))
         return problem(503, f"no answer within {self.config.retry:g} seconds")
 
-    async def _metrics(self, _: Request) -> Response:
+    async def metrics(self, _: Request) -> Response:
+        """Return the metrics as they are now."""
         # What renders it is imported for the first scrape: it is a tenth of all that the daemon imports.
         from . import exposition
 

@@ -1,4 +1,4 @@
-"""The HTTP server of the status socket with its routes, as the status actor makes it for the first client.
+"""The HTTP server of the status socket and of the metrics port, as the status actor makes it for the first client.
 
 PYTEST_DONT_REWRITE
 """
@@ -6,7 +6,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from ...protocol.consumer_messages import FactsAsked
@@ -17,12 +17,15 @@ from ...protocol.messages import Address, ReconcilerMessage
 from ...protocol.values import value
 from ..io import http_server as http
 from ..io.descriptors import DescriptorReserve
+from . import port_api
 from .allocations import no_place
 from .api import Api, is_for_lease_users, place
 from .devices_api import DevicesApi
 from .leases_api import LeasesApi
 from .listener import Serve
 from .memory import Memory, StatusConfig
+from .metrics_port import MetricsPort
+from .port_api import PortApi
 
 LEASE_USERS_ONLY = (
     "only the user of the daemon and root may ask that: others may see and lease devices, at /v1/devices and /v1/leases"
@@ -31,10 +34,11 @@ LEASE_USERS_ONLY = (
 
 @value
 class Served:
-    """The routes, and what serves them on a listener until it is closed."""
+    """The routes of the status socket, and what serves them, or those of the metrics port, until that is closed."""
 
     api: Api
     serve: Serve
+    serve_port: Callable[[MetricsPort], Awaitable[None]]
 
 
 def served(
@@ -48,10 +52,16 @@ def served(
     links: Address[FactsAsked] | None,
     reserve: DescriptorReserve | None,
 ) -> Served:
-    """Return what serves the status socket; see :func:`~plugind.actors.status.actor.run`."""
+    """Return what serves the status socket and the metrics port; see :func:`~plugind.actors.status.actor.run`."""
     devices_api = DevicesApi(config.wall, devices, memory.refused_calls)
     api = Api(config, memory, reconciler, health, devices_api, LeasesApi(config.wall, leases), links)
     users, allowed = config.lease_users, frozenset({0, os.geteuid()})
     guests = http.Guests(users.uids, users.group, is_for_lease_users, LEASE_USERS_ONLY)
     serve = partial(http.serve, allowed=allowed, guests=guests, place=place, full=no_place, reserve=reserve)
-    return Served(api, partial(serve, handler=api, limits=config.http))
+
+    async def serve_port(port: MetricsPort) -> None:
+        routes = PortApi(port.hosts, api.metrics)
+        limits, reserve = port.limits, port.reserve
+        await http.serve(port.listener, routes, limits, allowed=None, place=port_api.place, reserve=reserve)
+
+    return Served(api, partial(serve, handler=api, limits=config.http), serve_port)

@@ -31,14 +31,15 @@ def by_h11(data: bytes) -> SimpleRequest | None:
         return None
     if head is None or connection.trailing_data[0]:
         return None
-    return SimpleRequest(head.method.decode("ascii"), head.target.decode("ascii"), body)
+    host = dict(head.headers)[b"host"].decode("latin-1")
+    return SimpleRequest(head.method.decode("ascii"), head.target.decode("ascii"), body, host)
 
 
 def test_requests_of_the_usual_form_are_read() -> None:
-    assert read(POST) == SimpleRequest("POST", "/v1/leases?a=b", b"hello")
+    assert read(POST) == SimpleRequest("POST", "/v1/leases?a=b", b"hello", "plugind")
     for method in ("GET", "HEAD", "DELETE"):
         data = b"%s /x HTTP/1.1\r\nhost:\r\nAccept: \t*/* \r\nConnection: keep-alive\r\n\r\n" % method.encode()
-        assert read(data) == by_h11(data) == SimpleRequest(method, "/x", b"")
+        assert read(data) == by_h11(data) == SimpleRequest(method, "/x", b"", "")
 
 
 #: What h11 refuses, or reads in a way of its own.
@@ -77,7 +78,19 @@ def test_other_requests_are_left_to_h11() -> None:
 _PIECES = st.sampled_from(
     [
         *(b"GET", b"HEAD", b"POST", b"DELETE", b"PUT", b" ", b"  ", b"/", b"/v1/leases", b"*", b"?a=b", b"\xe9", b"%"),
-        *(b" HTTP/1.1\r\n", b" HTTP/1.0\r\n", b"\r\n", b"\n", b"\r", b"\t", b"\x00", b":", b": ", b"Host: a\r\n"),
+        *(
+            b" HTTP/1.1\r\n",
+            b" HTTP/1.0\r\n",
+            b"\r\n",
+            b"\n",
+            b"\r",
+            b"\t",
+            b"\x00",
+            b":",
+            b": ",
+            b"Host: a\r\n",
+            b"Host:\tb:1 \t\r\n",
+        ),
         *(b"host:\r\n", b"Content-Length: 2\r\n", b"content-length:2 \r\n", b"Content-Length: 02\r\n", b"ab", b"x"),
         *(b"Transfer-Encoding: chunked\r\n", b"Expect: 100-continue\r\n", b"Upgrade: h2c\r\n", b"X-A: b c\t d\r\n"),
         *(b"Connection: upgrade\r\n", b"Connection: close\r\n", b"Content-Length: 2, 2\r\n", b"2\r\nab\r\n0\r\n\r\n"),
@@ -101,7 +114,7 @@ def test_a_path_without_a_query_is_not_taken_apart(text: str) -> None:
 
 def test_an_answer_has_the_head_that_h11_writes() -> None:
     """But for the place of ``Connection``, which h11 takes from the request."""
-    for status in (200, 201, 400, 403, 404, 405, 408, 409, 413, 429, 500, 502, 503, 504, 505, 507):
+    for status in (200, 201, 400, 403, 404, 405, 408, 409, 413, 421, 429, 500, 502, 503, 504, 505, 507):
         answer = json_response(status, {}, (("Allow", "GET, POST"),))
         headers = [("Content-Type", answer.content_type), *answer.headers, ("Content-Length", "3")]
         connection = h11.Connection(h11.CLIENT)

@@ -1,0 +1,73 @@
+"""The TCP port on which a node serves its metrics, for as long as the node runs.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import errno
+
+import attrs
+
+from ...protocol.errors import ConfigError, SocketBusyError
+from ...protocol.logs import SILENT, Level, Logger
+from ...protocol.metrics_config import HostRule, TcpAddress
+from ..io.descriptors import DescriptorReserve
+from ..io.http_limits import HttpLimits
+from ..io.tcp_socket import TcpListener, listen
+
+#: Everybody on this machine can connect, or everybody in its network: all is tighter than on the status socket. A
+#: request has no body.
+LIMITS = HttpLimits(
+    unread=64, connections=16, health=16, header_bytes=8 * 1024, body_bytes=0, request=5.0, response=15.0
+)
+#: How many descriptors are kept for its clients at a time when the process has none left (fault 46).
+RESERVED = 4
+#: What may be over at the next start: a port that another process has, and an address that the machine has not yet.
+_PASSING = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
+
+
+@attrs.define
+class MetricsPort:
+    """The port. It is bound before any actor starts, and a crash of the status actor does not close it."""
+
+    wanted: TcpAddress
+    names: frozenset[str] = frozenset()
+    log: Logger = SILENT
+    limits: HttpLimits = LIMITS
+    #: What the port has for its own clients alone: others could use up what is kept for the status socket.
+    reserve: DescriptorReserve = attrs.field(init=False, factory=lambda: DescriptorReserve(RESERVED))
+    _listener: TcpListener | None = attrs.field(init=False, default=None)
+
+    @property
+    def hosts(self) -> HostRule:
+        """By which hosts clients may ask."""
+        return HostRule(self.wanted.is_loopback, self.names)
+
+    @property
+    def listener(self) -> TcpListener:
+        """What listens, once it is open."""
+        assert self._listener is not None, "the port is opened first"
+        return self._listener
+
+    def open(self) -> None:
+        """Listen.
+
+        Raises:
+          ConfigError: if that is not possible; a SocketBusyError if it may be later.
+        """
+        try:
+            self._listener = listen(self.wanted)
+        except OSError as error:
+            text = (
+                f"cannot serve metrics at {self.wanted}: {error.strerror or error}; give another address with --metrics"
+            )
+            raise (SocketBusyError if error.errno in _PASSING else ConfigError)(text) from error
+        self.reserve.refill()
+        self.log.event(Level.INFO, "metrics are served", address=str(self._listener.address))
+
+    def close(self) -> None:
+        """Listen no more. May be repeated."""
+        if self._listener is not None:
+            self._listener.close()
+        self.reserve.close()
