@@ -76,11 +76,12 @@ from .protocol.device_messages import (
 from .protocol.devices import DevicesSnapshot
 from .protocol.errors import ConfigError, leaves
 from .protocol.facts_asking import ask_for_facts
+from .protocol.health import Condition
 from .protocol.leases.messages import LeaseChanged, LeasesSnapshot, Released
 from .protocol.leases.values import Lease
 from .protocol.lives import Lives
 from .protocol.logs import SILENT, Level, Logger
-from .protocol.status import PluginStatus, StateName
+from .protocol.status import PluginCounts, PluginStatus, StateName
 
 if TYPE_CHECKING:
     from .actors.device_server import DeviceServer
@@ -92,6 +93,8 @@ __all__ = ["GaveUpError", "LaggedError", "NodeEndedError", "Ports", "RootBusyErr
 INBOX_SIZE = 4096
 #: How many changes may wait for one reader of :meth:`Supervisor.changes` before it is dropped.
 SUBSCRIBER_SIZE = 8192
+#: The actors without which a node does nothing. Each handler actor serves plugins of its type alone.
+CORE_ACTORS = frozenset({"status", "reconciler", "liveness", "dial slots", "devices", "leases", "registrations"})
 #: What is lost without ``/proc``, in the log (faults 23 and 41).
 _NO_PROC = (
     "/proc cannot be read: a socket that is replaced while it is dialed is found out only afterwards, and paths over "
@@ -618,6 +621,26 @@ class Supervisor:
         with self._callers.asking("has no snapshot to give"):
             await report(self._to_status, m.SnapshotAsked(reply))
             return await answer.receive()
+
+    async def counts(self) -> PluginCounts:
+        """Return how many plugins are in each state, for far less than a snapshot costs.
+
+        Raises:
+          NodeEndedError: if the node ended before.
+        """
+        reply, answer = trio.open_memory_channel[PluginCounts](1)
+        with self._callers.asking("does not count its plugins"):
+            await report(self._to_status, m.CountsAsked(reply))
+            return await answer.receive()
+
+    def hung(self) -> tuple[str, ...]:
+        """Return the actors that hang and without which the node does nothing, each with the reason.
+
+        It is empty while all of them work. A program that a service manager watches feeds its watchdog only then. A
+        handler that hangs is not among them, since it delays the plugins of its type alone.
+        """
+        failed = [actor for actor in self._inboxes.check() if actor.condition is Condition.FAILED]
+        return tuple(f"{actor.actor}: {actor.reason}" for actor in failed if actor.actor in CORE_ACTORS)
 
     async def rescan(self) -> None:
         """Ask for a scan of each root now, and return at once. It makes up for events that inotify lost.

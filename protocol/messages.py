@@ -19,7 +19,7 @@ from .endpoint_owners import PluginDisplaced
 from .identity import Identity
 from .plugin_health import Facts, Health
 from .plugins import InstancePolicy, Plugin, PluginInfo
-from .status import Finished, Outcome, PluginStatus, StateName
+from .status import Finished, Outcome, PluginCounts, PluginStatus, StateName
 from .successions import NamePassed
 from .values import value
 
@@ -826,6 +826,13 @@ class SnapshotAsked:
 
 
 @value
+class CountsAsked:
+    """A caller asks how many plugins are in each state."""
+
+    reply: Address[PluginCounts]
+
+
+@value
 class ScansAwaited:
     """A caller waits until a scan of each root was tried; answered with True, at once if that is so."""
 
@@ -874,6 +881,7 @@ StatusMessage = (
     | ActorRestarted
     | LoopBlocked
     | SnapshotAsked
+    | CountsAsked
     | ScansAwaited
     | Subscribed
     | Unsubscribed

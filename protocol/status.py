@@ -9,6 +9,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 
 from .plugin_health import Facts
 from .plugins import source_of
@@ -52,6 +53,15 @@ class Finished:
     outcome: Outcome
     #: Seconds that it took.
     seconds: float
+
+
+@value
+class PluginCounts:
+    """How many plugins are in each state."""
+
+    by_state: Mapping[StateName, int]
+    #: How many of the registered ones do not serve: nobody listens on their sockets.
+    not_serving: int = 0
 
 
 @value

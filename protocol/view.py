@@ -21,7 +21,7 @@ from .endpoint_owners import PluginDisplaced
 from .messages import EndpointChanged, HealthReported, OwnerChanged, RootReported, ServingChanged, StateChanged
 from .plugin_health import Health
 from .plugins import PluginInfo
-from .status import HistoryEntry, PluginStatus, StateName
+from .status import HistoryEntry, PluginCounts, PluginStatus, StateName
 from .text import encodable, escaped
 
 #: How many changes of state are kept for each socket.
@@ -98,6 +98,11 @@ class Row(NamedTuple):
         return self.last.state is StateName.PARKED and self.last.attempt == 0
 
     @property
+    def is_unserved(self) -> bool:
+        """Whether the plugin is registered, and nobody listens on its socket, as far as is known."""
+        return self.last.state is _REGISTERED and self.unserved is not None
+
+    @property
     def useful(self) -> bool:
         """Whether the plugin is registered, and somebody listens on its endpoint, as far as is known (fault 39)."""
         return self.last.state is _REGISTERED and (self.unserved is None or self.unserved.endpoint_serves)
@@ -170,6 +175,11 @@ class View:
         self.handlers: tuple[str, ...] = ()
         self._gone: collections.deque[Row] = collections.deque(maxlen=gone_kept)
         self._history = history * FIELDS
+
+    def counts(self) -> PluginCounts:
+        """Return how many sockets are in each state."""
+        states = collections.Counter(row.last.state for row in self.rows.values())
+        return PluginCounts(states, sum(row.is_unserved for row in self.rows.values()))
 
     def directory_warnings(self, path: str) -> list[str]:
         """Return what is wrong with the directories in which ``path`` lies."""

@@ -42,6 +42,7 @@ COMMANDS = {
     "fake": "play a plugin",
     "demo": "see a small node at work",
     "simulate": "play random scripts on a node in memory",
+    "install-unit": "write the systemd service of the daemon",
 }
 #: Commands that programs run; the help does not list them.
 _HIDDEN = ("lease-hook",)

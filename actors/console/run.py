@@ -9,7 +9,6 @@ import argparse
 import gc
 import os
 import signal
-import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -48,6 +47,7 @@ from ..supervision import GaveUpError
 from .arguments import add_csi_arguments, add_trust_argument, health_switch, plugin_name, typed_seconds
 from .ending import EXIT_CONFIG, EXIT_FAILED, EXIT_OK, CommandError, complain
 from .lease_options import add_lease_arguments, leases_from
+from .service_manager import Observed, keep_informed, tell_service_manager, tell_surely
 from .signals import Answering, StopLimit, answer, received
 from .status_socket import add_status_argument, status_path
 from .times import seconds
@@ -400,7 +400,7 @@ def log_from(args: argparse.Namespace) -> Log:
     return Log(Level[args.log_level.upper()], Format(args.log_format))
 
 
-class Node(Answering, Protocol):
+class Node(Answering, Observed, Protocol):
     """The node that a daemon runs; it runs for as long as its ``async with`` block."""
 
     async def __aenter__(self) -> object:
@@ -432,7 +432,7 @@ async def serve(node: Node, log: Log, config: Config, status: str, limit: StopLi
                     await node.snapshot()
                     roots = ", ".join(root.path for root in config.roots)
                     log.event(Level.INFO, "started", version=__version__, status=status, roots=roots, pid=os.getpid())
-                    nursery.start_soon(_announce, node)
+                    nursery.start_soon(_announce, node, log)
                     nursery.start_soon(answer, requests, node, log, stop)
                     await stop.wait()
             log.event(Level.INFO, "stopped")
@@ -449,14 +449,15 @@ async def _stop_on_signal(stops: AsyncIterator[int], log: Log, stop: trio.Event,
     everything.cancel()
 
 
-async def _announce(node: Node) -> None:
+async def _announce(node: Node, log: Log) -> None:
     """Notify the service manager that the daemon is ready: a scan of each root was tried (behaviour 40)."""
     with suppress(NodeEndedError):
         await node.wait_scanned()
-        tell_service_manager("READY=1")
+        await tell_surely("READY=1")
         for name in LOADED_WHEN_READY:
             import_module(name, __package__)
             await trio.lowlevel.checkpoint()
+        await keep_informed(node, log)
 
 
 @contextmanager
@@ -478,21 +479,6 @@ def tune_gc() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
-
-
-def tell_service_manager(state: str) -> None:
-    """Send ``state`` to the socket that a service manager named in NOTIFY_SOCKET, if it did (sd_notify's protocol).
-
-    An error changes nothing (fault 95).
-    """
-    address = os.environ.get("NOTIFY_SOCKET")
-    if not address:
-        return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender:
-        try:
-            sender.sendto(state.encode(), "\0" + address[1:] if address.startswith("@") else address)
-        except OSError:
-            return
 
 
 def stop_limit(timeouts: Timeouts, end: Callable[[float], None]) -> StopLimit:

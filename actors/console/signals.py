@@ -21,8 +21,9 @@ import trio
 
 from ...protocol.logs import Level, Logger
 from ...protocol.messages import Snapshot
-from ...protocol.status import PluginStatus, StateName
+from ...protocol.status import PluginCounts, PluginStatus, StateName
 from ...supervisor import NodeEndedError
+from .service_manager import reloading, states_of
 from .start import REQUESTS
 
 #: The signals that stop the daemon.
@@ -128,7 +129,8 @@ async def _reload(node: Answering, log: Logger, stop: trio.Event) -> None:
     if stop.is_set():
         log.event(Level.INFO, "signal ignored", signal="SIGHUP", reason="plugind stops")
         return
-    await node.rescan()
+    with reloading():
+        await node.rescan()
     log.event(
         Level.INFO, "nothing to reload, scanning all roots", signal="SIGHUP", reason="there is no configuration file"
     )
@@ -186,17 +188,12 @@ def _log_summary(snapshot: Snapshot, log: Logger) -> None:
         "states",
         plugins=len(snapshot.plugins),
         listed=listed,
-        by_state=", ".join(_counts(snapshot)) or None,
+        by_state=", ".join(states_of(_counts(snapshot))) or None,
         roots=len(snapshot.roots),
         handlers=", ".join(snapshot.handlers),
     )
 
 
-def _counts(snapshot: Snapshot) -> Iterator[str]:
+def _counts(snapshot: Snapshot) -> PluginCounts:
     states = Counter(plugin.state for plugin in snapshot.plugins)
-    not_serving = sum(plugin.serving is False for plugin in snapshot.plugins)
-    for state in StateName:
-        if states[state]:
-            yield f"{states[state]} {state.value}"
-        if state is StateName.REGISTERED and not_serving:
-            yield f"{not_serving} of them not serving"
+    return PluginCounts(states, sum(plugin.serving is False for plugin in snapshot.plugins))

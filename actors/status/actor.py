@@ -23,6 +23,7 @@ from ...protocol.logs import SILENT, Level, Logger
 from ...protocol.messages import (
     ActorRestarted,
     Address,
+    CountsAsked,
     EndpointChanged,
     EntryIgnored,
     FollowEnded,
@@ -283,6 +284,8 @@ class _Status:
                 self._events.note_blocked(message)
             case SnapshotAsked():
                 offer(message.reply, await self._snapshot(history=True))
+            case CountsAsked():
+                offer(message.reply, view.counts())
             case ScansAwaited():
                 self.memory.awaiting_scans.append(message.reply)
                 self._answer_waiting()

@@ -11,6 +11,8 @@ from plugind.actors.inboxes import Inboxes
 from plugind.actors.mailbox import Inbox
 from plugind.protocol.health import Condition, Reading
 from plugind.protocol.logs import Field, Level
+from plugind.protocol.status import PluginCounts, StateName
+from plugind.supervisor import CORE_ACTORS, NodeEndedError
 from plugind.testing import DEFAULT_CONFIG, FakeHandler, FakePlugin, Hangs, SimulatedNode
 
 
@@ -105,6 +107,48 @@ async def test_the_reconciler_that_hangs_is_found_and_goes_on(autojump_clock: Mo
         await node.settled()
         assert {health.condition for health in node.health().values()} == {Condition.OK}
         assert node.state("a.sock") == node.state("b.sock") == "registered"
+
+
+async def test_a_core_actor_that_hangs_is_named_for_who_watches_the_program(autojump_clock: MockClock) -> None:
+    """A service manager's watchdog is fed only while no core actor hangs."""
+    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
+        assert node.supervisor.hung() == ()
+        resume = node.hang("reconciler")
+        node.plug("a.sock", FakePlugin("Colour", "red"))
+        node.plug("b.sock", FakePlugin("Colour", "blue"))
+        await trio.sleep(70.0)
+        (reason,) = node.supervisor.hung()
+        assert reason.startswith("reconciler: it hangs: it has taken no message for ")
+        resume()
+        await node.settled()
+        assert node.supervisor.hung() == ()
+
+
+async def test_a_handler_actor_that_hangs_is_no_reason_to_restart_the_program(autojump_clock: MockClock) -> None:
+    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
+        node.supervisor.internals.inboxes.add("handler Smell", lambda: Reading(5, 3))
+        await trio.sleep(70.0)
+        failed = {name for name, health in node.health().items() if health.condition is Condition.FAILED}
+        assert (failed, node.supervisor.hung()) == ({"handler Smell"}, ())
+
+
+async def test_every_core_actor_has_an_inbox_that_is_read(autojump_clock: MockClock) -> None:
+    async with SimulatedNode() as node:
+        assert set(node.health()) >= CORE_ACTORS
+        assert {name for name in node.health() if not name.startswith("handler ")} == CORE_ACTORS
+
+
+async def test_plugins_are_counted_by_state(autojump_clock: MockClock) -> None:
+    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
+        node.plug("a.sock", FakePlugin("Colour", "red"))
+        node.plug("b.sock", FakePlugin("Colour", "blue"))
+        node.plug("c.sock", FakePlugin("Smell", "rose"))
+        await node.settled()
+        supervisor = node.supervisor
+        counts = await supervisor.counts()
+        assert counts == PluginCounts({StateName.REGISTERED: 2, StateName.PARKED: 1}, not_serving=0)
+    with pytest.raises(NodeEndedError):
+        await supervisor.counts()
 
 
 async def test_the_status_actor_that_hangs_is_found_from_outside_of_its_loop(autojump_clock: MockClock) -> None:

@@ -23,6 +23,7 @@ PACKAGES = {
     "podman": "podman",
     "runc": "runc",
     "busybox": "busybox-static",
+    "systemd-analyze": "systemd",
 }
 
 

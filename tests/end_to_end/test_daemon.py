@@ -217,20 +217,6 @@ async def test_the_daemon_keeps_running_when_its_standard_error_is_gone(closed: 
         assert await node.ended() == 0
 
 
-async def test_a_service_manager_is_notified_once_the_daemon_answers(tmp_path: Path) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-        manager.bind(str(tmp_path / "notify"))
-        manager.settimeout(DEADLINE)
-        with daemon(tmp_path, environment={"NOTIFY_SOCKET": str(tmp_path / "notify")}) as node:
-            assert manager.recv(100) == b"READY=1"
-            # The status socket accepts connections at the first attempt.
-            with socket.socket(socket.AF_UNIX) as client:
-                client.connect(node.status)
-            node.process.terminate()
-            assert manager.recv(100) == b"STOPPING=1"
-            assert await node.ended() == 0
-
-
 async def test_a_change_is_logged_once_and_without_control_characters(tmp_path: Path) -> None:
     """Fault 94: there is one line per event, and only changes of state are logged."""
     with daemon(tmp_path, timeouts=PATIENT) as node:

@@ -33,7 +33,8 @@ def tell(state):
     print(*{*sys.modules} - before, file=sys.stderr, flush=True)
     os._exit(0)
 
-commands.command("run").tell_service_manager = tell
+commands.command("run")
+sys.modules["plugind.actors.console.service_manager"].tell_service_manager = tell
 commands.main()
 """
 #: Slow modules of the standard library that no command needs at its start.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import socket
 from pathlib import Path
 
 import pytest
@@ -169,23 +168,6 @@ def test_a_rescan_interval_out_of_range_is_a_usage_error(text: str, capsys: pyte
         configured(f"--rescan={text}")
     assert error.value.code == 2
     assert "is not a number of seconds" in capsys.readouterr().err
-
-
-def test_a_service_manager_is_notified(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    path = tmp_path / "notify.sock"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-        manager.bind(str(path))
-        monkeypatch.setenv("NOTIFY_SOCKET", str(path))
-        daemon.tell_service_manager("READY=1")
-        assert manager.recv(100) == b"READY=1"
-
-
-def test_a_service_manager_that_is_gone_changes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Fault 95."""
-    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "nobody.sock"))
-    daemon.tell_service_manager("READY=1")
-    monkeypatch.delenv("NOTIFY_SOCKET")
-    daemon.tell_service_manager("READY=1")
 
 
 def test_directories_for_endpoints_are_added_to_the_defaults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

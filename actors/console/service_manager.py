@@ -1,0 +1,167 @@
+"""What ``plugind run`` tells the service manager that started it, such as systemd, by the protocol of sd_notify(3).
+
+It tells when the daemon is ready, when it reloads and when it stops, what it does in a few words, and, if the service
+manager has a watchdog, that it works. The watchdog is fed by a task of the loop, and only while no core actor hangs. So
+the service manager ends and restarts a daemon whose loop is blocked, and one that runs and does nothing. A handler that
+hangs is no reason for that: it delays the plugins of its type alone, and ``/healthz`` shows it.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import socket
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final, Protocol
+
+import attrs
+import trio
+
+from ...protocol.logs import Level, Logger
+from ...protocol.status import PluginCounts, StateName
+from ...protocol.text import encodable, escaped
+from ...supervisor import NodeEndedError
+
+#: Seconds between two looks at what there is to tell, if no watchdog asks for more.
+BEAT: Final = 10.0
+#: The watchdog is fed so many times in its time, so that a message that is lost ends nothing.
+_FEEDS: Final = 3
+#: Seconds for which READY=1 is sent again while the service manager takes no message.
+_PATIENCE: Final = 10.0
+_PAUSE: Final = 0.05
+#: Characters of the words about the daemon.
+_MAX_STATUS: Final = 500
+_STANDARD_ERROR: Final = 2
+
+
+class Observed(Protocol):
+    """The methods of a node that say how it is."""
+
+    def hung(self) -> tuple[str, ...]:
+        """Return why each core actor that hangs is taken for that; empty while all work."""
+
+    async def counts(self) -> PluginCounts:
+        """Return how many plugins are in each state."""
+
+
+def tell_service_manager(state: str) -> bool:
+    """Send ``state`` to the socket that a service manager named in NOTIFY_SOCKET, if it did; never wait.
+
+    Return False if its queue is full. Any other error changes nothing (fault 95).
+    """
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return True
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender:
+        try:
+            sender.sendto(state.encode(), "\0" + address[1:] if address.startswith("@") else address)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+    return True
+
+
+async def tell_surely(state: str) -> None:
+    """Send ``state``, and send it again while the queue of the service manager is full."""
+    with trio.move_on_after(_PATIENCE):
+        while not tell_service_manager(state):  # noqa: ASYNC110 - no event of the kernel tells of room in the queue
+            await trio.sleep(_PAUSE)
+
+
+@contextmanager
+def reloading() -> Iterator[None]:
+    """Tell that the daemon reloads its configuration in this block, and that it is ready again after it."""
+    tell_service_manager(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+    try:
+        yield
+    finally:
+        tell_service_manager("READY=1")
+
+
+def watchdog_seconds(environment: Mapping[str, str], pid: int) -> float | None:
+    """Return how long the watchdog of the service manager waits for this process; None if there is none."""
+    if environment.get("WATCHDOG_PID", str(pid)) != str(pid):
+        return None
+    given = environment.get("WATCHDOG_USEC", "")
+    return int(given) / 1e6 if given.isascii() and given.isdigit() and int(given) else None
+
+
+async def keep_informed(node: Observed, log: Logger) -> None:
+    """Feed the watchdog of the service manager and tell it how the node is, until cancelled."""
+    if not os.environ.get("NOTIFY_SOCKET"):
+        return
+    limit = watchdog_seconds(os.environ, os.getpid())
+    if limit is not None and not faulthandler.is_enabled():
+        # The signal of the watchdog, SIGABRT, leaves the stacks in the log: they show what blocks the loop.
+        faulthandler.enable(_STANDARD_ERROR)
+    beats = _Beats(node, log, is_watched=limit is not None)
+    while True:
+        await beats.beat()
+        await trio.sleep(BEAT if limit is None else min(BEAT, limit / _FEEDS))
+
+
+@attrs.define
+class _Beats:
+    """What is told from time to time."""
+
+    _node: Observed
+    _log: Logger
+    _is_watched: bool
+    _said: str = ""
+    _is_fed: bool = True
+
+    async def beat(self) -> None:
+        """Tell the service manager once: that the daemon works, and what has changed."""
+        hung = self._node.hung()
+        if self._is_watched:
+            self._feed(hung)
+        status = f"not fed: {'; '.join(hung)}" if hung else await self._words()
+        if status not in ("", self._said) and tell_service_manager(f"STATUS={_shown(status)}"):
+            self._said = status
+
+    def _feed(self, hung: tuple[str, ...]) -> None:
+        if not hung:
+            tell_service_manager("WATCHDOG=1")
+        if self._is_fed is bool(hung):
+            self._is_fed = not hung
+            if hung:
+                self._log.event(Level.ERROR, "the watchdog is not fed any more", reason="; ".join(hung))
+            else:
+                self._log.event(Level.INFO, "the watchdog is fed again")
+
+    async def _words(self) -> str:
+        """Return how many plugins there are; nothing if the node does not say that soon, or has ended."""
+        with trio.move_on_after(_PAUSE):
+            try:
+                return words_of(await self._node.counts())
+            except NodeEndedError:
+                return ""
+        return ""
+
+
+def words_of(counts: PluginCounts) -> str:
+    """Return how many plugins are in each state, in words."""
+    total = sum(counts.by_state.values())
+    states = ", ".join(states_of(counts))
+    return f"{total} {'plugin' if total == 1 else 'plugins'}{': ' if states else ''}{states}"
+
+
+def states_of(counts: PluginCounts) -> Iterator[str]:
+    """Yield the states that plugins are in, each with their number."""
+    by_state = Counter(counts.by_state)
+    for state in StateName:
+        if by_state[state]:
+            yield f"{by_state[state]} {state.value}"
+        if state is StateName.REGISTERED and counts.not_serving:
+            yield f"{counts.not_serving} of them not serving"
+
+
+def _shown(text: str) -> str:
+    """Return ``text`` in one line, since each line is another assignment."""
+    return encodable(escaped(text))[:_MAX_STATUS]

@@ -1,0 +1,147 @@
+"""The files of the systemd service: the unit, and drop-ins for what only some nodes need.
+
+The unit permits what a daemon needs that registers the plugins of root; a drop-in permits what one more feature needs,
+and says why. ``docs/operations.md`` has the table of all of it.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+UNIT: Final = "plugind.service"
+#: The directory of the drop-ins beside the unit.
+DROP_INS: Final = f"{UNIT}.d"
+#: The directories that the unit hides from the daemon: a program in them cannot be run, and no root may be there.
+HIDDEN: Final = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")
+
+_BASE: Final = """\
+[Unit]
+Description=Registrar of the plugins of this node
+# A root busy for a moment, or a crash, is no reason to give up for ever.
+StartLimitIntervalSec=0
+
+[Service]
+Type=notify
+NotifyAccess=main
+# Options are better kept in a file than here, so that this unit can be replaced by a newer one.
+EnvironmentFile=-/etc/default/plugind
+ExecStart={command} run $PLUGIND_OPTIONS
+ExecReload={reload}
+# Exit codes 2 and 78 say that options or configuration are wrong: another start would end in the same way.
+Restart=always
+RestartSec=2
+RestartPreventExitStatus=2 78
+# The daemon ends within 21 s of a signal, by force if need be, and says then what has not ended.
+TimeoutStopSec=30
+# It is fed only while the loop of the daemon turns and no core actor hangs.
+WatchdogSec=30
+StateDirectory=plugind
+StateDirectoryMode=0700
+RuntimeDirectory=plugind
+# The status socket has a mode of its own. Others must be able to reach it where the daemon lets them.
+RuntimeDirectoryMode=0711
+# Who watches the directory for the status socket must not lose it at a restart.
+RuntimeDirectoryPreserve=yes
+# As many lines as the daemon's own limit lets through.
+LogRateLimitIntervalSec=60
+LogRateLimitBurst=35000
+
+# The daemon stays root: registrars make their sockets for root alone. But it is root without any capability.
+CapabilityBoundingSet=
+NoNewPrivileges=yes
+# It may write to its own directories, and to the root that it has by default, for the lock.
+ProtectSystem=strict
+ReadWritePaths=-/var/lib/kubelet/plugins_registry
+# These two hide what is in /home, /root, /run/user, /tmp and /var/tmp: no root may be there.
+ProtectHome=yes
+PrivateTmp=yes
+PrivateMounts=yes
+PrivateDevices=yes
+DevicePolicy=closed
+# Plugins are reached by the paths of their sockets, which are the same in every network namespace.
+PrivateNetwork=yes
+RestrictAddressFamilies=AF_UNIX
+IPAddressDeny=any
+# PrivateUsers= must never be set: all peers but root would have the uid 65534, and none could be told from another.
+# ProtectProc= and ProcSubset= stay as they are: they would hide the processes of plugins, and with them their ends.
+ProtectClock=yes
+ProtectControlGroups=yes
+ProtectHostname=yes
+ProtectKernelLogs=yes
+ProtectKernelModules=yes
+ProtectKernelTunables=yes
+KeyringMode=private
+LockPersonality=yes
+MemoryDenyWriteExecute=yes
+RemoveIPC=yes
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+SystemCallArchitectures=native
+SystemCallFilter=@system-service
+SystemCallFilter=~@privileged @resources
+SystemCallErrorNumber=EPERM
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+_DEVICE_PLUGINS: Final = """\
+# For device plugins that register by a call (--device-plugins).
+[Service]
+# The daemon makes kubelet.sock there, and deletes the sockets of plugins at its start, so that they call again.
+ExecStartPre=+/usr/bin/mkdir -p -m 0755 /var/lib/kubelet/device-plugins
+ReadWritePaths=-/var/lib/kubelet/device-plugins
+"""
+
+_LEASES: Final = """\
+# For leases of devices over the status socket (--lease-uids, --lease-group, --cdi-dir).
+[Service]
+# The daemon writes the files there by which container engines know the devices of a lease.
+ExecStartPre=+/usr/bin/mkdir -p -m 0755 /run/cdi
+ReadWritePaths=-/run/cdi
+# CAP_KILL: a process whose lease ends before it does is asked to end (SIGTERM), whoever's it is.
+# CAP_CHOWN, and the system calls for it: --lease-group gives the status socket to a group.
+CapabilityBoundingSet=CAP_KILL CAP_CHOWN
+SystemCallFilter=@chown
+"""
+
+_OTHER_USERS: Final = """\
+# For plugins of other users than root (--trust-uid), and for a --status-group.
+[Service]
+# CAP_DAC_OVERRIDE: to connect to a socket takes write access, which the socket of another user mostly gives to nobody.
+# CAP_CHOWN, and the system calls for it: --status-group gives the status socket to a group.
+CapabilityBoundingSet=CAP_DAC_OVERRIDE CAP_CHOWN
+SystemCallFilter=@chown
+"""
+
+#: The drop-ins by the name of the option that asks for them.
+_TEXTS: Final = {
+    "device-plugins": _DEVICE_PLUGINS,
+    "leases": _LEASES,
+    "other-users": _OTHER_USERS,
+}
+
+
+def unit(command: str) -> str:
+    """Return the text of the unit that runs ``command``, the words of a line of systemd."""
+    return _BASE.format(command=command, reload="/bin/kill -HUP $MAINPID")
+
+
+def drop_ins() -> tuple[str, ...]:
+    """Return the names of the drop-ins."""
+    return tuple(_TEXTS)
+
+
+def files(command: str, named: Iterable[str]) -> dict[str, str]:
+    """Return the unit and the ``named`` drop-ins: their texts by their paths below a directory for units."""
+    return {UNIT: unit(command), **{f"{DROP_INS}/{name}.conf": _TEXTS[name] for name in named}}
+
+
+def quoted(word: str) -> str:
+    """Return ``word`` as systemd reads it back in a line of ``ExecStart=``."""
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return escaped if escaped and not any(char.isspace() or char in "\"'\\;" for char in escaped) else f'"{escaped}"'

@@ -1,0 +1,114 @@
+"""``plugind install-unit``: what it prints, what it writes, and what it leaves alone."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from plugind.actors.console import commands
+from plugind.actors.console.unit_files import UNIT, drop_ins, files, quoted
+
+REPOSITORY = Path(__file__).parents[3]
+ALL = [f"--{name}" for name in drop_ins()]
+COMMAND = ("--command", "/usr/bin/plugind")
+
+
+def install(directory: Path, *options: str) -> int:
+    return commands.main(["install-unit", "--directory", str(directory), *COMMAND, *options])
+
+
+def contents(directory: Path) -> dict[str, str]:
+    return {str(path.relative_to(directory)): path.read_text() for path in directory.rglob("*") if path.is_file()}
+
+
+def test_the_files_in_deploy_are_those_that_the_command_writes(tmp_path: Path) -> None:
+    assert install(tmp_path, *ALL) == 0
+    assert contents(REPOSITORY / "deploy" / "systemd") == contents(tmp_path) == files("/usr/bin/plugind", drop_ins())
+
+
+def test_only_the_drop_ins_that_are_named_are_written_and_anybody_may_read_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert install(tmp_path, "--leases") == 0
+    written = [tmp_path / UNIT, tmp_path / "plugind.service.d" / "leases.conf"]
+    assert sorted(contents(tmp_path)) == ["plugind.service", "plugind.service.d/leases.conf"]
+    assert [path.stat().st_mode & 0o777 for path in (*written, written[1].parent)] == [0o644, 0o644, 0o755]
+    assert capsys.readouterr().out == "".join(f"{path} was written\n" for path in written)
+    assert install(tmp_path, "--leases") == 0
+    assert capsys.readouterr().out == "".join(f"{path} is as it should be\n" for path in written)
+
+
+def test_nothing_is_written_if_one_file_was_changed_unless_it_is_forced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / UNIT).write_text("[Service]\nNice=5\n")
+    assert install(tmp_path, "--leases") == 1
+    assert contents(tmp_path) == {UNIT: "[Service]\nNice=5\n"}
+    advice = "is not what would be written: compare it with --print, and replace it with --force; nothing was written"
+    assert capsys.readouterr().err == f"plugind: {tmp_path / UNIT} {advice}\n"
+    assert install(tmp_path, "--leases", "--force") == 0
+    assert contents(tmp_path) == files("/usr/bin/plugind", ["leases"])
+    assert capsys.readouterr().out.splitlines()[0] == f"{tmp_path / UNIT} was replaced"
+
+
+def test_a_masked_unit_stays_masked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / UNIT).symlink_to("/dev/null")
+    assert install(tmp_path) == 1
+    assert (tmp_path / UNIT).is_symlink()
+    assert "nothing was written" in capsys.readouterr().err
+
+
+def test_a_directory_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert install(tmp_path / "missing" / "too") == 1
+    assert capsys.readouterr().err == f"plugind: cannot write {tmp_path}/missing/too: No such file or directory\n"
+    (tmp_path / "file").touch()
+    assert install(tmp_path / "file") == 1
+    assert capsys.readouterr().err == f"plugind: cannot write {tmp_path}/file/{UNIT}: Not a directory\n"
+
+
+def test_print_writes_nothing_and_names_each_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert install(tmp_path, *ALL, "--print") == 0
+    assert contents(tmp_path) == {}
+    texts = files("/usr/bin/plugind", drop_ins())
+    assert capsys.readouterr().out == "\n".join(f"# {tmp_path}/{name}\n{text}" for name, text in texts.items())
+
+
+@pytest.mark.parametrize("path", ["/root/venv/bin/plugind", "/home/a/plugind", "/tmp/x/plugind", "/var/tmp/plugind"])
+def test_a_program_that_the_service_does_not_see_is_refused(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert commands.main(["install-unit", "--print", "--command", path]) == 78
+    assert capsys.readouterr().err.startswith(f"plugind: the service could not run {path}, since it sees no files in ")
+
+
+@pytest.mark.parametrize("path", ["/rootfs/plugind", "/homes/plugind", "/opt/tmp/plugind"])
+def test_a_program_beside_what_is_hidden_is_taken(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert commands.main(["install-unit", "--print", "--command", path]) == 0
+    assert f"\nExecStart={path} run $PLUGIND_OPTIONS\n" in capsys.readouterr().out
+
+
+def test_the_service_runs_the_plugind_that_wrote_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: f"/opt/plugind/bin/{name}")
+    monkeypatch.setattr(sys, "argv", ["plugind"])
+    assert commands.main(["install-unit", "--print"]) == 0
+    assert "\nExecStart=/opt/plugind/bin/plugind run $PLUGIND_OPTIONS\n" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["/usr/lib/python3/dist-packages/plugind/__main__.py"])
+    monkeypatch.setattr(sys, "executable", "/usr/bin/python3")
+    assert commands.main(["install-unit", "--print"]) == 0
+    assert "\nExecStart=/usr/bin/python3 -P -m plugind run $PLUGIND_OPTIONS\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        ("/usr/bin/plugind", "/usr/bin/plugind"),
+        ("/opt/my plugins/plugind", '"/opt/my plugins/plugind"'),
+        ("/opt/100%/$HOME", "/opt/100%%/$$HOME"),
+        ('/opt/a"b\\c', '"/opt/a\\"b\\\\c"'),
+        ("", '""'),
+    ],
+)
+def test_a_word_is_quoted_as_systemd_reads_it(word: str, line: str) -> None:
+    assert quoted(word) == line

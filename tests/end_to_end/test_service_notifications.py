@@ -1,0 +1,81 @@
+"""What a daemon tells its service manager, on a socket of the test's own."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+import trio
+
+from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, daemon, plugin_process
+from plugind.tests.end_to_end.service_manager import service_manager
+
+
+async def test_the_service_manager_hears_of_the_start_of_plugins_of_a_reload_and_of_the_stop(
+    real_processes: None, tmp_path: Path
+) -> None:
+    path = tmp_path / "root" / "a.sock"
+    with (
+        service_manager(tmp_path, watchdog=0.6) as manager,
+        daemon(tmp_path, environment=manager.environment) as node,
+    ):
+        assert await manager.next() == {"READY": "1"}
+        # The status socket accepts connections at the first attempt.
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(node.status)
+        assert await manager.until("STATUS") == {"STATUS": "0 plugins"}
+        fake = [*PLUGIND, "fake", "--socket", str(path), "--type", "CSIPlugin", "--name", "red.example.com"]
+        async with plugin_process([*fake, "--version", "1.0.0"]):
+            await manager.until("STATUS", "1 plugin: 1 registered")
+            node.process.send_signal(signal.SIGHUP)
+            began = await manager.until("RELOADING", "1")
+            assert began["MONOTONIC_USEC"].isdigit()
+            await manager.until("READY", "1")
+            assert {"WATCHDOG": "1"} in manager.messages
+            await manager.until("WATCHDOG", "1")
+        node.process.terminate()
+        await manager.until("STOPPING", "1")
+        assert await node.ended() == 0
+    sent = {name for message in manager.messages for name in message}
+    assert sent == {"READY", "STATUS", "WATCHDOG", "RELOADING", "MONOTONIC_USEC", "STOPPING"}
+
+
+@pytest.mark.parametrize("actor", ["reconciler", "status"])
+async def test_a_daemon_whose_actor_hangs_says_that_it_is_not_fed_until_it_goes_on(actor: str, tmp_path: Path) -> None:
+    hang = tmp_path / actor
+    with (
+        service_manager(tmp_path, watchdog=0.6) as manager,
+        daemon(tmp_path, "--rescan", "0.2", script="hanging.py", environment=manager.environment) as node,
+    ):
+        await manager.until("WATCHDOG", "1")
+        hang.touch()
+        for number in range(10):
+            (node.root / f"link{number}").symlink_to(node.status)
+        while not (message := await manager.until("STATUS"))["STATUS"].startswith("not fed: "):
+            pass
+        assert message["STATUS"].startswith(f"not fed: {actor}: it hangs: it has taken no message for ")
+        (line,) = await node.logged("the watchdog is not fed any more")
+        assert line["level"] == "error"
+        hang.unlink()
+        await manager.until("WATCHDOG", "1")
+        await node.logged("the watchdog is fed again")
+        await manager.until("STATUS", "10 plugins: 10 parked")
+
+
+async def test_a_daemon_that_the_watchdog_ends_leaves_its_stacks_in_the_log(tmp_path: Path) -> None:
+    """systemd sends SIGABRT. What blocks the loop is in these stacks."""
+    with (
+        service_manager(tmp_path, watchdog=30.0) as manager,
+        daemon(tmp_path, environment=manager.environment) as node,
+    ):
+        await manager.until("WATCHDOG", "1")
+        node.process.send_signal(signal.SIGSTOP)
+        node.process.send_signal(signal.SIGABRT)
+        node.process.send_signal(signal.SIGCONT)
+        with trio.fail_after(DEADLINE):
+            assert await node.ended() == -signal.SIGABRT
+    log = node.log.read_text()
+    assert "Fatal Python error: Aborted\n" in log
+    assert "/trio/_core/_run.py" in log

@@ -1,0 +1,85 @@
+"""The unit and its drop-ins, as systemd's own tools judge them. Nothing is started; ``test_booted_service.py`` does."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from plugind.actors.console.unit_files import UNIT, drop_ins, files, quoted
+from plugind.tests.end_to_end.packages import program
+from plugind.tests.end_to_end.processes import DEADLINE
+
+#: What systemd holds against each of the units; a line of the table in docs/operations.md says why it has to be so.
+BASE = {
+    "RootDirectory=/RootImage=",
+    "User=/DynamicUser=",
+    "PrivateUsers=",
+    "ProtectProc=",
+    "ProcSubset=",
+    "RestrictAddressFamilies=~AF_UNIX",
+    "DeviceAllow=",
+    "UMask=",
+}
+CHOWN = {"CapabilityBoundingSet=~CAP_(CHOWN|FSETID|SETFCAP)", "SystemCallFilter=~@privileged"}
+KILL = {"CapabilityBoundingSet=~CAP_KILL"}
+OVERRIDE = {"CapabilityBoundingSet=~CAP_(DAC_*|FOWNER|IPC_OWNER)"}
+
+
+def write(directory: Path, named: tuple[str, ...]) -> Path:
+    """Write the unit with these drop-ins for a program that exists; return the path of the unit."""
+    for name, text in files(quoted(sys.executable), named).items():
+        (directory / name).parent.mkdir(exist_ok=True)
+        (directory / name).write_text(text)
+    return directory / UNIT
+
+
+def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [program("systemd-analyze"), "--no-pager", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
+
+
+@pytest.mark.parametrize(
+    "named", [(), *((name,) for name in drop_ins()), drop_ins()], ids=lambda named: "+".join(named)
+)
+def test_systemd_finds_no_fault_with_the_unit(named: tuple[str, ...], tmp_path: Path) -> None:
+    done = analyze("verify", "--recursive-errors=yes", "--man=no", str(write(tmp_path, named)))
+    assert (done.returncode, about(done.stderr)) == (0, [])
+
+
+def about(text: str) -> list[str]:
+    """Return the lines about our unit; other units of the machine may have faults of their own."""
+    return [line for line in text.splitlines() if UNIT in line]
+
+
+def test_a_setting_that_systemd_does_not_know_would_be_found(tmp_path: Path) -> None:
+    unit = write(tmp_path, ())
+    unit.write_text(unit.read_text().replace("WatchdogSec=", "WatchdogSecs="))
+    done = analyze("verify", "--man=no", str(unit))
+    assert ["Unknown key 'WatchdogSecs'" in line for line in about(done.stderr)] == [True]
+
+
+@pytest.mark.parametrize(
+    ("named", "exposed", "most"),
+    [
+        ((), BASE, 0.9),
+        (("device-plugins",), BASE, 0.9),
+        (("leases",), BASE | CHOWN | KILL, 1.3),
+        (("other-users",), BASE | CHOWN | OVERRIDE, 1.4),
+        (drop_ins(), BASE | CHOWN | KILL | OVERRIDE, 1.5),
+    ],
+    ids=["base", "device-plugins", "leases", "other-users", "all"],
+)
+def test_the_unit_is_exposed_as_far_as_its_page_says(
+    named: tuple[str, ...], exposed: set[str], most: float, tmp_path: Path
+) -> None:
+    """The base unit is at 2.0 or less, and so is the one with all drop-ins."""
+    unit = write(tmp_path, named)
+    done = analyze("security", "--offline=true", "--json=short", str(unit))
+    found = {row["name"] for row in json.loads(done.stdout) if row["set"] is False and row["exposure"]}
+    assert found == exposed, done.stderr
+    over = analyze("security", "--offline=true", f"--threshold={round(most * 10)}", str(unit))
+    assert over.returncode == 0, over.stdout.splitlines()[-1]
