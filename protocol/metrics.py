@@ -18,7 +18,7 @@ from .histograms import Histogram
 from .messages import HealthChecked, RootReported, StateChanged
 from .plugin_health import Health
 from .plugins import BUILT_IN_TYPES, DRA
-from .status import Operation, Outcome, StateName
+from .status import Operation, Outcome, StateName, Watching
 from .view import Row
 
 #: How many plugin types have a label of their own.
@@ -199,6 +199,63 @@ class Metrics:
             key = row.last.state, self.label(row.type)
             counts[key] = counts.get(key, 0) + 1
         return counts
+
+
+#: The states of a socket whose plugin is not registered, and nothing is under way.
+_AT_REST = frozenset({StateName.WAITING, StateName.PARKED, StateName.STALE})
+#: The cause of an entry that is not taken for a plugin.
+ENTRY_REFUSED = "entry-refused"
+
+
+def causes(metrics: Metrics, rows: Iterable[Row]) -> dict[tuple[str, str], int]:
+    """Return the number of ``rows`` whose plugin is not registered, by type and by why not.
+
+    That is the step that failed last and how, as :attr:`Metrics.operations` counts them; ``other`` if none did. There
+    is nothing for a cause that no plugin has now.
+    """
+    counts: dict[tuple[str, str], int] = {}
+    for row in rows:
+        if (cause := _cause_of(row)) is not None:
+            key = metrics.label(row.type), cause
+            counts[key] = counts.get(key, 0) + 1
+    return counts
+
+
+def _cause_of(row: Row) -> str | None:
+    state, failed = row.last.state, row.failed
+    if state is _REGISTERED:
+        return None
+    if row.refused:
+        return ENTRY_REFUSED
+    if failed is not None:
+        return f"{failed.operation}-{failed.outcome}"
+    return OTHER if state in _AT_REST else None
+
+
+#: Every way to watch a root.
+_WATCHING = (
+    *(Watching.EVENTS, Watching.POLLING, Watching.INSECURE, Watching.SERVING),
+    *(Watching.TAKEN, Watching.ABSENT, Watching.UNAVAILABLE),
+)
+
+
+def watched(roots: Iterable[RootReported]) -> dict[str, int]:
+    """Return the number of roots that are watched in each way, or cannot be used."""
+    counts = dict.fromkeys(_WATCHING, 0)
+    for root in roots:
+        counts[root.watching] = counts.get(root.watching, 0) + 1
+    return counts
+
+
+def expected_useful(names: Iterable[str], rows: Iterable[Row], *, healthy: bool) -> dict[str, bool]:
+    """Return for each expected name whether a plugin of that name is of use; with ``healthy``, also healthy."""
+    wanted = dict.fromkeys(names, False)
+    if wanted:
+        for row in rows:
+            name = row.name
+            if name is not None and name in wanted and (row.healthy if healthy else row.useful):
+                wanted[name] = True
+    return wanted
 
 
 #: The other names of two words are a kind and a path, or a kind and a plugin type.

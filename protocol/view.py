@@ -21,7 +21,7 @@ from .endpoint_owners import PluginDisplaced
 from .messages import EndpointChanged, HealthReported, OwnerChanged, RootReported, ServingChanged, StateChanged
 from .plugin_health import Health
 from .plugins import PluginInfo
-from .status import HistoryEntry, PluginCounts, PluginStatus, StateName
+from .status import Finished, HistoryEntry, Operation, Outcome, PluginCounts, PluginStatus, StateName
 from .text import encodable, escaped
 
 #: How many changes of state are kept for each socket.
@@ -79,6 +79,8 @@ class Row(NamedTuple):
     displaced: str | None = None
     #: What the plugin's handler reported last; None if it reports nothing. Its time is when this health began.
     health: HealthReported | None = None
+    #: The step that failed last; None once the plugin is registered.
+    failed: Finished | None = None
 
     @property
     def type(self) -> str | None:
@@ -166,6 +168,21 @@ class Row(NamedTuple):
         return attrs.evolve(self.status, history=entries)
 
 
+def _failed(before: Finished | None, change: StateChanged) -> Finished | None:
+    """Return the step that failed last after ``change``, if ``before`` was that until then.
+
+    How a plugin failed that answered stays, though it does not listen any more, as its cause does.
+    """
+    finished = change.finished
+    if change.state is _REGISTERED:
+        return None
+    if finished is None or finished.outcome is Outcome.OK or finished.outcome is Outcome.SUPERSEDED:
+        return before
+    if before is not None and finished.operation is Operation.DIAL and before.operation is not Operation.DIAL:
+        return before
+    return finished
+
+
 class View:
     """All sockets, the last ones that are gone, the roots and the handlers."""
 
@@ -241,7 +258,16 @@ class View:
         """Return the first row of a generation: nothing is known of its plugin, and the history of the path goes on."""
         logged = (ENDED,) if change.state is StateName.LEAVING else ()
         return Row(
-            change, change.time, change.info, change.registered_in, change.uid, change.pid, None, history, logged
+            change,
+            change.time,
+            change.info,
+            change.registered_in,
+            change.uid,
+            change.pid,
+            None,
+            history,
+            logged,
+            failed=_failed(None, change),
         )
 
     @staticmethod
@@ -266,6 +292,7 @@ class View:
                 before.endpoint_problem if stays else None,
                 before.displaced,
                 before.health if change.state in _HAS_LINK else None,
+                before.failed if change.finished is None else _failed(before.failed, change),
             ),
         )
 

@@ -46,7 +46,12 @@ class LeaseCounts:
 
     def added_to(self, snapshot: m.LeasesSnapshot) -> m.LeasesSnapshot:
         """Return ``snapshot`` with the counts."""
-        names = (name for lease in snapshot.leases for name in lease.devices)
-        counts = dict.fromkeys(sorted(self._offered), 0) | Counter(self._labels.label(name) for name in names)
+        counts = dict.fromkeys(sorted(self._offered), 0)
+        leased = dict(counts)
+        for lease in snapshot.leases:
+            for name, devices in lease.devices.items():
+                label = self._labels.label(name)
+                counts[label] = counts.get(label, 0) + 1
+                leased[label] = leased.get(label, 0) + len(devices)
         durations = {label: attrs.evolve(it, counts=[*it.counts]) for label, it in self._durations.items()}
-        return attrs.evolve(snapshot, counts=counts, failures=dict(self._failures), durations=durations)
+        return attrs.evolve(snapshot, counts=counts, leased=leased, failures=dict(self._failures), durations=durations)

@@ -34,12 +34,14 @@ from ...protocol.messages import (
     RootReported,
     ViewMessage,
 )
+from ...protocol.metrics import expected_useful, watched
 from ...protocol.plugins import DEVICE
 from ...protocol.rules import rules_to_json
 from ...protocol.status import PluginStatus, StateName, Watching
 from ...protocol.status_json import Json, described_to_json, plugin_to_json, retried_to_json
 from ...protocol.text import encodable
 from ...protocol.view import Row
+from ..io import own_process
 from ..io.http_places import Place
 from ..io.http_server import Request, Response, Send, json_response, problem
 from .devices_api import DevicesApi
@@ -283,17 +285,25 @@ class Api:
     async def metrics(self, _: Request) -> Response:
         """Return the metrics as they are now."""
         # What renders it is imported for the first scrape: it is a tenth of all that the daemon imports.
-        from . import exposition
+        from . import exposition, exposition_of_node
 
         devices = await self.devices.snapshot(METRICS_DEADLINE)
         leases = await self.leases.snapshot(METRICS_DEADLINE)
+        view = self.memory.view
+        rows = list(view.rows.values())
+        node = exposition_of_node.OfNode(
+            expected_useful(self.config.expected, rows, healthy=self.config.ready_when == "healthy"),
+            watched(view.roots.values()),
+            own_process.figures(),
+        )
         pieces = exposition.render(
             self.memory.metrics,
             self.memory.calls,
-            list(self.memory.view.rows.values()),
+            rows,
             self.health(),
             devices,
             leases,
+            node=node,
             path_metrics=self.config.path_metrics,
             max_paths=self.config.max_path_metrics,
         )

@@ -64,9 +64,10 @@ class LeasesSnapshot:
     withheld: str | None = None
     #: What is wrong with the file that keeps the leases; None if nothing is.
     problem: str | None = None
-    #: For metrics, by the label of the resource: leases that have devices, failures by resource and problem, and how
-    #: long plugins took to answer Allocate.
+    #: For metrics, by the label of the resource: leases that have devices and how many of these devices, failures by
+    #: resource and problem, and how long plugins took to answer Allocate.
     counts: Mapping[str, int] = attrs.field(factory=dict, hash=False)
+    leased: Mapping[str, int] = attrs.field(factory=dict, hash=False)
     failures: Mapping[tuple[str, str], int] = attrs.field(factory=dict, hash=False)
     durations: Mapping[str, Histogram] = attrs.field(factory=dict, eq=False)
 

@@ -3,15 +3,18 @@ from __future__ import annotations
 import attrs
 
 from plugind.protocol.histograms import BUCKETS, Histogram
-from plugind.protocol.messages import HealthReported, RootReported, StateChanged
+from plugind.protocol.messages import HealthReported, RootReported, ServingChanged, StateChanged
 from plugind.protocol.metrics import (
     MAX_RESOURCES,
     MAX_TYPES,
     ByResource,
     Metrics,
     RootCounters,
+    causes,
     dra_instances,
+    expected_useful,
     healths,
+    watched,
     worlds,
 )
 from plugind.protocol.plugin_health import Health
@@ -212,3 +215,84 @@ def test_restarts_of_follows_are_counted_by_type() -> None:
         metrics.count_link_restart(plugin_type)
     counted = {label: count for label, count in metrics.link_restarts.items() if count}
     assert counted == {"Colour": 2, "DevicePlugin": 1, "other": 1}
+
+
+def after(*changes: StateChanged) -> dict[tuple[str, str], int]:
+    """Return the causes that are counted after these changes."""
+    view = View()
+    for change in changes:
+        view.apply(change)
+    return causes(Metrics(), view.rows.values())
+
+
+def failing(state: StateName, operation: Operation, outcome: Outcome, socket: str = "/r/a.sock") -> StateChanged:
+    return attrs.evolve(changed(state, socket), finished=Finished(operation, outcome, 0.1))
+
+
+CSI = PluginInfo("CSIPlugin", "csi", "/e", ())
+REFUSED = attrs.evolve(failing(StateName.NOTIFYING, Operation.VALIDATE, Outcome.REFUSED), info=CSI)
+
+
+def test_a_plugin_that_is_not_registered_counts_under_the_step_that_failed_last() -> None:
+    late = failing(StateName.WAITING, Operation.GET_INFO, Outcome.TIMED_OUT)
+    assert after(changed(StateName.DIALING)) == {}
+    assert after(late) == {("unknown", "get-info-timed-out"): 1}
+    again = attrs.evolve(changed(StateName.ASKING_INFO), finished=Finished(Operation.DIAL, Outcome.OK, 0.1))
+    assert after(late, again) == {("unknown", "get-info-timed-out"): 1}, "it does not vanish while it is tried again"
+    notified = failing(StateName.WAITING, Operation.NOTIFY, Outcome.OK)
+    assert after(late, again, REFUSED, notified) == {("CSIPlugin", "validate-refused"): 1}
+
+
+def test_a_plugin_that_leaves_after_it_was_refused_keeps_that_cause() -> None:
+    gone = failing(StateName.WAITING, Operation.DIAL, Outcome.FAILED)
+    assert after(REFUSED, gone) == {("CSIPlugin", "validate-refused"): 1}
+    assert after(gone, REFUSED) == {("CSIPlugin", "validate-refused"): 1}
+    assert after(gone, failing(StateName.STALE, Operation.DIAL, Outcome.TIMED_OUT)) == {
+        ("unknown", "dial-timed-out"): 1
+    }
+    superseded = failing(StateName.DIALING, Operation.REGISTER, Outcome.SUPERSEDED)
+    assert after(REFUSED, superseded) == {("CSIPlugin", "validate-refused"): 1}
+
+
+def test_a_plugin_that_is_registered_or_gone_or_another_has_no_cause_any_more() -> None:
+    registered = failing(StateName.REGISTERED, Operation.NOTIFY, Outcome.OK)
+    assert after(REFUSED, registered) == {}
+    assert after(REFUSED, registered, changed(StateName.DIALING)) == {}
+    assert after(REFUSED, changed(StateName.GONE)) == {}
+    assert after(REFUSED, attrs.evolve(changed(StateName.DIALING), generation=2)) == {}
+
+
+def test_what_no_step_explains_has_words_of_its_own() -> None:
+    entry = changed(StateName.PARKED, "/r/b.sock", attempt=0)
+    short_lives = attrs.evolve(changed(StateName.WAITING, "/r/c.sock"), last_known=CSI)
+    odd = attrs.evolve(REFUSED, socket="/r/d.sock", info=attrs.evolve(CSI, type="Odd"))
+    assert after(entry, short_lives, odd) == {
+        ("unknown", "entry-refused"): 1,
+        ("CSIPlugin", "other"): 1,
+        ("other", "validate-refused"): 1,
+    }
+
+
+def test_an_expected_plugin_is_of_use_while_one_of_its_name_is_registered_and_served() -> None:
+    view = View()
+
+    def useful(*, healthy: bool = False) -> dict[str, bool]:
+        return expected_useful(("csi", "no"), view.rows.values(), healthy=healthy)
+
+    assert useful() == {"csi": False, "no": False}
+    view.apply(attrs.evolve(changed(StateName.REGISTERED), info=CSI))
+    view.apply(attrs.evolve(changed(StateName.WAITING, "/r/b.sock"), info=CSI))
+    assert useful() == {"csi": True, "no": False}
+    assert useful(healthy=True) == {"csi": False, "no": False}
+    view.set_health(HealthReported("/r/a.sock", 1, Health.HEALTHY, "", (), 2.0))
+    assert useful(healthy=True) == {"csi": True, "no": False}
+    view.set_serving(ServingChanged("/r/a.sock", 1, False, 3.0, "nobody listens"))
+    assert useful() == useful(healthy=True) == {"csi": False, "no": False}
+    assert expected_useful((), view.rows.values(), healthy=False) == {}
+
+
+def test_every_way_to_watch_a_root_has_a_number() -> None:
+    ways = [Watching.EVENTS, Watching.EVENTS, Watching.TAKEN]
+    roots = [RootReported(f"/{number}", watching, 1.0) for number, watching in enumerate(ways)]
+    others = dict.fromkeys(("polling", "insecure", "serving", "absent", "unavailable"), 0)
+    assert watched(roots) == {"events": 2, "taken": 1} | others

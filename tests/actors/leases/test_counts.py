@@ -26,9 +26,9 @@ def test_leases_failures_and_durations_are_counted_by_resource() -> None:
     counts.note(AllocationRefused("x", GPU, "no", 1.0))
     counts.note(AllocationLost("x", GPU, PLUGIN, "lost", 30.0))
     counts.note(AllocationRefused("x", GPU, "it was not called"))
-    lease = Lease("x", 0, request((GPU, 1)), NoOwner(), LeaseState.HELD, 0.0, {GPU: ("a",)})
+    lease = Lease("x", 0, request((GPU, 1)), NoOwner(), LeaseState.HELD, 0.0, {GPU: ("a", "b")})
     shown = counts.added_to(LeasesSnapshot(0.0, (lease,)))
-    assert shown.counts == {GPU: 1}
+    assert (shown.counts, shown.leased) == ({GPU: 1}, {GPU: 2})
     assert shown.failures == {(GPU, "unavailable"): 1}
     assert shown.durations[GPU].total == 31.5
     assert shown.durations[GPU].cumulative()[-1] == ("+Inf", 3.0)
@@ -40,7 +40,7 @@ def test_a_resource_that_is_offered_counts_no_leases_at_first() -> None:
     counts.note(OfferChanged(offer(["a"])))
     counts.note(AllocationRefused("x", GPU, "no", 0.3))
     shown = counts.added_to(LeasesSnapshot(0.0))
-    assert shown.counts == {GPU: 0}
+    assert (shown.counts, shown.leased) == ({GPU: 0}, {GPU: 0})
     assert [number for _, number in shown.durations[GPU].cumulative()] == [0.0] * 6 + [1.0] * 6
 
 

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import platform
+
 import attrs
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from trio.testing import MockClock
 
+from plugind import __version__
 from plugind.actors.status.api import StatusConfig
 from plugind.protocol.messages import (
     ActorRestarted,
@@ -114,3 +117,46 @@ async def test_metrics_hold_no_character_that_does_not_print_and_parse_to_distin
     assert {sample.labels["plugin_type"] for sample in families["plugind_operations"].samples} >= {
         escaped(text.replace("\\", r"\\")) for text in HOSTILE
     }
+
+
+async def test_expected_plugins_causes_roots_and_the_process_are_shown(autojump_clock: MockClock) -> None:
+    """Which nodes lack a plugin can be asked only if there is a series for it where it is not."""
+    failed = Finished(Operation.VALIDATE, Outcome.REFUSED, 0.1)
+    async with bench(StatusConfig(expected=("a", "b"))) as node:
+        await node.take(attrs.evolve(changed("a", StateName.REGISTERED), info=info("a")))
+        await node.take(attrs.evolve(changed("b", StateName.WAITING), info=info("b"), finished=failed))
+        await node.take(RootReported("/r", Watching.POLLING, 0.0))
+        series = (await body_of(await node.get("/metrics"))).decode().splitlines()
+        assert [line for line in series if line.startswith("plugind_expected_plugin{")] == [
+            'plugind_expected_plugin{name="a"} 1.0',
+            'plugind_expected_plugin{name="b"} 0.0',
+        ]
+        assert [line for line in series if line.startswith("plugind_plugin_causes{")] == [
+            'plugind_plugin_causes{cause="validate-refused",plugin_type="CSIPlugin"} 1.0'
+        ]
+        assert [line for line in series if line.startswith("plugind_roots{") and not line.endswith(" 0.0")] == [
+            'plugind_roots{watching="polling"} 1.0'
+        ]
+        assert [line for line in series if line.startswith("plugind_build_info{")] == [
+            f'plugind_build_info{{python="{platform.python_version()}",version="{__version__}"}} 1.0'
+        ]
+        process = {line.split()[0]: float(line.split()[1]) for line in series if line.startswith("process_")}
+    names = (
+        "cpu_seconds_total",
+        "start_time_seconds",
+        "resident_memory_bytes",
+        "virtual_memory_bytes",
+        "open_fds",
+        "max_fds",
+    )
+    assert list(process) == [f"process_{name}" for name in names]
+    assert all(process.values())
+
+
+async def test_the_healthy_are_of_use_alone_where_the_node_is_ready_only_then(autojump_clock: MockClock) -> None:
+    async with bench(StatusConfig(expected=("a",), ready_when="healthy")) as node:
+        await node.take(attrs.evolve(changed("a", StateName.REGISTERED), info=info("a")))
+        for health, value in ((Health.UNHEALTHY, "0.0"), (Health.HEALTHY, "1.0")):
+            await node.take(HealthReported("/r/a.sock", 1, health, "", (), 0.0))
+            series = (await body_of(await node.get("/metrics"))).decode().splitlines()
+            assert f'plugind_expected_plugin{{name="a"}} {value}' in series

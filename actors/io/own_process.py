@@ -1,0 +1,84 @@
+"""What the kernel says of this process, for its metrics.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import resource
+import time
+from typing import Final
+
+from ...protocol.process_stat import start_ticks
+from ...protocol.values import value
+from .descriptors import EXHAUSTED
+
+_DESCRIPTORS: Final = "/proc/self/fd"
+#: More bytes than these files have.
+_MOST: Final = 4096
+
+
+@value
+class ProcessFigures:
+    """What this process has used up to now; None for what cannot be found out."""
+
+    #: Seconds of CPU time of all its threads, in user and in kernel mode.
+    cpu_seconds: float
+    #: When it began, in Unix seconds. That does not change, also if the clock is set.
+    started: float | None
+    virtual_bytes: int | None
+    resident_bytes: int | None
+    open_descriptors: int | None
+    #: The soft limit.
+    max_descriptors: int
+
+
+def figures() -> ProcessFigures:
+    """Return what this process has used up to now: less than 0.1 ms of work."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    most, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    virtual, resident = _memory()
+    return ProcessFigures(used.ru_utime + used.ru_stime, _started(), virtual, resident, _open_descriptors(most), most)
+
+
+def _memory() -> tuple[int | None, int | None]:
+    """Return the bytes of the address space, and of what is in memory of it."""
+    try:
+        pages = _read("/proc/self/statm").split()
+    except OSError:
+        return None, None
+    size = os.sysconf("SC_PAGE_SIZE")
+    return int(pages[0]) * size, int(pages[1]) * size
+
+
+def _open_descriptors(most: int) -> int | None:
+    """Return how many descriptors are open; without one to look with, all of them are."""
+    try:
+        # Linux has counted them since 6.2. Before that they are listed, which takes one more.
+        return os.stat(_DESCRIPTORS).st_size or len(os.listdir(_DESCRIPTORS)) - 1
+    except OSError as error:
+        return most if error.errno in EXHAUSTED else None
+
+
+def _started() -> float | None:
+    try:
+        return _start()
+    except (OSError, ValueError):
+        return None
+
+
+@functools.cache
+def _start() -> float:
+    ticks = start_ticks(_read("/proc/self/stat"))
+    after_boot = ticks / os.sysconf("SC_CLK_TCK")
+    return round(time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + after_boot, 2)
+
+
+def _read(path: str) -> bytes:
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(file, _MOST)
+    finally:
+        os.close(file)

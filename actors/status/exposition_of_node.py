@@ -1,0 +1,62 @@
+"""The metrics of the daemon itself: its build, its process, its roots and what it expects.
+
+A part of what ``exposition.py`` renders.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Mapping
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from ...protocol.values import value
+from ...protocol.version import __version__
+from ..io.own_process import ProcessFigures
+
+
+@value
+class OfNode:
+    """What is shown of the daemon at one moment."""
+
+    #: For each expected name, whether a plugin of that name is of use.
+    expected: Mapping[str, bool]
+    #: The number of roots that are watched in each way.
+    roots: Mapping[str, int]
+    process: ProcessFigures
+
+
+def families(node: OfNode) -> Iterator[Metric]:
+    """Yield the metrics of the daemon."""
+    build = GaugeMetricFamily("plugind_build_info", "1, with what runs in the labels.", labels=("version", "python"))
+    build.add_metric((__version__, platform.python_version()), 1)
+    yield build
+    expected = GaugeMetricFamily(
+        "plugind_expected_plugin", "1 while a plugin of an expected name is of use.", labels=("name",)
+    )
+    for name, useful in node.expected.items():
+        expected.add_metric((name,), int(useful))
+    yield expected
+    roots = GaugeMetricFamily("plugind_roots", "Roots, by how they are watched.", labels=("watching",))
+    for watching, number in node.roots.items():
+        roots.add_metric((str(watching),), number)
+    yield roots
+    yield from _process(node.process)
+
+
+def _process(process: ProcessFigures) -> Iterator[Metric]:
+    """Yield the standard metrics of a process, under the names and texts that Prometheus' own clients give them."""
+    yield CounterMetricFamily(
+        "process_cpu_seconds", "Total user and system CPU time spent in seconds.", process.cpu_seconds
+    )
+    for name, what, number in (
+        ("process_start_time_seconds", "Start time of the process since unix epoch in seconds.", process.started),
+        ("process_resident_memory_bytes", "Resident memory size in bytes.", process.resident_bytes),
+        ("process_virtual_memory_bytes", "Virtual memory size in bytes.", process.virtual_bytes),
+        ("process_open_fds", "Number of open file descriptors.", process.open_descriptors),
+        ("process_max_fds", "Maximum number of open file descriptors.", process.max_descriptors),
+    ):
+        if number is not None:
+            yield GaugeMetricFamily(name, what, number)
