@@ -85,12 +85,17 @@ def leases_of(
     Raises:
       ConfigError: if a device is in two pools.
     """
-    _check_pools(config.leases.pools)
+    check_pools(config.leases.pools)
     closed = None if store.lasting or config.leases.without_state else _NO_STATE
     return LeaseUnit(store, ports, config.leases, log, operators=frozenset({ROOT, users.own}), closed=closed)
 
 
-def _check_pools(pools: Sequence[Pool]) -> None:
+def check_pools(pools: Sequence[Pool]) -> None:
+    """Check that no device is in two pools.
+
+    Raises:
+      ConfigError: if one is.
+    """
     if not pools:
         return
     from ..protocol.leases.stock import Pools

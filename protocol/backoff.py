@@ -22,6 +22,7 @@ class Backoff:
 
     #: Seconds after the first failure.
     initial: float = attrs.field(default=0.5, validator=above_zero)
+    #: How many times as long each delay is as the one before.
     factor: float = attrs.field(default=2.0, validator=at_least_one)
     #: Seconds; no delay is longer, apart from jitter.
     cap: float = attrs.field(default=122.0, validator=above_zero)
@@ -51,6 +52,7 @@ RESTART_PAUSE = Backoff(initial=0.05, cap=5.0, jitter=0.0)
 class RestartIntensity:
     """The number of crashes within a period after which a supervisor gives up (fault 85)."""
 
+    #: The most crashes within a period.
     restarts: int = attrs.field(default=10, validator=not_negative)
     #: Seconds.
     period: float = attrs.field(default=60.0, validator=above_zero)

@@ -28,6 +28,8 @@ def pytest_configure() -> None:
 
     A shell without job control starts background jobs with SIGINT ignored, and child processes inherit that.
     """
+    # The daemons of tests are configured by their tests, and not by a file of this machine.
+    os.environ["PLUGIND_CONFIG"] = os.devnull
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from typing import get_args
 
-from ...protocol.csi import Collisions, CSIConfig
+from ...protocol.csi import Collisions
 from ...protocol.errors import ConfigError
 from ...protocol.health_checks import ALL_TYPES
 from ...protocol.plugins import wrong_with_resource
@@ -72,7 +72,6 @@ def add_csi_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--csi-topology",
         choices=get_args(Collisions),
-        default=CSIConfig().topology_collisions,
         help="what to do with a CSI driver that gives a key of its topology another value than another driver (refuse)",
     )
 
@@ -82,7 +81,6 @@ def add_trust_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trust-uid",
         action="append",
-        default=[],
         type=_trusted_user,
         metavar="UID|FIRST-LAST|NAME",
         help="also trust plugins whose process runs as this user, or as one of these; may be repeated (default:"

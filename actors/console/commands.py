@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 #: The commands in the order of the help, each with its line there.
 COMMANDS = {
     "run": "run the daemon",
+    "config": "print or check the configuration",
     "ls": "list the plugins",
     "devices": "list the devices of device plugins",
     "allocate": "lease devices, for a command, a container or some time",

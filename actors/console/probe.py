@@ -161,7 +161,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _options(args: argparse.Namespace) -> ProbeOptions:
-    trust = Trust(tuple(args.trust_uid))
+    trust = Trust(tuple(args.trust_uid or ()))
     try:
         users = users_of(trust)
     except ConfigError as error:

@@ -9,7 +9,7 @@ import argparse
 import gc
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
@@ -18,38 +18,29 @@ from typing import NoReturn, Protocol, get_args
 
 import trio
 
-from ...protocol.config import (
-    DEFAULT_ROOT,
-    Config,
-    DevicePluginDirectory,
-    ReadyWhen,
-    Root,
-    Timeouts,
-    device_plugins_beside,
-)
-from ...protocol.csi import CSIConfig
-from ...protocol.dra import DRAConfig, WatchedHealth
-from ...protocol.endpoints import default_directories
+from ...protocol.config import DEFAULT_ROOT, Config, ReadyWhen, Timeouts
+from ...protocol.dra import WatchedHealth
 from ...protocol.errors import ConfigError, SocketBusyError, leaves
-from ...protocol.health_checks import ALL_TYPES, HealthChecks
+from ...protocol.health_checks import HealthChecks
 from ...protocol.logs import Format, Level
-from ...protocol.metrics_config import MetricsConfig
 from ...protocol.plugins import BUILT_IN_TYPES, MAX_INSTANCES
-from ...protocol.trust import Trust
 from ...protocol.version import __version__
 from ...supervisor import NodeEndedError, Supervisor
 from ..handlers.registry import installed_handlers
+from ..io.config_files import DEFAULT_FILE
 from ..io.descriptors import raise_descriptor_limit
 from ..io.roots import RootBusyError
 from ..logs import Log
 from ..status.actor import StatusConfig
 from ..supervision import GaveUpError
 from .arguments import add_csi_arguments, add_trust_argument, health_switch, plugin_name, typed_seconds
+from .configured import Configured, configured
 from .ending import EXIT_CONFIG, EXIT_FAILED, EXIT_OK, CommandError, complain
-from .lease_options import add_lease_arguments, leases_from
+from .lease_options import add_lease_arguments
 from .service_manager import Observed, keep_informed, tell_service_manager, tell_surely
+from .settings import add_settings_arguments, files_of, values_of
 from .signals import Answering, StopLimit, answer, received
-from .status_socket import add_status_argument, status_path
+from .status_socket import add_status_argument
 from .times import seconds
 from .typed_options import warn_of_types
 
@@ -76,7 +67,9 @@ _EPILOG = """examples:
   PLUGIND_ROOT=/tmp/a:/tmp/b plugind run --rescan 30
 
 SIGTERM and SIGINT stop it gracefully: what is in flight finishes or is rolled back. A second one stops it at once.
-SIGHUP scans all roots at once; there is no configuration file to read again. SIGUSR1 logs the state of every plugin.
+SIGHUP scans all roots at once; the configuration is read at the start. SIGUSR1 logs the state of every plugin.
+
+/etc/plugind/plugind.toml and plugind.toml.d/*.toml beside it configure it, too: docs/configuration.md.
 
 exit codes:
   0  a signal stopped it
@@ -103,21 +96,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--deprecated-root",
         action="append",
-        default=[],
         metavar="DIR",
         help="a root in a deprecated place: its plugins are registered with a warning, if their handler permits it",
     )
     parser.add_argument(
         "--rescan",
         type=seconds(0.01, 86_400.0),
-        default=10.0,
         metavar="SECONDS",
         help="seconds between two scans of every root (10)",
     )
     parser.add_argument(
         "--stable-after",
         type=seconds(0.0, 86_400.0),
-        default=10.0,
         metavar="SECONDS",
         help="a plugin that ends so soon after it was told yes or no, or after it was dialed, counts as crashed: the"
         " next one at its path waits, twice as long after each (10; 0 lets none wait)",
@@ -125,7 +115,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--expect",
         action="append",
-        default=[],
         type=plugin_name,
         metavar="NAME",
         help="not ready before this plugin is registered",
@@ -133,28 +122,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ready-when",
         choices=get_args(ReadyWhen),
-        default="registered",
         help="when the plugins of --expect count: once they are registered, or only while they are healthy, too"
         " (registered)",
     )
     parser.add_argument(
         "--max-instances",
         type=int,
-        default=MAX_INSTANCES,
         metavar="N",
         help=f"how many plugins may be registered under one name; more wait until one goes ({MAX_INSTANCES})",
     )
     parser.add_argument(
         "--blocked-after",
         type=seconds(0.05, 3600.0),
-        default=1.0,
         metavar="SECONDS",
         help="report what blocks the daemon for so long, as a handler with a bug does (1)",
     )
     parser.add_argument(
         "--handler-timeout",
         action="append",
-        default=[],
         type=typed_seconds(0.1, 86_400.0),
         metavar="[TYPE=]SECONDS",
         help="end a call of a handler, or of the one for this plugin type, after so long; may be repeated"
@@ -163,7 +148,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--health",
         action="append",
-        default=[],
         type=health_switch,
         metavar="[TYPE=]off|SECONDS",
         help="do not check the endpoints of plugins, or those of this type; or check them every so many seconds"
@@ -172,21 +156,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dra-health",
         choices=get_args(WatchedHealth),
-        default="advertised",
         help="watch the health of the devices of DRA drivers that announce a service for it, or try others, too"
         " (advertised)",
     )
     parser.add_argument(
-        "--deregister-at-stop", action="store_true", help="deregister every plugin when stopping (default: none)"
+        "--deregister-at-stop",
+        action="store_true",
+        default=None,
+        help="deregister every plugin when stopping (default: none)",
     )
     parser.add_argument(
         "--deregister-not-serving",
         action="store_true",
+        default=None,
         help="deregister a plugin on whose socket nobody listens any more, until somebody does (default: it is shown)",
     )
     parser.add_argument(
         "--strict",
         action="store_true",
+        default=None,
         help="as the kubelet, do not open the stream of a device plugin's lists again once it has ended, until the"
         " plugin registers anew, and refuse a CSI driver that does not implement NodeGetInfo (default: the stream is"
         " opened again while the plugin is registered, and such a driver has no node id)",
@@ -196,12 +184,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--insecure-root",
         action="store_true",
+        default=None,
         help="accept roots, and directories below them, that others may write to: they may register plugins",
     )
     parser.add_argument(
         "--endpoint-dir",
         action="append",
-        default=[],
         metavar="DIR",
         help="where else endpoints may be that are not the plugin's own socket, besides each root and, beside a root"
         " named plugins_registry, plugins, csi-plugins and device-plugins; repeatable",
@@ -218,6 +206,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--take-over-kubelet",
         action="store_true",
+        default=None,
         help="use the directory of --device-plugins although a kubelet has used it; none must run on this machine",
     )
     parser.add_argument(
@@ -237,7 +226,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metrics-host",
         action="append",
-        default=[],
         metavar="NAME",
         help="answer requests to the address of --metrics for this host, too; may be repeated (default: localhost, and"
         " IP addresses)",
@@ -245,15 +233,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metrics-path-labels",
         action="store_true",
+        default=None,
         help="label plugin_manager_total_plugins by socket path, as the kubelet does (default: totals only)",
     )
-    parser.add_argument(
-        "--log-format", choices=[form.value for form in Format], default="text", help="the format of log lines (text)"
-    )
-    parser.add_argument(
-        "--log-level", choices=[level.name.lower() for level in Level], default="info", help="what is logged (info)"
-    )
+    parser.add_argument("--log-format", choices=[form.value for form in Format], help="the format of log lines (text)")
+    parser.add_argument("--log-level", choices=[level.name.lower() for level in Level], help="what is logged (info)")
     add_status_argument(parser)
+    add_settings_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -263,7 +249,7 @@ def run(args: argparse.Namespace) -> int:
       CommandError: if the daemon cannot start, or gave up.
     """
     try:
-        trio.run(run_daemon, args, config_from(args, os.environ))
+        trio.run(run_daemon, read_configuration(args, os.environ))
     except (ConfigError, RootBusyError, GaveUpError, ExceptionGroup) as error:
         foreseen = [leaf for leaf in leaves(error) if isinstance(leaf, ConfigError | RootBusyError | GaveUpError)]
         if not foreseen:
@@ -277,127 +263,16 @@ def _exit_code(error: BaseException) -> int:
     return EXIT_CONFIG if isinstance(error, ConfigError) and not isinstance(error, SocketBusyError) else EXIT_FAILED
 
 
-def config_from(args: argparse.Namespace, environment: Mapping[str, str]) -> Config:
-    """Return the configuration from the command line and the environment; the command line takes precedence.
+def read_configuration(
+    args: argparse.Namespace, environment: Mapping[str, str], default_file: str = DEFAULT_FILE
+) -> Configured:
+    """Return the configuration from the command line, the environment and the files, in this order of precedence.
 
     Raises:
-      ConfigError: if the path of a root is empty, no plugin can have an expected name, or metrics can have no such
-        address.
+      ConfigError: if it cannot work.
     """
-    named = args.root or [path for path in environment.get("PLUGIND_ROOT", "").split(":") if path]
-    insecure = args.insecure_root
-    # Device plugins that register by a call need no root, so nothing is wrong if there is no kubelet's.
-    optional = not named and args.device_plugins is not None
-    paths = dict.fromkeys(named or [DEFAULT_ROOT])
-    roots = [Root(_root_path(path), insecure=insecure, optional=optional) for path in paths]
-    roots += [
-        Root(_root_path(path), deprecated=True, insecure=insecure) for path in dict.fromkeys(args.deprecated_root)
-    ]
-    return Config(
-        roots=tuple(roots),
-        rescan=args.rescan,
-        stable_after=args.stable_after,
-        trust=Trust(tuple(args.trust_uid)),
-        timeouts=_timeouts(args.handler_timeout),
-        health_checks=_health_checks(args.health),
-        dra=DRAConfig(health=args.dra_health),
-        expected=tuple(args.expect),
-        ready_when=args.ready_when,
-        max_instances=args.max_instances,
-        blocked_after=args.blocked_after,
-        use_faulthandler=True,
-        handles_sigint=True,
-        deregister_at_stop=args.deregister_at_stop,
-        deregister_not_serving=args.deregister_not_serving,
-        strict=args.strict,
-        csi=CSIConfig(args.csi_refresh, args.csi_topology),
-        device_plugins=_device_plugins(args, roots),
-        state=_state(args, environment),
-        leases=leases_from(args),
-        metrics=_metrics(args),
-        endpoint_directories=(
-            *default_directories(root.path for root in roots),
-            *map(_absolute, args.endpoint_dir),
-        ),
-    )
-
-
-def _metrics(args: argparse.Namespace) -> MetricsConfig:
-    """Return where metrics are served.
-
-    Raises:
-      ConfigError: if that is no address, or an option is given that has no use without one.
-    """
-    if args.metrics is None and args.metrics_host:
-        raise ConfigError("--metrics-host is for the address of --metrics: add --metrics")
-    return MetricsConfig(args.metrics, tuple(args.metrics_host))
-
-
-def _device_plugins(args: argparse.Namespace, roots: Sequence[Root]) -> DevicePluginDirectory | None:
-    """Return where device plugins call, if they may.
-
-    Raises:
-      ConfigError: if an option is given that has no use without that.
-    """
-    if args.device_plugins is None:
-        if args.take_over_kubelet:
-            raise ConfigError("--take-over-kubelet is for the directory of device plugins: add --device-plugins")
-        return None
-    directory = args.device_plugins or device_plugins_beside(root.path for root in roots)
-    return DevicePluginDirectory(_absolute(directory), args.take_over_kubelet, args.insecure_root)
-
-
-def _state(args: argparse.Namespace, environment: Mapping[str, str]) -> str | None:
-    """Return the directory of the state: a daemon without device plugins has one only if it is named.
-
-    Raises:
-      ConfigError: if its name is empty.
-    """
-    if args.state == "":
-        raise ConfigError("the path of the state is empty: name a directory with --state")
-    if args.device_plugins is None and args.state is None:
-        return None
-    return _absolute(args.state or environment.get("PLUGIND_STATE") or _usual_state(environment))
-
-
-def _usual_state(environment: Mapping[str, str]) -> str:
-    if os.geteuid() == 0:
-        return "/var/lib/plugind"
-    home = environment.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
-    return os.path.join(home, "plugind")
-
-
-def _timeouts(given: Sequence[tuple[str | None, float]]) -> Timeouts:
-    defaults = Timeouts()
-    by_type = {plugin_type: time for plugin_type, time in given if plugin_type is not None}
-    others = [time for plugin_type, time in given if plugin_type is None]
-    return Timeouts(handler=(others or [defaults.handler])[-1], handlers={**defaults.handlers, **by_type})
-
-
-def _health_checks(given: Sequence[tuple[str, float | None]]) -> HealthChecks:
-    """Return how endpoints are checked; of several words for one type the last one counts."""
-    periods = dict(given)
-    period = periods.pop(ALL_TYPES, HealthChecks().period)
-    off = {plugin_type for plugin_type, seconds in periods.items() if seconds is None}
-    by_type = {plugin_type: seconds for plugin_type, seconds in periods.items() if seconds is not None}
-    if period is None:
-        return HealthChecks(off={ALL_TYPES, *off}, periods=by_type)
-    return HealthChecks(period, off=off, periods=by_type)
-
-
-def _root_path(path: str) -> str:
-    if not path:
-        raise ConfigError("the path of a root is empty: name a directory with --root")
-    return _absolute(path)
-
-
-def _absolute(path: str) -> str:
-    return os.path.abspath(path)
-
-
-def log_from(args: argparse.Namespace) -> Log:
-    """Return the log on standard error as the command line configures it."""
-    return Log(Level[args.log_level.upper()], Format(args.log_format))
+    files = files_of(args, environment, default_file)
+    return configured(values_of(args, environment, files), environment, [file.path for file in files])
 
 
 class Node(Answering, Observed, Protocol):
@@ -501,14 +376,15 @@ def end_by_force(node: Supervisor, log: Log, seconds: float) -> NoReturn:
     os._exit(EXIT_FAILED)
 
 
-async def run_daemon(args: argparse.Namespace, config: Config) -> None:
+async def run_daemon(settings: Configured) -> None:
     """Run one node until a signal ends it."""
     # First, since the node bounds its conversations by the limit that it finds.
     raise_descriptor_limit()
-    log = log_from(args)
-    status = status_path(args)
-    status_config = StatusConfig(socket=status, path_metrics=args.metrics_path_labels)
+    config = settings.config
+    log = Log(settings.log_level, settings.log_format)
+    status_config = StatusConfig(socket=settings.status, path_metrics=settings.metrics_path_labels)
     handlers = installed_handlers()
     node = Supervisor(config, handlers=handlers, status_config=status_config, log=log)
     warn_of_types(config, {*BUILT_IN_TYPES, *handlers}, log)
-    await serve(node, log, config, _absolute(status), stop_limit(config.timeouts, partial(end_by_force, node, log)))
+    limit = stop_limit(config.timeouts, partial(end_by_force, node, log))
+    await serve(node, log, config, settings.status_path, limit)

@@ -132,7 +132,10 @@ async def _reload(node: Answering, log: Logger, stop: trio.Event) -> None:
     with reloading():
         await node.rescan()
     log.event(
-        Level.INFO, "nothing to reload, scanning all roots", signal="SIGHUP", reason="there is no configuration file"
+        Level.INFO,
+        "nothing to reload, scanning all roots",
+        signal="SIGHUP",
+        reason="the configuration is read at the start",
     )
 
 

@@ -30,6 +30,7 @@ class LeaseUsers:
     They may do nothing else there. Whoever may connect to the socket is asked who it is, so its mode may let in more.
     """
 
+    #: These users.
     uids: frozenset[int] = frozenset()
     #: The members of this group, too.
     group: int | None = None

@@ -50,8 +50,9 @@ def main() -> None:
     args = parser.parse_args(sys.argv[1:])
     vars(run)["installed_handlers"] = lambda: {"BlockedPlugin": BlockingHandler()}
     vars(supervisor)["STATUS_GRACE"] = 0.1
-    config = attrs.evolve(run.config_from(args, os.environ), timeouts=Timeouts(stop_grace=0.1))
-    trio.run(run.run_daemon, args, config)
+    settings = run.read_configuration(args, os.environ)
+    config = attrs.evolve(settings.config, timeouts=Timeouts(stop_grace=0.1))
+    trio.run(run.run_daemon, attrs.evolve(settings, config=config))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import trio
 
-from plugind.actors.console.run import add_arguments, config_from, run_daemon
+from plugind.actors.console.run import add_arguments, read_configuration, run_daemon
 from plugind.actors.register_calls import RegisterCalls
 
 #: The name of that file.
@@ -40,7 +40,7 @@ def main() -> None:
     add_arguments(parser)
     args = parser.parse_args(sys.argv[1:])
     crash_by_file(Path(args.status).parent / FILE)
-    trio.run(run_daemon, args, config_from(args, os.environ))
+    trio.run(run_daemon, read_configuration(args, os.environ))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import attrs
 import trio
 
 from plugind.actors import reconciler
-from plugind.actors.console.run import add_arguments, config_from, run_daemon
+from plugind.actors.console.run import add_arguments, read_configuration, run_daemon
 from plugind.actors.mailbox import report
 from plugind.actors.status import actor as status_actor
 from plugind.protocol.messages import StatusMessage
@@ -46,7 +46,8 @@ def main() -> None:
     add_arguments(parser)
     args = parser.parse_args(sys.argv[1:])
     hang_by_file(Path(args.status).parent)
-    trio.run(run_daemon, args, attrs.evolve(config_from(args, os.environ), hung_after=1.0))
+    settings = read_configuration(args, os.environ)
+    trio.run(run_daemon, attrs.evolve(settings, config=attrs.evolve(settings.config, hung_after=1.0)))
 
 
 if __name__ == "__main__":

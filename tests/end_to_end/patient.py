@@ -17,7 +17,7 @@ from typing import Any
 import attrs
 import trio
 
-from plugind.actors.console.run import add_arguments, config_from, run_daemon
+from plugind.actors.console.run import add_arguments, read_configuration, run_daemon
 from plugind.protocol.backoff import Backoff
 from plugind.protocol.config import Timeouts
 
@@ -31,8 +31,9 @@ def main() -> None:
         module, _, name = constant.rpartition(".")
         setattr(importlib.import_module(f"plugind.{module}"), name, seconds.pop(constant))
     backoff = Backoff(initial=seconds.pop("backoff", Backoff().initial))
-    config = attrs.evolve(config_from(args, os.environ), timeouts=Timeouts(**seconds), backoff=backoff)
-    trio.run(run_daemon, args, config)
+    settings = read_configuration(args, os.environ)
+    config = attrs.evolve(settings.config, timeouts=Timeouts(**seconds), backoff=backoff)
+    trio.run(run_daemon, attrs.evolve(settings, config=config))
 
 
 if __name__ == "__main__":

@@ -128,7 +128,7 @@ def _methods(value: type) -> Iterator[tuple[str, object]]:
 
 def _attributes(value: type) -> Iterator[str]:
     """Yield a line for each field of an attrs class or each member of an enum."""
-    comments = _class_comments(value)
+    comments = class_comments(value)
     if issubclass(value, enum.Enum):
         for member in value:
             yield f"- `{member.name}`: {markdown(comments.get(member.name, ''))}"
@@ -158,7 +158,8 @@ def _tree(module: str) -> tuple[list[str], ast.Module]:
     return source.splitlines(), ast.parse(source)
 
 
-def _class_comments(value: type) -> dict[str, str]:
+def class_comments(value: type) -> dict[str, str]:
+    """Return the comment above each attribute of a class."""
     lines, tree = _tree(value.__module__)
     (definition,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == value.__name__)
     return dict(_commented(lines, definition.body))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from plugind.actors.console.lease_options import add_lease_arguments, leases_from
+from plugind.actors.console import run as daemon
 from plugind.actors.wiring import lease_users_of
 from plugind.protocol.config import Config
 from plugind.protocol.errors import ConfigError
@@ -25,8 +25,8 @@ ME = pwd.getpwuid(os.geteuid()).pw_name
 
 def parsed(*words: str) -> LeasesConfig:
     parser = argparse.ArgumentParser()
-    add_lease_arguments(parser)
-    return leases_from(parser.parse_args(words))
+    daemon.add_arguments(parser)
+    return daemon.read_configuration(parser.parse_args(words), {}, os.devnull).config.leases
 
 
 def test_without_options_only_root_and_the_user_of_the_daemon_lease() -> None:

@@ -70,6 +70,8 @@ RUN_LATER = {
     *(f"plugind.protocol.leases.{name}" for name in ("allocations", "book", "choices", "stock")),
     *(f"plugind.actors.io.{name}" for name in ("http_exchange", "http_places", "http_server")),
     *(f"plugind.actors.status.{name}" for name in ("allocations", "api", "devices_api", "leases_api", "serving")),
+    *(f"plugind.protocol.settings.{name}" for name in ("files", "lines", "table", "writing")),
+    *(f"plugind.actors.console.{name}" for name in ("config", "in_force")),
     "plugind.actors.leases.actor",
     "plugind.protocol.proto",
     "plugind.actors.io.http_machine",
@@ -142,3 +144,14 @@ def test_a_daemon_that_is_ready_has_imported_what_registers_plugins_and_no_more(
     assert ours(modules) & RUN_LATER == set()
     # Only the errors of protobuf are needed before there is a message.
     assert {name for name in modules if name.startswith("google.")} == {"google.protobuf", "google.protobuf.message"}
+
+
+def test_a_daemon_reads_a_configuration_file_only_if_there_is_one(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir(mode=0o700)
+    file = tmp_path / "plugind.toml"
+    file.write_text(f"roots = ['{tmp_path}/root']\nstatus = '{tmp_path}/status'\n")
+    file.chmod(0o644)
+    modules = imported(RUN_UNTIL_READY, "run", "--config", str(file))
+    assert {"tomllib", "plugind.protocol.settings.files", "plugind.protocol.settings.table"} <= modules
+    # It suggests keys in the place of wrong ones.
+    assert "difflib" not in modules

@@ -27,7 +27,7 @@ def test_without_a_root_of_its_own_a_daemon_with_device_plugins_needs_none() -> 
 def configured(*arguments: str, **environment: str) -> Config:
     parser = argparse.ArgumentParser()
     daemon.add_arguments(parser)
-    return daemon.config_from(parser.parse_args(arguments), environment)
+    return daemon.read_configuration(parser.parse_args(arguments), environment, os.devnull).config
 
 
 def test_the_stable_time_can_be_set_and_0_lets_no_plugin_wait() -> None:
@@ -193,7 +193,7 @@ def test_the_state_is_kept_where_it_is_told_to_or_where_programs_of_the_user_kee
     daemon.add_arguments(parser)
 
     def state(*words: str, **environment: str) -> str | None:
-        return daemon.config_from(parser.parse_args(words), environment).state
+        return daemon.read_configuration(parser.parse_args(words), environment, os.devnull).config.state
 
     assert state(PLUGIND_STATE="/s") is None
     assert state("--device-plugins", "--state", "here") == f"{tmp_path}/here"

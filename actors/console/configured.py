@@ -1,0 +1,292 @@
+"""A daemon's configuration, made from the settings that were given and the defaults.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import attrs
+
+from ...protocol.backoff import Backoff, RestartIntensity
+from ...protocol.config import (
+    DEFAULT_ROOT,
+    Config,
+    DevicePluginDirectory,
+    Root,
+    Timeouts,
+    check_roots,
+    device_plugins_beside,
+)
+from ...protocol.csi import CSIConfig
+from ...protocol.dra import DRAConfig
+from ...protocol.endpoints import default_directories
+from ...protocol.errors import ConfigError
+from ...protocol.health_checks import HealthChecks
+from ...protocol.leases.config import LeasesConfig, LeaseUsers
+from ...protocol.leases.config import Limits as LeaseLimits
+from ...protocol.leases.values import Pool
+from ...protocol.log_limits import LogLimits
+from ...protocol.logs import Format, Level
+from ...protocol.metrics_config import MetricsConfig
+from ...protocol.plugins import InfoLimits
+from ...protocol.settings.given import Given, Problem, SettingsError
+from ...protocol.settings.kinds import DEFAULT
+from ...protocol.settings.pools import PoolGiven
+from ...protocol.trust import Trust, TrustedUser
+from ...protocol.wire.limits import REGISTRATION_LIMITS
+from ..client.paths import default_status_path
+
+#: Uids of one range, which are kept one by one.
+MAX_RANGE: Final = 65536
+#: Settings that are fields of the configuration itself, and need nothing else.
+_OWN: Final = (
+    "rescan",
+    "stable_after",
+    "max_instances",
+    "deregister_at_stop",
+    "deregister_not_serving",
+    "strict",
+    "follow_symlinks_inside_root",
+    "expected",
+    "ready_when",
+    "hung_after",
+    "blocked_after",
+    "seed",
+)
+
+
+@attrs.frozen
+class Configured:
+    """All that ``plugind run`` is told."""
+
+    config: Config
+    #: The path of the status socket.
+    status: str
+    metrics_path_labels: bool
+    log_format: Format
+    log_level: Level
+    #: What anybody has given, by key.
+    given: Mapping[str, Given]
+    #: The files that were read.
+    files: tuple[str, ...] = ()
+
+    @property
+    def status_path(self) -> str:
+        """The absolute path of the status socket."""
+        return os.path.abspath(self.status)
+
+
+def configured(given: Mapping[str, Given], environment: Mapping[str, str], files: Iterable[str] = ()) -> Configured:
+    """Return what ``given`` and the defaults make together.
+
+    Raises:
+      ConfigError: if that cannot work.
+    """
+    values = {key: it.value for key, it in given.items()}
+    return Configured(
+        config=_config(given, values, environment),
+        status=values.get("status") or default_status_path(),
+        metrics_path_labels=values.get("metrics_path_labels", False),
+        log_format=Format(values.get("log_format", Format.TEXT)),
+        log_level=Level[values.get("log_level", Level.INFO.name).upper()],
+        given=given,
+        files=tuple(files),
+    )
+
+
+def _config(given: Mapping[str, Given], values: Mapping[str, Any], environment: Mapping[str, str]) -> Config:
+    roots = _roots(values)
+    device_plugins = _device_plugins(values, roots)
+    return Config(
+        roots=roots,
+        trust=Trust(**_part("trust", values)),
+        timeouts=Timeouts(**_part("timeouts", values)),
+        backoff=Backoff(**_part("backoff", values)),
+        intensity=RestartIntensity(**_part("intensity", values)),
+        info_limits=InfoLimits(**_part("info_limits", values)),
+        wire_limits=attrs.evolve(REGISTRATION_LIMITS, **_part("wire_limits", values)),
+        health_checks=HealthChecks(**_part("health_checks", values)),
+        dra=DRAConfig(**_part("dra", values)),
+        csi=CSIConfig(**_part("csi", values)),
+        endpoint_directories=_endpoint_directories(values, roots),
+        device_plugins=device_plugins,
+        state=_state(given, device_plugins, environment),
+        leases=_leases(given),
+        metrics=_metrics(values),
+        log_limits=_log_limits(values),
+        use_faulthandler=values.get("use_faulthandler", True),
+        handles_sigint=True,
+        **{key: values[key] for key in _OWN if key in values},
+    )
+
+
+def _part(part: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is given for the fields of a part."""
+    found = ((key.rpartition("."), value) for key, value in values.items())
+    return {name: value for (of, _, name), value in found if of == part}
+
+
+def _roots(values: Mapping[str, Any]) -> tuple[Root, ...]:
+    """Return the roots.
+
+    Raises:
+      ConfigError: if there is none, one is named twice, or one lies in another.
+    """
+    insecure = values.get("insecure_roots", False)
+    # Device plugins that register by a call need no root, so nothing is wrong if there is no kubelet's.
+    by_default = "roots" not in values and values.get("device_plugins.directory") is not None
+    optional = values.get("optional_roots", by_default)
+    deprecated = values.get("deprecated_roots", ())
+    roots = (
+        *(Root(path, insecure=insecure, optional=optional) for path in values.get("roots", (DEFAULT_ROOT,))),
+        *(Root(path, deprecated=True, insecure=insecure) for path in deprecated),
+    )
+    check_roots(roots)
+    return roots
+
+
+def _device_plugins(values: Mapping[str, Any], roots: Iterable[Root]) -> DevicePluginDirectory | None:
+    """Return where device plugins call, if they may.
+
+    Raises:
+      ConfigError: if an option is given that has no use without that.
+    """
+    part = _part("device_plugins", values)
+    directory = part.pop("directory", None)
+    if directory is None:
+        if part.get("take_over_kubelet"):
+            raise ConfigError("--take-over-kubelet is for the directory of device plugins: add --device-plugins")
+        return None
+    if directory == DEFAULT:
+        directory = device_plugins_beside(root.path for root in roots)
+    return DevicePluginDirectory(directory, **part)
+
+
+def _endpoint_directories(values: Mapping[str, Any], roots: Iterable[Root]) -> tuple[str, ...]:
+    usual = default_directories(root.path for root in roots)
+    named = values.get("endpoint_directories", (DEFAULT,))
+    return tuple(dict.fromkeys(path for name in named for path in (usual if name == DEFAULT else (name,))))
+
+
+def _state(
+    given: Mapping[str, Given], device_plugins: DevicePluginDirectory | None, environment: Mapping[str, str]
+) -> str | None:
+    """Return the directory of the state: a daemon without device plugins has one only if it is named.
+
+    A variable does not count as that, since it may be set for all programs.
+    """
+    named = given.get("state")
+    if device_plugins is None and (named is None or named.source.kind == "variable"):
+        return None
+    if named is None:
+        return _usual_state(environment)
+    state: str | None = named.value
+    return state
+
+
+def _usual_state(environment: Mapping[str, str]) -> str:
+    if os.geteuid() == 0:
+        return "/var/lib/plugind"
+    home = environment.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    return os.path.abspath(os.path.join(home, "plugind"))
+
+
+def _metrics(values: Mapping[str, Any]) -> MetricsConfig:
+    """Return where metrics are served.
+
+    Raises:
+      ConfigError: if that is no address, or hosts are named that have no use without one.
+    """
+    part = _part("metrics", values)
+    if part.get("address") is None and part.get("hosts"):
+        raise ConfigError("--metrics-host is for the address of --metrics: add --metrics")
+    return MetricsConfig(**part)
+
+
+def _log_limits(values: Mapping[str, Any]) -> LogLimits | None:
+    part = _part("log_limits", values)
+    return LogLimits(**part) if part.pop("enabled", True) else None
+
+
+def _leases(given: Mapping[str, Given]) -> LeasesConfig:
+    """Return the configuration of leases, with uids in the place of names.
+
+    Raises:
+      SettingsError: if there is no user or group of a name.
+    """
+    defaults = LeasesConfig()
+    return LeasesConfig(
+        users=LeaseUsers(
+            _resolved(given.get("leases.users.uids"), uids_of, frozenset()),
+            _resolved(given.get("leases.users.group"), gid_of, None),
+        ),
+        pools=_resolved(given.get("leases.pools"), _pools_of, ()),
+        limits=LeaseLimits(**_part("leases.limits", {key: it.value for key, it in given.items()})),
+        operators=_resolved(given.get("leases.operators"), uids_of, frozenset()),
+        # A daemon that forgot its leases at a restart would give the same devices to others.
+        without_state=False,
+        cdi_directory=given["leases.cdi_directory"].value
+        if "leases.cdi_directory" in given
+        else defaults.cdi_directory,
+    )
+
+
+def _resolved(given: Given | None, resolve: Callable[[Any], Any], default: Any) -> Any:
+    if given is None:
+        return default
+    try:
+        return resolve(given.value)
+    except ConfigError as error:
+        raise SettingsError((Problem(given.source, str(error)),)) from None
+
+
+def _pools_of(pools: Iterable[PoolGiven]) -> tuple[Pool, ...]:
+    return tuple(Pool(pool.name, pool.resource, frozenset(pool.ids), uids_of(pool.users)) for pool in pools)
+
+
+def uids_of(users: Iterable[TrustedUser]) -> frozenset[int]:
+    """Return the uids of some users.
+
+    Raises:
+      ConfigError: if there is no user of a name, or a range has more than :data:`MAX_RANGE` uids.
+    """
+    return frozenset[int]().union(*map(_uids, users))
+
+
+def _uids(user: TrustedUser) -> Iterable[int]:
+    match user:
+        case str():
+            return (_uid_of(user),)
+        case (first, last):
+            if last - first >= MAX_RANGE:
+                raise ConfigError(f"{first}-{last} has more than {MAX_RANGE} uids: give a smaller range")
+            return range(first, last + 1)
+        case _:
+            return (user,)
+
+
+def _uid_of(name: str) -> int:
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except (KeyError, ValueError):
+        raise ConfigError(f"no user is called {name!r}: name another one, or give the uid") from None
+
+
+def gid_of(group: int | str | None) -> int | None:
+    """Return the gid of a group.
+
+    Raises:
+      ConfigError: if there is no group of a name.
+    """
+    if not isinstance(group, str):
+        return group
+    try:
+        return grp.getgrnam(group).gr_gid
+    except (KeyError, ValueError):
+        raise ConfigError(f"no group is called {group!r}: name another one, or give the gid") from None

@@ -1,0 +1,69 @@
+"""The value of every setting of a daemon, whoever gave it: what its configuration has.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import attrs
+
+from ...protocol.log_limits import LogLimits
+from ...protocol.settings.given import BY_DEFAULT, Given, Source
+from ...protocol.settings.table import Setting, settings
+from .configured import Configured
+
+#: Settings that have names of users in them, of which the configuration has uids.
+_AS_GIVEN: Final = frozenset({"leases.users.uids", "leases.users.group", "leases.operators", "leases.pools"})
+
+
+@attrs.frozen
+class InForce:
+    """A setting with its value."""
+
+    setting: Setting
+    value: Any
+    source: Source
+
+
+def in_force(settings_of: Configured) -> Iterator[InForce]:
+    """Yield all settings."""
+    values = _values(settings_of)
+    for key, setting in settings().items():
+        given = settings_of.given.get(key)
+        yield InForce(setting, _value(setting, values, given), BY_DEFAULT if given is None else given.source)
+
+
+def _value(setting: Setting, values: Mapping[str, Any], given: Given | None) -> Any:
+    if setting.key in _AS_GIVEN or setting.key not in values:
+        return setting.default if given is None else given.value
+    value = values[setting.key]
+    return tuple(sorted(value)) if isinstance(value, frozenset) else value
+
+
+def _values(configured: Configured) -> dict[str, Any]:
+    """Return what is in a configuration, by key; without the parts that it does not have."""
+    config = configured.config
+    values = {
+        **dict(_fields("", config)),
+        "roots": tuple(root.path for root in config.roots if not root.deprecated),
+        "deprecated_roots": tuple(root.path for root in config.roots if root.deprecated),
+        "insecure_roots": any(root.insecure for root in config.roots),
+        "optional_roots": any(root.optional for root in config.roots),
+        "status": configured.status_path,
+        "metrics_path_labels": configured.metrics_path_labels,
+        "log_format": configured.log_format.value,
+        "log_level": configured.log_level.name.lower(),
+        "log_limits.enabled": config.log_limits is not None,
+    }
+    return values if config.log_limits is not None else {**values, **dict(_fields("log_limits.", LogLimits()))}
+
+
+def _fields(prefix: str, part: attrs.AttrsInstance) -> Iterator[tuple[str, Any]]:
+    for attribute in attrs.fields(type(part)):
+        value = getattr(part, attribute.name)
+        if attrs.has(type(value)):
+            yield from _fields(f"{prefix}{attribute.name}.", value)
+        yield f"{prefix}{attribute.name}", value

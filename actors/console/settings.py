@@ -1,0 +1,237 @@
+"""The settings of ``plugind run``: from its options, the environment, the files and the defaults, in that order.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from ...protocol.errors import ConfigError
+from ...protocol.health_checks import ALL_TYPES
+from ...protocol.settings.given import Given, Problem, SettingsError, Source, merged
+from ...protocol.settings.kinds import DEFAULT, WrongValueError
+from ..io.config_files import DEFAULT_FILE, ConfigFile, read_files
+
+#: The variable that names another file than the default one.
+CONFIG_VARIABLE: Final = "PLUGIND_CONFIG"
+#: Options whose value is that of one key.
+_SIMPLE: Final[Mapping[str, str]] = {
+    "rescan": "rescan",
+    "stable_after": "stable_after",
+    "ready_when": "ready_when",
+    "max_instances": "max_instances",
+    "blocked_after": "blocked_after",
+    "dra_health": "dra.health",
+    "deregister_at_stop": "deregister_at_stop",
+    "deregister_not_serving": "deregister_not_serving",
+    "strict": "strict",
+    "csi_refresh": "csi.refresh",
+    "csi_topology": "csi.topology_collisions",
+    "take_over_kubelet": "device_plugins.take_over_kubelet",
+    "lease_group": "leases.users.group",
+    "cdi_dir": "leases.cdi_directory",
+    "metrics": "metrics.address",
+    "metrics_path_labels": "metrics_path_labels",
+    "log_format": "log_format",
+    "log_level": "log_level",
+}
+#: Options that may be repeated, whose values are the list of one key.
+_LISTS: Final[Mapping[str, str]] = {
+    "expect": "expected",
+    "trust_uid": "trust.uids",
+    "pool": "leases.pools",
+    "metrics_host": "metrics.hosts",
+}
+#: The options of :data:`_SIMPLE` and :data:`_LISTS` that set a key, for those who read the list of keys.
+OPTIONS: Final[Mapping[str, str]] = {
+    **{key: f"--{name.replace('_', '-')}" for name, key in {**_SIMPLE, **_LISTS}.items()},
+    "roots": "--root",
+    "deprecated_roots": "--deprecated-root",
+    "insecure_roots": "--insecure-root",
+    "device_plugins.insecure": "--insecure-root",
+    "device_plugins.directory": "--device-plugins",
+    "endpoint_directories": "--endpoint-dir",
+    "state": "--state",
+    "status": "--status",
+    "timeouts.handler": "--handler-timeout",
+    "timeouts.handlers": "--handler-timeout",
+    "health_checks.period": "--health",
+    "health_checks.periods": "--health",
+    "health_checks.off": "--health",
+    "leases.users.uids": "--lease-uids",
+}
+
+
+def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add ``--config`` and ``--set``."""
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help=f"read this file, and those in FILE.d, in the place of {DEFAULT_FILE} and those in {DEFAULT_FILE}.d"
+        f" (default: ${CONFIG_VARIABLE}; /dev/null reads none)",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        type=set_option,
+        metavar="KEY=VALUE",
+        help="set any key of the configuration file, such as timeouts.get_info=2; it has precedence over the other"
+        " options; may be repeated ('plugind config' lists all keys)",
+    )
+
+
+def set_option(text: str) -> Given:
+    """Return the value of one ``--set KEY=VALUE``."""
+    from ...protocol.settings.files import unknown_key
+    from ...protocol.settings.table import settings
+
+    key, given, value = text.partition("=")
+    if not given:
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE, such as timeouts.get_info=2")
+    setting = settings().get(key)
+    if setting is None:
+        raise argparse.ArgumentTypeError(unknown_key(key))
+    try:
+        return Given(key, setting.from_text(value, os.getcwd()), Source("flag", "--set"))
+    except WrongValueError as error:
+        raise argparse.ArgumentTypeError(error.of(key)) from None
+
+
+def files_of(args: argparse.Namespace, environment: Mapping[str, str], default_file: str) -> tuple[ConfigFile, ...]:
+    """Read the configuration files: those that an option names, or else a variable, or else ``default_file``.
+
+    Raises:
+      ConfigError: if one cannot be read, or others may write to it.
+    """
+    if args.config == "":
+        raise ConfigError("the path of the configuration file is empty: name one with --config")
+    named = args.config or environment.get(CONFIG_VARIABLE)
+    return read_files(os.path.abspath(named or default_file), required=bool(named))
+
+
+def values_of(
+    args: argparse.Namespace, environment: Mapping[str, str], files: tuple[ConfigFile, ...]
+) -> dict[str, Given]:
+    """Return the value of each key that anybody has given, with its source.
+
+    Raises:
+      SettingsError: if something in a file or in a variable cannot be used.
+    """
+    lower = merged((*_from_files(files), _from_variables(environment)))
+    return merged((lower.values(), flags(args, lower), args.set or ()))
+
+
+def _from_files(files: tuple[ConfigFile, ...]) -> list[tuple[Given, ...]]:
+    if not files:
+        return []
+    from ...protocol.settings.files import parse
+
+    parsed = [parse(file.path, file.content) for file in files]
+    problems = tuple(problem for one in parsed for problem in one.problems)
+    if problems:
+        raise SettingsError(problems)
+    return [one.given for one in parsed]
+
+
+def _from_variables(environment: Mapping[str, str]) -> list[Given]:
+    names = {name for name, text in environment.items() if text and name.startswith("PLUGIND_")} - {CONFIG_VARIABLE}
+    if not names:
+        return []
+    from ...protocol.settings.table import settings
+
+    here, found = os.getcwd(), list[Given]()
+    problems = list[Problem]()
+    for setting in settings().values():
+        if setting.variable in names:
+            source = Source("variable", setting.variable)
+            try:
+                found.append(Given(setting.key, setting.from_text(environment[setting.variable], here), source))
+            except WrongValueError as error:
+                problems.append(Problem(source, error.of("it")))
+    if problems:
+        raise SettingsError(tuple(problems))
+    return found
+
+
+def flags(args: argparse.Namespace, lower: Mapping[str, Given]) -> Iterator[Given]:
+    """Yield what the options set, where ``lower`` is what they have precedence over.
+
+    Raises:
+      ConfigError: if a path is empty.
+    """
+    given = {name: value for name, value in vars(args).items() if value is not None}
+    for name, key in _SIMPLE.items():
+        if name in given:
+            yield _flag(key, given[name])
+    for name, key in _LISTS.items():
+        if name in given:
+            yield _flag(key, tuple(given[name]))
+    if "lease_uids" in given:
+        yield _flag("leases.users.uids", tuple(user for users in given["lease_uids"] for user in users))
+    yield from _paths(given)
+    yield from _times(given.get("handler_timeout", ()))
+    if "health" in given:
+        yield from _health(given["health"], lower)
+
+
+def _flag(key: str, value: Any) -> Given:
+    return Given(key, value, Source("flag", OPTIONS[key]))
+
+
+def _paths(given: Mapping[str, Any]) -> Iterator[Given]:
+    for name, key in (("root", "roots"), ("deprecated_root", "deprecated_roots")):
+        if name in given:
+            yield _flag(key, tuple(dict.fromkeys(map(_root_path, given[name]))))
+    if "insecure_root" in given:
+        yield _flag("insecure_roots", value=True)
+        yield _flag("device_plugins.insecure", value=True)
+    if "endpoint_dir" in given:
+        yield _flag("endpoint_directories", (DEFAULT, *map(os.path.abspath, given["endpoint_dir"])))
+    if "device_plugins" in given:
+        directory = given["device_plugins"]
+        yield _flag("device_plugins.directory", os.path.abspath(directory) if directory else DEFAULT)
+    if "status" in given:
+        if not given["status"]:
+            raise ConfigError("the path of the status socket is empty: give one with --status")
+        yield _flag("status", given["status"])
+    if "state" in given:
+        if not given["state"]:
+            raise ConfigError("the path of the state is empty: name a directory with --state")
+        yield _flag("state", os.path.abspath(given["state"]))
+
+
+def _root_path(path: str) -> str:
+    if not path:
+        raise ConfigError("the path of a root is empty: name a directory with --root")
+    return os.path.abspath(path)
+
+
+def _times(given: tuple[tuple[str | None, float], ...]) -> Iterator[Given]:
+    """Yield the times of handlers; of several for one type the last one counts."""
+    by_type = {plugin_type: time for plugin_type, time in given if plugin_type is not None}
+    others = [time for plugin_type, time in given if plugin_type is None]
+    if others:
+        yield _flag("timeouts.handler", others[-1])
+    if by_type:
+        yield _flag("timeouts.handlers", by_type)
+
+
+def _health(given: tuple[tuple[str, float | None], ...], lower: Mapping[str, Given]) -> Iterator[Given]:
+    """Yield how endpoints are checked; of several words for one type the last one counts."""
+    off = dict.fromkeys(lower["health_checks.off"].value) if "health_checks.off" in lower else {}
+    periods = dict[str, float]()
+    for plugin_type, seconds in dict(given).items():
+        off.pop(plugin_type, None)
+        if seconds is None:
+            off[plugin_type] = None
+        elif plugin_type == ALL_TYPES:
+            yield _flag("health_checks.period", seconds)
+        else:
+            periods[plugin_type] = seconds
+    yield _flag("health_checks.off", tuple(off))
+    if periods:
+        yield _flag("health_checks.periods", periods)

@@ -1,0 +1,123 @@
+"""Configuration files: their values, and all that is wrong with them. ``tomllib`` is imported for the first of them.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import attrs
+
+from ..text import cut, escaped
+from .given import Given, Problem, Source
+from .kinds import WrongValueError, shown
+from .lines import line_of, lines_of
+from .table import PARTS, Setting, settings
+
+#: How many problems of one file are told.
+MOST_PROBLEMS: Final = 20
+#: How many characters of an unknown key are shown, and compared with others.
+_SHOWN: Final = 64
+#: tomllib takes memory with the square of the number of parts that a dotted key has (a gigabyte for 30,000). So a line
+#: may have so many dots.
+MOST_DOTS: Final = 200
+_AT_LINE: Final = re.compile(r" \(at line (\d+), column (\d+)\)$")
+
+
+@attrs.frozen
+class Parsed:
+    """What a file says."""
+
+    given: tuple[Given, ...]
+    #: All that is wrong with it; nothing of it may be used then.
+    problems: tuple[Problem, ...] = ()
+
+
+def parse(name: str, raw: bytes) -> Parsed:
+    """Return what the file ``name`` with the content ``raw`` says."""
+    import tomllib
+
+    for number, row in enumerate(raw.split(b"\n"), 1):
+        if row.count(b".") > MOST_DOTS:
+            advice = f"the line has more than {MOST_DOTS} dots: begin a new line in a long list"
+            return Parsed((), (Problem(Source("file", name, number), advice),))
+    try:
+        text = raw.decode()
+        content = tomllib.loads(text)
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        return Parsed((), (Problem(Source("file", name, line), "it is not UTF-8"),))
+    except RecursionError:
+        return Parsed((), (Problem(Source("file", name), "lists or tables in it are nested too deeply"),))
+    except ValueError as error:
+        return Parsed((), (_syntax_error(name, error),))
+    reader = _Reader(name, lines_of(text))
+    given = tuple(reader.read(content, ()))
+    return Parsed(given, tuple(reader.problems))
+
+
+def _syntax_error(name: str, error: ValueError) -> Problem:
+    found = _AT_LINE.search(str(error))
+    if found is None:
+        return Problem(Source("file", name), f"it is not TOML: {cut(escaped(str(error)), 2 * _SHOWN)}")
+    what = cut(escaped(str(error)[: found.start()]), 2 * _SHOWN)
+    return Problem(Source("file", name, int(found[1])), f"it is not TOML: {what} (column {found[2]})")
+
+
+@attrs.define
+class _Reader:
+    name: str
+    lines: dict[tuple[str, ...], int]
+    problems: list[Problem] = attrs.field(factory=list)
+
+    def read(self, table: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[Given]:
+        for name, value in table.items():
+            if len(self.problems) == MOST_PROBLEMS:
+                return
+            path = (*above, name)
+            key = ".".join(path)
+            setting = settings().get(key)
+            if setting is not None and "." not in name:
+                yield from self._value(setting, value, path)
+            elif key in PARTS and "." not in name:
+                if isinstance(value, dict):
+                    yield from self.read(value, path)
+                else:
+                    self._note(path, f"{key} is {shown(value)}: it must be a table, [{key}]")
+            else:
+                self._note(path, unknown_key(key, _dotted(path)))
+
+    def _value(self, setting: Setting, value: Any, path: tuple[str, ...]) -> Iterator[Given]:
+        try:
+            found = setting.from_toml(value)
+        except WrongValueError as error:
+            self._note(path, error.of(setting.key))
+        else:
+            yield Given(setting.key, found, self._source(path))
+
+    def _note(self, path: tuple[str, ...], text: str) -> None:
+        self.problems.append(Problem(self._source(path), text))
+
+    def _source(self, path: tuple[str, ...]) -> Source:
+        return Source("file", self.name, line_of(self.lines, path))
+
+
+def _dotted(path: tuple[str, ...]) -> str:
+    return ".".join(repr(part) if "." in part else part for part in path)
+
+
+def unknown_key(key: str, shown_as: str | None = None) -> str:
+    """Return what is wrong with a key that no setting has, and which one may be meant."""
+    import difflib
+
+    keys = [*settings(), *PARTS]
+    (found,) = difflib.get_close_matches(key[:_SHOWN], keys, 1) or (None,)
+    if found is None:
+        # Perhaps the table is wrong.
+        last = key.rpartition(".")[2]
+        found = next((other for other in keys if other.rpartition(".")[2] == last), None)
+    meant = "" if found is None else f": did you mean {found}?"
+    return f"unknown key {cut(escaped(shown_as or key), _SHOWN)}{meant}"

@@ -1,0 +1,85 @@
+"""Values that somebody gave to settings, where they come from, and which of them are in force.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+import attrs
+
+from ..errors import ConfigError
+
+#: Where a value comes from. A later one has precedence over those before it.
+SourceKind = Literal["default", "file", "variable", "flag"]
+
+
+@attrs.frozen
+class Source:
+    """Where a value comes from."""
+
+    kind: SourceKind
+    #: The path of a file, the name of a variable, or an option.
+    name: str = ""
+    #: The line of a file where a search finds the key; None if it finds none.
+    line: int | None = None
+
+    def __str__(self) -> str:
+        match self.kind:
+            case "default":
+                return "default"
+            case "file":
+                return self.name if self.line is None else f"{self.name}:{self.line}"
+            case _:
+                return self.name
+
+
+BY_DEFAULT = Source("default")
+
+
+@attrs.frozen
+class Given:
+    """A value that somebody gave to a setting."""
+
+    key: str
+    value: Any
+    source: Source
+
+
+@attrs.frozen
+class Problem:
+    """What is wrong with a configuration, and where."""
+
+    source: Source
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.source}: {self.text}"
+
+
+class SettingsError(ConfigError):
+    """Some settings cannot be used. The text is the first problem, and says how many more there are."""
+
+    def __init__(self, problems: tuple[Problem, ...]) -> None:
+        more = f" (and {len(problems) - 1} more: see 'plugind config check')" if len(problems) > 1 else ""
+        super().__init__(f"{problems[0]}{more}")
+        #: All that is wrong.
+        self.problems = problems
+
+
+def merged(layers: Iterable[Iterable[Given]]) -> dict[str, Given]:
+    """Return which value of each key is in force: that of the last layer. Tables are joined, type by type."""
+    result: dict[str, Given] = {}
+    for layer in layers:
+        for given in layer:
+            before = result.get(given.key)
+            result[given.key] = given if before is None else _joined(before, given)
+    return result
+
+
+def _joined(before: Given, given: Given) -> Given:
+    if not isinstance(given.value, Mapping):
+        return given
+    return attrs.evolve(given, value={**before.value, **given.value})

@@ -1,0 +1,222 @@
+"""The table of all settings: every field of :class:`Config` and of its parts has a key, and so have log and status.
+
+The keys are read from the fields, so that a field cannot be forgotten. A kind follows from the type of the field;
+those that need another one are in ``_KINDS``.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any, Final, get_args
+
+import attrs
+
+from ..backoff import Backoff, RestartIntensity
+from ..config import Config, DevicePluginDirectory, ReadyWhen, Timeouts
+from ..csi import Collisions, CSIConfig
+from ..dra import DRAConfig, WatchedHealth
+from ..errors import ConfigError
+from ..health_checks import HealthChecks
+from ..leases.config import LeasesConfig, LeaseUsers
+from ..leases.config import Limits as LeaseLimits
+from ..log_limits import LogLimits
+from ..logs import Format, Level
+from ..metrics_config import MetricsConfig
+from ..plugins import InfoLimits
+from ..trust import Trust
+from ..wire.limits import Limits
+from .kinds import (
+    DEFAULT,
+    ByType,
+    Group,
+    Integer,
+    Kind,
+    ListOf,
+    Number,
+    OrOff,
+    Path,
+    Switch,
+    Text,
+    User,
+    Word,
+    WrongValueError,
+)
+from .pools import PoolKind
+
+#: The parts of the configuration: their key, and the class whose fields are its settings.
+PARTS: Final[Mapping[str, type]] = {
+    "trust": Trust,
+    "timeouts": Timeouts,
+    "backoff": Backoff,
+    "intensity": RestartIntensity,
+    "info_limits": InfoLimits,
+    "wire_limits": Limits,
+    "device_plugins": DevicePluginDirectory,
+    "health_checks": HealthChecks,
+    "dra": DRAConfig,
+    "csi": CSIConfig,
+    "leases": LeasesConfig,
+    "leases.users": LeaseUsers,
+    "leases.limits": LeaseLimits,
+    "metrics": MetricsConfig,
+    "log_limits": LogLimits,
+}
+#: Fields that are no settings: those of a root are the keys of :data:`_OF_ROOTS`, and the others are for programs that
+#: embed a node. ``plugind run`` handles SIGINT, and must not lease devices without a state.
+NO_SETTINGS: Final = frozenset({"roots", "handles_sigint", "leases.without_state"})
+_DAY: Final = 86_400.0
+_ABSOLUTE: Final = ListOf(Path(), ":")
+
+_OF_ROOTS: Final[Mapping[str, tuple[Kind, Any]]] = {
+    "roots": (_ABSOLUTE, ()),
+    "deprecated_roots": (_ABSOLUTE, ()),
+    "insecure_roots": (Switch(), False),
+    "optional_roots": (Switch(), False),
+}
+_OF_DAEMON: Final[Mapping[str, tuple[Kind, Any]]] = {
+    "status": (Path(relative=True), None),
+    "metrics_path_labels": (Switch(), False),
+    "log_format": (Word(tuple(form.value for form in Format)), Format.TEXT.value),
+    "log_level": (Word(tuple(level.name.lower() for level in Level)), Level.INFO.name.lower()),
+}
+_KINDS: Final[Mapping[str, Kind]] = {
+    "rescan": Number(0.01, _DAY),
+    "stable_after": Number(0.0, _DAY),
+    "blocked_after": OrOff(Number(0.05, 3600.0)),
+    "timeouts.handler": Number(0.1, _DAY),
+    "timeouts.handlers": ByType(Number(0.1, _DAY)),
+    "health_checks.period": Number(1.0, _DAY),
+    "health_checks.periods": ByType(Number(1.0, _DAY)),
+    "health_checks.off": ListOf(Text()),
+    "csi.refresh": OrOff(Number(10.0, _DAY)),
+    "csi.topology_collisions": Word(get_args(Collisions)),
+    "dra.health": Word(get_args(WatchedHealth)),
+    "ready_when": Word(get_args(ReadyWhen)),
+    "expected": ListOf(Text()),
+    "trust.uids": ListOf(User()),
+    "endpoint_directories": ListOf(Path(or_words=(DEFAULT,)), ":"),
+    "device_plugins.directory": OrOff(Path(or_words=(DEFAULT,))),
+    "state": OrOff(Path()),
+    "leases.users.uids": ListOf(User()),
+    "leases.users.group": OrOff(Group()),
+    "leases.operators": ListOf(User()),
+    "leases.pools": ListOf(PoolKind(), ";"),
+    "leases.limits.leases": Integer(0),
+    "leases.limits.devices": Integer(0),
+    "leases.limits.all_leases": Integer(0),
+    "leases.cdi_directory": Path(),
+    "metrics.address": OrOff(Text()),
+    "metrics.hosts": ListOf(Text()),
+}
+_BY_TYPE: Final[Mapping[str, Kind]] = {
+    "float": Number(),
+    "float | None": OrOff(Number()),
+    "int": Integer(),
+    "int | None": OrOff(Integer()),
+    "bool": Switch(),
+}
+#: The variables that are not named after their key.
+_VARIABLES: Final[Mapping[str, str]] = {"roots": "PLUGIND_ROOT"}
+#: What cannot be checked without the other settings.
+_CHECKED_LATER: Final = frozenset({"endpoint_directories", "expected"})
+#: How a validator of a field begins its text.
+_OF_FIELD: Final = re.compile(r"^(?:\w+\.)?\w+ (?=is |must )")
+
+
+@attrs.frozen
+class Setting:
+    """One setting."""
+
+    #: Its parts have dots between them: ``timeouts.get_info``.
+    key: str
+    kind: Kind
+    #: What holds if nobody gives a value; None also where that depends on other settings.
+    default: Any
+    #: The class of which it is a field, to check a value; None if there is none.
+    owner: type | None = None
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that sets it."""
+        return _VARIABLES.get(self.key) or f"PLUGIND_{self.key.upper().replace('.', '_')}"
+
+    def from_toml(self, value: object) -> Any:
+        """Return what ``value`` of a file stands for.
+
+        Raises:
+          WrongValueError: if the setting cannot have it.
+        """
+        return self._checked(self.kind.from_toml(value))
+
+    def from_text(self, text: str, here: str) -> Any:
+        """Return what ``text`` stands for, with ``here`` for the directory to which paths are relative.
+
+        Raises:
+          WrongValueError: if the setting cannot have it.
+        """
+        return self._checked(self.kind.from_text(text, here))
+
+    def _checked(self, value: Any) -> Any:
+        if self.owner is not None and self.key not in _CHECKED_LATER:
+            try:
+                self.owner(**{self.key.rpartition(".")[2]: value})
+            except (ConfigError, ValueError) as error:
+                raise WrongValueError(_OF_FIELD.sub("", str(error))) from None
+        return value
+
+
+@cache
+def settings() -> Mapping[str, Setting]:
+    """Return all settings by key, in the order of the documentation."""
+    of_roots = (Setting(key, kind, default) for key, (kind, default) in _OF_ROOTS.items())
+    of_daemon = (Setting(key, kind, default) for key, (kind, default) in _OF_DAEMON.items())
+    own = (_setting("", Config, Config(), attribute) for attribute in attrs.fields(Config) if _is_own(attribute))
+    parts = (setting for key, owner in PARTS.items() for setting in _of_part(key, owner))
+    enabled = Setting("log_limits.enabled", Switch(), default=True)
+    return {setting.key: setting for setting in (*of_roots, *of_daemon, *own, *parts, enabled)}
+
+
+def _is_own(attribute: attrs.Attribute[Any]) -> bool:
+    return attribute.name not in PARTS and attribute.name not in NO_SETTINGS
+
+
+def _of_part(key: str, owner: type) -> Iterator[Setting]:
+    default = _default_of(key)
+    # A directory for device plugins has no default, and its fields have no checks that their kinds do not make.
+    checked = None if default is None else owner
+    for attribute in attrs.fields(owner):
+        name = f"{key}.{attribute.name}"
+        if attribute.init and name not in PARTS and name not in NO_SETTINGS:
+            yield _setting(f"{key}.", checked, default, attribute)
+
+
+def _default_of(key: str) -> Any:
+    """Return the part that a daemon has by default; None if it has none."""
+    part: Any = Config()
+    for name in key.split("."):
+        part = getattr(part, name)
+    return part
+
+
+def _setting(prefix: str, owner: type | None, default: Any, attribute: attrs.Attribute[Any]) -> Setting:
+    key = f"{prefix}{attribute.name}"
+    kind = _KINDS.get(key) or _BY_TYPE[_type_name(attribute.type)]
+    if key == "use_faulthandler":
+        return Setting(key, kind, default=True, owner=owner)
+    if default is None:
+        usual = None if attribute.default is attrs.NOTHING else attribute.default
+        return Setting(key, kind, usual, owner)
+    return Setting(key, kind, _as_given(getattr(default, attribute.name)), owner)
+
+
+def _as_given(value: Any) -> Any:
+    """Return the value of a field as a kind returns it."""
+    return tuple(sorted(value)) if isinstance(value, frozenset) else value
+
+
+def _type_name(hint: object) -> str:
+    return hint if isinstance(hint, str) else getattr(hint, "__name__", "") or str(hint)

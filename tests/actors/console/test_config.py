@@ -1,0 +1,390 @@
+"""``plugind config``, and which of an option, a variable and a file counts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from plugind.actors.console import commands
+from plugind.actors.console import run as daemon
+from plugind.actors.console.configured import Configured
+from plugind.protocol.config import DEFAULT_ROOT, Config, DevicePluginDirectory, Root, Timeouts
+from plugind.protocol.errors import ConfigError
+from plugind.protocol.health_checks import HealthChecks
+from plugind.protocol.leases.values import Pool
+from plugind.protocol.logs import Format, Level
+from plugind.protocol.settings.given import Source
+
+
+class Scene:
+    """A directory with a configuration file, and what a daemon makes of it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.file = directory / "plugind.toml"
+
+    def write(self, text: str, *, drop_in: str | None = None) -> Path:
+        path = self.file if drop_in is None else self.directory / "plugind.toml.d" / drop_in
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o644)
+        return path
+
+    def read(self, *arguments: str, **environment: str) -> Configured:
+        parser = argparse.ArgumentParser()
+        daemon.add_arguments(parser)
+        return daemon.read_configuration(parser.parse_args(arguments), environment, str(self.file))
+
+    def config(self, *arguments: str, **environment: str) -> Config:
+        return self.read(*arguments, **environment).config
+
+    def refused(self, *arguments: str, **environment: str) -> str:
+        with pytest.raises(ConfigError) as error:
+            self.read(*arguments, **environment)
+        return str(error.value)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+def test_without_a_file_a_daemon_has_the_defaults(scene: Scene) -> None:
+    usual = Config(
+        use_faulthandler=True,
+        handles_sigint=True,
+        endpoint_directories=scene.config().endpoint_directories,
+        leases=attrs.evolve(Config().leases, without_state=False),
+    )
+    assert scene.config() == usual
+    assert scene.read().files == ()
+
+
+def test_an_option_counts_before_a_variable_and_that_before_a_file(scene: Scene) -> None:
+    scene.write("rescan = 3\nmax_instances = 3\nstable_after = 3\nhung_after = 3\n")
+    scene.write("max_instances = 4\nstable_after = 4\nhung_after = 4\n", drop_in="10.toml")
+    scene.write("stable_after = 5\nhung_after = 5\n", drop_in="20.toml")
+    given = scene.read("--set", "hung_after=8", PLUGIND_HUNG_AFTER="6", PLUGIND_STABLE_AFTER="6").given
+    beside = f"{scene.file}.d"
+    assert {key: (it.value, str(it.source)) for key, it in given.items()} == {
+        "rescan": (3.0, f"{scene.file}:1"),
+        "max_instances": (4, f"{beside}/10.toml:1"),
+        "stable_after": (6.0, "PLUGIND_STABLE_AFTER"),
+        "hung_after": (8.0, "--set"),
+    }
+    assert scene.config("--stable-after=9", PLUGIND_STABLE_AFTER="6").stable_after == 9
+    assert scene.config("--stable-after=9", "--set=stable_after=10").stable_after == 10
+
+
+def test_every_option_counts_before_the_file(scene: Scene) -> None:
+    scene.write(
+        """
+        roots = ["/f"]
+        deprecated_roots = ["/fd"]
+        expected = ["f"]
+        ready_when = "healthy"
+        strict = true
+        log_level = "error"
+        log_format = "json"
+        [trust]
+        uids = [1]
+        [csi]
+        refresh = 99
+        topology_collisions = "warn"
+        [dra]
+        health = "try"
+        [timeouts]
+        handler = 7
+        handlers = { A = 1, B = 2 }
+        [health_checks]
+        period = 77
+        off = ["A", "B"]
+        [leases.users]
+        uids = [5]
+        [[leases.pools]]
+        name = "f"
+        resource = "vendor.com/gpu"
+        """
+    )
+    read = scene.read()
+    assert read.config.roots == (Root("/f"), Root("/fd", deprecated=True))
+    assert (read.log_level, read.log_format, read.config.csi.refresh) == (Level.ERROR, Format.JSON, 99.0)
+    options = ["--root=/o", "--deprecated-root=/od", "--expect=o", "--ready-when=registered", "--trust-uid=2"]
+    options += ["--csi-refresh=50", "--csi-topology=refuse", "--dra-health=advertised", "--log-level=debug"]
+    options += ["--log-format=text", "--lease-uids=6", "--pool=o=vendor.com/gpu", "--set=strict=false"]
+    options += ["--handler-timeout=8", "--handler-timeout=B=3", "--health=A=60", "--health=C=off"]
+    read = scene.read(*options)
+    config = read.config
+    assert config.roots == (Root("/o"), Root("/od", deprecated=True))
+    assert (config.expected, config.ready_when, config.trust.uids) == (("o",), "registered", (2,))
+    assert (config.csi.refresh, config.csi.topology_collisions, config.dra.health) == (50.0, "refuse", "advertised")
+    assert (read.log_level, read.log_format, config.strict) == (Level.DEBUG, Format.TEXT, False)
+    assert (config.leases.users.uids, config.leases.pools) == (frozenset({6}), (Pool("o", "vendor.com/gpu"),))
+    assert config.timeouts == Timeouts(handler=8.0, handlers={"A": 1.0, "B": 3.0})
+    assert config.health_checks == HealthChecks(77.0, periods={"A": 60.0}, off={"B", "C"})
+
+
+def test_the_file_counts_where_no_option_is_given(scene: Scene) -> None:
+    """The defaults of options are no values that somebody gave."""
+    scene.write("max_instances = 3\n[health_checks]\nperiods = { A = 60 }\n")
+    assert scene.config("--root=/a", "--health=B=50").health_checks.periods == {"A": 60.0, "B": 50.0}
+    assert scene.config("--root=/a").max_instances == 3
+
+
+def test_variables_are_text_with_the_types_of_their_settings(scene: Scene) -> None:
+    config = scene.config(
+        PLUGIND_ROOT="/a:/b",
+        PLUGIND_EXPECTED="x,y",
+        PLUGIND_STRICT="true",
+        PLUGIND_HUNG_AFTER="off",
+        PLUGIND_TIMEOUTS_GET_INFO="2.5",
+        PLUGIND_TIMEOUTS_HANDLERS="CSIPlugin=9,X=5",
+        PLUGIND_TRUST_UIDS="1000,2000-2999,csi",
+        PLUGIND_LEASES_POOLS="lab=vendor.com/gpu:a,b@7;other=vendor.com/nic",
+        PLUGIND_RESCAN="",
+        PLUGIND_OF_SOMEBODY="else",
+    )
+    assert config.roots == (Root("/a"), Root("/b"))
+    assert (config.expected, config.strict, config.hung_after, config.rescan) == (("x", "y"), True, None, 10.0)
+    assert config.timeouts == Timeouts(get_info=2.5, handlers={"CSIPlugin": 9.0, "X": 5.0})
+    assert config.trust.uids == (1000, (2000, 2999), "csi")
+    pools = (
+        Pool("lab", "vendor.com/gpu", frozenset({"a", "b"}), frozenset({7})),
+        Pool("other", "vendor.com/nic"),
+    )
+    assert config.leases.pools == pools
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "said"),
+    [
+        ("PLUGIND_RESCAN", "soon", 'it is "soon": it must be a number from 0.01 to 86400'),
+        ("PLUGIND_RESCAN", "nan", 'it is "nan": it must be a number from 0.01 to 86400'),
+        ("PLUGIND_STRICT", "yes", 'it is "yes": it must be true or false'),
+        ("PLUGIND_TIMEOUTS_HANDLERS", "5", 'it is "5": it must be TYPE=NUMBER,…'),
+        ("PLUGIND_BACKOFF_FACTOR", "0.5", "it is 0.5: it must be a finite number, 1 or more"),
+        ("PLUGIND_MAX_INSTANCES", "1.0", 'it is "1.0": it must be a whole number'),
+    ],
+)
+def test_a_wrong_variable_is_named(variable: str, text: str, said: str, scene: Scene) -> None:
+    assert scene.refused(**{variable: text}) == f"{variable}: {said}"
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("timeouts.getinfo=2", "unknown key timeouts.getinfo: did you mean timeouts.get_info?"),
+        ("timeouts.get_info", "'timeouts.get_info' is not KEY=VALUE, such as timeouts.get_info=2"),
+        ("timeouts.get_info=0", "timeouts.get_info is 0.0: it must be a finite number above 0"),
+        ("timeouts.get_info=x", 'timeouts.get_info is "x": it must be a number'),
+        ("timeouts=5", "unknown key timeouts"),
+    ],
+)
+def test_a_wrong_setting_on_the_command_line_is_wrong_usage(
+    word: str, said: str, scene: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        scene.read("--set", word)
+    assert ended.value.code == 2
+    assert f"argument --set: {said}" in capsys.readouterr().err
+
+
+def test_a_file_that_is_named_takes_the_place_of_the_default_one(scene: Scene, tmp_path: Path) -> None:
+    scene.write("rescan = 3\n")
+    scene.write("rescan = 4\n", drop_in="1.toml")
+    other = tmp_path / "other.toml"
+    other.write_text("max_instances = 7\n")
+    other.chmod(0o644)
+    for read in (scene.read(f"--config={other}"), scene.read(PLUGIND_CONFIG=str(other))):
+        assert (read.config.rescan, read.config.max_instances, read.files) == (10.0, 7, (str(other),))
+    assert scene.config("--config=/dev/null").rescan == 10.0
+    assert scene.config(f"--config={scene.file}", PLUGIND_CONFIG=str(other)).rescan == 4.0
+    assert scene.refused("--config=") == "the path of the configuration file is empty: name one with --config"
+    assert scene.refused("--config=/nowhere.toml") == "/nowhere.toml: cannot be read: No such file or directory"
+
+
+def test_one_problem_is_told_with_its_place_and_the_others_are_counted(scene: Scene) -> None:
+    scene.write("strict = 1\nrescan = nan\n")
+    beside = scene.write("a = 1\n", drop_in="1.toml")
+    assert scene.refused() == (
+        f"{scene.file}:1: strict is 1: it must be true or false (and 2 more: see 'plugind config check')"
+    )
+    scene.write("")
+    assert scene.refused() == f"{beside}:1: unknown key a"
+
+
+def test_roots_of_a_file_may_not_overlap_and_an_empty_list_is_no_default(scene: Scene) -> None:
+    scene.write('roots = ["/a"]\ndeprecated_roots = ["/a/b"]\n')
+    assert scene.refused() == "the root /a/b lies in the root /a: name one of them"
+    scene.write("roots = []\n")
+    assert scene.refused() == "there is no root to discover plugins in: name one with --root"
+
+
+def test_the_directory_of_device_plugins_is_named_or_beside_the_root(scene: Scene) -> None:
+    scene.write('[device_plugins]\ndirectory = "default"\ninsecure = true\n')
+    assert scene.config().device_plugins == DevicePluginDirectory("/var/lib/kubelet/device-plugins", insecure=True)
+    assert scene.config().roots == (Root(DEFAULT_ROOT, optional=True),)
+    assert scene.config("--set=optional_roots=false").roots == (Root(DEFAULT_ROOT),)
+    assert scene.config("--set=device_plugins.directory=off").device_plugins is None
+    scene.write("[device_plugins]\ntake_over_kubelet = true\n")
+    assert "add --device-plugins" in scene.refused()
+
+
+def test_a_state_that_is_off_is_kept_nowhere(scene: Scene) -> None:
+    scene.write('state = "off"\n[device_plugins]\ndirectory = "/dp"\n')
+    assert scene.config().state is None
+    scene.write('state = "/s"\n')
+    assert scene.config().state == "/s"
+    assert scene.config(PLUGIND_STATE="/v").state is None
+
+
+def test_the_directories_of_endpoints_are_replaced_or_joined_to_the_default_ones(scene: Scene) -> None:
+    scene.write('roots = ["/a"]\nendpoint_directories = ["/e"]\n')
+    assert scene.config().endpoint_directories == ("/e",)
+    scene.write('roots = ["/a"]\nendpoint_directories = ["/e", "default"]\n')
+    assert scene.config().endpoint_directories == ("/e", "/a")
+    assert scene.config("--endpoint-dir=/x").endpoint_directories == ("/a", "/x")
+
+
+def test_a_user_or_group_of_the_file_that_does_not_exist_is_named_with_its_line(scene: Scene) -> None:
+    scene.write("\n[leases.users]\nuids = ['no-such-user']\n")
+    assert scene.refused() == (f"{scene.file}:3: no user is called 'no-such-user': name another one, or give the uid")
+    scene.write("[leases.users]\ngroup = 'no-such-group'\n")
+    assert scene.refused() == (f"{scene.file}:2: no group is called 'no-such-group': name another one, or give the gid")
+
+
+# --- the command ---
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert commands.main(["config", *words]) == 0
+    done = capsys.readouterr()
+    assert done.err == ""
+    return done.out
+
+
+def test_what_is_printed_is_a_file_that_means_the_same(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+    scene.write(
+        """
+        roots = ["/a"]
+        expected = ["ü \\u007f \\\\ \\"q\\""]
+        [trust]
+        uids = ["1-2", 7]
+        [timeouts]
+        handlers = { "a.b c" = 5 }
+        [log_limits]
+        enabled = false
+        [[leases.pools]]
+        name = "lab"
+        resource = "vendor.com/gpu"
+        ids = ["a", "b"]
+        users = [5, "7-9"]
+        """.replace("\\u007f ", "")
+    )
+    first = printed(
+        capsys, f"--config={scene.file}", "--device-plugins=/dp", "--set=hung_after=off", "--log-level=debug"
+    )
+    values = tomllib.loads(first)
+    assert values["leases"]["pools"] == [
+        {"name": "lab", "resource": "vendor.com/gpu", "ids": ["a", "b"], "users": [5, "7-9"]}
+    ]
+    copy = Scene(scene.directory / "copy")
+    before = scene.read("--device-plugins=/dp", "--set=hung_after=off", "--log-level=debug")
+    copy.write(first)
+    after = copy.read()
+    assert after.config == before.config
+    assert (after.log_level, after.status_path) == (before.log_level, before.status_path)
+
+
+def test_the_comment_behind_each_value_says_where_it_comes_from(
+    scene: Scene, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.write("\nrescan = 3\n")
+    monkeypatch.setenv("PLUGIND_STRICT", "true")
+    lines = printed(capsys, f"--config={scene.file}", "--max-instances=5").splitlines()
+    assert lines[0] == f"# {scene.file}"
+    words = {line.split(" = ")[0]: line.split() for line in lines if " = " in line}
+    assert words["rescan"][2:] == ["3.0", "#", f"{scene.file}:2"]
+    assert words["strict"][2:] == ["true", "#", "PLUGIND_STRICT"]
+    assert words["max_instances"][2:] == ["5", "#", "--max-instances"]
+    assert words["stable_after"][2:] == ["10.0", "#", "default"]
+
+
+def test_programs_read_json(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+    scene.write("\nrescan = 3\n[csi]\nrefresh = 'off'\n")
+    report = json.loads(printed(capsys, f"--config={scene.file}", "-o", "json", "--expect=a"))
+    assert report["files"] == [str(scene.file)]
+    rows: dict[str, Any] = {row["key"]: row for row in report["settings"]}
+    assert rows["rescan"] == {
+        "key": "rescan",
+        "value": 3.0,
+        "source": {"kind": "file", "name": str(scene.file), "line": 2},
+        "option": "--rescan",
+        "variable": "PLUGIND_RESCAN",
+    }
+    assert rows["expected"]["value"] == ["a"]
+    assert rows["csi.refresh"]["value"] is None
+    assert rows["seed"]["source"] == {"kind": "default", "name": None, "line": None}
+
+
+def test_a_check_says_all_that_is_wrong_and_nothing_else(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+    scene.write("rescan = nan\n[timeouts]\ngetinfo = 1\n")
+    assert commands.main(["config", "check", str(scene.file)]) == 78
+    assert capsys.readouterr() == (
+        "",
+        f"plugind: {scene.file}:1: rescan is nan: it must be a number from 0.01 to 86400\n"
+        f"plugind: {scene.file}:3: unknown key timeouts.getinfo: did you mean timeouts.get_info?\n",
+    )
+    scene.write("rescan = 1\n")
+    assert commands.main(["config", "check", str(scene.file)]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_check_without_a_file_reads_those_of_a_daemon(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+    scene.write("rescan = 1\n")
+    beside = scene.write("strict = 1\n", drop_in="1.toml")
+    assert commands.main(["config", f"--config={scene.file}", "check"]) == 78
+    assert capsys.readouterr().err == f"plugind: {beside}:1: strict is 1: it must be true or false\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("roots = ['/a', '/a/b']", "the root /a/b lies in the root /a: name one of them"),
+        ("trust.uids = ['no-such-user']", "no user is called 'no-such-user': trust another one, or give the uid"),
+        ("expected = ['a\\tb']", "no plugin can have the expected name"),
+        ("device_plugins.take_over_kubelet = true", "--take-over-kubelet is for the directory of device plugins"),
+        (
+            "leases.pools = [{name='a',resource='v.com/g'},{name='b',resource='v.com/g',ids=['1']}]",
+            "the pools a and b have devices of v.com/g in common",
+        ),
+    ],
+)
+def test_a_check_finds_what_only_all_settings_together_show(
+    text: str, said: str, scene: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scene.write(text.replace("'a\\tb'", '"a\\tb"'))
+    assert commands.main(["config", "check", str(scene.file)]) == 78
+    assert capsys.readouterr().err.startswith(f"plugind: {scene.file}: {said}")
+
+
+def test_a_daemon_does_not_start_with_a_wrong_file(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+    scene.write("[timeouts]\nget_info = true\n")
+    assert commands.main(["run", f"--config={scene.file}"]) == 78
+    assert capsys.readouterr().err == f"plugind: {scene.file}:2: timeouts.get_info is true: it must be a number\n"
+
+
+def test_the_source_of_a_value_is_written_as_people_look_for_it() -> None:
+    sources = (Source("default"), Source("file", "/f"), Source("file", "/f", 3), Source("flag", "--set"))
+    assert list(map(str, sources)) == ["default", "/f", "/f:3", "--set"]
+
+
+def test_no_test_reads_the_configuration_of_this_machine() -> None:
+    assert os.environ["PLUGIND_CONFIG"] == os.devnull

@@ -1,0 +1,52 @@
+"""Daemons that a file configures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from plugind.tests.end_to_end.processes import PLUGIND, Daemon, daemon_process, plugin_process, run
+
+
+@pytest.mark.usefixtures("real_processes")
+async def test_a_daemon_may_have_all_of_its_configuration_from_a_file(tmp_path: Path) -> None:
+    root, status = tmp_path / "root", str(tmp_path / "status.sock")
+    file = tmp_path / "plugind.toml"
+    file.write_text(
+        f"""
+        roots = ["{root}"]
+        status = "{status}"
+        log_format = "json"
+        expected = ["a.example.com"]
+        [timeouts]
+        get_info = 120.0
+        """
+    )
+    file.chmod(0o644)
+    command = [*PLUGIND, "run", "--config", str(file)]
+    with (tmp_path / "log").open("ab") as log, daemon_process(command, log) as process:
+        node = Daemon(root, status, process, tmp_path / "log")
+        assert (await node.get("/readyz"))[0] == 503
+        fake = [*PLUGIND, "fake", "--socket", f"{root}/a.sock", "--type", "CSIPlugin", "--name", "a.example.com"]
+        async with plugin_process([*fake, "--version", "1.0.0"]):
+            await node.ready()
+
+
+@pytest.mark.usefixtures("real_processes")
+def test_a_wrong_file_ends_a_daemon_before_it_does_anything(tmp_path: Path) -> None:
+    file = tmp_path / "plugind.toml"
+    file.write_text(f"roots = ['{tmp_path}/root']\n[timeout]\n")
+    file.chmod(0o644)
+    done = run("run", "--config", str(file))
+    assert (done.code, done.out) == (78, "")
+    assert done.err == f"plugind: {file}:2: unknown key timeout: did you mean timeouts?\n"
+    assert not (tmp_path / "root").exists()
+
+
+@pytest.mark.usefixtures("real_processes")
+def test_the_command_prints_what_a_daemon_would_have(tmp_path: Path) -> None:
+    done = run("config", "--root", str(tmp_path), environment={"PLUGIND_TIMEOUTS_GET_INFO": "2.5"})
+    assert (done.code, done.err) == (0, "")
+    lines = [line.split(" # ") for line in done.out.splitlines()]
+    assert ["get_info = 2.5", "PLUGIND_TIMEOUTS_GET_INFO"] in [[part.strip() for part in line] for line in lines]
