@@ -15,11 +15,11 @@ import os
 import stat
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
-from ..protocol.logs import Field, Format, Level, json_line, text_line
+from ..protocol.logs import Field, Format, Level, Logger, json_line, text_line
 
 #: The most characters that wait to be written: the lines of some 30,000 plugins that vanish at once.
 MAX_QUEUED: Final = 8 * 1024 * 1024
@@ -27,6 +27,16 @@ MAX_QUEUED: Final = 8 * 1024 * 1024
 PIECE: Final = 4096
 #: Seconds in which the last lines are written when the log stops.
 GRACE: Final = 0.5
+
+
+class DaemonLog(Logger, Protocol):
+    """The log of a daemon, which a task of its own writes."""
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Write what is logged until cancelled."""
+
+    def write_now(self) -> None:
+        """Write what is queued, for a process that ends at once."""
 
 
 class Log:

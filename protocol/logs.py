@@ -70,14 +70,19 @@ _NAMES = {level: level.name.lower() for level in Level}
 
 def text_line(time: float, level: Level, message: str, fields: Mapping[str, Field]) -> str:
     """Return one line of ``key=value`` pairs; ``time`` is unix time in seconds."""
-    line = f"time={timestamp(time)} level={_NAMES[level]} msg={_quoted_message(message)}"
+    return f"time={timestamp(time)} level={_NAMES[level]} msg={_quoted_message(message)}{shown_fields(fields)}\n"
+
+
+def shown_fields(fields: Mapping[str, Field]) -> str:
+    """Return ``fields`` as they follow the message in a line, each after a blank."""
+    shown = ""
     for key, value in fields.items():
         if value is not None:
             # A fast path: most values are short words or small numbers.
             kind = type(value)
             plain = kind is int or (kind is str and _WORD.fullmatch(value) is not None)  # type: ignore[arg-type]
-            line += f" {key}={value if plain else _value(value)}"
-    return line + "\n"
+            shown += f" {key}={value if plain else _value(value)}"
+    return shown
 
 
 def json_line(time: float, level: Level, message: str, fields: Mapping[str, Field]) -> str:

@@ -30,7 +30,8 @@ from ..handlers.registry import installed_handlers
 from ..io.config_files import DEFAULT_FILE
 from ..io.descriptors import raise_descriptor_limit
 from ..io.roots import RootBusyError
-from ..logs import Log
+from ..journal_log import log_of
+from ..logs import DaemonLog
 from ..status.actor import StatusConfig
 from ..supervision import GaveUpError
 from .arguments import add_csi_arguments, add_trust_argument, health_switch, plugin_name, typed_seconds
@@ -290,7 +291,7 @@ class Node(Answering, Observed, Protocol):
         """Return once a scan of each root was tried, which is after the status socket listens."""
 
 
-async def serve(node: Node, log: Log, config: Config, status: str, limit: StopLimit | None = None) -> None:
+async def serve(node: Node, log: DaemonLog, config: Config, status: str, limit: StopLimit | None = None) -> None:
     """Run ``node`` until SIGTERM or SIGINT: the first stops it gracefully, the second at once.
 
     With a ``limit``, the process is ended by force at that time after the first one.
@@ -314,7 +315,9 @@ async def serve(node: Node, log: Log, config: Config, status: str, limit: StopLi
             nursery.cancel_scope.cancel()
 
 
-async def _stop_on_signal(stops: AsyncIterator[int], log: Log, stop: trio.Event, everything: trio.CancelScope) -> None:
+async def _stop_on_signal(
+    stops: AsyncIterator[int], log: DaemonLog, stop: trio.Event, everything: trio.CancelScope
+) -> None:
     number = await anext(stops)
     log.event(Level.INFO, "stopping", signal=signal.Signals(number).name)
     tell_service_manager("STOPPING=1")
@@ -324,19 +327,20 @@ async def _stop_on_signal(stops: AsyncIterator[int], log: Log, stop: trio.Event,
     everything.cancel()
 
 
-async def _announce(node: Node, log: Log) -> None:
+async def _announce(node: Node, log: DaemonLog) -> None:
     """Notify the service manager that the daemon is ready: a scan of each root was tried (behaviour 40)."""
     with suppress(NodeEndedError):
         await node.wait_scanned()
         await tell_surely("READY=1")
-        for name in LOADED_WHEN_READY:
-            import_module(name, __package__)
-            await trio.lowlevel.checkpoint()
-        await keep_informed(node, log)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(keep_informed, node, log)
+            for name in LOADED_WHEN_READY:
+                import_module(name, __package__)
+                await trio.lowlevel.checkpoint()
 
 
 @contextmanager
-def _gives_up_aloud(log: Log) -> Iterator[None]:
+def _gives_up_aloud(log: DaemonLog) -> Iterator[None]:
     """Log the error that ends a node; at the end of the process, the same text is its last line."""
     try:
         yield
@@ -366,7 +370,7 @@ def stop_limit(timeouts: Timeouts, end: Callable[[float], None]) -> StopLimit:
     return StopLimit(seconds, partial(end, seconds))
 
 
-def end_by_force(node: Supervisor, log: Log, seconds: float) -> NoReturn:
+def end_by_force(node: Supervisor, log: DaemonLog, seconds: float) -> NoReturn:
     """End a process whose node has not stopped, and say what has not ended. Nothing else ends a shielded task."""
     unfinished = node.unfinished()
     actors, calls = ", ".join(unfinished.actors), ", ".join(unfinished.calls)
@@ -381,7 +385,7 @@ async def run_daemon(settings: Configured) -> None:
     # First, since the node bounds its conversations by the limit that it finds.
     raise_descriptor_limit()
     config = settings.config
-    log = Log(settings.log_level, settings.log_format)
+    log = log_of(settings.log_level, settings.log_format, os.environ)
     status_config = StatusConfig(socket=settings.status, path_metrics=settings.metrics_path_labels)
     handlers = installed_handlers()
     node = Supervisor(config, handlers=handlers, status_config=status_config, log=log)

@@ -128,7 +128,7 @@ _TEXTS: Final = {
 
 def unit(command: str) -> str:
     """Return the text of the unit that runs ``command``, the words of a line of systemd."""
-    return _BASE.format(command=command, reload="/bin/kill -HUP $MAINPID")
+    return _BASE.format(command=command, reload="/bin/sh -c 'kill -HUP $$MAINPID'")
 
 
 def drop_ins() -> tuple[str, ...]:

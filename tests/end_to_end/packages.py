@@ -24,6 +24,8 @@ PACKAGES = {
     "runc": "runc",
     "busybox": "busybox-static",
     "systemd-analyze": "systemd",
+    "systemd-nspawn": "systemd-container",
+    "nsenter": "util-linux",
 }
 
 

@@ -1,0 +1,151 @@
+"""The service under a real systemd 252, in a tree that is booted: see ``booted.py``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from plugind.tests.end_to_end.booted import Machine, booted, staged, tree
+
+PLUGIND = "/opt/plugind/bin/plugind"
+ROOT = "/var/lib/kubelet/plugins_registry"
+SOCKET = f"{ROOT}/red.sock"
+NAME = "red.example.com"
+#: Where drop-ins of the tests are.
+DROP_INS = "/run/systemd/system/plugind.service.d"
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """A machine with the service, which runs, and with a plugin that is registered."""
+    tree()
+    directory = tmp_path_factory.mktemp("booted")
+    (directory / "plugind").mkdir()
+    with booted(directory / "console", {"/opt/plugind": staged(directory / "plugind")}) as machine:
+        machine.run(PLUGIND, "install-unit")
+        machine.run("mkdir", "-p", ROOT)
+        machine.run("systemctl", "daemon-reload")
+        machine.run("systemctl", "start", "plugind")
+        fake = (PLUGIND, "fake", "--socket", SOCKET, "--type", "CSIPlugin", "--name", NAME, "--version", "1.0.0")
+        machine.run("systemd-run", "--unit=red", *fake)
+        until_registered(machine)
+        yield machine
+
+
+def until_registered(machine: Machine) -> None:
+    machine.run(PLUGIND, "wait", NAME, "--timeout", "60")
+
+
+def pid(machine: Machine) -> int:
+    return int(machine.show("plugind", "MainPID"))
+
+
+def lines(machine: Machine) -> list[str]:
+    """Return the lines that the present daemon has logged."""
+    return [str(entry["MESSAGE"]) for entry in machine.journal("-u", "plugind", f"_PID={pid(machine)}")]
+
+
+def test_the_service_is_started_once_it_is_ready_and_says_what_it_has(machine: Machine) -> None:
+    states = [machine.show("plugind", name) for name in ("ActiveState", "SubState", "Type", "WatchdogUSec")]
+    assert states == ["active", "running", "notify", "30s"]
+    machine.until(
+        lambda: machine.show("plugind", "StatusText") == "1 plugin: 1 registered",
+        lambda: machine.show("plugind", "StatusText"),
+    )
+    modes = machine.run("stat", "--format=%a %n", "/run/plugind", "/run/plugind/status.sock", "/var/lib/plugind").stdout
+    assert modes.splitlines() == ["711 /run/plugind", "600 /run/plugind/status.sock", "700 /var/lib/plugind"]
+
+
+def test_the_service_has_no_capability_and_sees_no_home(machine: Machine) -> None:
+    status = Path(f"/proc/{_outside(machine)}/status").read_text()
+    sets = [line.split(":\t") for line in status.splitlines() if line.startswith("Cap")]
+    assert sets == [[f"Cap{name}", "0" * 16] for name in ("Inh", "Prm", "Eff", "Bnd", "Amb")]
+    assert "NoNewPrivs:\t1\n" in status
+    machine.run("touch", "/root/here", "/tmp/here", "/home/here")
+    seen = machine.run("nsenter", "--target", str(pid(machine)), "--mount", "ls", "/root", "/tmp", "/home", check=False)
+    assert "here" not in seen.stdout
+
+
+def _outside(machine: Machine) -> int:
+    """Return the pid of the daemon in this pid namespace."""
+    inside = str(pid(machine))
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            ids = [line for line in status.read_text().splitlines() if line.startswith("NSpid:")]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        found = ids[0].split()[1:]
+        if len(found) > 1 and found[-1] == inside:
+            return int(found[0])
+    raise AssertionError(f"no process here is {inside} there")
+
+
+def test_a_reload_returns_once_the_daemon_is_ready_again(machine: Machine) -> None:
+    before = pid(machine)
+    machine.run("systemctl", "reload", "plugind")
+    assert (machine.show("plugind", "ActiveState"), pid(machine)) == ("active", before)
+    machine.until(lambda: any("scanning all roots" in line for line in lines(machine)), lambda: lines(machine))
+
+
+def test_the_journal_finds_a_plugin_by_its_name_and_no_time_or_level_is_said_twice(machine: Machine) -> None:
+    machine.until(lambda: bool(machine.journal(f"PLUGIND_NAME={NAME}", "PLUGIND_EVENT=plugin registered")))
+    entry = machine.journal(f"PLUGIND_NAME={NAME}", "PLUGIND_EVENT=plugin registered")[0]
+    named = ("PLUGIND_SOCKET", "PLUGIND_TYPE", "PRIORITY", "SYSLOG_IDENTIFIER", "_TRANSPORT", "_SYSTEMD_UNIT")
+    assert [entry[name] for name in named] == [SOCKET, "CSIPlugin", "6", "plugind", "journal", "plugind.service"]
+    assert str(entry["MESSAGE"]).startswith(f"plugin registered socket={SOCKET} type=CSIPlugin name={NAME} ")
+
+
+def test_lines_of_json_are_in_the_journal_as_they_are(machine: Machine) -> None:
+    machine.write("/etc/default/plugind", 'PLUGIND_OPTIONS="--log-format json"\n')
+    machine.run("systemctl", "restart", "plugind")
+    machine.until(lambda: any('"msg": "started"' in line for line in lines(machine)), lambda: lines(machine))
+    (line,) = (line for line in lines(machine) if '"msg": "started"' in line)
+    assert json.loads(line)["status"] == "/run/plugind/status.sock"
+    machine.run("rm", "/etc/default/plugind")
+    machine.run("systemctl", "restart", "plugind")
+
+
+def test_a_restart_finds_the_plugin_again_which_goes_on(machine: Machine) -> None:
+    before, plugin = pid(machine), machine.show("red", "MainPID")
+    machine.run("systemctl", "restart", "plugind")
+    until_registered(machine)
+    assert pid(machine) != before
+    assert (machine.show("red", "MainPID"), machine.show("plugind", "NRestarts")) == (plugin, "0")
+
+
+def test_a_daemon_that_hangs_is_ended_by_the_watchdog_with_its_stacks_in_the_journal_and_started_again(
+    machine: Machine,
+) -> None:
+    machine.write(f"{DROP_INS}/watchdog.conf", "[Service]\nWatchdogSec=10\n")
+    machine.run("systemctl", "daemon-reload")
+    machine.run("systemctl", "restart", "plugind")
+    before, plugin = pid(machine), machine.show("red", "MainPID")
+    machine.run("systemctl", "kill", "--signal=STOP", "--kill-whom=main", "plugind")
+    machine.until(lambda: machine.show("plugind", "NRestarts") == "1", lambda: machine.show("plugind", "Result"))
+    machine.until(lambda: machine.show("plugind", "ActiveState") == "active")
+    until_registered(machine)
+    assert pid(machine) not in (0, before)
+    assert machine.show("red", "MainPID") == plugin
+    said = [str(entry["MESSAGE"]) for entry in machine.journal("-u", "plugind")]
+    assert "plugind.service: Watchdog timeout (limit 10s)!" in said
+    stacks = [str(entry["MESSAGE"]) for entry in machine.journal("-u", "plugind", f"_PID={before}")]
+    assert "Fatal Python error: Aborted" in stacks
+    assert any("/trio/_core/_run.py" in line for line in stacks)
+    machine.run("rm", f"{DROP_INS}/watchdog.conf")
+    machine.run("systemctl", "daemon-reload")
+
+
+@pytest.mark.parametrize(("options", "code"), [("--root /dev/null", "78"), ("--rescan never", "2")])
+def test_a_daemon_whose_configuration_is_wrong_is_not_started_again(options: str, code: str, machine: Machine) -> None:
+    machine.write("/etc/default/plugind", f'PLUGIND_OPTIONS="{options}"\n')
+    started = machine.run("systemctl", "restart", "plugind", check=False)
+    assert started.returncode == 1
+    state = [machine.show("plugind", name) for name in ("ActiveState", "ExecMainStatus", "NRestarts")]
+    assert state == ["failed", code, "0"]
+    machine.run("rm", "/etc/default/plugind")
+    machine.run("systemctl", "reset-failed", "plugind")
+    machine.run("systemctl", "start", "plugind")
+    until_registered(machine)
