@@ -36,7 +36,7 @@ def journal_entry(level: Level, message: str, fields: Mapping[str, Field]) -> by
     return b"".join(parts)
 
 
-def _text(value: str | float | bool) -> str:
+def _text(value: str | int | float | bool) -> str:
     if isinstance(value, str):
         return encodable(cut(value, MAX_VALUE))
     if isinstance(value, bool):

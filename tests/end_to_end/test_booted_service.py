@@ -28,7 +28,8 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
         machine.run(PLUGIND, "install-unit")
         machine.run("mkdir", "-p", ROOT)
         machine.run("systemctl", "daemon-reload")
-        machine.run("systemctl", "start", "plugind")
+        started = machine.run("systemctl", "start", "plugind", check=False)
+        assert started.returncode == 0, [entry["MESSAGE"] for entry in machine.journal("-u", "plugind")]
         fake = (PLUGIND, "fake", "--socket", SOCKET, "--type", "CSIPlugin", "--name", NAME, "--version", "1.0.0")
         machine.run("systemd-run", "--unit=red", *fake)
         until_registered(machine)
