@@ -160,7 +160,7 @@ class Registrations:
             inbox.interrupt_on(_answering(path, tried=True, why=_WAITS), trio.CancelScope())
         if not self._has_ended:
             self._asked += 1
-            self._nursery.start_soon(self._run_one, start, inbox)
+            self._nursery.start_soon(self._run_one, start, inbox, name="registration")
         return inbox
 
     def end_to_wait_for(self, path: str) -> trio.Event | None:
@@ -204,19 +204,22 @@ class Registrations:
                 action()
 
     async def _run_one(self, start: StartRegistration, inbox: RegistrationInbox) -> None:
+        """Run an actor to its end and, after a crash that no reconciler follows, the one that deregisters."""
         self._begun += 1
         path = start.appeared.path
-        if (detached := self.end_to_wait_for(path)) is not None:
-            await detached.wait()
-            inbox.interrupt_off()
-            if self._current.get(path) is not inbox:
-                return
-        if start.crash is not None:
-            await _pause_after(start.crash, inbox)
-        end = await self._run_to_its_end(start, inbox)
-        while end.to_settle is not None and self._is_let_go(path, inbox) and end.may_settle:
-            inbox = self._next_inbox(path, inbox)
-            end = await self._run_to_its_end(end.to_settle, inbox)
+        if (start.crash is not None or path in self._detached) and not await self._may_begin(start, inbox):
+            return
+        while True:
+            error: Exception | None = None
+            try:
+                # Not in a coroutine of its own, since each plugin that is registered would keep its frame.
+                await self._run(start, inbox)
+            except Exception as crash:  # noqa: BLE001 - reported, counted, and repaired by the successor
+                error = crash
+            end = self._end_of(start, inbox, error)
+            if end.to_settle is None or not (self._is_let_go(path, inbox) and end.may_settle):
+                break
+            start, inbox = end.to_settle, self._next_inbox(path, inbox)
         if self._current.get(path) is inbox:
             del self._current[path]
             if end.to_settle is not None:
@@ -226,24 +229,32 @@ class Registrations:
             self._detached.pop(path).set()
             self._settle()
 
-    async def _run_to_its_end(self, start: StartRegistration, inbox: RegistrationInbox) -> _End:
-        """Run an actor, and answer the retries that it has not read."""
+    async def _may_begin(self, start: StartRegistration, inbox: RegistrationInbox) -> bool:
+        """Wait until the actor may begin; return False if it was forgotten before."""
+        path = start.appeared.path
+        if (detached := self.end_to_wait_for(path)) is not None:
+            await detached.wait()
+            inbox.interrupt_off()
+            if self._current.get(path) is not inbox:
+                return False
+        if start.crash is not None:
+            await _pause_after(start.crash, inbox)
+        return True
+
+    def _end_of(self, start: StartRegistration, inbox: RegistrationInbox, error: Exception | None) -> _End:
+        """Return how an actor has ended; answer the retries that it has not read, and report a crash."""
         path, pending = start.appeared.path, None
-        error: BaseException | None = None
-        try:
-            await self._run(start, inbox)
-        except RegistrationCrashedError as crash:
-            error, pending = crash.__cause__, crash.pending
-        except Exception as crash:  # noqa: BLE001 - reported, counted, and repaired by the successor
-            error = crash
-        answer = _answering(path, tried=error is not None, why=_ENDED if error is None else _CRASHED)
+        cause: BaseException | None = error
+        if isinstance(error, RegistrationCrashedError):
+            cause, pending = error.__cause__, error.pending
+        answer = _answering(path, tried=cause is not None, why=_ENDED if cause is None else _CRASHED)
         inbox.interrupt_on(answer, trio.CancelScope())
         while inbox.waiting:
             answer(inbox.receive_nowait())
-        if not isinstance(error, Exception):
+        if not isinstance(cause, Exception):
             return _End()
-        self._crashed(f"registration {path}", error)
-        said, crashes = in_one_line(error), 0 if start.crash is None else start.crash.count
+        self._crashed(f"registration {path}", cause)
+        said, crashes = in_one_line(cause), 0 if start.crash is None else start.crash.count
         if pending is None:
             return _End(said)
         return _End(said, attrs.evolve(start, to_deregister=pending, crash=Crash(crashes + 1, said)))
