@@ -189,7 +189,11 @@ class DriverFacts:
 
     def as_texts(self) -> dict[str, str]:
         """Return the facts as users are shown them: as in all texts about drivers, what does not print is escaped."""
-        return {escaped(key): escaped(cut(text, _MAX_FACT)) for key, text in self._texts() if text}
+        texts = {key: cut(text, _MAX_FACT) for key, text in self._texts() if text}
+        # One look at all of them together: nearly always everything prints.
+        if "".join([*texts, *texts.values()]).isprintable():
+            return texts
+        return {escaped(key): escaped(text) for key, text in texts.items()}
 
     def _texts(self) -> Iterator[tuple[str, str]]:
         node = self.node

@@ -39,6 +39,8 @@ BROKE = "the handler broke: "
 MAX_THREADS = 16
 #: The threads of each handler are counted by its own limiter, which knows those that were given up.
 _UNLIMITED = trio.CapacityLimiter(math.inf)
+#: The scope of the calls that nothing cancels but their whole task, such as each ``follow``. No task enters it.
+_NEVER_CANCELLED = trio.CancelScope()
 
 
 @attrs.frozen
@@ -166,8 +168,13 @@ class Calls:
     async def follow(self, plugin: Plugin, link: Link) -> str | None:
         """Call ``follow``, which has no deadline; return its error, or None if it returned."""
         method = _with_link(getattr(self.handler, FOLLOW), link)
-        ending = await self._make(Call(self.plugin_type, FOLLOW, plugin, method, trio.CancelScope(), is_async=True))
-        return None if ending.outcome is Outcome.OK else (ending.cause or ending.error)[:MAX_ERROR]
+        call = Call(self.plugin_type, FOLLOW, plugin, method, _NEVER_CANCELLED, is_async=True)
+        try:
+            await self._run(call)
+        except BaseException as error:  # noqa: BLE001 - see there
+            ending = self._failed(call, error)
+            return (ending.cause or ending.error)[:MAX_ERROR]
+        return None
 
     async def make(self, call: Call) -> Ending:
         """Make the call, which its scope can cancel; return how it ended."""
@@ -188,7 +195,7 @@ class Calls:
         try:
             await method(plugin)
         except BaseException as error:  # noqa: BLE001 - see there
-            return self._failed(Call(self.plugin_type, ask, plugin, method, trio.CancelScope(), is_async=True), error)
+            return self._failed(Call(self.plugin_type, ask, plugin, method, _NEVER_CANCELLED, is_async=True), error)
         finally:
             seconds = time.perf_counter() - began
             if seconds >= self.config.blocked_after:

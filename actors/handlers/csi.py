@@ -8,8 +8,10 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
+import attrs
 import trio
 
 from ...protocol.consumer_messages import CallEnded, CallsEnded, EventNoted
@@ -21,14 +23,13 @@ from ...protocol.messages import StatusMessage
 from ...protocol.plugins import InstancePolicy, Plugin, check_csi_versions, csi_version
 from ...protocol.text import quoted
 from ..io.clocks import time_is_virtual
-from ..io.grpc_client.channel import Channel
 from ..mailbox import report
 from .instances import Instances
 from .link import Link
 
 if TYPE_CHECKING:
     from .csi_driver import DriverCalls
-    from .csi_follower import Asked
+    from .csi_follower import Asked, CSIFollower, FollowedBy
     from .csi_ranking import RankedDrivers
 
 #: Seconds until a driver that registers must listen on its endpoint: its registrar may be there first.
@@ -70,8 +71,8 @@ class CSIHandler:
         self._status = status
         self._wall = wall or _unix_time
         self._topologies = Topologies()
-        #: What the drivers have said, by socket and generation.
-        self._asked: dict[tuple[str, int], Asked] = {}
+        #: What the drivers have said, by socket and generation, and what asks them.
+        self._asked: dict[tuple[str, int], tuple[Asked, DriverCalls]] = {}
         #: The calls that have ended and were not reported yet.
         self._ended: list[CallEnded] = []
         self._rng = rng or random.Random()
@@ -112,35 +113,25 @@ class CSIHandler:
           PluginError: if it does not listen or does not answer in time, or its answers are refused.
         """
         try:
-            asked = await self._ask(plugin, link)
+            calls = _parts().driver_calls(plugin, self._ended.append, strict=self._strict)
+            asked = await self._ask(plugin, link, calls)
         finally:
             await self._report(None)
-        self._asked[plugin.socket, plugin.generation] = asked
+        self._asked[plugin.socket, plugin.generation] = asked, calls
         self.keep(plugin)
 
-    async def _ask(self, plugin: Plugin, link: Link) -> Asked:
-        # A node that has no CSI driver yet does without it.
-        from .csi_follower import Asked
-
+    async def _ask(self, plugin: Plugin, link: Link, calls: DriverCalls) -> Asked:
         try:
             channel = await link.connect(timeout=CONNECT_TIMEOUT, gives_way=True)
         except NoConnectionError as error:
             raise PluginError(f"failed to connect to driver {quoted(plugin.name)}: {error}") from error
-        facts = await self._ask_for_facts(plugin, channel)
-        # This looks at other drivers and notes this one in one step: of two that collide the second one is told.
-        return Asked(plugin, facts, trio.current_time(), self._admit(plugin, facts.node))
-
-    async def _ask_for_facts(self, plugin: Plugin, channel: Channel) -> DriverFacts:
-        said = await self._calls(plugin).ask(channel)
+        said = await calls.ask(channel)
         version = str(csi_version(plugin.versions))
-        return DriverFacts(
+        facts = DriverFacts(
             said.node, said.vendor_version, version, said.of_node, said.of_driver, timestamp(self._wall())
         )
-
-    def _calls(self, plugin: Plugin) -> DriverCalls:
-        from .csi_driver import DriverCalls
-
-        return DriverCalls(plugin, self._ended.append, strict=self._strict)
+        # This looks at other drivers and notes this one in one step: of two that collide the second one is told.
+        return _parts().asked(plugin, facts, trio.current_time(), self._admit(plugin, facts.node))
 
     def _admit(self, plugin: Plugin, node: NodeInfo) -> tuple[str, ...]:
         """Note what a driver says about this node; return what is wrong with it.
@@ -163,11 +154,12 @@ class CSIHandler:
 
     async def follow(self, plugin: Plugin, link: Link) -> None:
         """Keep a connection to the driver, check its health, and ask it again for what may have changed."""
-        from .csi_follower import CSIFollower, FollowedBy
+        asked, calls = self._asked[plugin.socket, plugin.generation]
+        await _parts().follower(asked, calls, link, self._followed_by).run()
 
-        asked = self._asked[plugin.socket, plugin.generation]
-        common = FollowedBy(self._config.refresh, self._admit, self._report, self._wall, self._rng)
-        await CSIFollower(asked, self._calls(plugin), link, common).run()
+    @cached_property
+    def _followed_by(self) -> FollowedBy:
+        return _parts().followed_by(self._config.refresh, self._admit, self._report, self._wall, self._rng)
 
     async def deregister(self, plugin: Plugin) -> None:
         """Forget this instance of the driver; another of its name stays."""
@@ -207,6 +199,25 @@ class CSIHandler:
         self.drivers.remove(plugin)
         if plugin.name in self._ranked and not self._ranked[plugin.name].remove(plugin.socket):
             del self._ranked[plugin.name]
+
+
+@attrs.frozen
+class _Parts:
+    """What asks drivers and follows them."""
+
+    asked: type[Asked]
+    driver_calls: type[DriverCalls]
+    follower: type[CSIFollower]
+    followed_by: type[FollowedBy]
+
+
+@cache
+def _parts() -> _Parts:
+    """Import what asks drivers and follows them, once: a node that has no CSI driver yet does without it."""
+    from .csi_driver import DriverCalls
+    from .csi_follower import Asked, CSIFollower, FollowedBy
+
+    return _Parts(Asked, DriverCalls, CSIFollower, FollowedBy)
 
 
 def _unix_time() -> float:

@@ -92,7 +92,8 @@ class CSIFollower:
 
     async def run(self) -> None:
         """Keep a connection, check it, and ask the driver again, for ever."""
-        self._report_facts()
+        if not self._is_connected:
+            self._report_facts()
         async with trio.open_nursery() as self._nursery:
             self._link.when_facts_asked(self._start_asking)
             if self._common.refresh is not None or not self._asked.facts.is_complete:
@@ -101,6 +102,14 @@ class CSIFollower:
                 await self._keep_connected()
             finally:
                 self._link.when_facts_asked(None)
+
+    @property
+    def _is_connected(self) -> bool:
+        """Whether there is a connection, as nearly always is from Register: what is reported at once has the facts."""
+        try:
+            return self._link.channel.takes_calls
+        except NoConnectionError:
+            return False
 
     # --- health -------------------------------------------------------------------------------------------------------
 
@@ -124,7 +133,8 @@ class CSIFollower:
           NoConnectionError: if there is none.
         """
         await self._link.connect(timeout=CONNECT_TIMEOUT)
-        self._note(Checked())
+        self._checked = Checked()
+        self._report_facts()
         await self._link.check(self._probe, self._note)
 
     async def _probe(self, channel: Channel) -> None:

@@ -92,6 +92,9 @@ class ClientEnd:
         """See ``Transport``."""
         return self.progress.is_unread
 
+    def expect_nothing(self) -> None:
+        """See ``Transport``. It waits in the same way whatever is expected."""
+
     async def receive(self, *, unsent: bool) -> bytes | None:
         """See ``Transport``."""
         del unsent  # There is always room.

@@ -44,6 +44,9 @@ class Sink:
     def receive_now(self) -> bytes | None:
         return None
 
+    def expect_nothing(self) -> None:
+        pass
+
     def is_unread(self) -> bool:
         return not self.takes
 

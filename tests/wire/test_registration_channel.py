@@ -202,6 +202,9 @@ class Narrow:
     def receive_now(self) -> bytes | None:
         return self._end.receive_now()
 
+    def expect_nothing(self) -> None:
+        self._end.expect_nothing()
+
     def is_unread(self) -> bool:
         return self._end.is_unread()
 

@@ -93,6 +93,39 @@ async def test_bytes_that_come_during_the_wait_are_read_each_time(pair: tuple[So
                 assert await transport.receive(unsent=False) == word
 
 
+class CountedReads(socket.socket):
+    """A socket that counts how often it is read."""
+
+    reads = 0
+
+    def recv(self, *arguments: int) -> bytes:
+        self.reads += 1
+        return super().recv(*arguments)
+
+
+@pytest.mark.parametrize(("is_expected", "reads"), [(True, 2), (False, 1)])
+async def test_a_peer_of_which_nothing_is_expected_is_read_once_it_says_something(
+    *, is_expected: bool, reads: int
+) -> None:
+    """A read that finds nothing costs a system call and a pass of the loop for each connection that is idle."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    counted = CountedReads(fileno=ours.detach())
+    transport = SocketTransport(counted)
+    if not is_expected:
+        transport.expect_nothing()
+    with theirs, trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+
+            async def later() -> None:
+                await trio.testing.wait_all_tasks_blocked()
+                theirs.send(b"at last")
+
+            nursery.start_soon(later)
+            assert await transport.receive(unsent=False) == b"at last"
+    assert counted.reads == reads
+    transport.close()
+
+
 async def test_a_wake_before_the_wait_ends_it(pair: tuple[SocketTransport, socket.socket]) -> None:
     """Otherwise a leader that is about to wait for bytes would miss that there is something to send."""
     transport, theirs = pair

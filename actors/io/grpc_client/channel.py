@@ -118,6 +118,7 @@ class Channel(Driver):
 
     async def wait_closed(self) -> WireError:
         """Read, and answer keep-alive, until the connection ends. Return the reason."""
+        self._transport.expect_nothing()
         await self.wait(self._has_failed, END)
         assert self.connection.failure is not None
         return self.connection.failure

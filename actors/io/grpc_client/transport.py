@@ -42,6 +42,9 @@ class Transport(Protocol):
     def receive_now(self) -> bytes | None:
         """Return what can be read without waiting: None if nothing, ``b""`` at the end."""
 
+    def expect_nothing(self) -> None:
+        """Note that the peer will most likely say nothing soon: ``receive`` is to wait at once."""
+
     def is_unread(self) -> bool:
         """Whether the peer has not read all that was sent; False where that cannot be known."""
 
@@ -129,6 +132,10 @@ class SocketTransport:
         except BlockingIOError:
             self._reads_first = False
             return None
+
+    def expect_nothing(self) -> None:
+        """See ``Transport``."""
+        self._reads_first = False
 
     def is_unread(self) -> bool:
         """See ``Transport``. The kernel keeps what was sent at once until all of that is read."""
