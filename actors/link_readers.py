@@ -47,7 +47,9 @@ class Readers:
                 await self._wake.wait()
                 self._wake = trio.Event()
                 idle, self._idle = self._idle, {}
-                # A moment: whoever has used a channel may go on to use it, or another task does.
+                # A moment: whoever has used a channel may go on to use it, or another task does. After Register that is
+                # the task of follow, which begins in the next pass, and may have its turn after this one there.
+                await trio.lowlevel.checkpoint()
                 await trio.lowlevel.checkpoint()
                 for channel, link in idle.items():
                     if channel.needs_reader and channel not in self._idle:

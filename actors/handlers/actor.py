@@ -20,6 +20,7 @@ import math
 from collections import deque
 from collections.abc import Awaitable
 from functools import partial
+from typing import Final
 
 import attrs
 import trio
@@ -98,16 +99,20 @@ class HandlerInbox(PromptHandler):
     in the channel would be handed its message before it runs. Then two workers could handle two messages of one name,
     a Register and its Deregister for example, in either order. The protocol bounds the size of the inbox.
 
-    A method that never waits is called in the task that asks, if nothing is before it: no message that waits for a
-    worker, and no other ask in the lane of its name. While the actor does not run, after a crash, all asks wait.
+    A method that never waits is called in the task that asks, if nothing is before it: no message about its name that
+    waits for a worker, and no other ask in the lane of that name. Messages about others wait nearly always in a storm,
+    and it may overtake them, as calls for different names run side by side. While the actor does not run, after a
+    crash, all asks wait.
     """
 
-    __slots__ = ("_closed", "_receive", "_send", "_sleepers", "_taken", "_waiting", "pool")
+    __slots__ = ("_closed", "_names", "_receive", "_send", "_sleepers", "_taken", "_waiting", "pool")
 
     def __init__(self) -> None:
         self._send, self._receive = trio.open_memory_channel[m.HandlerMessage](math.inf)
         self._sleepers = trio.lowlevel.ParkingLot()
         self._waiting = 0
+        #: How many messages about each name wait.
+        self._names: dict[str, int] = {}
         self._taken = 0
         self._closed = False
         #: What makes the calls, while the actor runs.
@@ -119,7 +124,7 @@ class HandlerInbox(PromptHandler):
 
     def call(self, ask: m.Ask) -> Awaitable[m.HandlerAnswered] | None:
         """See :class:`PromptHandler`."""
-        if self._waiting or self._closed or self.pool is None:
+        if self._closed or self.pool is None or ask.plugin.name in self._names:
             return None
         return self.pool.call(ask)
 
@@ -131,6 +136,8 @@ class HandlerInbox(PromptHandler):
         """
         self._send.send_nowait(message)
         self._waiting += 1
+        name = _name_in(message)
+        self._names[name] = self._names.get(name, 0) + 1
         if self._sleepers:
             self._sleepers.unpark()
 
@@ -146,7 +153,13 @@ class HandlerInbox(PromptHandler):
             return None
         self._waiting -= 1
         self._taken += 1
-        return self._receive.receive_nowait()
+        message = self._receive.receive_nowait()
+        name = _name_in(message)
+        if left := self._names[name] - 1:
+            self._names[name] = left
+        else:
+            del self._names[name]
+        return message
 
     def read(self) -> Reading:
         """Return how many messages wait for a worker, and how many were taken. A call that hangs keeps none waiting."""
@@ -161,6 +174,17 @@ class HandlerInbox(PromptHandler):
                 return None
             await self._sleepers.park()
         return self.receive_nowait()
+
+
+_ASKS: Final = (m.Validate, m.Register, m.Deregister)
+#: The messages that are about an ask.
+_ABOUT_ASKS: Final = (m.Withdraw, m.GiveWay)
+
+
+def _name_in(message: object) -> str:
+    """Return the name of the plugin that a message is about; of one of no known kind, which nothing sends, no name."""
+    asked = message.ask if isinstance(message, _ABOUT_ASKS) else message
+    return asked.plugin.name if isinstance(asked, _ASKS) else ""
 
 
 async def run(calls: Calls, inbox: HandlerInbox, lanes: Lanes | None = None, links: LinkPort | None = None) -> None:

@@ -223,6 +223,36 @@ async def test_it_does_not_overtake_an_ask_that_no_worker_has_taken_yet(autojump
     assert handler.calls == ["register x", "registered x", "deregister x"]
 
 
+async def test_it_overtakes_asks_about_other_plugins(autojump_clock: MockClock) -> None:
+    """In a storm some ask waits nearly always. If all others had to wait for that, each would cost two messages."""
+    handler, inbox = SlowToRegister(), HandlerInbox()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(keep, handler, inbox)
+        await trio.testing.wait_all_tasks_blocked()
+        inbox.send_nowait(m.Register(plugin("y"), 1, RegistrationInbox()))
+        assert (await Asker(inbox).ask(m.Validate)).outcome is Outcome.OK
+        assert handler.calls == ["validate x"]
+        inbox.close()
+    assert handler.calls == ["validate x", "register y", "registered y"]
+
+
+async def test_it_does_not_overtake_the_last_of_several_asks_about_its_plugin(autojump_clock: MockClock) -> None:
+    """Behaviour 21: neither before a worker takes the first of them nor after that."""
+    handler, inbox = SlowToRegister(), HandlerInbox()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(keep, handler, inbox)
+        await trio.testing.wait_all_tasks_blocked()
+        first, second = (m.Register(plugin(), ticket, RegistrationInbox()) for ticket in (1, 2))
+        for message in (first, second):
+            inbox.send_nowait(message)
+        assert inbox.receive_nowait() is first
+        assert inbox.call(m.Validate(plugin(), 3, RegistrationInbox())) is None
+        assert inbox.receive_nowait() is second
+        assert (await Asker(inbox).ask(m.Validate)).outcome is Outcome.OK
+        inbox.close()
+    assert handler.calls == ["validate x"]
+
+
 async def test_it_is_not_called_while_the_actor_does_not_run(autojump_clock: MockClock) -> None:
     """Fault 85: after a crash all asks wait for the successor."""
     handler, inbox = Prompt(), HandlerInbox()
