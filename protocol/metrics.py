@@ -205,6 +205,8 @@ class Metrics:
 _AT_REST = frozenset({StateName.WAITING, StateName.PARKED, StateName.STALE})
 #: The cause of an entry that is not taken for a plugin.
 ENTRY_REFUSED = "entry-refused"
+#: The cause of a plugin whose type has no handler, or that another plugin keeps from its name.
+CLAIM_REFUSED = "claim-refused"
 
 
 def causes(metrics: Metrics, rows: Iterable[Row]) -> dict[tuple[str, str], int]:
@@ -227,6 +229,8 @@ def _cause_of(row: Row) -> str | None:
         return None
     if row.refused:
         return ENTRY_REFUSED
+    if failed is not None and failed.outcome is Outcome.OK:
+        return CLAIM_REFUSED
     if failed is not None:
         return f"{failed.operation}-{failed.outcome}"
     return OTHER if state in _AT_REST else None

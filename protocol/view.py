@@ -79,7 +79,8 @@ class Row(NamedTuple):
     displaced: str | None = None
     #: What the plugin's handler reported last; None if it reports nothing. Its time is when this health began.
     health: HealthReported | None = None
-    #: The step that failed last; None once the plugin is registered.
+    #: The step that failed last; None once the plugin is registered. A notification that succeeded is that of a claim
+    #: that was refused.
     failed: Finished | None = None
 
     @property
@@ -171,13 +172,16 @@ class Row(NamedTuple):
 def _failed(before: Finished | None, change: StateChanged) -> Finished | None:
     """Return the step that failed last after ``change``, if ``before`` was that until then.
 
-    How a plugin failed that answered stays, though it does not listen any more, as its cause does.
+    How a plugin failed that answered stays, though it does not listen any more, as its cause does. No step is that of a
+    claim: a plugin that was notified of a refusal, although no step had failed, was refused its name.
     """
     finished = change.finished
     if change.state is _REGISTERED:
         return None
-    if finished is None or finished.outcome is Outcome.OK or finished.outcome is Outcome.SUPERSEDED:
+    if finished is None or finished.outcome is Outcome.SUPERSEDED:
         return before
+    if finished.outcome is Outcome.OK:
+        return finished if before is None and finished.operation is Operation.NOTIFY else before
     if before is not None and finished.operation is Operation.DIAL and before.operation is not Operation.DIAL:
         return before
     return finished

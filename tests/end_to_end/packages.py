@@ -26,6 +26,7 @@ PACKAGES = {
     "systemd-analyze": "systemd",
     "systemd-nspawn": "systemd-container",
     "nsenter": "util-linux",
+    "promtool": "prometheus",
 }
 
 

@@ -262,6 +262,18 @@ def test_a_plugin_that_is_registered_or_gone_or_another_has_no_cause_any_more() 
     assert after(REFUSED, attrs.evolve(changed(StateName.DIALING), generation=2)) == {}
 
 
+def test_a_plugin_that_was_refused_although_no_step_failed_was_refused_its_name() -> None:
+    """Its type has no handler, or another plugin has the name: that is decided between two steps."""
+    info = attrs.evolve(failing(StateName.NOTIFYING, Operation.GET_INFO, Outcome.OK), info=CSI)
+    refusal = failing(StateName.PARKED, Operation.NOTIFY, Outcome.OK)
+    assert after(info, refusal) == {("CSIPlugin", "claim-refused"): 1}
+    assert after(info, refusal, failing(StateName.STALE, Operation.DIAL, Outcome.FAILED)) == {
+        ("CSIPlugin", "claim-refused"): 1
+    }
+    assert after(info, refusal, REFUSED, refusal) == {("CSIPlugin", "validate-refused"): 1}
+    assert after(info, refusal, failing(StateName.REGISTERED, Operation.NOTIFY, Outcome.OK)) == {}
+
+
 def test_what_no_step_explains_has_words_of_its_own() -> None:
     entry = changed(StateName.PARKED, "/r/b.sock", attempt=0)
     short_lives = attrs.evolve(changed(StateName.WAITING, "/r/c.sock"), last_known=CSI)
