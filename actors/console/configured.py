@@ -68,6 +68,8 @@ class Configured:
     config: Config
     #: The path of the status socket.
     status: str
+    #: The members of this group may read on it.
+    status_group: int | None
     metrics_path_labels: bool
     log_format: Format
     log_level: Level
@@ -92,6 +94,7 @@ def configured(given: Mapping[str, Given], environment: Mapping[str, str], files
     return Configured(
         config=_config(given, values, environment),
         status=values.get("status") or default_status_path(),
+        status_group=_resolved(given.get("status_group"), gid_of, None),
         metrics_path_labels=values.get("metrics_path_labels", False),
         log_format=Format(values.get("log_format", Format.TEXT)),
         log_level=Level[values.get("log_level", Level.INFO.name).upper()],

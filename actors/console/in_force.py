@@ -16,7 +16,9 @@ from ...protocol.settings.table import Setting, settings
 from .configured import Configured
 
 #: Settings that have names of users in them, of which the configuration has uids.
-_AS_GIVEN: Final = frozenset({"leases.users.uids", "leases.users.group", "leases.operators", "leases.pools"})
+_AS_GIVEN: Final = frozenset(
+    {"status_group", "leases.users.uids", "leases.users.group", "leases.operators", "leases.pools"}
+)
 
 
 @attrs.frozen
@@ -53,6 +55,7 @@ def _values(configured: Configured) -> dict[str, Any]:
         "insecure_roots": any(root.insecure for root in config.roots),
         "optional_roots": any(root.optional for root in config.roots),
         "status": configured.status_path,
+        "status_group": configured.status_group,
         "metrics_path_labels": configured.metrics_path_labels,
         "log_format": configured.log_format.value,
         "log_level": configured.log_level.name.lower(),

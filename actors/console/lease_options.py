@@ -29,7 +29,7 @@ def add_lease_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--lease-group",
-        type=_group,
+        type=group,
         metavar="GID|NAME",
         help="let the members of this group see and lease devices over the status socket, which then has the mode 0660",
     )
@@ -65,13 +65,18 @@ def _users(text: str) -> tuple[TrustedUser, ...]:
     return users
 
 
-def _group(text: str) -> Any:
+def group(text: str) -> Any:
+    """Return the group that ``text`` names, a gid or a name, for argparse.
+
+    Raises:
+      ArgumentTypeError: if there is none.
+    """
     try:
-        group = Group().from_text(text, "/")
-        gid_of(group)
+        found = Group().from_text(text, "/")
+        gid_of(found)
     except (ConfigError, WrongValueError) as error:
         raise argparse.ArgumentTypeError(str(error)) from error
-    return group
+    return found
 
 
 def _pool(text: str) -> PoolGiven:

@@ -37,7 +37,7 @@ from ..supervision import GaveUpError
 from .arguments import add_csi_arguments, add_trust_argument, health_switch, plugin_name, typed_seconds
 from .configured import Configured, configured
 from .ending import EXIT_CONFIG, EXIT_FAILED, EXIT_OK, CommandError, complain
-from .lease_options import add_lease_arguments
+from .lease_options import add_lease_arguments, group
 from .service_manager import Observed, keep_informed, tell_service_manager, tell_surely
 from .settings import add_settings_arguments, files_of, values_of
 from .signals import Answering, StopLimit, answer, received
@@ -240,6 +240,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--log-format", choices=[form.value for form in Format], help="the format of log lines (text)")
     parser.add_argument("--log-level", choices=[level.name.lower() for level in Level], help="what is logged (info)")
     add_status_argument(parser)
+    parser.add_argument(
+        "--status-group",
+        type=group,
+        metavar="GID|NAME",
+        help="let the members of this group ask the status socket for everything that changes nothing; it then has the"
+        " mode 0660, or 0666 if --lease-group names another group",
+    )
     add_settings_arguments(parser)
 
 
@@ -386,7 +393,9 @@ async def run_daemon(settings: Configured) -> None:
     raise_descriptor_limit()
     config = settings.config
     log = log_of(settings.log_level, settings.log_format, os.environ)
-    status_config = StatusConfig(socket=settings.status, path_metrics=settings.metrics_path_labels)
+    status_config = StatusConfig(
+        socket=settings.status, readers=settings.status_group, path_metrics=settings.metrics_path_labels
+    )
     handlers = installed_handlers()
     node = Supervisor(config, handlers=handlers, status_config=status_config, log=log)
     warn_of_types(config, {*BUILT_IN_TYPES, *handlers}, log)

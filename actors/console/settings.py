@@ -36,6 +36,7 @@ _SIMPLE: Final[Mapping[str, str]] = {
     "cdi_dir": "leases.cdi_directory",
     "metrics": "metrics.address",
     "metrics_path_labels": "metrics_path_labels",
+    "status_group": "status_group",
     "log_format": "log_format",
     "log_level": "log_level",
 }

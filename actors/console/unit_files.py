@@ -118,10 +118,20 @@ CapabilityBoundingSet=CAP_DAC_OVERRIDE CAP_CHOWN
 SystemCallFilter=@chown
 """
 
+_METRICS: Final = """\
+# For metrics over TCP (--metrics): without this the port is one of a network that nobody else sees.
+[Service]
+PrivateNetwork=no
+RestrictAddressFamilies=AF_INET AF_INET6
+# Only this machine may connect. Allow the addresses of a scraper elsewhere in a drop-in of your own.
+IPAddressAllow=localhost
+"""
+
 #: The drop-ins by the name of the option that asks for them.
 _TEXTS: Final = {
     "device-plugins": _DEVICE_PLUGINS,
     "leases": _LEASES,
+    "metrics": _METRICS,
     "other-users": _OTHER_USERS,
 }
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 from urllib.parse import parse_qsl, urlsplit
 
@@ -153,19 +153,19 @@ async def serve(
     limits: HttpLimits,
     *,
     allowed: frozenset[int] | None,
-    guests: Guests | None = None,
+    guests: Sequence[Guests] = (),
     place: Callable[[Request], Place] = query,
     full: Callable[[Place, str], Response] = busy,
     reserve: DescriptorReserve | None = None,
 ) -> None:
     """Serve connections on ``listener`` until it is closed; a client whose user id is not in ``allowed`` gets 403.
 
-    So do ``guests`` for what they may not ask. Where ``allowed`` is None, it is not asked who connects: on a TCP port
-    the kernel does not tell. ``place`` says which places limit a request, and ``full`` returns the
-    answer to one for which there is none, and why. While the process has no descriptors left, the connections take
-    theirs from ``reserve`` (fault 46).
+    So do ``guests`` for what they may not ask; who is of several kinds may ask what any of them may. Where ``allowed``
+    is None, it is not asked who connects: on a TCP port the kernel does not tell. ``place`` says which places limit a
+    request, and ``full`` returns the answer to one for which there is none, and why. While the process has no
+    descriptors left, the connections take theirs from ``reserve`` (fault 46).
     """
-    admission = _Admission(handler, limits, allowed, guests or Guests(), place, full, reserve or DescriptorReserve(0))
+    admission = _Admission(handler, limits, allowed, guests, place, full, reserve or DescriptorReserve(0))
     with contextlib.closing(admission.watch):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(admission.watch.run)
@@ -190,7 +190,7 @@ class _Admission:
     _handler: RequestHandler
     _limits: HttpLimits
     _allowed: frozenset[int] | None
-    _guests: Guests
+    _guests: Sequence[Guests]
     _place: Callable[[Request], Place]
     _full: Callable[[Place, str], Response]
     _reserve: DescriptorReserve
@@ -210,19 +210,22 @@ class _Admission:
             self._reserve.refill()
             return
         scope = trio.CancelScope(deadline=trio.current_time() + self._limits.request)
-        connection = Connection(ClientStream(accepted), peer, self._standing_of(accepted, peer), reserved, scope)
+        kinds = self._kinds_of(accepted, peer)
+        standing = Standing.ALLOWED if kinds is None else Standing.GUEST if kinds else Standing.STRANGER
+        connection = Connection(ClientStream(accepted), peer, standing, reserved, scope)
         # The connection is counted here, since several may be accepted before the task of the first one runs.
         self._places.take(connection, Place.UNREAD)
-        nursery.start_soon(self._serve, connection)
+        nursery.start_soon(self._serve, connection, kinds or ())
 
-    def _standing_of(self, accepted: trio.socket.SocketType, peer: Credentials | None) -> Standing:
+    def _kinds_of(self, accepted: trio.socket.SocketType, peer: Credentials | None) -> Sequence[Guests] | None:
+        """Return the kinds of guests that a client is of; None if it may ask everything."""
         if self._allowed is None or peer is None or peer.uid in self._allowed:
-            return Standing.ALLOWED
-        return Standing.GUEST if self._guests.include(accepted, peer) else Standing.STRANGER
+            return None
+        return tuple(kind for kind in self._guests if kind.include(accepted, peer))
 
-    async def _serve(self, connection: Connection) -> None:
+    async def _serve(self, connection: Connection, kinds: Sequence[Guests]) -> None:
         async def answer(request: Request) -> Response:
-            return self._refusal(connection, request) or await self._handler(request)
+            return self._refusal(connection, kinds, request) or await self._handler(request)
 
         try:
             await serve_connection(
@@ -250,12 +253,12 @@ class _Admission:
             oldest.scope.cancel()
         return False
 
-    def _refusal(self, connection: Connection, request: Request) -> Response | None:
+    def _refusal(self, connection: Connection, kinds: Sequence[Guests], request: Request) -> Response | None:
         """Give a connection the place that its request needs, or return the answer that there is none."""
         if connection.standing is Standing.STRANGER:
             return problem(403, "only the user of the daemon and root may ask")
-        if connection.standing is Standing.GUEST and not self._guests.may(request):
-            return problem(403, self._guests.refusal)
+        if connection.standing is Standing.GUEST and not any(kind.may(request) for kind in kinds):
+            return problem(403, kinds[0].refusal)
         place = self._place(request)
         if (why := self._places.why_none(connection, place)) is not None:
             return self._full(place, why)

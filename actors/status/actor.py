@@ -49,6 +49,7 @@ from ...protocol.messages import (
     Unsubscribed,
 )
 from ...protocol.plugins import DEVICE
+from ...protocol.socket_users import SocketUsers
 from ...protocol.status import StateName
 from ...protocol.successions import NamePassed
 from ...protocol.view import Row, has_only_other_facts
@@ -104,7 +105,7 @@ async def run(
         task_status.started()
         await actor.run(inbox)
         return
-    again, users = memory.has_served, config.lease_users
+    again, users = memory.has_served, SocketUsers(config.lease_users, config.readers)
     status_socket = (
         None
         if config.socket is None

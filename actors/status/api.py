@@ -57,6 +57,7 @@ __all__ = [
     "LastCrash",
     "Memory",
     "StatusConfig",
+    "changes_nothing",
     "is_for_lease_users",
     "place",
 ]
@@ -103,6 +104,11 @@ _PLACES = {
 def is_for_lease_users(request: Request) -> bool:
     """Whether those may send ``request`` who may only see and lease devices."""
     return is_about_leases(request.path) or request.path == "/v1/devices" or request.path.startswith("/v1/devices/")
+
+
+def changes_nothing(request: Request) -> bool:
+    """Whether those may send ``request`` who may only read."""
+    return request.method in ("GET", "HEAD")
 
 
 def place(request: Request) -> Place:

@@ -1,6 +1,6 @@
 """The socket on which the daemon answers questions about its plugins.
 
-Only its own user and root may connect, unless others may lease devices.
+Only its own user and root may connect, unless others may lease devices or read.
 
 PYTEST_DONT_REWRITE
 """
@@ -17,8 +17,8 @@ import trio
 
 from ...protocol.crashes import in_one_line
 from ...protocol.errors import ConfigError, SocketBusyError
-from ...protocol.leases.config import LeaseUsers
 from ...protocol.logs import SILENT, Level, Logger
+from ...protocol.socket_users import SocketUsers, Visitors
 from ...protocol.text import escaped
 from ..io import unix_socket
 from ..io.directory_trust import access_of, who_may_replace
@@ -48,7 +48,7 @@ class StatusSocket:
         *,
         again: bool = False,
         failed: Callable[[str], object] = lambda _reason: None,
-        users: LeaseUsers | None = None,
+        users: Visitors | None = None,
     ) -> None:
         """Listen at ``path`` for these ``users``, too; see :func:`listen`.
 
@@ -58,7 +58,7 @@ class StatusSocket:
         self._path = path
         self._log = log
         self._failed = failed
-        self._users = users or LeaseUsers()
+        self._users = users or SocketUsers()
         self._problem: str | None = None
         #: What has happened to the socket that is to be made again.
         self._end = _RESTARTED
@@ -111,7 +111,7 @@ class StatusSocket:
         self._problem = None
 
 
-def listen(path: str, log: Logger = SILENT, users: LeaseUsers | None = None) -> unix_socket.UnixListener:
+def listen(path: str, log: Logger = SILENT, users: Visitors | None = None) -> unix_socket.UnixListener:
     """Listen at ``path`` with mode 0600; its directory is made, with mode 0700, where it alone is missing.
 
     If other ``users`` are to connect, both have a wider mode. The stale socket of a dead daemon is replaced.
@@ -123,7 +123,7 @@ def listen(path: str, log: Logger = SILENT, users: LeaseUsers | None = None) -> 
     """
     if path.endswith("/") or "\0" in path or not path:
         raise ConfigError(f"the status socket {escaped(path)!r} is not the path of a file; give one with --status")
-    whole, users = os.path.abspath(path), users or LeaseUsers()
+    whole, users = os.path.abspath(path), users or SocketUsers()
     try:
         directory = os.path.dirname(whole)
         _judge_above(directory)
@@ -142,7 +142,7 @@ def listen(path: str, log: Logger = SILENT, users: LeaseUsers | None = None) -> 
     return listener
 
 
-def _share(path: str, users: LeaseUsers) -> None:
+def _share(path: str, users: Visitors) -> None:
     """Let others connect to the socket; its directory is trusted, so that it is ours."""
     if users.socket_mode == _MODE:
         return
@@ -154,12 +154,12 @@ def _share(path: str, users: LeaseUsers) -> None:
         raise ConfigError(
             f"user {os.geteuid()} cannot give the status socket {escaped(path)} to the group {users.group}:"
             f" {error.strerror}; only root and members of the group can, so run plugind as one, or name another"
-            " --lease-group"
+            " --lease-group or --status-group"
         ) from error
 
 
-def _judge_reach(directory: str, users: LeaseUsers) -> None:
-    """Check that those who may lease devices can get at the socket in the directory."""
+def _judge_reach(directory: str, users: Visitors) -> None:
+    """Check that those who may connect can get at the socket in the directory."""
     if users.socket_mode == _MODE:
         return
     found = os.stat(directory)
@@ -167,7 +167,8 @@ def _judge_reach(directory: str, users: LeaseUsers) -> None:
     if found.st_mode & stat.S_IXOTH or (of_group and found.st_mode & stat.S_IXGRP):
         return
     raise ConfigError(
-        f"the users of --lease-uids and --lease-group cannot reach the status socket in {escaped(directory)}: run"
+        f"the users of --lease-uids, --lease-group and --status-group cannot reach the status socket in"
+        f" {escaped(directory)}: run"
         f" 'chmod o+x {escaped(directory)}', or {_ELSEWHERE}"
     )
 

@@ -43,6 +43,8 @@ class StatusConfig:
     rules: Rules = attrs.field(factory=Rules)
     #: Who may see and lease devices, besides root and the user of the daemon.
     lease_users: LeaseUsers = attrs.field(factory=LeaseUsers)
+    #: The members of this group may ask everything that changes nothing.
+    readers: int | None = None
     #: Give ``plugin_manager_total_plugins`` a series for each path, up to ``max_path_metrics`` paths, as the kubelet
     #: does. Otherwise it counts sockets by world alone (behaviour 39, fault 92).
     path_metrics: bool = False

@@ -19,7 +19,7 @@ from ..io import http_server as http
 from ..io.descriptors import DescriptorReserve
 from . import port_api
 from .allocations import no_place
-from .api import Api, is_for_lease_users, place
+from .api import Api, changes_nothing, is_for_lease_users, place
 from .devices_api import DevicesApi
 from .leases_api import LeasesApi
 from .listener import Serve
@@ -27,6 +27,7 @@ from .memory import Memory, StatusConfig
 from .metrics_port import MetricsPort
 from .port_api import PortApi
 
+READERS_ONLY = "only the user of the daemon and root may ask that: the members of its group for readers change nothing"
 LEASE_USERS_ONLY = (
     "only the user of the daemon and root may ask that: others may see and lease devices, at /v1/devices and /v1/leases"
 )
@@ -56,7 +57,11 @@ def served(
     devices_api = DevicesApi(config.wall, devices, memory.refused_calls)
     api = Api(config, memory, reconciler, health, devices_api, LeasesApi(config.wall, leases), links)
     users, allowed = config.lease_users, frozenset({0, os.geteuid()})
-    guests = http.Guests(users.uids, users.group, is_for_lease_users, LEASE_USERS_ONLY)
+    # The words of the first kind that somebody belongs to say what is refused.
+    guests = (
+        http.Guests(group=config.readers, may=changes_nothing, refusal=READERS_ONLY),
+        http.Guests(users.uids, users.group, is_for_lease_users, LEASE_USERS_ONLY),
+    )
     serve = partial(http.serve, allowed=allowed, guests=guests, place=place, full=no_place, reserve=reserve)
 
     async def serve_port(port: MetricsPort) -> None:

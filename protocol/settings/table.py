@@ -79,6 +79,7 @@ _OF_ROOTS: Final[Mapping[str, tuple[Kind, Any]]] = {
 }
 _OF_DAEMON: Final[Mapping[str, tuple[Kind, Any]]] = {
     "status": (Path(relative=True), None),
+    "status_group": (OrOff(Group()), None),
     "metrics_path_labels": (Switch(), False),
     "log_format": (Word(tuple(form.value for form in Format)), Format.TEXT.value),
     "log_level": (Word(tuple(level.name.lower() for level in Level)), Level.INFO.name.lower()),

@@ -27,6 +27,7 @@ PACKAGES = {
     "systemd-nspawn": "systemd-container",
     "nsenter": "util-linux",
     "promtool": "prometheus",
+    "setpriv": "util-linux",
 }
 
 

@@ -139,6 +139,49 @@ def test_a_daemon_that_hangs_is_ended_by_the_watchdog_with_its_stacks_in_the_jou
     machine.run("systemctl", "daemon-reload")
 
 
+def test_a_root_that_the_service_may_not_write_to_is_served_and_one_that_is_missing_is_not_made(
+    machine: Machine,
+) -> None:
+    """Plugins are dialed without write access. The lock is on the root itself then, and holds."""
+    machine.run("mkdir", "-p", "/srv/plugins")
+    options = "--root /srv/plugins --root /srv/missing"
+    machine.write("/etc/default/plugind", f'PLUGIND_OPTIONS="{options}"\n')
+    machine.run("systemctl", "restart", "plugind")
+    name, socket = "blue.example.com", "/srv/plugins/blue.sock"
+    fake = (PLUGIND, "fake", "--socket", socket, "--type", "CSIPlugin", "--name", name, "--version", "1.0.0")
+    machine.run("systemd-run", "--unit=blue", *fake)
+    machine.run(PLUGIND, "wait", name, "--timeout", "60")
+    machine.until(lambda: any("Read-only file system" in line for line in lines(machine)), lambda: lines(machine))
+    assert machine.run("ls", "-A", "/srv", "/srv/plugins").stdout == "/srv:\nplugins\n\n/srv/plugins:\nblue.sock\n"
+    machine.write(f"{DROP_INS}/roots.conf", "[Service]\nReadWritePaths=/srv\n")
+    machine.run("systemctl", "daemon-reload")
+    machine.run("systemctl", "restart", "plugind")
+    machine.run(PLUGIND, "wait", name, "--timeout", "60")
+    machine.until(lambda: "/srv/missing\n" in machine.run("find", "/srv").stdout)
+    assert machine.run("find", "/srv", "-name", ".plugind.lock").stdout.count("\n") == 2
+    machine.run("systemctl", "stop", "blue")
+    machine.run("rm", "/etc/default/plugind", f"{DROP_INS}/roots.conf")
+    machine.run("systemctl", "daemon-reload")
+    machine.run("systemctl", "restart", "plugind")
+    until_registered(machine)
+
+
+def test_metrics_over_tcp_are_reached_with_their_drop_in_alone(machine: Machine) -> None:
+    machine.write("/etc/default/plugind", 'PLUGIND_OPTIONS="--metrics 127.0.0.1:9107"\n')
+    fetch = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9107/metrics').read().decode())"
+    machine.run("systemctl", "restart", "plugind")
+    refused = machine.run("python3", "-c", fetch, check=False)
+    assert "Connection refused" in refused.stderr
+    machine.run(PLUGIND, "install-unit", "--metrics")
+    machine.run("systemctl", "daemon-reload")
+    machine.run("systemctl", "restart", "plugind")
+    assert "plugin_manager_total_plugins" in machine.run("python3", "-c", fetch).stdout
+    machine.run("rm", "/etc/default/plugind", "/etc/systemd/system/plugind.service.d/metrics.conf")
+    machine.run("systemctl", "daemon-reload")
+    machine.run("systemctl", "restart", "plugind")
+    until_registered(machine)
+
+
 @pytest.mark.parametrize(("options", "code"), [("--root /dev/null", "78"), ("--rescan never", "2")])
 def test_a_daemon_whose_configuration_is_wrong_is_not_started_again(options: str, code: str, machine: Machine) -> None:
     machine.write("/etc/default/plugind", f'PLUGIND_OPTIONS="{options}"\n')

@@ -26,6 +26,7 @@ BASE = {
 }
 CHOWN = {"CapabilityBoundingSet=~CAP_(CHOWN|FSETID|SETFCAP)", "SystemCallFilter=~@privileged"}
 KILL = {"CapabilityBoundingSet=~CAP_KILL"}
+NETWORK = {"PrivateNetwork=", "RestrictAddressFamilies=~AF_(INET|INET6)", "IPAddressDeny="}
 OVERRIDE = {"CapabilityBoundingSet=~CAP_(DAC_*|FOWNER|IPC_OWNER)"}
 
 
@@ -68,15 +69,16 @@ def test_a_setting_that_systemd_does_not_know_would_be_found(tmp_path: Path) -> 
         ((), BASE, 0.9),
         (("device-plugins",), BASE, 0.9),
         (("leases",), BASE | CHOWN | KILL, 1.3),
+        (("metrics",), BASE | NETWORK, 1.6),
         (("other-users",), BASE | CHOWN | OVERRIDE, 1.4),
-        (drop_ins(), BASE | CHOWN | KILL | OVERRIDE, 1.5),
+        (drop_ins(), BASE | CHOWN | KILL | NETWORK | OVERRIDE, 2.2),
     ],
-    ids=["base", "device-plugins", "leases", "other-users", "all"],
+    ids=["base", "device-plugins", "leases", "metrics", "other-users", "all"],
 )
 def test_the_unit_is_exposed_as_far_as_its_page_says(
     named: tuple[str, ...], exposed: set[str], most: float, tmp_path: Path
 ) -> None:
-    """The base unit is at 2.0 or less, and so is the one with all drop-ins."""
+    """The base unit is far below 2.0, and that with all drop-ins below 3.1."""
     unit = write(tmp_path, named)
     done = analyze("security", "--offline=true", "--json=short", str(unit))
     found = {row["name"] for row in json.loads(done.stdout) if row["set"] is False and row["exposure"]}

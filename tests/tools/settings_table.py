@@ -26,6 +26,7 @@ OTHERS = {
     "insecure_roots": "Whether others may write to the roots, and so register plugins.",
     "optional_roots": "Whether the roots that are not deprecated may be missing.",
     "status": "The status socket.",
+    "status_group": "The members of this group may ask the status socket for everything that changes nothing.",
     "metrics_path_labels": "Whether `plugin_manager_total_plugins` is labelled by socket path, as by the kubelet.",
     "log_format": "The format of log lines.",
     "log_level": "What is logged.",

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
@@ -285,13 +285,34 @@ async def test_guests_may_ask_for_some_things(guests: Guests, path: str, status:
     # The directories of pytest are for one user.
     with tempfile.TemporaryDirectory() as directory:
         os.chmod(directory, 0o711)
-        answer = await _answer_to_nobody(os.path.join(directory, "s"), guests, path)
+        answer = await _answer_to_nobody(os.path.join(directory, "s"), (guests,), path)
     assert answer.startswith(f"HTTP/1.1 {status} "), answer
     if status == 403 and path == "/plugins":
         assert "wait only" in answer
 
 
-async def _answer_to_nobody(socket_path: str, guests: Guests, path: str) -> str:
+def _only_plugins(request: Request) -> bool:
+    return request.path == "/plugins"
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "said"), [("/wait", 200, "answered"), ("/plugins", 200, "answered"), ("/x", 403, "wait only")]
+)
+@root_only
+async def test_who_is_of_two_kinds_may_ask_what_either_may(path: str, status: int, said: str) -> None:
+    kinds = (
+        Guests(group=4711, may=_only_wait, refusal="wait only"),
+        Guests(group=4712, may=lambda _: True, refusal="everything"),
+        Guests(frozenset({65534}), may=_only_plugins, refusal="plugins only"),
+    )
+    with tempfile.TemporaryDirectory() as directory:
+        os.chmod(directory, 0o711)
+        answer = await _answer_to_nobody(os.path.join(directory, "s"), kinds, path)
+    assert answer.startswith(f"HTTP/1.1 {status} "), answer
+    assert said in answer
+
+
+async def _answer_to_nobody(socket_path: str, guests: Sequence[Guests], path: str) -> str:
     listener = listen(socket_path, mode=0o666)
 
     async def handler(_: Request) -> Response:

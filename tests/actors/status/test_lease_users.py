@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from plugind.actors.io.http_server import Request
-from plugind.actors.status.api import REQUESTS, is_for_lease_users
+from plugind.actors.status.api import REQUESTS, changes_nothing, is_for_lease_users
 from plugind.actors.status.listener import listen
 from plugind.protocol.errors import ConfigError
 from plugind.protocol.leases.config import LeaseUsers
 from plugind.protocol.logs import SILENT
+from plugind.protocol.socket_users import SocketUsers
 
 OWN_GROUP = LeaseUsers(group=os.getegid())
 ALICE = LeaseUsers(frozenset({1000}))
@@ -100,6 +101,44 @@ async def test_a_stale_socket_is_known_by_the_mode_that_a_daemon_gives_it(
         return
     with pytest.raises(ConfigError, match="nobody listens, and which no daemon of this user has left: run 'rm"):
         listen(str(path), SILENT, users)
+
+
+READERS = SocketUsers(readers=4711)
+LEASING = LeaseUsers(group=4712)
+
+
+@pytest.mark.parametrize(
+    ("users", "mode", "group"),
+    [
+        (SocketUsers(), 0o600, None),
+        (READERS, 0o660, 4711),
+        (SocketUsers(LEASING), 0o660, 4712),
+        (SocketUsers(LEASING, readers=4712), 0o660, 4712),
+        (SocketUsers(LEASING, readers=4711), 0o666, None),
+        (SocketUsers(ALICE, readers=4711), 0o666, 4711),
+    ],
+)
+def test_the_mode_lets_in_those_who_read_and_those_who_lease(users: SocketUsers, mode: int, group: int | None) -> None:
+    """A file has one group. With two of them anybody may connect, and is asked who they are."""
+    assert (users.socket_mode, users.group) == (mode, group)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files to any group")
+async def test_the_socket_belongs_to_the_group_of_readers(tmp_path: Path) -> None:
+    path = tmp_path / "made" / "status.sock"
+    with listen(str(path), SILENT, READERS):
+        assert (path.stat().st_gid, stat.S_IMODE(path.stat().st_mode)) == (4711, 0o660)
+
+
+def test_readers_may_ask_whatever_changes_nothing() -> None:
+    allowed, refused = set[str](), set[str]()
+    for line in REQUESTS:
+        method, path = line.split()
+        (allowed if changes_nothing(Request(method, path, {}, b"")) else refused).add(line)
+    assert {line.split()[0] for line in allowed} == {"GET"}
+    assert {line.split()[0] for line in refused} == {"POST", "DELETE"}
+    for method in ("PUT", "PATCH", "OPTIONS", "get", "", "BREW"):
+        assert not changes_nothing(Request(method, "/plugins", {}, b""))
 
 
 def test_other_users_see_devices_and_leases_and_nothing_else() -> None:
