@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import enum
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Final
 
 import attrs
 
@@ -54,9 +56,24 @@ class Claim:
     wanted: bool = False
 
 
-#: Paths in the order in which they were added. There are several of these for each plugin, most of them empty, and an
-#: empty set takes three times the memory of an empty dictionary.
-Paths = dict[str, None]
+#: Paths in the order in which they were added.
+Paths = Mapping[str, None]
+#: What most names have of these: an empty dictionary of their own would take 64 bytes, and one that was emptied 184.
+_NONE: Final[Paths] = MappingProxyType({})
+
+
+def _with(paths: Paths, path: str) -> Paths:
+    if not isinstance(paths, dict):
+        return {path: None}
+    paths[path] = None
+    return paths
+
+
+def _without(paths: Paths, path: str) -> Paths:
+    if not isinstance(paths, dict):
+        return paths
+    paths.pop(path, None)
+    return paths or _NONE
 
 
 @value
@@ -100,13 +117,13 @@ class Name:
     #: How many of them are privileged.
     _privileged: int = 0
     #: Paths between admission and registration, or leaving. While there is one, no other claim is admitted.
-    busy: Paths = attrs.Factory(dict)
+    busy: Paths = _NONE
     #: That of them which is admitted and not registered yet.
     admitted: Claim | None = None
     #: The plugins that were refused the name.
     line: Line = attrs.Factory(Line)
     #: Registered paths that are not active.
-    standby: Paths = attrs.Factory(dict)
+    standby: Paths = _NONE
     #: The path that was last found to be the active one, if the policy has a single one.
     active: str | None = None
     #: The path that registered last.
@@ -153,7 +170,7 @@ class Name:
 
     def admit(self, claim: Claim) -> None:
         """Note that a claim is admitted: no other is until its plugin is registered, or has left the name."""
-        self.busy[claim.path] = None
+        self.busy = _with(self.busy, claim.path)
         self.admitted = claim
 
     def _settle(self, path: str) -> None:
@@ -162,7 +179,7 @@ class Name:
 
     def register(self, claim: Claim) -> None:
         """Note that the plugin of a claim that was admitted is registered."""
-        self.busy.pop(claim.path, None)
+        self.busy = _without(self.busy, claim.path)
         self._settle(claim.path)
         self.registered[claim.path] = claim
         self._privileged += claim.privileged
@@ -178,7 +195,7 @@ class Name:
     def leave(self, path: str) -> bool:
         """Reserve the name until the claim of ``path`` is released; return whether its plugin was registered."""
         was_registered = self._unregister(path)
-        self.busy[path] = None
+        self.busy = _with(self.busy, path)
         self._settle(path)
         return was_registered
 
@@ -199,9 +216,9 @@ class Name:
         path = claim.path
         was_registered = self._unregister(path)
         freed = Freed(stood_by=path in self.standby, was_taken=was_registered or claim.phase is Phase.LEAVING)
-        self.busy.pop(path, None)
+        self.busy = _without(self.busy, path)
         self._settle(path)
-        self.standby.pop(path, None)
+        self.standby = _without(self.standby, path)
         return freed
 
     def _unregister(self, path: str) -> bool:
@@ -230,7 +247,8 @@ class Name:
         for path in dict.fromkeys((before, self.newest, self.active)):
             if path in self.registered and (path == self.active) == (path in self.standby):
                 changed.append(self.registered[path])
-                _toggle(self.standby, path)
+                toggle = _without if path in self.standby else _with
+                self.standby = toggle(self.standby, path)
         return changed
 
     def _highest(self) -> str | None:
@@ -245,13 +263,6 @@ class Name:
 
 #: The policies with one active instance. Under ``REJECT`` there are two while a privileged one succeeds another user's.
 _SINGLE = (InstancePolicy.NEWEST, InstancePolicy.HIGHEST_VERSION, InstancePolicy.REJECT)
-
-
-def _toggle(paths: Paths, path: str) -> None:
-    if path in paths:
-        del paths[path]
-    else:
-        paths[path] = None
 
 
 def rank_of(info: PluginInfo, policy: InstancePolicy, *, privileged: bool) -> Rank:

@@ -102,11 +102,11 @@ class EndpointOwners:
 
     def add_own(self, owner: Owner, file: Identity) -> list[PluginDisplaced]:
         """Note that a plugin serves on its own socket, which is ``file``; return for which others that is news."""
-        socket = owner.socket
-        self._own[socket] = file.key
+        socket, key = owner.socket, file.key
+        self._own[socket] = key
         # The path too: the file may be gone before its plugin is deregistered.
-        self._owners[socket] = self._owners[file.key] = owner
-        return self._changes(owner, (socket, file.key))
+        self._owners[socket] = self._owners[key] = owner
+        return self._changes(owner, (socket, key))
 
     def add(self, owner: Owner, file: Identity | None) -> list[PluginDisplaced]:
         """Note that a plugin has the endpoint of its info, the ``file`` if that exists, and return the same."""

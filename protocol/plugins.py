@@ -13,6 +13,7 @@ import enum
 import functools
 import math
 import re
+import sys
 
 import attrs
 
@@ -159,8 +160,20 @@ class Versions(tuple[str, ...]):
         return highest_version(self, below=CSI_BELOW)
 
 
+#: Versions of so few characters are made once for all plugins that announce them: nearly all announce the same.
+_FEW_CHARACTERS = 64
+
+
 def _as_versions(versions: tuple[str, ...]) -> Versions:
-    return versions if isinstance(versions, Versions) else Versions(versions)
+    if isinstance(versions, Versions):
+        return versions
+    few = len(versions) <= _FEW_CHARACTERS and sum(map(len, versions)) <= _FEW_CHARACTERS
+    return _shared(versions) if few else Versions(versions)
+
+
+@functools.lru_cache(maxsize=256)
+def _shared(versions: tuple[str, ...]) -> Versions:
+    return Versions(versions)
 
 
 @attrs.frozen
@@ -247,7 +260,9 @@ def check_info(
         raise ValidationError(f"more than {limits.max_versions} supported versions")
     for version in versions:
         _check_text("version", version, limits.max_string)
-    return PluginInfo(plugin_type, name, _check_endpoint(endpoint, limits) if endpoint else socket, versions, uid)
+    path = _check_endpoint(endpoint, limits) if endpoint else socket
+    # Of a text that thousands of plugins have in common, and of a path that is known, no copy is kept.
+    return PluginInfo(sys.intern(plugin_type), name, socket if path == socket else path, versions, uid)
 
 
 def info_to_show(plugin_type: str, name: str, *, limits: InfoLimits) -> PluginInfo | None:

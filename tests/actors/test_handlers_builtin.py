@@ -88,6 +88,20 @@ def test_removing_one_instance_keeps_the_other_and_removing_a_missing_one_is_all
     assert (instances.of("d.example.com"), list(instances), len(instances)) == ((), [], 0)
 
 
+def test_an_instance_is_found_by_name_and_socket_however_many_there_were() -> None:
+    instances, socket = Instances(), "/reg/b.sock"
+    first, second = dra(), dra(socket=socket)
+    for present in ((first,), (first, second), (first,), ()):
+        for plugin in (first, second):
+            (instances.add if plugin in present else instances.remove)(plugin)
+        assert instances.of(first.name) == present
+        assert instances.other_at_endpoint(dra(socket="/reg/c.sock")) == (present[0] if present else None)
+        for plugin in present:
+            assert instances.at(plugin.name, plugin.socket) == plugin
+    with pytest.raises(KeyError):
+        instances.at(first.name, socket)
+
+
 # --- CSI --------------------------------------------------------------------------------------------------------------
 
 

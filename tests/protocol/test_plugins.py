@@ -35,6 +35,9 @@ SOCKET = "/reg/a.sock"
 LIMITS = InfoLimits()
 
 
+SOCKET_A = "/reg/a.sock"
+
+
 def check(
     plugin_type: str = "CSIPlugin",
     name: str = "a.example.com",
@@ -55,6 +58,33 @@ def rejection(attempt: Callable[[], object]) -> str | None:
 
 
 # --- the info of a plugin ---------------------------------------------------------------------------------------------
+
+
+def test_plugins_share_the_texts_that_they_have_in_common() -> None:
+    """There may be ten thousand of them, and most announce the same type and the same version."""
+    letters = [["CSI", "Plugin"], ["1.", "0.0"], ["/reg/", "a.sock"]]
+    one, other = (
+        check_info(
+            "".join(letters[0]),
+            name,
+            "".join(letters[2]),
+            ("".join(letters[1]),),
+            socket=SOCKET_A,
+            limits=InfoLimits(),
+        )
+        for name in ("one", "other")
+    )
+    assert one.type is other.type
+    assert one.versions is other.versions
+    assert one.endpoint is other.endpoint is SOCKET_A
+
+
+def test_versions_of_many_characters_are_kept_for_their_plugin_alone() -> None:
+    """Fault 51: what a plugin says is not kept longer than the plugin."""
+    for versions in (("1." + "0" * 63,), tuple(f"1.{number}" for number in range(65))):
+        one, other = (PluginInfo("T", "x", "/a", versions) for _ in range(2))
+        assert one.versions == other.versions == versions
+        assert one.versions is not other.versions
 
 
 def test_valid_info_is_accepted_unchanged() -> None:
