@@ -66,6 +66,7 @@ from .actors.wiring import (
 from .protocol import messages as m
 from .protocol import world
 from .protocol.config import Config, check_roots
+from .protocol.config_messages import ConfigurationRead, ExpectationChanged
 from .protocol.device_messages import (
     DevicesAsked,
     DevicesSubscribed,
@@ -610,6 +611,33 @@ class Supervisor:
             retired = self._handlers.remove(plugin_type)
             await report(self._to_reconciler, m.HandlerRemoved(plugin_type))
             await retired.wait()
+
+    async def reconfigure(self, config: Config) -> None:
+        """Use another configuration from now on. It may differ only in what a node takes while it runs.
+
+        That are ``deregister_at_stop``, ``expected`` and ``ready_when``.
+
+        Raises:
+          ConfigError: if it differs in more, or cannot work. Nothing has changed then.
+          NodeEndedError: if the node ended before.
+        """
+        from .protocol.settings.reload import changed_while_running
+
+        if changed_while_running(self.config, config) != config:
+            raise ConfigError("this configuration needs another node: a running one does not take all of its fields")
+        with self._callers.asking("has no other configuration"):
+            self.config = config
+            expectation = ExpectationChanged(config.expected, healthy=config.ready_when == "healthy")
+            await report(self._to_status, expectation)
+
+    async def note_reload(self, refused: str | None) -> None:
+        """Show in health and metrics that the configuration was read again, and why it is not used if it is not.
+
+        Raises:
+          NodeEndedError: if the node ended before.
+        """
+        with self._callers.asking("shows no configuration"):
+            await report(self._to_status, ConfigurationRead(trio.current_time(), refused))
 
     async def snapshot(self) -> m.Snapshot:
         """Return everything that is known at this moment.

@@ -66,6 +66,9 @@ reconciler, when the dial of a registration has found another socket at a path.
 The reconciler also sends ``NamePassed`` and ``PluginDisplaced`` to the status actor, when a name or an endpoint passes
 to another plugin.
 
+The status socket and SIGHUP send ``ReloadAsked`` to the reloader (``plugind.actors.console.reloading``), which reads
+the configuration again. The supervisor then sends the status actor ``ExpectationChanged`` and ``ConfigurationRead``.
+
 The supervisor starts the registration actor that the reconciler asks for, and returns its address. Actors do not
 import each other: the supervisor gives each actor the addresses that it may use.
 

@@ -46,6 +46,10 @@ class JournalLog:
         """Whether events of ``level`` are sent."""
         return level >= self._level
 
+    def set_level(self, level: Level) -> None:
+        """Send events of ``level`` and above from now on."""
+        self._level = level
+
     def event(self, level: Level, message: str, /, **fields: Field) -> None:
         """Log the constant ``message`` with its variable ``fields``; never waits, never fails."""
         if level < self._level:

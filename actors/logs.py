@@ -32,6 +32,9 @@ GRACE: Final = 0.5
 class DaemonLog(Logger, Protocol):
     """The log of a daemon, which a task of its own writes."""
 
+    def set_level(self, level: Level) -> None:
+        """Write events of ``level`` and above from now on."""
+
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Write what is logged until cancelled."""
 
@@ -74,6 +77,10 @@ class Log:
     def enabled(self, level: Level) -> bool:
         """Whether events of ``level`` are written."""
         return level >= self._level
+
+    def set_level(self, level: Level) -> None:
+        """Write events of ``level`` and above from now on."""
+        self._level = level
 
     def event(self, level: Level, message: str, /, **fields: Field) -> None:
         """Log the constant ``message`` with its variable ``fields``; never waits, never fails."""

@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 
 import attrs
 
+from .config_messages import ConfigurationRead, ExpectationChanged, Reloaded
 from .consumer_messages import CallsEnded, EventNoted
 from .devices import DeviceOptions
 from .directories import Condition, DirectoryReport
@@ -883,9 +884,21 @@ StatusMessage = (
     | SnapshotAsked
     | CountsAsked
     | ScansAwaited
+    | ExpectationChanged
+    | ConfigurationRead
     | Subscribed
     | Unsubscribed
 )
+
+# --- to the reloader --------------------------------------------------------------------------------------------------
+
+
+@value
+class ReloadAsked:
+    """Read the configuration again, and use what needs no restart."""
+
+    reply: Address[Reloaded]
+
 
 # --- from the status actor to callers -------------------------------------------------------------------------
 

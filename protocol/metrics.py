@@ -104,6 +104,11 @@ class Metrics:
     blocked_seconds: float = 0.0
     #: How often the status socket could not be made again.
     socket_failures: int = 0
+    #: How often the configuration was read again and used, and how often it could not be used.
+    reloads: int = 0
+    refused_reloads: int = 0
+    #: Whether the configuration that was read last cannot be used.
+    config_refused: bool = False
     roots: RootCounters = attrs.field(factory=RootCounters)
     #: How often a handler's follow was started again, by plugin type.
     link_restarts: dict[str, int] = attrs.field(factory=lambda: dict.fromkeys(BUILT_IN_TYPES, 0))

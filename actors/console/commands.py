@@ -39,6 +39,7 @@ COMMANDS = {
     "watch": "print changes as they happen",
     "wait": "wait until plugins are registered",
     "retry": "try a plugin now",
+    "reload": "read the configuration of the daemon again",
     "probe": "check a plugin's socket",
     "fake": "play a plugin",
     "demo": "see a small node at work",

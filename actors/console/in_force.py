@@ -38,6 +38,12 @@ def in_force(settings_of: Configured) -> Iterator[InForce]:
         yield InForce(setting, _value(setting, values, given), BY_DEFAULT if given is None else given.source)
 
 
+def differing(old: Configured, new: Configured) -> tuple[str, ...]:
+    """Return the keys of the settings that have other values."""
+    pairs = zip(in_force(old), in_force(new), strict=True)
+    return tuple(before.setting.key for before, after in pairs if before.value != after.value)
+
+
 def _value(setting: Setting, values: Mapping[str, Any], given: Given | None) -> Any:
     if setting.key in _AS_GIVEN or setting.key not in values:
         return setting.default if given is None else given.value

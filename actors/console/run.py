@@ -38,6 +38,7 @@ from .arguments import add_csi_arguments, add_trust_argument, health_switch, plu
 from .configured import Configured, configured
 from .ending import EXIT_CONFIG, EXIT_FAILED, EXIT_OK, CommandError, complain
 from .lease_options import add_lease_arguments, group
+from .reloading import Reconfigurable, Reloader
 from .service_manager import Observed, keep_informed, tell_service_manager, tell_surely
 from .settings import add_settings_arguments, files_of, values_of
 from .signals import Answering, StopLimit, answer, received
@@ -68,7 +69,8 @@ _EPILOG = """examples:
   PLUGIND_ROOT=/tmp/a:/tmp/b plugind run --rescan 30
 
 SIGTERM and SIGINT stop it gracefully: what is in flight finishes or is rolled back. A second one stops it at once.
-SIGHUP scans all roots at once; the configuration is read at the start. SIGUSR1 logs the state of every plugin.
+SIGHUP, as 'plugind reload', reads the configuration again, and also scans all roots at once. SIGUSR1 logs the state of
+every plugin.
 
 /etc/plugind/plugind.toml and plugind.toml.d/*.toml beside it configure it, too: docs/configuration.md.
 
@@ -257,7 +259,8 @@ def run(args: argparse.Namespace) -> int:
       CommandError: if the daemon cannot start, or gave up.
     """
     try:
-        trio.run(run_daemon, read_configuration(args, os.environ))
+        read = partial(read_configuration, args, os.environ)
+        trio.run(run_daemon, read(), read)
     except (ConfigError, RootBusyError, GaveUpError, ExceptionGroup) as error:
         foreseen = [leaf for leaf in leaves(error) if isinstance(leaf, ConfigError | RootBusyError | GaveUpError)]
         if not foreseen:
@@ -283,7 +286,7 @@ def read_configuration(
     return configured(values_of(args, environment, files), environment, [file.path for file in files])
 
 
-class Node(Answering, Observed, Protocol):
+class Node(Answering, Observed, Reconfigurable, Protocol):
     """The node that a daemon runs; it runs for as long as its ``async with`` block."""
 
     async def __aenter__(self) -> object:
@@ -298,7 +301,9 @@ class Node(Answering, Observed, Protocol):
         """Return once a scan of each root was tried, which is after the status socket listens."""
 
 
-async def serve(node: Node, log: DaemonLog, config: Config, status: str, limit: StopLimit | None = None) -> None:
+async def serve(
+    node: Node, log: DaemonLog, config: Config, status: str, reloader: Reloader, limit: StopLimit | None = None
+) -> None:
     """Run ``node`` until SIGTERM or SIGINT: the first stops it gracefully, the second at once.
 
     With a ``limit``, the process is ended by force at that time after the first one.
@@ -316,7 +321,8 @@ async def serve(node: Node, log: DaemonLog, config: Config, status: str, limit: 
                     roots = ", ".join(root.path for root in config.roots)
                     log.event(Level.INFO, "started", version=__version__, status=status, roots=roots, pid=os.getpid())
                     nursery.start_soon(_announce, node, log)
-                    nursery.start_soon(answer, requests, node, log, stop)
+                    nursery.start_soon(reloader.run, node)
+                    nursery.start_soon(answer, requests, node, log, stop, reloader.ask)
                     await stop.wait()
             log.event(Level.INFO, "stopped")
             nursery.cancel_scope.cancel()
@@ -387,17 +393,21 @@ def end_by_force(node: Supervisor, log: DaemonLog, seconds: float) -> NoReturn:
     os._exit(EXIT_FAILED)
 
 
-async def run_daemon(settings: Configured) -> None:
-    """Run one node until a signal ends it."""
+async def run_daemon(settings: Configured, read: Callable[[], Configured] | None = None) -> None:
+    """Run one node until a signal ends it; ``read`` returns the settings as they are written by then."""
     # First, since the node bounds its conversations by the limit that it finds.
     raise_descriptor_limit()
     config = settings.config
     log = log_of(settings.log_level, settings.log_format, os.environ)
+    reloader = Reloader(settings, read or (lambda: settings), log)
     status_config = StatusConfig(
-        socket=settings.status, readers=settings.status_group, path_metrics=settings.metrics_path_labels
+        socket=settings.status,
+        readers=settings.status_group,
+        path_metrics=settings.metrics_path_labels,
+        reload=reloader.address,
     )
     handlers = installed_handlers()
     node = Supervisor(config, handlers=handlers, status_config=status_config, log=log)
     warn_of_types(config, {*BUILT_IN_TYPES, *handlers}, log)
     limit = stop_limit(config.timeouts, partial(end_by_force, node, log))
-    await serve(node, log, config, settings.status_path, limit)
+    await serve(node, log, config, settings.status_path, reloader, limit)

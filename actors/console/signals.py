@@ -11,7 +11,7 @@ from __future__ import annotations
 import faulthandler
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, Protocol
@@ -109,7 +109,13 @@ def _drop(_number: int, _frame: object) -> None:
     """Handle a signal by doing nothing. Trio's receiver calls it for signals that were received but not read."""
 
 
-async def answer(requests: AsyncIterator[int], node: Answering, log: Logger, stop: trio.Event) -> None:
+async def answer(
+    requests: AsyncIterator[int],
+    node: Answering,
+    log: Logger,
+    stop: trio.Event,
+    reload: Callable[[], Awaitable[object]],
+) -> None:
     """Answer SIGHUP and SIGUSR1 until the node has ended."""
     async for number in requests:
         name = signal.Signals(number).name
@@ -118,25 +124,21 @@ async def answer(requests: AsyncIterator[int], node: Answering, log: Logger, sto
                 if number == signal.SIGUSR1:
                     await log_states(await node.snapshot(), log)
                 else:
-                    await _reload(node, log, stop)
+                    await _reload(node, log, stop, reload)
             if scope.cancelled_caught:
                 log.event(Level.WARNING, "the node does not answer", signal=name, seconds=_ANSWER)
         except NodeEndedError:
             log.event(Level.INFO, "signal ignored", signal=name, reason="the node has ended")
 
 
-async def _reload(node: Answering, log: Logger, stop: trio.Event) -> None:
+async def _reload(node: Answering, log: Logger, stop: trio.Event, reload: Callable[[], Awaitable[object]]) -> None:
     if stop.is_set():
         log.event(Level.INFO, "signal ignored", signal="SIGHUP", reason="plugind stops")
         return
     with reloading():
+        await reload()
         await node.rescan()
-    log.event(
-        Level.INFO,
-        "nothing to reload, scanning all roots",
-        signal="SIGHUP",
-        reason="the configuration is read at the start",
-    )
+    log.event(Level.INFO, "scanning all roots", signal="SIGHUP")
 
 
 async def log_states(snapshot: Snapshot, log: Logger) -> None:

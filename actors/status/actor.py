@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, assert_never
 import attrs
 import trio
 
+from ...protocol.config_messages import ConfigurationRead, ExpectationChanged
 from ...protocol.consumer_messages import CallsEnded, EventNoted, FactsAsked
 from ...protocol.device_messages import DevicesMessage
 from ...protocol.endpoint_owners import PluginDisplaced
@@ -287,6 +288,10 @@ class _Status:
                 offer(message.reply, await self._snapshot(history=True))
             case CountsAsked():
                 offer(message.reply, view.counts())
+            case ExpectationChanged():
+                self.memory.expectation = message
+            case ConfigurationRead():
+                self.memory.note_configuration(message)
             case ScansAwaited():
                 self.memory.awaiting_scans.append(message.reply)
                 self._answer_waiting()

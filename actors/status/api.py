@@ -7,6 +7,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import time
@@ -17,6 +18,7 @@ from urllib.parse import unquote_to_bytes
 import attrs
 import trio
 
+from ...protocol.config_messages import Reloaded
 from ...protocol.consumer_messages import FactsAsked
 from ...protocol.facts_asking import ask_for_facts
 from ...protocol.health import ActorHealth, Condition
@@ -28,6 +30,7 @@ from ...protocol.messages import (
     LoopBlocked,
     PluginChanged,
     ReconcilerMessage,
+    ReloadAsked,
     RetryAnswer,
     RetryAnswered,
     RetryAsked,
@@ -66,6 +69,8 @@ __all__ = [
 WATCH_LAG = 4096
 #: Seconds that the actors for devices and for leases have to count them for metrics, which go without them otherwise.
 METRICS_DEADLINE = 1.0
+#: Seconds for the configuration to be read and used.
+RELOAD_DEADLINE = 20.0
 #: The requests that are answered, for ``GET /``.
 REQUESTS = {
     "GET /": "this list",
@@ -85,6 +90,7 @@ REQUESTS = {
     "POST /v1/leases/recover": 'say that no leased device is in use; the body is {"none_held": true}',
     "DELETE /v1/leases/ID": "release a lease",
     "POST /retry": 'try plugins now; the body is {"target": NAME or SOCKET}; with "facts": true, ask for facts anew',
+    "POST /reload": "read the configuration again, and use what needs no restart; answered when that is done",
     "GET /rules": "whose plugins the daemon takes, and from where",
     "GET /healthz": "whether the daemon works; 503 if not",
     "GET /readyz": "whether the daemon is ready; 503 if not; with ?healthy, expected plugins must be healthy, too",
@@ -152,6 +158,8 @@ class Api:
         }.get(request.path)
         # These ask other actors.
         asking = {"/v1/devices": self.devices.answer, "/metrics": self.metrics}.get(request.path)
+        if request.path == "/reload":
+            return await self._reload() if request.method == "POST" else _wrong_method("POST")
         if request.path == "/retry":
             return await self._retry(request) if request.method == "POST" else _wrong_method("POST")
         if route is None and asking is None and re.fullmatch(r"/plugins/.+", request.path) is None:
@@ -288,6 +296,20 @@ class Api:
             return json_response(200, retried_to_json([_with_liveness(answer, rows) for answer in answers]))
         return problem(503, f"no answer within {self.config.retry:g} seconds")
 
+    async def _reload(self) -> Response:
+        if self.config.reload is None:
+            return problem(409, "this node is embedded in a program, which gives it its configuration")
+        writer, reader = trio.open_memory_channel[Reloaded](1)
+        try:
+            self.config.reload.send_nowait(ReloadAsked(writer))
+        except trio.WouldBlock:
+            return problem(503, "the configuration is being read again already; ask again", (("Retry-After", "1"),))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return problem(503, "the node is about to stop")
+        with trio.move_on_after(RELOAD_DEADLINE):
+            return _reloaded(await reader.receive())
+        return problem(503, f"no answer within {RELOAD_DEADLINE:g} seconds")
+
     async def metrics(self, _: Request) -> Response:
         """Return the metrics as they are now."""
         # What renders it is imported for the first scrape: it is a tenth of all that the daemon imports.
@@ -296,9 +318,9 @@ class Api:
         devices = await self.devices.snapshot(METRICS_DEADLINE)
         leases = await self.leases.snapshot(METRICS_DEADLINE)
         view = self.memory.view
-        rows = list(view.rows.values())
+        rows, expectation = list(view.rows.values()), self.memory.expected(self.config)
         node = exposition_of_node.OfNode(
-            expected_useful(self.config.expected, rows, healthy=self.config.ready_when == "healthy"),
+            expected_useful(expectation.expected, rows, healthy=expectation.healthy),
             watched(view.roots.values()),
             own_process.figures(),
         )
@@ -342,7 +364,19 @@ class Api:
             if actor["status"] == Condition.OK and now - crash.time < self.config.remember_restart:
                 actor["status"] = Condition.DEGRADED
                 actor["reason"] = f"crashed {now - crash.time:.0f} s ago: {encodable(crash.error)}"
-        return [*actors.values(), *self._socket_health(now), *self._loop_health(now)]
+        others = (self._socket_health(now), self._loop_health(now), self._configuration_health(now))
+        return [*actors.values(), *itertools.chain.from_iterable(others)]
+
+    def _configuration_health(self, now: float) -> Iterator[dict[str, Json]]:
+        """Yield the configuration as if it were an actor, once it was read again (fault 89)."""
+        read = self.memory.configuration
+        if read is None:
+            return
+        if read.refused is None:
+            yield _actor("configuration", Condition.OK, None)
+        else:
+            reason = f"what was read {now - read.time:.0f} s ago is not used: {encodable(read.refused)}"
+            yield _actor("configuration", Condition.DEGRADED, reason)
 
     def _socket_health(self, now: float) -> Iterator[dict[str, Json]]:
         """Yield the status socket as if it were an actor, once it could not be made again."""
@@ -405,7 +439,7 @@ class Api:
         """Say whether the node is ready; with ``?healthy``, expected plugins have to be healthy, too."""
         if unknown := request.query.keys() - {"healthy"}:
             return problem(400, f"there is no parameter {encodable(min(unknown))}; {request.path} takes healthy")
-        healthy = "healthy" in request.query or self.config.ready_when == "healthy"
+        healthy = "healthy" in request.query or self.memory.expected(self.config).healthy
         awaited = [*self._awaited(healthy=healthy)]
         return json_response(503 if awaited else 200, {"ready": not awaited, "awaiting": awaited})
 
@@ -421,7 +455,7 @@ class Api:
             elif not report.ready:
                 yield f"the root {encodable(root)} ({encodable(report.reason or '')})"
         useful = {row.name for row in view.rows.values() if (row.healthy if healthy else row.useful)}
-        for name in self.config.expected:
+        for name in self.memory.expected(self.config).expected:
             if name not in useful:
                 # Several sockets may have the name, for one reason.
                 why = dict.fromkeys(_awaited_for(row) for row in view.rows.values() if row.name == name)
@@ -442,6 +476,14 @@ def _awaited_for(row: Row) -> str:
 def _health_words(health: HealthReported) -> str:
     """Return how a plugin is, and why."""
     return f"{health.health}: {health.reason}" if health.reason else health.health.value
+
+
+def _reloaded(answer: Reloaded) -> Response:
+    if answer.refused:
+        return json_response(
+            422, {"error": encodable(answer.refused[0]), "problems": [*map(encodable, answer.refused)]}
+        )
+    return json_response(200, {"changed": list(answer.changed), "needs_restart": list(answer.needs_restart)})
 
 
 def _actor(name: str, condition: Condition, reason: str | None) -> dict[str, Json]:

@@ -314,6 +314,17 @@ def _bounded(metrics: Metrics, *, suppressed: bool) -> Iterator[Metric]:
         "Times that the status socket could not be made again.",
         metrics.socket_failures,
     )
+    reloads = CounterMetricFamily(
+        "plugind_config_reloads", "Times that the configuration was read again.", labels=("result",)
+    )
+    reloads.add_metric(("used",), metrics.reloads)
+    reloads.add_metric(("refused",), metrics.refused_reloads)
+    yield reloads
+    yield GaugeMetricFamily(
+        "plugind_config_refused",
+        "1 while the configuration that was read last cannot be used, and the one before it is in force.",
+        int(metrics.config_refused),
+    )
     yield CounterMetricFamily("plugind_loop_blocks", "Times that something blocked the loop.", metrics.blocks)
     yield CounterMetricFamily(
         "plugind_loop_blocked_seconds", "Seconds for which something blocked the loop.", metrics.blocked_seconds

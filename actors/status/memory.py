@@ -13,8 +13,9 @@ import trio
 
 from ...protocol.call_durations import CallDurations
 from ...protocol.config import ReadyWhen
+from ...protocol.config_messages import ConfigurationRead, ExpectationChanged
 from ...protocol.leases.config import LeaseUsers
-from ...protocol.messages import Address, Lagged, LoopBlocked, ViewMessage
+from ...protocol.messages import Address, Lagged, LoopBlocked, ReloadAsked, ViewMessage
 from ...protocol.metrics import Metrics
 from ...protocol.refused_calls import RefusedCalls
 from ...protocol.rules import Rules
@@ -39,6 +40,8 @@ class StatusConfig:
     expected: tuple[str, ...] = ()
     #: Whether they have to be healthy, too, or only registered.
     ready_when: ReadyWhen = "registered"
+    #: Who reads the configuration again for ``POST /reload``; None if nobody does.
+    reload: Address[ReloadAsked] | None = None
     #: The rules of the node, for ``GET /rules``.
     rules: Rules = attrs.field(factory=Rules)
     #: Who may see and lease devices, besides root and the user of the daemon.
@@ -96,8 +99,25 @@ class Memory:
     #: Callers that wait until a scan of each root was tried.
     awaiting_scans: list[Address[bool]] = attrs.field(factory=list)
 
+    #: The plugins that are expected since the configuration was read again; None before that.
+    expectation: ExpectationChanged | None = None
+    #: The last time that the configuration was read again; None if it was not.
+    configuration: ConfigurationRead | None = None
     #: The Register calls that were refused.
     refused_calls: RefusedCalls = attrs.field(factory=RefusedCalls)
+
+    def expected(self, config: StatusConfig) -> ExpectationChanged:
+        """Return which plugins are expected, and what for."""
+        return self.expectation or ExpectationChanged(config.expected, healthy=config.ready_when == "healthy")
+
+    def note_configuration(self, read: ConfigurationRead) -> None:
+        """Count that the configuration was read again, and keep what came of it."""
+        self.configuration = read
+        self.metrics.config_refused = read.refused is not None
+        if read.refused is None:
+            self.metrics.reloads += 1
+        else:
+            self.metrics.refused_reloads += 1
 
     def note_unmade(self, reason: str) -> None:
         """Count that the status socket could not be made again."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
+import trio
 
-from plugind.tests.end_to_end.processes import PLUGIND, Daemon, daemon_process, plugin_process, run
+from plugind.tests.end_to_end.processes import PLUGIND, Daemon, daemon, daemon_process, plugin_process, run
 
 
 @pytest.mark.usefixtures("real_processes")
@@ -50,3 +54,38 @@ def test_the_command_prints_what_a_daemon_would_have(tmp_path: Path) -> None:
     assert (done.code, done.err) == (0, "")
     lines = [line.split(" # ") for line in done.out.splitlines()]
     assert ["get_info = 2.5", "PLUGIND_TIMEOUTS_GET_INFO"] in [[part.strip() for part in line] for line in lines]
+
+
+async def test_a_reload_returns_once_other_plugins_are_expected_and_a_bad_file_changes_nothing(tmp_path: Path) -> None:
+    """Fault 89."""
+    file = tmp_path / "plugind.toml"
+
+    def write(text: str) -> None:
+        file.write_text(text)
+        file.chmod(0o644)
+
+    write("")
+    with daemon(tmp_path, "--config", str(file)) as node:
+        await node.ready()
+        write("expected = ['a.example.com']\nrescan = 7\ndra.health = 'try'\n")
+        done = await trio.to_thread.run_sync(partial(run, "reload", status=node.status))
+        assert (done.code, done.out, done.err) == (0, "changed: expected\nneeds a restart: dra.health\n", "")
+        assert (await node.get("/readyz"))[0] == 503
+
+        write("expected = []\nx = 1\ny = 2\n")
+        done = await trio.to_thread.run_sync(partial(run, "reload", status=node.status))
+        assert (done.code, done.out) == (78, "")
+        assert done.err == f"plugind: {file}:2: unknown key x\nplugind: {file}:3: unknown key y\n"
+        assert (await node.get("/readyz"))[0] == 503
+        health = json.loads((await node.get("/healthz"))[1])
+        (shown,) = [actor for actor in health["actors"] if actor["name"] == "configuration"]
+        assert (health["status"], shown["status"]) == ("degraded", "degraded")
+        assert f"{file}:2: unknown key x" in shown["reason"]
+        await node.metric("plugind_config_refused 1.0")
+
+        write("expected = []\n")
+        node.process.send_signal(signal.SIGHUP)
+        await node.metric("plugind_config_refused 0.0")
+        await node.ready()
+        done = await trio.to_thread.run_sync(partial(run, "reload", "-o", "json", status=node.status))
+        assert json.loads(done.out) == {"changed": [], "needs_restart": []}

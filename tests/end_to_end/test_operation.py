@@ -119,15 +119,19 @@ def unprivileged(directory: Path) -> Iterator[Daemon]:
 # --- signals ----------------------------------------------------------------------------------------------------------
 
 
-async def test_sighup_scans_all_roots_at_once_and_logs_that_there_is_nothing_to_reload(tmp_path: Path) -> None:
+async def test_sighup_scans_all_roots_at_once_and_reads_the_configuration_again(tmp_path: Path) -> None:
     """It ended the daemon with code 129."""
     with daemon(tmp_path) as node:
         await node.ready()
         for scans in (2, 3):
             node.process.send_signal(signal.SIGHUP)
             await root_becomes(node, lambda root, scans=scans: root["scans"] == scans)  # type: ignore[misc]  # a lambda has no annotations
-        lines = await node.logged("nothing to reload, scanning all roots", 2)
+        lines = await node.logged("scanning all roots", 2)
         assert [(line["level"], line["signal"]) for line in lines] == [("info", "SIGHUP")] * 2
+        read = await node.logged("the configuration was read again", 2)
+        assert [(line["level"], "changed" in line, "needs_restart" in line) for line in read] == [
+            ("info", False, False)
+        ] * 2
         node.process.terminate()
         assert await node.ended() == 0
 
@@ -183,7 +187,7 @@ async def test_signals_that_come_before_the_node_is_up_are_answered_once_it_is(t
     command = [sys.executable, "-c", SIGNALLED_EARLY, numbers, "run", *options]
     with (tmp_path / "log").open("ab") as log, daemon_process(command, log) as process:
         node = Daemon(root, status, process, tmp_path / "log")
-        await node.logged("nothing to reload, scanning all roots")
+        await node.logged("scanning all roots")
         await node.logged("states")
         process.terminate()
         assert await node.ended() == 0

@@ -135,6 +135,7 @@ async def test_each_field_of_health_readiness_and_retries_is_described(node: Dae
     retried = json.loads((await node.get("/retry", method="POST", body=b'{"target": "red.example.com"}'))[1])
     assert fields("`POST /retry`", 0) == retried.keys()
     assert fields("`POST /retry`", 1) == retried["answers"][0].keys()
+    assert fields("`POST /reload`") == json.loads((await node.get("/reload", method="POST"))[1]).keys()
 
 
 def test_each_field_of_devices_is_described() -> None:

@@ -1,0 +1,82 @@
+"""``plugind reload``: a daemon reads its configuration again.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+
+import trio
+
+from ...protocol.text import escaped
+from ..io.http_client import UnreachableError, ask
+from .answers import Daemon, add_daemon_arguments, daemon, refusal
+from .ending import EXIT_CONFIG, EXIT_OK, EXIT_UNREACHABLE, CommandError, say
+from .status_socket import unreachable
+
+#: The status of the answer to a configuration that cannot be used.
+_REFUSED = 422
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Complete the parser of ``plugind reload``."""
+    parser.description = (
+        "Have a daemon read its configuration again: its files, with the options and variables of its start. It returns"
+        " once what needs no restart is in force, and says what needs one. A configuration that cannot be used changes"
+        " nothing."
+    )
+    parser.epilog = (
+        "examples:\n  plugind reload\n  plugind reload -o json\n\n"
+        "exit codes: 0 it is in force, or needs a restart, 2 usage, 69 no daemon answers, 75 it is busy,\n"
+        "78 the configuration cannot be used: each line on standard error says where something is wrong"
+    )
+    parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="the form (text)")
+    add_daemon_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Ask for a reload; return the exit code.
+
+    Raises:
+      CommandError: if the daemon does not answer, or refuses the configuration.
+    """
+    status, answer = trio.run(_asked, daemon(args))
+    if status not in (200, _REFUSED):
+        raise refusal(answer, status)
+    said = _decoded(answer)
+    if status == _REFUSED:
+        raise CommandError("\nplugind: ".join(_strings(said, "problems")), EXIT_CONFIG)
+    changed, needs_restart = (_strings(said, key) for key in ("changed", "needs_restart"))
+    if args.output == "json":
+        say(json.dumps({"changed": changed, "needs_restart": needs_restart}) + "\n")
+        return EXIT_OK
+    say(f"changed: {', '.join(changed)}\n" if changed else "nothing has changed\n")
+    if needs_restart:
+        say(f"needs a restart: {', '.join(needs_restart)}\n")
+    return EXIT_OK
+
+
+async def _asked(daemon: Daemon) -> tuple[int, bytes]:
+    # The daemon answers once the files are read, which it gives up itself on a disk that hangs.
+    timeout = max(daemon.timeout, 30.0) if math.isfinite(daemon.timeout) else daemon.timeout
+    try:
+        async with ask(daemon.path, "POST", "/reload", timeout=timeout) as reply:
+            return reply.status, await reply.body()
+    except UnreachableError as error:
+        raise CommandError(unreachable(error), EXIT_UNREACHABLE) from error
+
+
+def _decoded(answer: bytes) -> dict[str, object]:
+    try:
+        decoded = json.loads(answer)
+    except ValueError as error:
+        raise CommandError(f"the daemon's answer is not JSON: {error}") from error
+    return decoded if isinstance(decoded, dict) else {}
+
+
+def _strings(answer: dict[str, object], key: str) -> list[str]:
+    found = answer.get(key)
+    return [escaped(it) for it in found if isinstance(it, str)] if isinstance(found, list) else []

@@ -1,0 +1,125 @@
+"""The reloader: an actor that reads the configuration of ``plugind run`` again, and has the node use it.
+
+It is asked by SIGHUP and by ``POST /reload``, and does one after the other. A configuration that cannot be used changes
+nothing: the one before it stays in force, and the log, the health and a metric say so (fault 89).
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import attrs
+import trio
+
+from ...protocol.config import Config
+from ...protocol.config_messages import Reloaded
+from ...protocol.errors import ConfigError
+from ...protocol.logs import Level
+from ...protocol.messages import ReloadAsked
+from ...protocol.settings.given import SettingsError
+from ...protocol.settings.reload import OF_DAEMON, WHILE_RUNNING, changed_while_running
+from ...supervisor import NodeEndedError
+from ..logs import DaemonLog
+from ..mailbox import send_answer
+from .configured import Configured
+
+#: How many requests may wait.
+_SIZE: Final = 8
+#: Seconds for the files to be read, which may lie on a disk that hangs.
+READ_DEADLINE: Final = 4.0
+
+
+class Reconfigurable(Protocol):
+    """The methods of a node that the reloader uses."""
+
+    async def reconfigure(self, config: Config) -> None:
+        """Use this configuration, as far as a node takes another one while it runs."""
+
+    async def note_reload(self, refused: str | None) -> None:
+        """Show that the configuration was read again, and why it is not used."""
+
+
+class Reloader:
+    """Reads the configuration again."""
+
+    def __init__(self, settings: Configured, read: Callable[[], Configured], log: DaemonLog) -> None:
+        """Begin with the ``settings`` in force; ``read`` returns those that are written now."""
+        self._settings = settings
+        self._read = read
+        self._log = log
+        self._send, self._receive = trio.open_memory_channel[ReloadAsked](_SIZE)
+
+    @property
+    def address(self) -> trio.MemorySendChannel[ReloadAsked]:
+        """Where to ask for it."""
+        return self._send
+
+    async def ask(self) -> Reloaded:
+        """Read the configuration again, and return what followed once that is done."""
+        reply, answer = trio.open_memory_channel[Reloaded](1)
+        await self._send.send(ReloadAsked(reply))
+        return await answer.receive()
+
+    async def run(self, node: Reconfigurable) -> None:
+        """Answer requests until cancelled, or until the node has ended."""
+        async for message in self._receive:
+            try:
+                answer = await self._reload(node)
+            except NodeEndedError:
+                answer = Reloaded(refused=("the node has ended",))
+            send_answer(message.reply, answer)
+
+    async def _reload(self, node: Reconfigurable) -> Reloaded:
+        try:
+            new = await self._read_again()
+            answer = await self._use(node, new)
+        except SettingsError as error:
+            answer = Reloaded(refused=tuple(map(str, error.problems)))
+        except ConfigError as error:
+            answer = Reloaded(refused=(str(error),))
+        refused = answer.refused[0] if answer.refused else None
+        self._log_answer(answer)
+        await node.note_reload(refused)
+        return answer
+
+    async def _read_again(self) -> Configured:
+        with trio.move_on_after(READ_DEADLINE):
+            # It waits for disks, and perhaps for a server that knows the names of users.
+            return await trio.to_thread.run_sync(self._read, abandon_on_cancel=True)
+        raise ConfigError(f"the configuration could not be read within {READ_DEADLINE:g} s")
+
+    async def _use(self, node: Reconfigurable, new: Configured) -> Reloaded:
+        # What compares all settings is imported for the first reload.
+        from .in_force import differing
+
+        old, while_running = self._settings, WHILE_RUNNING | OF_DAEMON
+        keys = differing(old, new)
+        config = changed_while_running(old.config, new.config)
+        if config != old.config:
+            await node.reconfigure(config)
+        self._log.set_level(new.log_level)
+        given = {key: it for key, it in old.given.items() if key not in while_running}
+        given |= {key: it for key, it in new.given.items() if key in while_running}
+        self._settings = attrs.evolve(old, config=config, log_level=new.log_level, given=given)
+        changed = tuple(key for key in keys if key in while_running)
+        return Reloaded(changed, tuple(key for key in keys if key not in while_running))
+
+    def _log_answer(self, answer: Reloaded) -> None:
+        if answer.refused:
+            self._log.event(
+                Level.ERROR,
+                "the configuration is not used, and the one before it stays in force",
+                error=answer.refused[0],
+                problems=len(answer.refused),
+            )
+        else:
+            level = Level.WARNING if answer.needs_restart else Level.INFO
+            self._log.event(
+                level,
+                "the configuration was read again",
+                changed=", ".join(answer.changed) or None,
+                needs_restart=", ".join(answer.needs_restart) or None,
+            )

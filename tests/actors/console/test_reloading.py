@@ -1,0 +1,161 @@
+"""The configuration is read again: what counts at once, what needs a restart, and what is refused (fault 89)."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+
+from plugind.actors.console import reloading
+from plugind.actors.console import run as daemon
+from plugind.actors.console.configured import Configured
+from plugind.actors.console.reloading import Reloader
+from plugind.actors.logs import Log
+from plugind.protocol.config import Config
+from plugind.protocol.config_messages import Reloaded
+from plugind.protocol.errors import ConfigError
+from plugind.protocol.logs import Level
+from plugind.supervisor import NodeEndedError
+
+
+@attrs.define
+class Node:
+    """Stands for a node."""
+
+    configs: list[Config] = attrs.field(factory=list)
+    noted: list[str | None] = attrs.field(factory=list)
+    error: Exception | None = None
+
+    async def reconfigure(self, config: Config) -> None:
+        await trio.lowlevel.checkpoint()
+        if self.error is not None:
+            raise self.error
+        self.configs.append(config)
+
+    async def note_reload(self, refused: str | None) -> None:
+        await trio.lowlevel.checkpoint()
+        self.noted.append(refused)
+
+
+class Scene:
+    """A configuration file, and the reloader of a daemon that it configures."""
+
+    def __init__(self, directory: Path, text: str, *options: str) -> None:
+        self.file = directory / "plugind.toml"
+        self.write(text)
+        parser = argparse.ArgumentParser()
+        daemon.add_arguments(parser)
+        args = parser.parse_args([f"--config={self.file}", *options])
+
+        def read() -> Configured:
+            return daemon.read_configuration(args, {})
+
+        self.output = os.open(directory / "log", os.O_RDWR | os.O_CREAT)
+        self.log = Log(read().log_level, descriptor=self.output)
+        self.reloader = Reloader(read(), read, self.log)
+        self.node = Node()
+
+    def write(self, text: str) -> None:
+        self.file.write_text(text)
+        self.file.chmod(0o644)
+
+    async def reload(self, text: str | None = None) -> Reloaded:
+        if text is not None:
+            self.write(text)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.reloader.run, self.node)
+            with trio.fail_after(60):
+                answer = await self.reloader.ask()
+            nursery.cancel_scope.cancel()
+        return answer
+
+    @property
+    def logged(self) -> str:
+        return os.pread(self.output, 100_000, 0).decode()
+
+
+async def test_nothing_changes_if_the_files_are_the_same(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, "rescan = 5\nexpected = ['a']\n")
+    assert await scene.reload() == Reloaded()
+    assert (scene.node.configs, scene.node.noted) == ([], [None])
+    assert "the configuration was read again" in scene.logged
+
+
+async def test_what_may_change_counts_at_once_and_the_rest_after_a_restart(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, "rescan = 5\nexpected = ['a']\n")
+    answer = await scene.reload("rescan = 6\nexpected = ['b']\nready_when = 'healthy'\nstrict = true\n")
+    assert answer == Reloaded(("expected", "ready_when"), ("rescan", "strict"))
+    (config,) = scene.node.configs
+    assert (config.expected, config.ready_when, config.rescan, config.strict) == (("b",), "healthy", 5.0, False)
+    assert "needs_restart" in scene.logged
+
+
+async def test_what_needs_a_restart_is_said_at_each_reload_until_it_is_written_back(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, "rescan = 5\n")
+    for _ in range(2):
+        assert await scene.reload("rescan = 6\n") == Reloaded((), ("rescan",))
+    assert await scene.reload("rescan = 5\n") == Reloaded()
+
+
+async def test_an_option_of_the_start_still_counts_before_the_file(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, "expected = ['a']\n", "--expect=o")
+    assert await scene.reload("expected = ['b']\n") == Reloaded()
+
+
+async def test_the_level_of_the_log_changes(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, "log_level = 'warning'\n")
+    assert not scene.log.enabled(Level.INFO)
+    assert await scene.reload("log_level = 'debug'\n") == Reloaded(("log_level",))
+    assert scene.log.enabled(Level.DEBUG)
+
+
+async def test_a_bad_file_keeps_the_old_configuration_and_all_problems_are_told(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, "expected = ['a']\nlog_level = 'info'\n")
+    answer = await scene.reload("expected = ['b']\nlog_level = 'debug'\nrescan = nan\nx = 1\n")
+    problems = (
+        f"{scene.file}:3: rescan is nan: it must be a number from 0.01 to 86400",
+        f"{scene.file}:4: unknown key x",
+    )
+    assert answer == Reloaded(refused=problems)
+    assert (scene.node.configs, scene.node.noted) == ([], [problems[0]])
+    assert not scene.log.enabled(Level.DEBUG)
+    assert "the configuration is not used, and the one before it stays in force" in scene.logged
+    # The next one that can be used counts from the one in force.
+    assert await scene.reload("expected = ['b']\nlog_level = 'info'\n") == Reloaded(("expected",))
+    assert scene.node.noted == [problems[0], None]
+
+
+async def test_a_file_that_is_gone_or_of_others_is_refused(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, "expected = ['a']\n")
+    scene.file.chmod(0o666)
+    assert "others may write to it" in (await scene.reload()).refused[0]
+    scene.file.unlink()
+    assert (await scene.reload()).refused == (f"{scene.file}: cannot be read: No such file or directory",)
+    assert scene.node.configs == []
+
+
+async def test_what_the_node_does_not_take_is_refused_and_stays_a_difference(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, "expected = ['a']\nlog_level = 'info'\n")
+    scene.node.error = ConfigError("no")
+    assert await scene.reload("expected = ['b']\nlog_level = 'debug'\n") == Reloaded(refused=("no",))
+    assert not scene.log.enabled(Level.DEBUG)
+    scene.node.error = None
+    assert await scene.reload() == Reloaded(("log_level", "expected"))
+
+
+async def test_a_node_that_has_ended_is_an_answer(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, "expected = ['a']\n")
+    scene.node.error = NodeEndedError("it has ended")
+    assert await scene.reload("expected = ['b']\n") == Reloaded(refused=("the node has ended",))
+
+
+async def test_a_disk_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(tmp_path, "expected = ['a']\n")
+    monkeypatch.setattr(reloading, "READ_DEADLINE", 0.05)
+    monkeypatch.setattr(scene.reloader, "_read", lambda: time.sleep(1.0))
+    assert await scene.reload() == Reloaded(refused=("the configuration could not be read within 0.05 s",))

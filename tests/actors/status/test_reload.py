@@ -1,0 +1,106 @@
+"""What the status socket shows of a configuration that was read again, and the request for that."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import attrs
+import pytest
+import trio
+
+from plugind.actors.io.http_server import Request, Response
+from plugind.actors.status.api import StatusConfig
+from plugind.protocol.config_messages import ConfigurationRead, ExpectationChanged, Reloaded
+from plugind.protocol.messages import ReloadAsked
+from plugind.tests.actors.status.bench import Bench, bench, body_of
+
+
+def body(response: Response) -> dict[str, object]:
+    decoded = json.loads(response.body)
+    assert isinstance(decoded, dict)
+    return decoded
+
+
+async def ready(node: Bench) -> Sequence[object]:
+    awaiting = body(await node.get("/readyz"))["awaiting"]
+    assert isinstance(awaiting, list)
+    return awaiting
+
+
+async def test_other_plugins_are_expected_from_the_message_on_also_by_the_next_api() -> None:
+    async with bench(StatusConfig(expected=("a",))) as node:
+        assert await ready(node) == ["the plugin a (no socket has given this name)"]
+        await node.take(ExpectationChanged(("b", "c"), healthy=False))
+        awaited = ["the plugin b (no socket has given this name)", "the plugin c (no socket has given this name)"]
+        assert await ready(node) == awaited
+        # A status actor that is started again makes another one, with the same memory.
+        again = attrs.evolve(node.api)
+        assert body(await again(Request("GET", "/readyz", {}, b"")))["awaiting"] == awaited
+        await node.take(ExpectationChanged((), healthy=False))
+        assert await ready(node) == []
+
+
+async def test_a_configuration_that_is_not_used_is_in_health_and_metrics_until_one_is() -> None:
+    """Fault 89."""
+    async with bench(StatusConfig()) as node:
+        before = body(await node.get("/healthz"))
+        assert "configuration" not in {actor["name"] for actor in before["actors"]}  # type: ignore[attr-defined]
+        metrics = (await body_of(await node.get("/metrics"))).decode()
+        assert 'plugind_config_reloads_total{result="used"} 0.0\n' in metrics
+        assert "plugind_config_refused 0.0\n" in metrics
+
+        await node.take(ConfigurationRead(trio.current_time(), "/etc/p.toml:3: unknown key x"))
+        health = body(await node.get("/healthz"))
+        (shown,) = [actor for actor in health["actors"] if actor["name"] == "configuration"]  # type: ignore[attr-defined]
+        assert (health["status"], shown["status"]) == ("degraded", "degraded")
+        assert shown["reason"] == "what was read 0 s ago is not used: /etc/p.toml:3: unknown key x"
+        metrics = (await body_of(await node.get("/metrics"))).decode()
+        assert 'plugind_config_reloads_total{result="refused"} 1.0\n' in metrics
+        assert "plugind_config_refused 1.0\n" in metrics
+
+        await node.take(ConfigurationRead(trio.current_time()))
+        health = body(await node.get("/healthz"))
+        (shown,) = [actor for actor in health["actors"] if actor["name"] == "configuration"]  # type: ignore[attr-defined]
+        assert (health["status"], shown["status"], shown["reason"]) == ("ok", "ok", None)
+        metrics = (await body_of(await node.get("/metrics"))).decode()
+        assert 'plugind_config_reloads_total{result="used"} 1.0\n' in metrics
+        assert 'plugind_config_reloads_total{result="refused"} 1.0\n' in metrics
+        assert "plugind_config_refused 0.0\n" in metrics
+
+
+POST = Request("POST", "/reload", {}, b"")
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "said"),
+    [
+        (Reloaded(), 200, {"changed": [], "needs_restart": []}),
+        (Reloaded(("a.b",), ("c",)), 200, {"changed": ["a.b"], "needs_restart": ["c"]}),
+        (Reloaded(refused=("x: 1", "x: 2")), 422, {"error": "x: 1", "problems": ["x: 1", "x: 2"]}),
+    ],
+)
+async def test_a_client_that_asks_for_a_reload_is_answered_once_it_is_done(
+    answer: Reloaded, status: int, said: object
+) -> None:
+    asked, requests = trio.open_memory_channel[ReloadAsked](1)
+    async with bench(StatusConfig(reload=asked)) as node, trio.open_nursery() as nursery:
+
+        async def reload() -> None:
+            message = await requests.receive()
+            message.reply.send_nowait(answer)
+
+        nursery.start_soon(reload)
+        response = await node.api(POST)
+        assert (response.status, body(response)) == (status, said)
+
+
+async def test_a_reload_is_refused_where_nobody_reads_a_configuration_or_too_many_ask() -> None:
+    async with bench(StatusConfig()) as node:
+        assert (await node.api(POST)).status == 409
+        assert (await node.get("/reload")).status == 405
+    asked, requests = trio.open_memory_channel[ReloadAsked](0)
+    async with bench(StatusConfig(reload=asked)) as node:
+        assert (await node.api(POST)).status == 503
+        requests.close()
+        assert (await node.api(POST)).status == 503
