@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -254,3 +256,30 @@ def test_how_csi_drivers_are_asked_is_configured() -> None:
 def test_what_cannot_be_asked_of_csi_drivers_is_a_wrong_usage(wrong: list[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         configured(*wrong)
+
+
+#: Runs a daemon that stops itself once it listens, and then prints how many objects the garbage collector looks at.
+_STOPPING = """
+import gc, os, signal, sys, threading, time
+from plugind.actors.console.commands import main
+
+def stop(status: str) -> None:
+    while not os.path.exists(status):
+        time.sleep(0.01)
+    kept.extend([] for _ in range(20_000))
+    os.kill(os.getpid(), signal.SIGTERM)
+
+kept: list[list[None]] = []
+threading.Thread(target=stop, args=(sys.argv[2],), daemon=True).start()
+code = main(["run", "--root", sys.argv[1], "--status", sys.argv[2]])
+print(code, len(gc.get_objects()) < 20_000)
+"""
+
+
+def test_at_the_end_of_a_daemon_the_interpreter_does_not_collect_what_is_left_of_its_plugins(tmp_path: Path) -> None:
+    """With 10,000 plugins the collections at the end take as much CPU as the stop."""
+    root = tmp_path / "root"
+    root.mkdir(mode=0o755)
+    command = [sys.executable, "-P", "-c", _STOPPING, str(root), str(tmp_path / "status.sock")]
+    ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=120.0, check=True)
+    assert ended.stdout == "0 True\n"
