@@ -7,6 +7,7 @@ skipped. A boot changes nothing in the tree: what is written lies in memory and 
 
 from __future__ import annotations
 
+import compileall
 import json
 import os
 import re
@@ -34,6 +35,8 @@ BUILD = "python -m tests.tools.booted_tree DIR"
 PACKAGES = ("systemd", "systemd-sysv", "dbus", "python3")
 #: Which CPython Debian 12 has: compiled packages of another one cannot be imported there.
 PYTHON = (3, 11)
+#: Large packages that only some commands import.
+_RARELY_USED = frozenset({"rich", "pygments", "markdown_it", "h2", "hyperframe", "idna"})
 _PAUSE = 0.1
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
@@ -93,7 +96,17 @@ class Machine:
 @contextmanager
 def booted(log: Path, binds: Mapping[str, Path] | None = None) -> Iterator[Machine]:
     """Boot the tree, with the directories ``binds`` at these paths in it, read-only; shut it down at exit."""
-    command = [program("systemd-nspawn"), "--quiet", "--boot", "--register=no", "--keep-unit", "--volatile=overlay"]
+    # If the tests are killed, the tree is shut down too.
+    command = [
+        program("setpriv"),
+        "--pdeathsig=TERM",
+        program("systemd-nspawn"),
+        "--quiet",
+        "--boot",
+        "--register=no",
+        "--keep-unit",
+        "--volatile=overlay",
+    ]
     command += [f"--directory={tree()}", f"--machine=plugind-{os.getpid()}", "--private-network", "--console=pipe"]
     command += [f"--bind-ro={source}:{path}" for path, source in (binds or {}).items()]
     with log.open("wb") as output:
@@ -138,13 +151,16 @@ def staged(directory: Path) -> Path:
     library.mkdir()
     for name in _required("plugind"):
         found = distribution(name)
-        # With the bytecode that is there, and the times that it names: to compile takes longer than all the rest.
         for top in {file.parts[0] for file in found.files or () if file.parts[0] != ".."}:
             _copy(Path(str(found.locate_file(top))), library / top)
     own = library / "plugind"
     own.mkdir()
     for source in (REPOSITORY / "actors", REPOSITORY / "protocol", *REPOSITORY.glob("*.py")):
         _copy(source, own / source.name)
+    # The tests start dozens of commands, and each would compile what it imports: the directory is read-only there.
+    for part in library.iterdir():
+        if part.is_dir() and part.name not in _RARELY_USED:
+            compileall.compile_dir(part, quiet=1)
     script = directory / "bin" / "plugind"
     script.parent.mkdir()
     path = 'import sys; sys.path.insert(0, "/opt/plugind/lib")'
@@ -156,7 +172,7 @@ def staged(directory: Path) -> Path:
 
 def _copy(source: Path, place: Path) -> None:
     if source.is_dir():
-        shutil.copytree(source, place, dirs_exist_ok=True)
+        shutil.copytree(source, place, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     else:
         shutil.copy2(source, place)
 
