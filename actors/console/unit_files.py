@@ -29,7 +29,8 @@ NotifyAccess=main
 # Options are better kept in a file than here, so that this unit can be replaced by a newer one.
 EnvironmentFile=-/etc/default/plugind
 ExecStart={command} run $PLUGIND_OPTIONS
-ExecReload={reload}
+# It returns once the new configuration is in force, and fails if that cannot be used.
+ExecReload={command} reload
 # Exit codes 2 and 78 say that options or configuration are wrong: another start would end in the same way.
 Restart=always
 RestartSec=2
@@ -119,7 +120,7 @@ SystemCallFilter=@chown
 """
 
 _METRICS: Final = """\
-# For metrics over TCP (--metrics): without this the port is one of a network that nobody else sees.
+# For metrics over TCP (--metrics): without this the daemon may open no port, and does not start with that option.
 [Service]
 PrivateNetwork=no
 RestrictAddressFamilies=AF_INET AF_INET6
@@ -138,7 +139,7 @@ _TEXTS: Final = {
 
 def unit(command: str) -> str:
     """Return the text of the unit that runs ``command``, the words of a line of systemd."""
-    return _BASE.format(command=command, reload="/bin/sh -c 'kill -HUP $$MAINPID'")
+    return _BASE.format(command=command)
 
 
 def drop_ins() -> tuple[str, ...]:
