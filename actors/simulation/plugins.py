@@ -5,6 +5,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Literal, assert_never
@@ -218,6 +219,7 @@ class PluggedIn:
         self._listener: Listener | None = None
         self._accepting = Accepting.SERVES
         self._seconds_per_byte = 0.0
+        self._suspended_at = math.inf
 
     # --- the process --------------------------------------------------------------------------------------------------
 
@@ -249,8 +251,9 @@ class PluggedIn:
 
     def suspend(self) -> None:
         """Stop the process as SIGSTOP does: its connections stay, new ones are accepted, and nothing is answered."""
-        if self._process is not None:
+        if self._process is not None and self._process.gate.open:
             self._process.gate.shut()
+            self._suspended_at = now()
 
     def resume(self) -> None:
         """Let a process that was suspended run on, as SIGCONT does: it reads what has come meanwhile."""
@@ -261,6 +264,11 @@ class PluggedIn:
     def suspended(self) -> bool:
         """Whether the process is suspended."""
         return self._process is not None and not self._process.gate.open
+
+    @property
+    def suspended_at(self) -> float:
+        """The virtual time at which the process was suspended, and infinity while it runs: it sends nothing since."""
+        return self._suspended_at if self.suspended else math.inf
 
     def become(self, uid: int) -> None:
         """Let the process run as user ``uid``, and listen anew on the same socket file (fault 40)."""

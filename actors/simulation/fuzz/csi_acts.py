@@ -112,14 +112,17 @@ class ScriptedCSIDriver(FakeCSIDriver):
             self.told_at, self.newest = trio.current_time(), int(self.node_id.removeprefix(_NODE_ID))
             self.answered[self.newest] = self.told_at
 
-    def passes(self, since: float) -> bool | None:
-        """Return whether it has passed a check since then; None if that is not known."""
+    def passes(self, since: float, suspended_at: float = math.inf) -> bool | None:
+        """Return whether it has passed a check since then; None if that is not known.
+
+        What it has answered since ``suspended_at``, when its process was suspended, is not sent.
+        """
         if not self._has_probe:
             return None
         asked_at, answered_at, ready = self._probed
-        if asked_at >= since and answered_at > since + DEADLINE - EPSILON:
+        if asked_at >= since and (answered_at > since + DEADLINE - EPSILON or answered_at == suspended_at):
             return None
-        return asked_at >= since and ready
+        return asked_at >= since and answered_at < suspended_at and ready
 
 
 class _Handler(CSIHandler):
@@ -190,7 +193,9 @@ class CSIDrivers(Drivers[ScriptedCSIDriver]):
             process = None if driver is None else driver.process.process
             # Another driver at the path may be unnoticed so far, and its endpoint may be elsewhere.
             is_same = driver is here and process is not None and process.started < since
-            return driver.service.passes(since) if driver is not None and is_same else None
+            if driver is None or not is_same:
+                return None
+            return driver.service.passes(since, driver.process.suspended_at)
 
         return self.health.watched(plugin, link, passes)
 

@@ -166,7 +166,9 @@ class DRADrivers(Drivers[ScriptedDRADriver]):
             process = None if driver is None else driver.process.process
             # Another driver at the path may be unnoticed so far, and its endpoint may be elsewhere.
             is_same = driver is here and process is not None and process.started < since
-            return driver.service.passes(since) if driver is not None and is_same else None
+            if driver is None or not is_same:
+                return None
+            return driver.service.passes(since, driver.process.suspended_at)
 
         seen = cast("Link", WatchedLink(link, plugin, self.oracle, self.devices, self.background))
         return self.health.watched(plugin, seen, passes)

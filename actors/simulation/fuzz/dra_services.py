@@ -121,15 +121,18 @@ class ScriptedDRADriver(FakeDRADriver):
         if errors.keys() != asked or any(errors.values()):
             self.misstated |= {(call, uid) for uid in asked}
 
-    def passes(self, since: float) -> bool | None:
-        """Return whether it has passed a check since then; None if that is not known."""
+    def passes(self, since: float, suspended_at: float = math.inf) -> bool | None:
+        """Return whether it has passed a check since then; None if that is not known.
+
+        What it has answered since ``suspended_at``, when its process was suspended, is not sent.
+        """
         if CHECKED not in self.services:
             # Its connection counts, once it has said so.
             return None
         asked_at, answered_at, serves = self._checked
-        if asked_at >= since and answered_at > since + DEADLINE - EPSILON:
+        if asked_at >= since and (answered_at > since + DEADLINE - EPSILON or answered_at == suspended_at):
             return None
-        return asked_at >= since and serves
+        return asked_at >= since and answered_at < suspended_at and serves
 
     def behave(self) -> None:
         """Do what it is asked, at once."""

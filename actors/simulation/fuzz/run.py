@@ -44,7 +44,7 @@ from ....protocol.trust import Trust
 from ...handlers.handler import Handler
 from ..directory import Telling
 from ..node import DEFAULT_CONFIG, ROOT
-from ..scheduling import ROUNDS
+from ..scheduling import EPSILON, ROUNDS
 from ..shortcuts import shortcuts
 from .acts import Acts
 from .backoff_oracle import BackoffOracle
@@ -350,6 +350,8 @@ class _Simulation:
         path, plugged = plugin.socket, self._plugs.by_path.get(plugin.socket)
         if plugged is None or path in self._plugs.faulty or not plugged.alive or self._acts.disturbed():
             return False
+        if self.node.crashed_at >= trio.current_time() - EPSILON:
+            return False  # The node may start anew for it, and deregisters all plugins first.
         registration = self._oracle.registrations.get(path)
         directory = self.node.directory
         return (

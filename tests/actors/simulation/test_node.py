@@ -357,6 +357,18 @@ async def test_a_process_that_is_suspended_answers_once_it_runs_on(autojump_cloc
         assert plugin.calls == [Call(0.5, "GetInfo"), Call(0.5, "NotifyRegistrationStatus", registered=True)]
 
 
+async def test_a_process_is_suspended_from_the_first_time_until_it_runs_on(autojump_clock: MockClock) -> None:
+    """Oracles judge by that time which answers were never sent (seed 2409303)."""
+    async with SimulatedNode() as node:
+        plugin = node.plug("csi.sock", csi())
+        times = [plugin.suspended_at]
+        for act in (plugin.suspend, plugin.suspend, plugin.resume, plugin.suspend):
+            await trio.sleep(1.0)
+            act()
+            times.append(plugin.suspended_at)
+    assert times == [math.inf, 1.0, 1.0, math.inf, 4.0]
+
+
 async def test_a_process_that_takes_over_from_one_that_is_suspended_answers(autojump_clock: MockClock) -> None:
     async with SimulatedNode() as node:
         plugin = node.plug("csi.sock", csi())
