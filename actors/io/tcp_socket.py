@@ -6,13 +6,39 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
+from typing import Final
 
 import attrs
 import trio
 
 from ...protocol.metrics_config import TcpAddress
 from .accepting import OnExhausted, accept
+
+#: How many connections are accepted in a second, and how many at once after a pause. Each costs a fraction of a
+#: millisecond of the loop, and whoever can connect can do so thousands of times a second.
+RATE: Final = 250.0
+BURST: Final = 64
+#: How many wait in the kernel meanwhile: the last of them for four seconds, and Prometheus waits ten.
+BACKLOG: Final = 1024
+
+
+@attrs.define
+class Pace:
+    """Lets at most so many through in a second, and after a pause up to ``burst`` at once."""
+
+    rate: float
+    burst: int
+    #: Until when all turns are used up.
+    _used: float = attrs.field(init=False, default=-math.inf)
+
+    async def turn(self) -> None:
+        """Wait for the next turn, if one has to be waited for."""
+        now = trio.current_time()
+        self._used = max(self._used, now - self.burst / self.rate) + 1 / self.rate
+        if self._used > now:
+            await trio.sleep_until(self._used)
 
 
 @attrs.frozen
@@ -21,11 +47,13 @@ class TcpListener:
 
     address: TcpAddress
     socket: trio.socket.SocketType
+    _pace: Pace = attrs.field(init=False, factory=lambda: Pace(RATE, BURST))
 
     async def accept(self, on_exhausted: OnExhausted | None = None) -> trio.socket.SocketType:
-        """Wait for the next connection, as :func:`.accepting.accept` does. What is sent on it leaves at once."""
+        """Wait for the next connection, as :func:`.accepting.accept` does, at most :data:`RATE` times a second."""
+        await self._pace.turn()
         connection = await accept(self.socket, on_exhausted)
-        # The connection of a client that has left already may have no such option.
+        # What is sent leaves at once. The connection of a client that has left already may have no such option.
         with contextlib.suppress(OSError):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection
@@ -35,7 +63,7 @@ class TcpListener:
         self.socket.close()
 
 
-def listen(address: TcpAddress, *, backlog: int = 128) -> TcpListener:
+def listen(address: TcpAddress, *, backlog: int = BACKLOG) -> TcpListener:
     """Listen at ``address``, also while connections of an earlier process there are not over.
 
     Raises:

@@ -217,20 +217,21 @@ async def test_a_huge_request_is_refused_before_it_is_read(sent: bytes, status: 
         assert read(await client.answer(GET))[0] == 200
 
 
-async def test_a_client_that_sends_its_request_too_slowly_has_five_seconds_in_all(autojump_clock: MockClock) -> None:
-    async with port() as client:
+async def test_a_client_that_sends_its_request_too_slowly_has_some_seconds_in_all() -> None:
+    """Five; here fewer. A request that comes byte by byte gets no more."""
+    assert LIMITS.request == 5.0
+    async with port(limits=attrs.evolve(LIMITS, request=0.5)) as client:
         async with await client.connect() as silent, await client.connect() as trickle, trio.open_nursery() as nursery:
 
             async def send() -> None:
-                for byte in GET * 2:
-                    await trio.sleep(0.5)
+                for byte in GET * 1000:
                     await trickle.send_all(bytes([byte]))
+                    await trio.sleep(0.05)
 
             nursery.start_soon(send)
-            assert read(await rest_of(silent)) == (408, b'{"error": "the request did not arrive within 5 seconds"}\n')
-            assert trio.current_time() == 5.0
-            assert read(await rest_of(trickle))[0] == 408
-            assert trio.current_time() == 5.0
+            for stream in (silent, trickle):
+                said = b'{"error": "the request did not arrive within 0.5 seconds"}\n'
+                assert read(await rest_of(stream)) == (408, said)
             nursery.cancel_scope.cancel()
         assert read(await client.answer(GET))[0] == 200
 
@@ -268,14 +269,13 @@ async def test_clients_that_do_not_read_their_answers_keep_no_scrape_out() -> No
             assert read(await client.answer(GET))[0] == 200
 
 
-async def test_the_port_answers_without_descriptors_from_a_reserve_of_its_own(autojump_clock: MockClock) -> None:
+async def test_the_port_answers_without_descriptors_from_a_reserve_of_its_own() -> None:
     """Fault 46: a client that says nothing loses the descriptor of the reserve to one that waits."""
     async with port() as client, AsyncExitStack() as stack:
         streams = [await stack.enter_async_context(await client.connect()) for _ in range(8)]
         with no_descriptor_left():
             await streams[7].send_all(GET)
             assert read(await rest_of(streams[7]))[0] == 200
-        assert trio.current_time() < 10.0
 
 
 async def test_metrics_are_made_once_a_second_for_all_who_ask(autojump_clock: MockClock) -> None:
@@ -341,8 +341,10 @@ def embedded(simulated: SimulatedNode, metrics: MetricsConfig, log: RecordingLog
 
 
 async def test_an_embedded_node_serves_its_metrics_until_it_ends_and_after_a_crash_of_its_status_actor(
-    autojump_clock: MockClock,
+    mock_clock: MockClock,
 ) -> None:
+    # A simulated node needs virtual time. It passes as real time does, so that no deadline passes before TCP delivers.
+    mock_clock.rate = 1.0
     log = RecordingLogger()
     simulated = SimulatedNode()
     async with simulated:
@@ -373,7 +375,7 @@ async def test_an_embedded_node_serves_its_metrics_until_it_ends_and_after_a_cra
             assert (await client.get("/metrics"))[0] == 200
 
 
-async def test_a_node_that_cannot_have_its_port_does_not_start_and_leaves_nothing(autojump_clock: MockClock) -> None:
+async def test_a_node_that_cannot_have_its_port_does_not_start_and_leaves_nothing() -> None:
     async with port() as client:
         simulated = SimulatedNode()
         for _ in range(2):
