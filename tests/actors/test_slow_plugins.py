@@ -55,9 +55,10 @@ async def test_a_burst_of_plugins_in_one_slow_process_is_registered_nearly_as_fa
         for number in range(PLUGINS):
             node.plug(f"{number}.sock", [SlowPlugin(f"{number}.example.com", process, answered)])
         registered = []
-        for time in (1.0, 7.5, 10.0):
+        # Answers come at multiples of 25 ms: what is counted then must not depend on the order within an instant.
+        for time in (1.01, 7.51, 10.01):
             await trio.sleep_until(time)
             registered.append(sum(status.state == "registered" for status in node.statuses.values()))
-    assert registered == [39, 269, 300]
+    assert registered == [39, 268, 300]
     # Few were dialed in vain once the first late answers had come.
     assert answered.total() == 314
