@@ -282,8 +282,12 @@ def read_configuration(
     Raises:
       ConfigError: if it cannot work.
     """
-    files = files_of(args, environment, default_file)
-    return configured(values_of(args, environment, files), environment, [file.path for file in files])
+    try:
+        files = files_of(args, environment, default_file)
+        return configured(values_of(args, environment, files), environment, [file.path for file in files])
+    except OSError as error:
+        # Paths may be relative to a working directory that is gone. At a reload that must not end the daemon.
+        raise ConfigError(f"the working directory cannot be found: {error.strerror}") from error
 
 
 class Node(Answering, Observed, Reconfigurable, Protocol):

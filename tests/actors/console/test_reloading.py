@@ -45,7 +45,7 @@ class Node:
 class Scene:
     """A configuration file, and the reloader of a daemon that it configures."""
 
-    def __init__(self, directory: Path, text: str, *options: str) -> None:
+    def __init__(self, directory: Path, text: str, *options: str, **environment: str) -> None:
         self.file = directory / "plugind.toml"
         self.write(text)
         parser = argparse.ArgumentParser()
@@ -53,7 +53,7 @@ class Scene:
         args = parser.parse_args([f"--config={self.file}", *options])
 
         def read() -> Configured:
-            return daemon.read_configuration(args, {})
+            return daemon.read_configuration(args, environment)
 
         self.output = os.open(directory / "log", os.O_RDWR | os.O_CREAT)
         self.log = Log(read().log_level, descriptor=self.output)
@@ -98,7 +98,8 @@ async def test_what_may_change_counts_at_once_and_the_rest_after_a_restart(tmp_p
 async def test_what_needs_a_restart_is_said_at_each_reload_until_it_is_written_back(tmp_path: Path) -> None:
     scene = Scene(tmp_path, "rescan = 5\n")
     for _ in range(2):
-        assert await scene.reload("rescan = 6\n") == Reloaded((), ("rescan",))
+        answer = await scene.reload("rescan = 6\nlog_format = 'json'\n")
+        assert answer == Reloaded((), ("log_format", "rescan"))
     assert await scene.reload("rescan = 5\n") == Reloaded()
 
 
@@ -136,6 +137,18 @@ async def test_a_file_that_is_gone_or_of_others_is_refused(tmp_path: Path) -> No
     assert "others may write to it" in (await scene.reload()).refused[0]
     scene.file.unlink()
     assert (await scene.reload()).refused == (f"{scene.file}: cannot be read: No such file or directory",)
+    assert scene.node.configs == []
+
+
+async def test_a_working_directory_that_is_gone_ends_no_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault 89: paths of variables may be relative to it."""
+    scene = Scene(tmp_path, "expected = ['a']\n", PLUGIND_RESCAN="30")
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    said = "the working directory cannot be found: No such file or directory"
+    assert await scene.reload("expected = ['b']\n") == Reloaded(refused=(said,))
     assert scene.node.configs == []
 
 
