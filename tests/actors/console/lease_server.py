@@ -7,7 +7,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,10 @@ class LeaseServer:
                     return  # The test has ended.
                 with connection if not self.hold else nullcontext(held.enter_context(connection)):
                     self.requests.append(_request(connection))
-                    connection.sendall(self.answers.pop(0) if len(self.answers) > 1 else self.answers[0])
+                    answered = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+                    # A test's client may have given up, and its socket is closed.
+                    with suppress(BrokenPipeError):
+                        connection.sendall(answered)
 
 
 def _request(connection: socket.socket) -> Asked:
