@@ -30,7 +30,7 @@ from ...handlers.link import Link
 from ..csi_drivers import CSICall, FakeCSIDriver
 from ..scheduling import EPSILON
 from .drivers import Driver, Drivers
-from .health_oracle import DEADLINE, LAG
+from .health_oracle import LAG, AnsweredCheck
 from .sentinels import RECONCILER_RECOVERY
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ class ScriptedCSIDriver(FakeCSIDriver):
         self._has_probe = has_probe
         #: Whether it says no id, and what else is wrong with it.
         self.has_node_id = True
-        #: When it was asked that it has answered last, when it did so, and whether it was ready.
-        self._probed = (-math.inf, -math.inf, False)
+        #: The newest Probe that it has answered.
+        self._probed = AnsweredCheck()
         #: When it has said its right name last, and an id or that it has none.
         self.named_at = self.told_at = -math.inf
         #: The number of its newest answer that counts, and all of them.
@@ -90,9 +90,8 @@ class ScriptedCSIDriver(FakeCSIDriver):
         """See :class:`FakeCSIDriver`."""
         asked_at, ready = trio.current_time(), self.ready
         await super().Probe(stream)
-        # One that was given up long ago may end after a newer one.
         is_ready = ready is not False and self.ready is not False
-        self._probed = max(self._probed, (asked_at, trio.current_time(), is_ready))
+        self._probed = max(self._probed, AnsweredCheck(asked_at, trio.current_time(), is_ready))
 
     async def NodeGetInfo(  # noqa: N802
         self, stream: Stream[api.NodeGetInfoRequest, api.NodeGetInfoResponse]
@@ -113,16 +112,8 @@ class ScriptedCSIDriver(FakeCSIDriver):
             self.answered[self.newest] = self.told_at
 
     def passes(self, since: float, suspended_at: float = math.inf) -> bool | None:
-        """Return whether it has passed a check since then; None if that is not known.
-
-        What it has answered since ``suspended_at``, when its process was suspended, is not sent.
-        """
-        if not self._has_probe:
-            return None
-        asked_at, answered_at, ready = self._probed
-        if asked_at >= since and (answered_at > since + DEADLINE - EPSILON or answered_at == suspended_at):
-            return None
-        return asked_at >= since and answered_at < suspended_at and ready
+        """See :class:`CheckedService`."""
+        return self._probed.passes(since, suspended_at) if self._has_probe else None
 
 
 class _Handler(CSIHandler):
@@ -185,19 +176,7 @@ class CSIDrivers(Drivers[ScriptedCSIDriver]):
 
     def watched(self, plugin: Plugin, link: Link) -> Link:
         """Return ``link``, whose checks the oracle sees."""
-
-        here = self.drivers.get(plugin.socket)
-
-        def passes(since: float) -> bool | None:
-            driver = self.drivers.get(plugin.socket)
-            process = None if driver is None else driver.process.process
-            # Another driver at the path may be unnoticed so far, and its endpoint may be elsewhere.
-            is_same = driver is here and process is not None and process.started < since
-            if driver is None or not is_same:
-                return None
-            return driver.service.passes(since, driver.process.suspended_at)
-
-        return self.health.watched(plugin, link, passes)
+        return self.health.watched(plugin, link, self.passes_of(plugin))
 
     # --- the services -------------------------------------------------------------------------------------------------
 

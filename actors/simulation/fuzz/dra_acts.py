@@ -158,20 +158,8 @@ class DRADrivers(Drivers[ScriptedDRADriver]):
 
     def watched(self, plugin: Plugin, link: Link) -> Link:
         """Return ``link``, whose connections and checks oracles see."""
-
-        here = self.drivers.get(plugin.socket)
-
-        def passes(since: float) -> bool | None:
-            driver = self.drivers.get(plugin.socket)
-            process = None if driver is None else driver.process.process
-            # Another driver at the path may be unnoticed so far, and its endpoint may be elsewhere.
-            is_same = driver is here and process is not None and process.started < since
-            if driver is None or not is_same:
-                return None
-            return driver.service.passes(since, driver.process.suspended_at)
-
         seen = cast("Link", WatchedLink(link, plugin, self.oracle, self.devices, self.background))
-        return self.health.watched(plugin, seen, passes)
+        return self.health.watched(plugin, seen, self.passes_of(plugin))
 
     # --- the services -------------------------------------------------------------------------------------------------
 

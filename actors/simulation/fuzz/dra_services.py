@@ -20,9 +20,8 @@ from ....protocol.proto import dra_health_v1_pb2 as health_v1
 from ....protocol.proto import dra_v1_pb2 as v1
 from ....protocol.proto.health_v1_pb2 import HealthCheckRequest, HealthCheckResponse
 from ..dra_drivers import USUAL_SERVICES, DRACall, FakeDRADriver
-from ..scheduling import EPSILON
 from .device_health_oracle import LIST, SERVICES, number_of
-from .health_oracle import DEADLINE
+from .health_oracle import AnsweredCheck
 
 if TYPE_CHECKING:
     from grpclib.server import Stream
@@ -67,8 +66,8 @@ class ScriptedDRADriver(FakeDRADriver):
         super().__init__(services)
         #: The services of health that it announces.
         self.announced = tuple(announced)
-        #: When it was asked for its health that it has answered last, when it did so, and whether it serves by that.
-        self._checked: tuple[float, float, bool] = (-math.inf, -math.inf, False)
+        #: The newest check of its health that it has answered.
+        self._checked = AnsweredCheck()
         #: The claims that it has said that it has prepared, and the calls that it has answered wrongly.
         self.done: set[str] = set()
         self.misstated: set[tuple[DRACall, str]] = set()
@@ -90,8 +89,7 @@ class ScriptedDRADriver(FakeDRADriver):
         asked_at, serves = trio.current_time(), self._serves
         await super().answer(call, service, stream, make)
         if call is DRACall.CHECK:
-            # One that was given up long ago may end after a newer one.
-            self._checked = max(self._checked, (asked_at, trio.current_time(), serves and self._serves))
+            self._checked = max(self._checked, AnsweredCheck(asked_at, trio.current_time(), serves and self._serves))
 
     @property
     def _serves(self) -> bool:
@@ -122,17 +120,8 @@ class ScriptedDRADriver(FakeDRADriver):
             self.misstated |= {(call, uid) for uid in asked}
 
     def passes(self, since: float, suspended_at: float = math.inf) -> bool | None:
-        """Return whether it has passed a check since then; None if that is not known.
-
-        What it has answered since ``suspended_at``, when its process was suspended, is not sent.
-        """
-        if CHECKED not in self.services:
-            # Its connection counts, once it has said so.
-            return None
-        asked_at, answered_at, serves = self._checked
-        if asked_at >= since and (answered_at > since + DEADLINE - EPSILON or answered_at == suspended_at):
-            return None
-        return asked_at >= since and answered_at < suspended_at and serves
+        """See :class:`CheckedService`. Without a health service its connection counts, once it has said so."""
+        return self._checked.passes(since, suspended_at) if CHECKED in self.services else None
 
     def behave(self) -> None:
         """Do what it is asked, at once."""

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import abc
 import itertools
+import math
 import os
 import random
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 import attrs
 import trio
@@ -38,7 +39,18 @@ from .wall import WallClock
 if TYPE_CHECKING:
     from ...handlers.handler import Handler
 
-S = TypeVar("S", bound=Service)
+
+class CheckedService(Service, Protocol):
+    """The services of an instance whose health is checked."""
+
+    def passes(self, since: float, suspended_at: float = math.inf) -> bool | None:
+        """Return whether it has passed a check since then; None if that is not known.
+
+        What it has answered since ``suspended_at``, when its process was suspended, is not sent.
+        """
+
+
+S = TypeVar("S", bound=CheckedService)
 
 #: How many instances a driver has at once, at most.
 AT_ONCE: Final = 3
@@ -261,6 +273,18 @@ class Drivers(abc.ABC, Generic[S]):
                 if not isinstance(leaf, InjectedError):
                     self._trace.violated("drivers", f"the follow of {plugin.socket} has crashed: {leaf!r}")
             raise
+
+    def passes_of(self, plugin: Plugin) -> Callable[[float], bool | None]:
+        """Return what says whether the endpoint of an instance has passed a check since some time, if that is known."""
+        here = self.drivers.get(plugin.socket)
+
+        def passes(since: float) -> bool | None:
+            process = None if here is None else here.process.process
+            # Another driver at the path may be unnoticed so far, and its endpoint may be elsewhere.
+            is_same = here is self.drivers.get(plugin.socket) and process is not None and process.started < since
+            return here.service.passes(since, here.process.suspended_at) if here is not None and is_same else None
+
+        return passes
 
     def leaving(self, plugin: Plugin) -> None:
         """An instance is deregistered: nothing but its socket is a reason for that."""

@@ -45,6 +45,30 @@ HEALTHY_WITHIN: Final = 40.0
 Key = tuple[str, int]
 
 
+@attrs.frozen(order=True)
+class AnsweredCheck:
+    """When an endpoint was asked for its health, when it answered, and whether it was well at both times.
+
+    One that was given up long ago may be answered after a newer one; the newer one is the greater.
+    """
+
+    asked_at: float = -math.inf
+    answered_at: float = -math.inf
+    serves: bool = False
+
+    def passes(self, since: float, suspended_at: float) -> bool | None:
+        """Return whether this check has passed since then; None if that is not known.
+
+        An answer that is as late as its deadline may have been missed. What was answered after ``suspended_at``, when
+        the process was suspended, is not sent.
+        """
+        if self.asked_at < since:
+            return False
+        if self.answered_at > since + DEADLINE - EPSILON or self.answered_at == suspended_at:
+            return None
+        return self.answered_at < suspended_at and self.serves
+
+
 @attrs.define(eq=False)
 class _Instance:
     """What the checks of one instance have shown."""

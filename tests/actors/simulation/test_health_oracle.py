@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, cast
 
 import attrs
@@ -12,7 +13,7 @@ from grpclib.exceptions import GRPCError
 from trio.testing import MockClock
 
 from plugind.actors.endpoint_checks import Check, Note
-from plugind.actors.simulation.fuzz.health_oracle import HealthOracle
+from plugind.actors.simulation.fuzz.health_oracle import DEADLINE, AnsweredCheck, HealthOracle
 from plugind.protocol.plugin_health import Health
 from plugind.protocol.plugins import Plugin
 from plugind.protocol.status import PluginStatus, StateName
@@ -172,3 +173,31 @@ async def test_checks_that_do_not_come_and_answers_that_do_not_count_are_found(a
     await Bench(bench.found).check((10, MISS), answered=True)
     named = f"a check of {PLUGIN.socket} generation 7 counts as"
     assert bench.found == [f"{named} passed, and was not answered", f"{named} missed, and was answered"]
+
+
+@pytest.mark.parametrize(
+    ("since", "suspended_at", "passes"),
+    [
+        (10.0, math.inf, True),  # It was asked at 10, and has answered at 11.
+        (10.1, math.inf, False),
+        (10.0, 11.5, True),
+        (10.0, 11.0, None),  # It was suspended at the instant of its answer, which was sent or was not.
+        (10.0, 10.5, False),
+    ],
+)
+def test_what_an_endpoint_answers_while_it_is_suspended_is_no_check_that_has_passed(
+    since: float, suspended_at: float, passes: bool | None
+) -> None:
+    """It was counted as sent (seed 2409303)."""
+    assert AnsweredCheck(10.0, 11.0, serves=True).passes(since, suspended_at) is passes
+
+
+def test_an_answer_that_comes_at_the_deadline_may_have_been_missed() -> None:
+    check = AnsweredCheck(10.0, 10.0 + DEADLINE, serves=True)
+    assert (check.passes(10.0, math.inf), check.passes(10.1, math.inf)) == (None, False)
+    assert attrs.evolve(check, answered_at=9.99 + DEADLINE).passes(10.0, math.inf) is True
+
+
+def test_of_two_checks_the_one_that_began_later_counts_whichever_was_answered_first() -> None:
+    early, late = AnsweredCheck(1.0, 30.0, serves=True), AnsweredCheck(20.0, 21.0, serves=False)
+    assert max(early, late) == max(late, early) == late
