@@ -373,10 +373,14 @@ def tune_gc() -> None:
 
     A storm creates hundreds of thousands of long-lived objects and hardly any cycles. With the default thresholds the
     collector took a seventh of all CPU time to examine them again and again.
+
+    The first threshold counts objects made less objects freed, so where old ones are freed, as in a storm, many more
+    young ones than that wait for a collection. Small thresholds keep each collection short: at most 20 ms in a storm of
+    10,000, where (50,000, 20, 50) took the same CPU in all and 120 ms at once.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
+    gc.set_threshold(5_000, 5, 1_000)
 
 
 def stop_limit(timeouts: Timeouts, end: Callable[[float], None]) -> StopLimit:
