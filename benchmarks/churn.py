@@ -99,7 +99,7 @@ def measure(rate: float, conditions: Conditions) -> Churn:
         ):
             if conditions.standing:
                 server.create(0, conditions.standing)
-                server.reached(conditions.standing, _PATIENCE)
+                server.await_notified(conditions.standing, _PATIENCE)
             return _churn(server, daemon, Churn(rate=rate, seconds=conditions.seconds), conditions, total)
 
 

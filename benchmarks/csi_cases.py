@@ -116,9 +116,7 @@ def registered(server: ServerProcess) -> None:
       RuntimeError: if some are not in time.
     """
     server.create()
-    wanted = server.options.sockets
-    if (notified := server.reached(wanted, _PATIENCE)) < wanted:
-        raise RuntimeError(f"after {_PATIENCE:g} s {notified} of {wanted} CSI drivers are registered")
+    server.await_notified(server.options.sockets, _PATIENCE)
 
 
 def driver_reports(server: ServerProcess) -> list[DriverReport]:

@@ -140,8 +140,7 @@ def _good_plugins(
         plugind_run(root, Path(logs) / "log", options, conditions.daemon_core, conditions.memory_mib, module) as daemon,
     ):
         good.create(0, conditions.good)
-        if (notified := good.reached(conditions.good, _PATIENCE)) < conditions.good:
-            raise RuntimeError(f"of {conditions.good} plugins {notified} were registered in {_PATIENCE:g} s")
+        good.await_notified(conditions.good, _PATIENCE)
         yield good, daemon
 
 

@@ -318,7 +318,7 @@ def soak(conditions: Conditions, say: Callable[[str], None]) -> bool:
             plugind_run(root, scratch / "log", conditions.daemon_options, core=conditions.daemon_core) as daemon,
         ):
             good.create(0, conditions.good)
-            good.reached(conditions.good, _PATIENCE)
+            good.await_notified(conditions.good, _PATIENCE)
             one = Soak(conditions, root, daemon, good, say)
             try:
                 took = one.run()

@@ -21,7 +21,7 @@ from typing import Final
 import attrs
 
 from plugind.benchmarks.report.files import add_file_arguments, write_files
-from plugind.benchmarks.report.limits import Verdict
+from plugind.benchmarks.report.limits import Verdict, printed
 from plugind.benchmarks.report.plots import PALETTE, Lines, Plot, Series
 from plugind.benchmarks.report.table import Cell, Progress, Row, Spread, machine, table
 
@@ -137,12 +137,10 @@ def main() -> int:
     progress.end()
     costs = least(costs)
     print(summary(costs))
-    judged = list(verdicts(costs))
-    for verdict in judged:
-        print(verdict)
+    code = printed(verdicts(costs))
     rows: list[Row] = [attrs.asdict(cost) | {"machine": machine()} for cost in costs]
     write_files(arguments, rows, plot(costs))
-    return 1 if any(not verdict.kept for verdict in judged) else 0
+    return code
 
 
 if __name__ == "__main__":

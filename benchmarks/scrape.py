@@ -28,7 +28,7 @@ from plugind.benchmarks.plugins.cheap_plugin import ServerOptions
 from plugind.benchmarks.plugins.cheap_server import raise_descriptor_limit
 from plugind.benchmarks.plugins.server_process import cheap_server, scratch_directory
 from plugind.benchmarks.report.files import add_json_argument, write_json
-from plugind.benchmarks.report.limits import Verdict
+from plugind.benchmarks.report.limits import Verdict, printed
 from plugind.benchmarks.report.table import Cell, Progress, machine, table
 
 #: Seconds until all plugins must be registered.
@@ -108,8 +108,7 @@ def measure(registered: int, *, path_labels: bool, times: int) -> Scrape:
         with cheap_server(options) as server, plugind_run(root, scratch / "log", run, core=daemon_core) as daemon:
             if registered:
                 server.create()
-                if (notified := server.reached(registered, _PATIENCE)) < registered:
-                    raise RuntimeError(f"of {registered} plugins {notified} were registered in {_PATIENCE:g} s")
+                server.await_notified(registered, _PATIENCE)
             return _figures(daemon, registered, times)
 
 
@@ -170,11 +169,9 @@ def main() -> int:
         found.append(measure(registered, path_labels=arguments.path_labels, times=arguments.times))
     progress.end()
     print(summary(found))
-    judged = list(verdicts(found))
-    for verdict in judged:
-        print(verdict)
+    code = printed(verdicts(found))
     write_json(arguments, [attrs.asdict(one) | {"machine": machine()} for one in found])
-    return 1 if any(not verdict.kept for verdict in judged) else 0
+    return code
 
 
 if __name__ == "__main__":

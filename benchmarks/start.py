@@ -141,8 +141,7 @@ def commands(python: Path, names: Sequence[str]) -> Iterator[Commands]:
             # The daemon comes first, so that no plugin has to be found by a later scan.
             stack.enter_context(plugind_run(root, asked / "log"))
             server = stack.enter_context(cheap_server(ServerOptions(directory=root, sockets=_PLUGINS)))
-            if (registered := server.reached(_PLUGINS, _PATIENCE)) < _PLUGINS:
-                raise FailedError(f"of {_PLUGINS} plugins {registered} were registered in {_PATIENCE:g} s")
+            server.await_notified(_PLUGINS, _PATIENCE)
         yield Commands(python, starts, asked / "status.sock")
 
 

@@ -64,6 +64,15 @@ class ServerProcess:
         self.ask("await", count, seconds)
         return int(cast("int", self.event("reached")["notified"]))
 
+    def await_notified(self, count: int, seconds: float) -> None:
+        """Wait until this many sockets were notified.
+
+        Raises:
+          RuntimeError: if fewer were in ``seconds``.
+        """
+        if (notified := self.reached(count, seconds)) < count:
+            raise RuntimeError(f"of {count} plugins {notified} were registered in {seconds:g} s")
+
     def counts(self) -> dict[str, float]:
         """Return sums over all sockets since the start, and the server's own CPU seconds."""
         self.ask("counts")

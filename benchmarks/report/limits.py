@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import attrs
 
 
@@ -28,3 +30,12 @@ class Verdict:
         word = "kept  " if self.kept else "MISSED"
         beside = f" ({self.beside})" if self.beside else ""
         return f"{word}  {self.kind}: {self.limit}: {self.measured:.3g} {self.unit}, at most {self.allowed:.3g}{beside}"
+
+
+def printed(verdicts: Iterable[Verdict]) -> int:
+    """Print each verdict; return the exit code of a benchmark, 1 if a limit is missed."""
+    missed = 0
+    for verdict in verdicts:
+        print(verdict)
+        missed += not verdict.kept
+    return 1 if missed else 0
