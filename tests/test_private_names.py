@@ -28,6 +28,10 @@ ALLOWED = {
     ("actors/simulation/scheduling.py", "_r"): "Trio shuffles tasks by it and has no other way to seed that",
     ("actors/simulation/scheduling.py", "_ALLOW_DETERMINISTIC_SCHEDULING"): "as above",
     ("actors/simulation/shortcuts.py", "_virtual_base"): "the number that Trio's clock of virtual time computes from",
+    ("tests/tools/commands_page.py", "_actions"): "argparse's only account of the options of a parser",
+    ("tests/tools/commands_page.py", "_action_groups"): "argparse's only account of the groups of options",
+    ("tests/tools/commands_page.py", "_group_actions"): "as above",
+    ("tests/tools/commands_page.py", "_SubParsersAction"): "the class of what add_subparsers returns",
 }
 #: Functions that take an object and the name of one of its attributes.
 BY_NAME = {"object", "setattr", "getattr", "delattr"}

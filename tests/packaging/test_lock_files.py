@@ -46,10 +46,10 @@ def locked(name: str, python: str) -> dict[str, str]:
 
 
 def required(name: str) -> list[Requirement]:
-    """Return the requirements in pyproject.toml; the extra ``dev`` includes ``test``."""
+    """Return the requirements in pyproject.toml; the extra ``dev`` includes ``test`` and ``docs``."""
     texts = list(PROJECT["dependencies"])
     if LOCKS[name]:
-        texts += PROJECT["optional-dependencies"]["test"] + PROJECT["optional-dependencies"]["dev"]
+        texts += [text for extra in ("test", "docs", "dev") for text in PROJECT["optional-dependencies"][extra]]
     return [Requirement(text) for text in texts if not text.startswith("plugind[")]
 
 
