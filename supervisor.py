@@ -35,6 +35,7 @@ from .actors.handlers.calls import CallConfig
 from .actors.handlers.csi import CSIHandler
 from .actors.handlers.dra import DRAHandler
 from .actors.handlers.handler import Handler, check_handler
+from .actors.handlers.observers import Observers
 from .actors.handlers.registry import built_in_handlers
 from .actors.inboxes import Inboxes
 from .actors.io.beneath import root_of
@@ -82,6 +83,7 @@ from .protocol.leases.messages import LeaseChanged, LeasesSnapshot, Released
 from .protocol.leases.values import Lease
 from .protocol.lives import Lives
 from .protocol.logs import SILENT, Level, Logger
+from .protocol.plugins import CSI, DRA
 from .protocol.status import PluginCounts, PluginStatus, StateName
 
 if TYPE_CHECKING:
@@ -186,10 +188,17 @@ class Supervisor:
         rng_of_drivers = random.Random(f"CSI drivers {seed}")
         csi = CSIHandler(self.config.csi, strict=self.config.strict, status=self._to_status, rng=rng_of_drivers)
         self._dra = DRAHandler(self.config.dra, status=self._to_status, wall=status_config.wall)
-        self._handlers_at_start = {
-            **built_in_handlers(self._devices.inbox, strict=self.config.strict, csi=csi, dra=self._dra),
-            **(handlers or {}),
-        }
+        if self.config.observe and handlers:
+            raise ConfigError(f"a node that observes has no handlers: leave out those for {', '.join(handlers)}")
+        followings = {CSI: csi.observe, DRA: self._dra.observe}
+        self._handlers_at_start = (
+            {}
+            if self.config.observe
+            else {
+                **built_in_handlers(self._devices.inbox, strict=self.config.strict, csi=csi, dra=self._dra),
+                **(handlers or {}),
+            }
+        )
         for plugin_type, handler in self._handlers_at_start.items():
             # It raises here, and not from the block.
             check_handler(plugin_type, handler, self.config.timeouts.of_handler(plugin_type))
@@ -240,8 +249,9 @@ class Supervisor:
         self._directories = {root: ports.directory(root) for root in self.config.roots}
         self._blocked_steps = watchdog.BlockedSteps()
         self._handlers = HandlerActors(self._call_config(), self._start_handler, self._inboxes, self._links)
+        observers = Observers(self._links, followings, self._call_config()) if self.config.observe else None
         self._registrations = Registrations(
-            partial(_run_registration, self._registration_config(ports.dial, rng)),
+            partial(_run_registration, self._registration_config(ports.dial, rng, observers)),
             self._to_reconciler,
             # A crash of one plugin's registration is that plugin's alone, and never ends the node (fault 85).
             self._crashes.report,
@@ -327,7 +337,9 @@ class Supervisor:
             self._log,
         )
 
-    def _registration_config(self, dialer: Dialer, rng: random.Random) -> RegistrationConfig:
+    def _registration_config(
+        self, dialer: Dialer, rng: random.Random, observers: Observers | None
+    ) -> RegistrationConfig:
         timeouts = self.config.timeouts
         return RegistrationConfig(
             ConversationConfig(
@@ -339,6 +351,7 @@ class Supervisor:
                 self.config.trust,
                 self._users,
                 self._owner_above,
+                self.config.observe,
             ),
             timeouts,
             self.config.backoff,
@@ -346,6 +359,8 @@ class Supervisor:
             self._to_reconciler,
             self._to_liveness,
             self._to_status,
+            observers,
+            self.config.observe_again,
         )
 
     def _make_device_server(self, ports: Ports, generations: Iterator[int]) -> DeviceServer | None:
@@ -531,7 +546,8 @@ class Supervisor:
             self._processes,
             self._endpoints,
             self.config.rescan,
-            deregister_not_serving=self.config.deregister_not_serving,
+            # One that is only observed is dialed again, and is stale then.
+            deregister_not_serving=self.config.deregister_not_serving or self.config.observe,
         )
         await liveness.run(config, self._to_liveness, self._liveness_inbox, self._to_status, self._to_reconciler)
 
@@ -590,9 +606,11 @@ class Supervisor:
 
         Raises:
           ValueError: if the type has a handler.
-          ConfigError: if a call of the handler may take longer than it is given.
+          ConfigError: if a call of the handler may take longer than it is given, or the node only observes.
           NodeEndedError: if the node ended before.
         """
+        if self.config.observe:
+            raise ConfigError(f"a node that observes has no handlers: add none for {plugin_type}")
         if plugin_type in self._handlers:
             raise ValueError(f"{plugin_type} has a handler: remove it first")
         with self._callers.asking(f"no handler was added for {plugin_type}"):
@@ -847,16 +865,19 @@ class Supervisor:
     async def wait_for(self, name: str, *, type: str | None = None) -> PluginStatus:  # noqa: A002 - the field's word
         """Return the status of a plugin of that ``name`` as soon as one is registered; at once if one is.
 
+        In observe mode it is one that is observed.
+
         It has no deadline of its own; use ``trio.fail_after`` for one.
 
         Raises:
           NodeEndedError: if the node ends before that.
         """
+        wanted = (StateName.REGISTERED, StateName.OBSERVED)
         async with self.changes() as changes:
             async for change in changes:
                 plugins = change.plugins if isinstance(change, m.Snapshot) else (change.plugin,)
                 for plugin in plugins:
-                    if plugin.name == name and type in (None, plugin.type) and plugin.state is StateName.REGISTERED:
+                    if plugin.name == name and type in (None, plugin.type) and plugin.state in wanted:
                         return plugin
         raise NodeEndedError(f"the node ended, and {name!r} was not registered")
 

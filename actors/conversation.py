@@ -77,6 +77,9 @@ class _Call:
 #: How a connection ends before the plugin has answered, or for a reason that concerns no answer of it.
 _NO_ANSWER = (WireProblem.CLOSED, WireProblem.GOING_AWAY, WireProblem.UNPARSED_BYTES)
 
+#: How a GetInfo ends.
+_Info = states.InfoReceived | states.InfoObserved | states.InfoRejected | states.Failed
+
 SERVICE = "pluginregistration.Registration"
 _GET_INFO = _Call("GetInfo", "failed to get plugin info using RPC GetInfo")
 _NOTIFY = _Call("NotifyRegistrationStatus", "failed to send registration status")
@@ -135,6 +138,8 @@ class ConversationConfig:
     users: Users = AS_ROOT
     #: Returns the trusted user who owns a directory on the way to a socket; None if only root and this user do.
     owner_above: Callable[[str], int | None] = lambda _: None
+    #: Whether plugins are only observed: nothing is told to them.
+    observes: bool = False
     #: What parses the answers to GetInfo.
     info_type: type[PluginInfo] = attrs.field(init=False)
 
@@ -294,7 +299,7 @@ class Conversation:
         self._slot = None
         return states.HeldUp(NO_DESCRIPTORS)
 
-    async def get_info(self, on_heard: Callable[[], None]) -> states.InfoReceived | states.InfoRejected | states.Failed:
+    async def get_info(self, on_heard: Callable[[], None]) -> _Info:
         """Ask the plugin for its info, and check it.
 
         A call that is cancelled goes on with the next one, until the plugin says something and ``on_heard`` is called.
@@ -330,8 +335,8 @@ class Conversation:
             self.endpoint = self._config.endpoints.judge(info.endpoint, self._path, self._identity)
         except ValidationError as error:
             rejected = info_to_show(reply.type, reply.name, limits=self._config.limits)
-            return states.InfoRejected(str(error)[:MAX_ERROR], rejected)
-        return states.InfoReceived(info)
+            return states.InfoRejected(str(error)[:MAX_ERROR], rejected, silent=self._config.observes)
+        return states.InfoObserved(info) if self._config.observes else states.InfoReceived(info)
 
     async def notify(self, error: str | None) -> states.Notified | states.Failed:
         """Notify the plugin that it is registered, or of the ``error`` because of which it is not."""

@@ -134,6 +134,13 @@ class Links:
             await link.ended.wait()
         self._close(link)
 
+    def drop(self, plugin: Plugin) -> None:
+        """End the link to an instance at once, if there is one; its follow is cancelled, and not waited for."""
+        link = self._links.pop(_key_of(plugin), None)
+        if link is not None:
+            link.scope.cancel()
+            link.close()
+
     # --- for the reconciler and for callers ---
 
     def send_nowait(self, message: m.LinkMessage | FactsAsked, /) -> None:

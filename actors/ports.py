@@ -117,6 +117,7 @@ def real_ports(config: Config) -> Ports:
             follow_symlinks=follow,
             shared=Shared(config.wire_limits.unparsed_bytes),
         ),
+        directory=lambda root: RealDirectory(root.path, insecure=root.insecure, observe=config.observe),
         processes=lambda: Processes(most_processes(), roots=roots, follow_symlinks=follow),
         endpoints=RealEndpointFiles(tuple(roots), follow_symlinks=follow),
     )

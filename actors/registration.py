@@ -103,6 +103,7 @@ class _Registration:
         "_life_reported",
         "_newest",
         "_now",
+        "_observed",
         "_shown",
         "_socket",
         "_state",
@@ -143,6 +144,8 @@ class _Registration:
         self._info: PluginInfo | None = None
         #: The last report to the status actor.
         self._shown: m.StateChanged | None = None
+        #: The plugin that is followed in observe mode.
+        self._observed: Plugin | None = None
         #: Whether the liveness actor watches the socket.
         self._watched = False
         #: Whether the reconciler knows that a dial has reached the socket.
@@ -212,6 +215,7 @@ class _Registration:
     async def _clean_up(self) -> None:
         """Leave nothing behind that others would wait for, after a crash."""
         self.asks.withdraw()
+        self._stop_observing()
         if isinstance(self.conversation, CalledConversation):
             self.conversation.leave()
         await self.wait.send_rest()
@@ -349,7 +353,7 @@ class _Registration:
 
     def _time_out(self) -> states.Event | None:
         """Return the event for a wait whose deadline has passed; None if it goes on, with another deadline."""
-        if isinstance(self._in_progress, states.StartTimer):
+        if isinstance(self._in_progress, _TIMERS):
             return states.TimerElapsed()
         reason = f"no answer in {self.wait.deadline - self._began:g} s"
         match self._in_progress:
@@ -372,8 +376,10 @@ class _Registration:
             return self.conversation.info_timed_out()
         self.wait.deadline, self._goes_on = until, True
         why, state = self.conversation.why_idle(), self._state
-        shown = state.delayed if isinstance(state, states.AskingInfo) else None
-        return None if why == shown else states.InfoDelayed(why)
+        # Nobody is shown that an observed plugin is asked again.
+        if not isinstance(state, states.AskingInfo) or why == state.delayed:
+            return None
+        return states.InfoDelayed(why)
 
     def _on_heard(self) -> None:
         """Give the plugin its second for the rest of its answer, from now on."""
@@ -420,11 +426,26 @@ class _Registration:
                 case states.PassTurn():
                     passed = m.Released(self._socket.path, self._state.generation)
                     self.wait.send(self._config.reconciler, passed)
+                case states.Observe():
+                    self._observe(command.info)
+                case states.StopObserving():
+                    self._stop_observing()
                 case states.Release():
                     released = m.Released(self._socket.path, command.generation)
                     self.wait.send(self._config.reconciler, released)
                 case _:
                     assert_never(command)
+
+    def _observe(self, info: PluginInfo) -> None:
+        assert self._config.observers is not None, "plugins are observed only in observe mode"
+        self._info = info
+        self._observed = self._plugin(info, self._state.generation)
+        self._config.observers.begin(self._observed, self._socket.identity)
+
+    def _stop_observing(self) -> None:
+        observed, self._observed = self._observed, None
+        if observed is not None and self._config.observers is not None:
+            self._config.observers.end(observed)
 
     def _report_life(self, since: float) -> None:
         self._life_reported = True
@@ -440,7 +461,7 @@ class _Registration:
             case states.Dial() | states.StartTimer():
                 if generation != self._socket.generation:
                     self._go_to_newest()
-            case states.AskInfo():
+            case states.AskInfo() | states.AskLater():
                 pass
             case states.Notify():
                 # Before the call: a plugin that exits because of it may be gone before it has answered.
@@ -512,7 +533,8 @@ class _Registration:
         reason, cause, attempt = words_of(state)
         shown = self._shown
         if (
-            finished is None
+            # That an observed plugin was asked again is no news.
+            (finished is None or isinstance(state, states.Observed))
             and shown is not None
             and shown.state is name
             and shown.reason == reason
@@ -577,7 +599,7 @@ class _Registration:
 
     def _liveness(self) -> m.WatchLiveness:
         path, generation, conversation = self._socket.path, self._state.generation, self.conversation
-        if not isinstance(self._state, states.Registered):
+        if not isinstance(self._state, _SERVING):
             return m.WatchLiveness(path, generation, self._inbox, registered=False, identity=self._socket.identity)
         pid = 0 if conversation.peer is None else conversation.peer.pid
         return m.WatchLiveness(
@@ -593,5 +615,9 @@ class _Registration:
         )
 
 
+#: The commands whose outcome is the end of a time.
+_TIMERS = (states.StartTimer, states.AskLater)
+#: The states in which somebody listens on the socket, as far as is known.
+_SERVING = (states.Registered, states.Observed)
 #: The states in which nothing happens at the socket for long, so that the liveness actor looks at it.
-_NOT_DIALED = (states.Registered, states.Stale)
+_NOT_DIALED = (*_SERVING, states.Stale)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import random
-from typing import assert_never
+from typing import Protocol, assert_never
 
 import attrs
 import trio
@@ -16,8 +16,23 @@ from ..protocol import messages as m
 from ..protocol import states
 from ..protocol.backoff import Backoff
 from ..protocol.config import Timeouts
+from ..protocol.identity import Identity
 from ..protocol.info_deadline import first_look
+from ..protocol.plugins import Plugin
 from .conversation import ConversationConfig
+
+#: The largest part of the time until an observed plugin is asked again by which that is earlier or later.
+_JITTER = 0.2
+
+
+class ObserverPort(Protocol):
+    """What follows plugins in observe mode."""
+
+    def begin(self, plugin: Plugin, file: Identity | None) -> None:
+        """Follow a plugin whose socket is ``file``."""
+
+    def end(self, plugin: Plugin) -> None:
+        """Follow a plugin no more."""
 
 
 @attrs.frozen
@@ -31,6 +46,10 @@ class RegistrationConfig:
     reconciler: trio.MemorySendChannel[m.ReconcilerMessage]
     liveness: trio.MemorySendChannel[m.LivenessMessage]
     status: trio.MemorySendChannel[m.StatusMessage]
+    #: What follows plugins that are only observed; None if they are registered.
+    observers: ObserverPort | None = None
+    #: Seconds after which an observed plugin is asked again; None if it is not.
+    observe_again: float | None = None
 
 
 def seconds_for(command: states.WaitingCommand, config: RegistrationConfig) -> float:
@@ -55,6 +74,10 @@ def seconds_for(command: states.WaitingCommand, config: RegistrationConfig) -> f
             return max(0.0, command.not_before - trio.current_time()) + jitter
         case states.StartTimer():
             return config.backoff.delay(command.failures, config.rng.random())
+        case states.AskLater():
+            if config.observe_again is None:
+                return math.inf
+            return config.observe_again * (1 + _JITTER * (2 * config.rng.random() - 1))
         case states.AskDeregister():
             # No deadline: the claim must keep the name until Deregister has run. It still ends, because the handler
             # actor answers each ask, also after a crash, each of its calls has a deadline, and at most as many calls

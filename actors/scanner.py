@@ -104,6 +104,8 @@ class Scanner:
         #: The two errors of the present or last rescan; see :class:`ScanReport`.
         self._unavailable: str | None = None
         self._insecure = False
+        #: The root was there once.
+        self._was_there = False
         #: The present or last rescan has made the root.
         self._made = False
         self._last_error: str | None = None
@@ -180,6 +182,7 @@ class Scanner:
             self._inotify.read()
             found = self._directory.look(self._root)
             if found is not None and found.kind is Kind.DIRECTORY:
+                self._was_there = True
                 self._directory.hold(self._root)
         except OSError as error:
             return self._cannot_use_root(f"cannot use {self._root}: {describe(error)}")
@@ -196,11 +199,16 @@ class Scanner:
         if found is None or found.kind is not Kind.DIRECTORY:
             # Only the next scheduled rescan makes it again: the program that removed it may be about to remove the
             # directory above it too, or to make it again.
-            self._unavailable = f"{self._root} {'was removed' if found is None else 'is not a directory'}"
+            self._unavailable = f"{self._root} {self._why_no_root(found)}"
             found = None
         self._observe(self._root, found, marks)
         await self._flush()
         return self._discovery.may_scan(self._root)
+
+    def _why_no_root(self, found: Found | None) -> str:
+        if found is not None:
+            return "is not a directory"
+        return "was removed" if self._was_there else "is missing"
 
     def _make_root(self) -> None:
         try:

@@ -68,6 +68,8 @@ class WatcherConfig:
     insecure: bool = False
     #: The node works without the root.
     optional: bool = False
+    #: Whether to make a root that is missing.
+    make: bool = True
     #: Who may own directories below the root beside root and the user of the daemon.
     trusts: Trusts = trusts_nobody
     #: The delay before an unavailable root is tried again. It doubles with each failure.
@@ -170,7 +172,7 @@ class _Watcher:
         scheduled = trio.current_time() >= self._due
         await self._pause_between_overflows()
         deep, self._deep = self._deep or self._report.scans % _DEEP == 0, False
-        scan = await self._scanner.rescan(deep=deep, make_root=scheduled)
+        scan = await self._scanner.rescan(deep=deep, make_root=scheduled and self._config.make)
         await self._conclude(scan, scheduled=scheduled)
 
     async def follow_events(self) -> None:

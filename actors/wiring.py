@@ -137,6 +137,7 @@ def watchers_of(
             follow_symlinks_inside_root=config.follow_symlinks_inside_root,
             insecure=root.insecure,
             optional=root.optional,
+            make=not config.observe,
             trusts=rules.trusts,
         )
         await watcher.run(

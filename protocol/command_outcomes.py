@@ -9,6 +9,7 @@ from typing import assert_never
 
 import attrs
 
+from . import observing
 from .errors import IllegalStepError
 from .messages import Admitted, ClaimRefused, NoHandler
 from .moves import abandon, enter, kept, leave, notify_again, try_again
@@ -33,12 +34,14 @@ from .states import (
     HangUp,
     HeldUp,
     InfoDelayed,
+    InfoObserved,
     InfoReceived,
     InfoRejected,
     Leaving,
     Notified,
     Notify,
     Notifying,
+    Observed,
     Parked,
     PassTurn,
     Refusal,
@@ -53,6 +56,7 @@ from .states import (
     StartTimer,
     State,
     Step,
+    StopObserving,
     Then,
     ThenEnd,
     ThenPark,
@@ -106,6 +110,8 @@ def after_outcome(state: State, event: _Outcome) -> Step:
             step = _after_waiting(state, event)
         case Leaving():
             step = _after_leaving(state, event)
+        case Observed():
+            step = _after_observing(state, event)
         case Parked() | Registered() | Gone():
             step = None
         case _:
@@ -148,6 +154,10 @@ def _after_asking(state: AskingInfo, event: _Outcome) -> Step | None:
             return attrs.evolve(state, delayed=event.reason), ()
         case InfoReceived():
             return Claiming(state.generation, state.attempt, event.info, state.cause), (ClaimName(event.info),)
+        case InfoObserved():
+            return observing.observe(state, event.info)
+        case InfoRejected() if event.silent:
+            return observing.reject(state, event)
         case InfoRejected():
             return _fail_validation(state, None, event.reason)
         case Failed():
@@ -233,6 +243,35 @@ def _after_leaving(state: Leaving, event: _Outcome) -> Step | None:
         return None
     after, commands = enter(state.then, state.generation, state.info)
     return after, (Release(state.generation), *commands)
+
+
+def _after_observing(state: Observed, event: _Outcome) -> Step | None:
+    if not state.asking:
+        return observing.ask_again(state) if isinstance(event, TimerElapsed) else None
+    match event:
+        case Dialed():
+            return observing.ask_on(state)
+        case HeldUp():
+            return observing.dial_again(state)
+        case InfoObserved():
+            return observing.compare(state, event)
+        case InfoRejected():
+            return observing.reject(state, event)
+        case Replaced():
+            return _observe_no_more(*_await_look(_asked_again(state)))
+        case Failed():
+            return _observe_no_more(*_fail_before_info(_asked_again(state), event))
+        case _:
+            return None
+
+
+def _asked_again(state: Observed) -> Dialing:
+    """Return the state of a first try: one that an observed plugin does not answer counts as that."""
+    return Dialing(state.generation, attempt=1)
+
+
+def _observe_no_more(state: State, commands: tuple[Command, ...]) -> Step:
+    return state, (StopObserving(), *commands)
 
 
 def _await_look(state: Dialing) -> Step:

@@ -19,7 +19,7 @@ from .device_directory import USUAL_NAME
 from .dra import DRAConfig
 from .errors import ConfigError, ValidationError
 from .health_checks import HealthChecks
-from .leases.config import LeasesConfig
+from .leases.config import LeasesConfig, LeaseUsers
 from .log_limits import LogLimits
 from .metrics_config import MetricsConfig
 from .plugins import CSI, MAX_INSTANCES, InfoLimits, check_name
@@ -125,8 +125,8 @@ class Config:
     """A node's configuration.
 
     Raises:
-      ConfigError: if ``rescan`` is not a finite number above 0, ``max_instances`` is less than 1, or no plugin can have
-        an expected name.
+      ConfigError: if ``rescan`` is not a finite number above 0, ``max_instances`` is less than 1, no plugin can have an
+        expected name, or a node that only observes is to serve device plugins or leases, or to keep a state.
     """
 
     #: The directories in which plugins are discovered; none may lie in another.
@@ -157,6 +157,12 @@ class Config:
     deregister_at_stop: bool = False
     #: Whether to deregister a plugin on whose socket nobody listens, until somebody does again (fault 39).
     deregister_not_serving: bool = False
+    #: Whether to observe only, beside a kubelet that registers the plugins: they are asked what they are and how they
+    #: are, and are told nothing. No root is made or locked.
+    observe: bool = False
+    #: In observe mode, the seconds after which a plugin is asked again what it is, with a jitter of a fifth. None asks
+    #: each socket once.
+    observe_again: float | None = attrs.field(default=60.0, validator=or_none(above_zero))
     #: Whether to be as strict with plugins as the kubelet: it does not open the stream of a device plugin's lists again
     #: once that has ended, until the plugin registers anew, and refuses a CSI driver without NodeGetInfo.
     strict: bool = False
@@ -202,6 +208,17 @@ class Config:
     log_limits: LogLimits | None = attrs.field(factory=LogLimits)
     #: The seed of the jitter of backoff and rescans. None takes one from the system.
     seed: int | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if not self.observe:
+            return
+        if self.device_plugins is not None:
+            raise ConfigError("--observe never serves kubelet.sock: leave out --device-plugins")
+        leases = self.leases
+        if leases.pools or leases.operators or leases.users != LeaseUsers():
+            raise ConfigError("--observe leases no devices: leave out --pool, --lease-uids and --lease-group")
+        if self.state is not None:
+            raise ConfigError("--observe keeps no state: leave out --state")
 
     @endpoint_directories.validator
     def _check_endpoint_directories(self, _: object, directories: tuple[str, ...] | None) -> None:

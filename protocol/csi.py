@@ -173,13 +173,15 @@ NO_LIMIT = "no limit"
 class DriverFacts:
     """All that a driver has said."""
 
-    node: NodeInfo
+    #: None if it is not asked, because it is only observed.
+    node: NodeInfo | None
     vendor_version: str
     #: The version of the specification with which it is used.
     csi_version: str
     node_capabilities: Capabilities
     plugin_capabilities: Capabilities
-    #: When it has answered NodeGetInfo last, as a date, and what came of the last try if that was a later one.
+    #: When it has answered NodeGetInfo last, or GetPluginInfo if it is only observed, as a date, and what came of the
+    #: last try if that was a later one.
     refreshed: str
 
     @property
@@ -197,15 +199,16 @@ class DriverFacts:
 
     def _texts(self) -> Iterator[tuple[str, str]]:
         node = self.node
-        yield "node-id", node.node_id or _NONE
-        if node.max_volumes is not None:
-            yield "max-volumes", str(node.max_volumes) if node.max_volumes else NO_LIMIT
+        if node is not None:
+            yield "node-id", node.node_id or _NONE
+            if node.max_volumes is not None:
+                yield "max-volumes", str(node.max_volumes) if node.max_volumes else NO_LIMIT
         yield "vendor-version", self.vendor_version
         yield "capabilities.node", _capabilities_text(self.node_capabilities)
         yield "capabilities.plugin", _capabilities_text(self.plugin_capabilities)
         yield "csi-version", self.csi_version
         yield REFRESHED, self.refreshed
-        for key, text in node.topology:
+        for key, text in () if node is None else node.topology:
             yield TOPOLOGY + cut(key, _MAX_FACT), text or '""'
 
 

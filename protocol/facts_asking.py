@@ -52,7 +52,7 @@ def ask_for_facts(links: Address[FactsAsked], plugins: Iterable[Instance]) -> tu
 
 
 def _asked(links: Address[FactsAsked], plugin: Instance) -> RetryAnswer:
-    if plugin.state is not StateName.REGISTERED:
+    if plugin.state not in (StateName.REGISTERED, StateName.OBSERVED):
         why = f"it is {plugin.state}, and has facts only once it is registered"
         return RetryAnswer(plugin.socket, tried=False, why=why)
     answer = _Answer()

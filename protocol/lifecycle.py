@@ -30,6 +30,9 @@ Theory of operation
   - Register fails: Refusing, then Leaving (Register was attempted, so Deregister follows), then Waiting.
   - The notification of success fails: Dialing only to notify (behaviour 33), the second try at once and the others
     after Waiting by backoff. After the last try: Leaving, then Waiting. If no try can succeed: Leaving, then Parked.
+  - In observe mode the path ends after GetInfo, in Observed: another consumer registers the plugin. It is asked again
+    from time to time; if it does not answer any more: Waiting, Stale or Parked. A plugin with bad info is not notified
+    of that: Waiting (``observing.py``).
   - The socket is removed: Gone. If Register was asked, Leaving comes first.
   - Another socket replaces it: Dialing, with a fresh backoff. If Register was asked, Leaving comes first. If the last
     lives at the path were short: Waiting comes before Dialing (fault 49).
@@ -89,6 +92,7 @@ from .messages import (
     TryNow,
 )
 from .moves import abandon, enter, kept
+from .observing import ask_again
 from .pace import paced
 from .plugins import PluginInfo
 from .retriggers import retrigger
@@ -102,6 +106,7 @@ from .states import (
     Gone,
     Leaving,
     Notifying,
+    Observed,
     Parked,
     Refusing,
     Registered,
@@ -180,6 +185,8 @@ def _step(state: State, event: Event) -> Step:
             return _lose_handler(state, event.type)
         case ListenerLost():
             return _lose_listener(state, event)
+        case TryNow() if isinstance(state, Observed):
+            return ask_again(state)
         case SocketTouched() | NameFreed() | TryNow() | HandlerAvailable() | ListenerFound():
             return retrigger(state, event)
         case _:
@@ -211,13 +218,15 @@ def answer_to_retry(socket: str, state: State) -> RetryAnswer:
             why = "tried now"
         case Registered():
             tried, why = False, "registered already, nothing to retry"
+        case Observed(asking=False):
+            why = "tried now"
         case Gone() | Refusing(then=ThenEnd()) | Leaving(then=ThenEnd()):
             tried, why = False, "it is leaving: plugind stops, or its socket was removed"
         case Leaving():
             why = "it is being deregistered, and tried right after that"
         case Refusing():
             why = "it is being notified of a failed attempt, and tried right after that"
-        case Dialing() | AskingInfo() | Claiming() | Validating() | Registering() | Notifying():
+        case Dialing() | AskingInfo() | Claiming() | Validating() | Registering() | Notifying() | Observed():
             pass
         case _:
             assert_never(state)
@@ -255,7 +264,7 @@ def _lose_handler(state: State, plugin_type: str) -> Step:
 
 def _lose_listener(state: State, event: ListenerLost) -> Step:
     """Deregister a plugin on whose socket nobody listens, and dial it: it is stale then, until somebody listens."""
-    if not isinstance(state, Registered) or event.generation != state.generation:
+    if not isinstance(state, Registered | Observed) or event.generation != state.generation:
         return state, ()
     if state.info.called:  # Without a call there is nothing that a dial could find out.
         return abandon(state, ThenPark(f"{event.reason}: {CALL_AGAIN}", state.attempt), event.reason)

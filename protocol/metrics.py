@@ -25,6 +25,8 @@ from .view import Row
 MAX_TYPES = 32
 UNKNOWN = "unknown"
 _REGISTERED = StateName.REGISTERED
+#: In observe mode another consumer registers plugins.
+_IN_USE = (_REGISTERED, StateName.OBSERVED)
 OTHER = "other"
 
 
@@ -230,7 +232,7 @@ def causes(metrics: Metrics, rows: Iterable[Row]) -> dict[tuple[str, str], int]:
 
 def _cause_of(row: Row) -> str | None:
     state, failed = row.last.state, row.failed
-    if state is _REGISTERED:
+    if state in _IN_USE:
         return None
     if row.refused:
         return ENTRY_REFUSED
@@ -303,10 +305,10 @@ _CONNECTED = (Health.HEALTHY, Health.UNHEALTHY)
 
 
 def dra_instances(rows: Iterable[Row]) -> dict[bool, int]:
-    """Return the number of registered instances of DRA drivers that are connected, and of those that are not."""
+    """Return the number of instances of DRA drivers in use that are connected, and of those that are not."""
     counts = {True: 0, False: 0}
     for row in rows:
-        if row.type == DRA and row.last.state is _REGISTERED:
+        if row.type == DRA and row.last.state in _IN_USE:
             counts[row.health is not None and row.health.health in _CONNECTED] += 1
     return counts
 

@@ -23,6 +23,7 @@ from .states import (
     HangUp,
     Leaving,
     Notifying,
+    Observed,
     Parked,
     Refusing,
     Registering,
@@ -31,6 +32,7 @@ from .states import (
     StartTimer,
     State,
     Step,
+    StopObserving,
     Then,
     ThenDial,
     ThenEnd,
@@ -59,6 +61,8 @@ def abandon(state: State, then: Then, reason: str) -> Step:
     undo: tuple[Command, ...] = ()
     if isinstance(state, Dialing | AskingInfo | Claiming | Validating | Refusing):
         undo += (HangUp(),)
+    if isinstance(state, Observed):
+        undo += (StopObserving(), HangUp())
     if isinstance(state, Claiming | Validating):
         undo += (Release(state.generation),)
     after, commands = enter(then, state.generation, _info_of(state))

@@ -23,6 +23,7 @@ OPERATIONS: dict[type[states.Command], Operation] = {
 _ANSWERED = (
     states.Dialed,
     states.InfoReceived,
+    states.InfoObserved,
     states.HandlerAccepted,
     states.Notified,
     states.TimerElapsed,
@@ -70,6 +71,8 @@ def _reason_of(state: states.State) -> tuple[str | None, int]:
             return state.held_up, state.attempt
         case states.Registered():
             return None, state.attempt
+        case states.Observed():
+            return state.before, state.attempt
         case states.Waiting() | states.Stale() | states.Parked():
             return state.reason, state.attempt
         case states.Refusing():

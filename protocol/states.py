@@ -249,6 +249,19 @@ class Registered:
 
 
 @value
+class Observed:
+    """In observe mode: the plugin has said what it is, and is followed; another consumer registers it."""
+
+    generation: int
+    attempt: int
+    info: PluginInfo
+    #: What it had said before at the same socket, in words, if that was something else.
+    before: str | None = None
+    #: Whether it is asked for its info again; nobody is shown that.
+    asking: bool = False
+
+
+@value
 class Leaving(Paced):
     """The handler is asked to deregister ``info``; afterwards ``then``."""
 
@@ -282,6 +295,7 @@ State = (
     | Stale
     | Parked
     | Registered
+    | Observed
     | Leaving
     | Gone
 )
@@ -296,7 +310,7 @@ def to_deregister(state: State) -> PluginInfo | None:
             return state.to_notify
         case Refusing():
             return state.to_deregister
-        case AskingInfo() | Claiming() | Validating() | Stale() | Parked() | Gone():
+        case AskingInfo() | Claiming() | Validating() | Stale() | Parked() | Observed() | Gone():
             return None
     assert_never(state)
 
@@ -349,12 +363,21 @@ class InfoReceived:
 
 
 @value
+class InfoObserved:
+    """GetInfo answered, within its limits, in observe mode."""
+
+    info: PluginInfo
+
+
+@value
 class InfoRejected:
     """The answer to GetInfo is not acceptable; the plugin is notified (faults 51, 72 and 73)."""
 
     reason: str
     #: Type and name, if they are sound: people look for the plugin by its name.
     info: PluginInfo | None = None
+    #: Whether the plugin is not notified, because it is only observed.
+    silent: bool = False
 
 
 @value
@@ -379,6 +402,7 @@ CommandOutcome = (
     | Failed
     | InfoDelayed
     | InfoReceived
+    | InfoObserved
     | InfoRejected
     | HandlerAccepted
     | Notified
@@ -392,6 +416,7 @@ COMMAND_OUTCOMES = (
     Notified,
     Failed,
     TimerElapsed,
+    InfoObserved,
     InfoRejected,
     Replaced,
     HeldUp,
@@ -476,6 +501,23 @@ class StartTimer:
 
 
 @value
+class AskLater:
+    """Wait until an observed plugin is to be asked for its info again."""
+
+
+@value
+class Observe:
+    """Follow the plugin over its endpoint from now on, in observe mode."""
+
+    info: PluginInfo
+
+
+@value
+class StopObserving:
+    """Follow the plugin no more."""
+
+
+@value
 class HangUp:
     """Close the connection, if there is one."""
 
@@ -503,10 +545,10 @@ class PassTurn:
 
 
 #: Commands whose outcome is an event; a step has at most one of them, as its last.
-WaitingCommand = Dial | AskInfo | ClaimName | AskValidate | AskRegister | AskDeregister | Notify | StartTimer
+WaitingCommand = Dial | AskInfo | ClaimName | AskValidate | AskRegister | AskDeregister | Notify | StartTimer | AskLater
 #: Their classes: isinstance takes half as long for a tuple.
-WAITING_COMMANDS = (AskInfo, ClaimName, AskValidate, AskRegister, Notify, Dial, AskDeregister, StartTimer)
-Command = WaitingCommand | HangUp | Announce | ReportReplaced | Release | PassTurn
+WAITING_COMMANDS = (AskInfo, ClaimName, AskValidate, AskRegister, Notify, Dial, AskDeregister, StartTimer, AskLater)
+Command = WaitingCommand | HangUp | Announce | ReportReplaced | Release | PassTurn | Observe | StopObserving
 Step = tuple[State, tuple[Command, ...]]
 
 
@@ -519,7 +561,7 @@ def pending_deregistration(state: State) -> PluginInfo | None:
             return state.to_notify
         case Refusing():
             return state.to_deregister
-        case AskingInfo() | Claiming() | Validating() | Stale() | Parked() | Leaving() | Gone():
+        case AskingInfo() | Claiming() | Validating() | Stale() | Parked() | Observed() | Leaving() | Gone():
             return None
     assert_never(state)
 
@@ -527,7 +569,7 @@ def pending_deregistration(state: State) -> PluginInfo | None:
 def cause_of(state: State) -> Cause | None:
     """Return why the plugin is not registered, as far as ``state`` knows more of it than its reason."""
     match state:
-        case Registered() | Gone():
+        case Registered() | Observed() | Gone():
             return None
         case _:
             return state.cause
@@ -550,6 +592,7 @@ _NAMES: dict[type[State], StateName] = {
     Stale: StateName.STALE,
     Parked: StateName.PARKED,
     Registered: StateName.REGISTERED,
+    Observed: StateName.OBSERVED,
     Leaving: StateName.LEAVING,
     Gone: StateName.GONE,
 }

@@ -34,6 +34,9 @@ CAUSES = 8
 FIELDS = 5
 _GONE = StateName.GONE
 _REGISTERED = StateName.REGISTERED
+_OBSERVED = StateName.OBSERVED
+#: The states of plugins that can be used, as far as is known: those that have said what they are, and are followed.
+_IN_USE = (_REGISTERED, _OBSERVED)
 #: The states in which a plugin's handler may report its health. The handler may begin before this is known here. A
 #: plugin that has to be notified again waits and is dialed, and its handler has it all the time. Any other one leaves
 #: before it waits.
@@ -42,6 +45,7 @@ _HAS_LINK = (
     StateName.REGISTERING,
     StateName.NOTIFYING,
     StateName.REGISTERED,
+    StateName.OBSERVED,
     StateName.WAITING,
     StateName.DIALING,
 )
@@ -107,8 +111,11 @@ class Row(NamedTuple):
 
     @property
     def useful(self) -> bool:
-        """Whether the plugin is registered, and somebody listens on its endpoint, as far as is known (fault 39)."""
-        return self.last.state is _REGISTERED and (self.unserved is None or self.unserved.endpoint_serves)
+        """Whether the plugin is registered, and somebody listens on its endpoint, as far as is known (fault 39).
+
+        One that is observed counts as well: another consumer registers it.
+        """
+        return self.last.state in _IN_USE and (self.unserved is None or self.unserved.endpoint_serves)
 
     @property
     def healthy(self) -> bool:
@@ -176,7 +183,7 @@ def _failed(before: Finished | None, change: StateChanged) -> Finished | None:
     claim: a plugin that was notified of a refusal, although no step had failed, was refused its name.
     """
     finished = change.finished
-    if change.state is _REGISTERED:
+    if change.state in _IN_USE:
         return None
     if finished is None or finished.outcome is Outcome.SUPERSEDED:
         return before
@@ -278,7 +285,9 @@ class View:
     def _next(before: Row, change: StateChanged) -> Row:
         uid, pid = change.uid, change.pid
         # A plugin that is registered anew has just answered.
-        stays = change.state is _REGISTERED and before.last.state is _REGISTERED
+        stays = change.state in _IN_USE and before.last.state is change.state
+        # One that is observed no more waits or is dialed without its handler, and a registered one never is.
+        has_link = change.state in _HAS_LINK and (before.last.state is not _OBSERVED or change.state is _OBSERVED)
         # Not Row(...), which is one more call of a Python function: this is done for each change.
         return tuple.__new__(
             Row,
@@ -295,14 +304,14 @@ class View:
                 before.unserved if stays else None,
                 before.endpoint_problem if stays else None,
                 before.displaced,
-                before.health if change.state in _HAS_LINK else None,
+                before.health if has_link else None,
                 before.failed if change.finished is None else _failed(before.failed, change),
             ),
         )
 
     def set_logged(self, row: Row, said: Said) -> None:
         """Note what the log says of the socket of ``row``, which is its present row."""
-        earlier = () if said[0] is StateName.REGISTERED else row.logged[-CAUSES + 1 :]
+        earlier = () if said[0] in _IN_USE else row.logged[-CAUSES + 1 :]
         self.rows[row.last.socket] = row._replace(logged=(*earlier, said))
 
     def set_active(self, socket: str, generation: int, *, active: bool) -> Row | None:
@@ -338,7 +347,7 @@ class View:
     def set_endpoint(self, change: EndpointChanged) -> Row | None:
         """Note whether the endpoint of a registered plugin can be used; return its row if that changed."""
         before = self.rows.get(change.socket)
-        if before is None or before.last.state is not _REGISTERED or before.last.generation != change.generation:
+        if before is None or before.last.state not in _IN_USE or before.last.generation != change.generation:
             return None
         if before.endpoint_problem == change.problem:
             return None

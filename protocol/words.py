@@ -29,6 +29,8 @@ class StateName(enum.StrEnum):
     REGISTERING = "registering"
     NOTIFYING = "notifying"
     REGISTERED = "registered"
+    #: In observe mode: it has said what it is, and another consumer registers it.
+    OBSERVED = "observed"
     PARKED = "parked"
     STALE = "stale"
     LEAVING = "leaving"

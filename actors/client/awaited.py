@@ -115,8 +115,12 @@ class AwaitedPlugins:
         """See :class:`Awaited`."""
         for name in self.names:
             found = [plugin for plugin in self._plugins.values() if plugin.name == name]
-            if not any(plugin.state is StateName.REGISTERED for plugin in found):
+            if not any(plugin.state in _IN_USE for plugin in found):
                 yield f"{escaped(name)} {_state_of(found)}"
+
+
+#: In observe mode another consumer registers plugins.
+_IN_USE = (StateName.REGISTERED, StateName.OBSERVED)
 
 
 def _state_of(found: list[PluginStatus]) -> str:

@@ -52,6 +52,8 @@ _OWN: Final = (
     "deregister_at_stop",
     "deregister_not_serving",
     "strict",
+    "observe",
+    "observe_again",
     "follow_symlinks_inside_root",
     "expected",
     "ready_when",

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: What a plugin is called that is registered and does not serve.
 NOT_SERVING = "not-serving"
+#: The states of plugins that can be used: in observe mode another consumer registers them.
+IN_USE = (StateName.REGISTERED.value, StateName.OBSERVED.value)
 #: The words by which plugins are picked: the states of those that are there, and one word more.
 STATE_WORDS = (*(state.value for state in StateName if state is not StateName.GONE), NOT_SERVING)
 #: The fixed words of a reason: they are for the plugin, which knows no other state than a failed registration.

@@ -175,6 +175,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="deregister a plugin on whose socket nobody listens any more, until somebody does (default: it is shown)",
     )
     parser.add_argument(
+        "--observe",
+        action="store_true",
+        default=None,
+        help="observe only, beside a kubelet that registers the plugins: ask each what it is and how it is, tell it"
+        " nothing, and neither make nor lock a root (default: plugins are registered)",
+    )
+    parser.add_argument(
         "--strict",
         action="store_true",
         default=None,
@@ -416,7 +423,8 @@ async def run_daemon(settings: Configured, read: Callable[[], Configured] | None
         path_metrics=settings.metrics_path_labels,
         reload=reloader.address,
     )
-    handlers = installed_handlers()
+    # A node that observes calls none.
+    handlers = {} if config.observe else installed_handlers()
     node = Supervisor(config, handlers=handlers, status_config=status_config, log=log)
     warn_of_types(config, {*BUILT_IN_TYPES, *handlers}, log)
     limit = stop_limit(config.timeouts, partial(end_by_force, node, log))

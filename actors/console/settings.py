@@ -29,6 +29,7 @@ _SIMPLE: Final[Mapping[str, str]] = {
     "deregister_at_stop": "deregister_at_stop",
     "deregister_not_serving": "deregister_not_serving",
     "strict": "strict",
+    "observe": "observe",
     "csi_refresh": "csi.refresh",
     "csi_topology": "csi.topology_collisions",
     "take_over_kubelet": "device_plugins.take_over_kubelet",

@@ -164,7 +164,7 @@ async def log_states(snapshot: Snapshot, log: Logger) -> None:
 
 
 def _is_well(plugin: PluginStatus) -> bool:
-    return plugin.state is StateName.REGISTERED and plugin.serving is not False
+    return plugin.state in (StateName.REGISTERED, StateName.OBSERVED) and plugin.serving is not False
 
 
 def _log_plugin(plugin: PluginStatus, now: float, log: Logger) -> None:

@@ -33,6 +33,7 @@ _CAUSE = 48
 _PADDED = 60
 _COLOURS = {
     "registered": "green",
+    "observed": "green",
     "waiting": "yellow",
     "stale": "yellow",
     NOT_SERVING: "yellow",

@@ -187,7 +187,7 @@ class Waiting:
     def _is_ready(self, plugin: Plugin) -> bool:
         serves = not self.serving or plugin.get("serving") is True
         is_healthy = not self.healthy or plugin.get("health") == Health.HEALTHY
-        return plugin.get("state") == "registered" and serves and is_healthy
+        return plugin.get("state") in phrases.IN_USE and serves and is_healthy
 
     def why_not(self, name: str) -> str:
         """Return one line that says why no socket of that name is registered, or serving if that is waited for."""
@@ -226,7 +226,7 @@ class Waiting:
         return "; ".join([f"no plugin has that name{self._nameless()}", *self.roots])
 
     def _why(self, plugin: Plugin) -> str:
-        ready = plugin.get("state") == "registered" and not (self.serving and phrases.serves(plugin) is False)
+        ready = plugin.get("state") in phrases.IN_USE and not (self.serving and phrases.serves(plugin) is False)
         return _why_ill(plugin) if self.healthy and ready else _why(plugin)
 
     def _nameless(self) -> str:
@@ -241,23 +241,23 @@ class Waiting:
 
 def _has_no_checks(plugin: Plugin) -> bool:
     """Whether nothing is known of the health of a registered plugin because it is not checked."""
-    is_unknown = plugin.get("state") == "registered" and plugin.get("health") == Health.UNKNOWN
+    is_unknown = plugin.get("state") in phrases.IN_USE and plugin.get("health") == Health.UNKNOWN
     return is_unknown and str(plugin.get("health_reason")).startswith(NOT_CHECKED)
 
 
 def _why_ill(plugin: Plugin) -> str:
     """Return why a registered plugin does not count as healthy."""
-    socket = phrases.text(plugin.get("socket"))
+    socket, state = phrases.text(plugin.get("socket")), phrases.text(plugin.get("state"))
     if plugin.get("health") is None:
-        return f"{socket} is registered, but its handler reports no health: wait without --healthy"
+        return f"{socket} is {state}, but its handler reports no health: wait without --healthy"
     how, why = phrases.text(plugin.get("health")), plugin.get("health_reason")
     said = "its health is unknown" if how == Health.UNKNOWN else how
-    return f"{socket} is registered, but {said}" + (f": {phrases.text(why)}" if why else "")
+    return f"{socket} is {state}, but {said}" + (f": {phrases.text(why)}" if why else "")
 
 
 def _why(plugin: Plugin) -> str:
     socket = phrases.text(plugin.get("socket"))
-    if plugin.get("state") == "registered" and phrases.serves(plugin) is False:
+    if plugin.get("state") in phrases.IN_USE and phrases.serves(plugin) is False:
         return f"{socket} is registered, but {phrases.text(plugin.get('not_serving') or 'does not serve')}"
     remarks = phrases.remarks(plugin)
     tries = f", attempt {plugin['attempt']}" if plugin.get("attempt") else ""
@@ -271,5 +271,5 @@ def _success(name: str, plugin: Plugin, waited: float) -> str:
     """Return one line; it says how long the registration took if that happened during the wait."""
     took, since = plugin.get("registered_in"), phrases.age(plugin)
     is_new = took is not None and isinstance(since, int | float) and since <= waited
-    registered = f"was registered in {phrases.duration(took)}" if is_new else "is registered"
+    registered = f"was registered in {phrases.duration(took)}" if is_new else f"is {plugin.get('state')}"
     return f"{escaped(name)} {registered}: {phrases.text(plugin.get('socket'))}\n"

@@ -131,7 +131,7 @@ class CSIHandler:
             said.node, said.vendor_version, version, said.of_node, said.of_driver, timestamp(self._wall())
         )
         # This looks at other drivers and notes this one in one step: of two that collide the second one is told.
-        return _parts().asked(plugin, facts, trio.current_time(), self._admit(plugin, facts.node))
+        return _parts().asked(plugin, facts, trio.current_time(), self._admit(plugin, said.node))
 
     def _admit(self, plugin: Plugin, node: NodeInfo) -> tuple[str, ...]:
         """Note what a driver says about this node; return what is wrong with it.
@@ -156,6 +156,13 @@ class CSIHandler:
         """Keep a connection to the driver, check its health, and ask it again for what may have changed."""
         asked, calls = self._asked[plugin.socket, plugin.generation]
         await _parts().follower(asked, calls, link, self._followed_by).run()
+
+    async def observe(self, plugin: Plugin, link: Link) -> None:
+        """Follow a driver that another consumer registers; it is never asked NodeGetInfo."""
+        from .csi_observer import CSIObserver
+
+        calls = _parts().driver_calls(plugin, self._ended.append)
+        await CSIObserver(calls, link, self._followed_by).run()
 
     @cached_property
     def _followed_by(self) -> FollowedBy:

@@ -213,6 +213,9 @@ class CSIFollower:
     async def _refresh(self) -> None:
         """Ask the driver for the node again; if that fails, what it has said before holds."""
         asked = self._asked
+        if asked.facts.node is None:
+            await self._refresh_observed(asked)
+            return
         try:
             node = await self._calls.node_get_info(self._link.channel)
             asked.warnings = self._common.admit(asked.plugin, node)
@@ -221,6 +224,16 @@ class CSIFollower:
             asked.facts = attrs.evolve(asked.facts, refreshed=f"{answered} (at {self._now()}: {error})")
         else:
             asked.facts = attrs.evolve(asked.facts, node=node, refreshed=self._now())
+
+    async def _refresh_observed(self, asked: Asked) -> None:
+        """Ask a driver that is only observed who it is; NodeGetInfo is left to the consumer that registers it."""
+        try:
+            version = await self._calls.get_plugin_info(self._link.channel)
+        except PluginError as error:
+            asked.warnings = (str(error),)
+        else:
+            asked.warnings = ()
+            asked.facts = attrs.evolve(asked.facts, vendor_version=version, refreshed=self._now())
 
     async def _ask_what_it_can_do(self) -> None:
         asked = self._asked

@@ -117,6 +117,12 @@ class DRAHandler:
         self._states.remove(plugin, trio.current_time())
         self._changed(plugin.name)
 
+    async def observe(self, plugin: Plugin, link: Link) -> None:
+        """Keep a connection to an instance that another consumer registers, and report whether there is one."""
+        from .dra_observer import DRAObserver
+
+        await DRAObserver(plugin, link, self._clock).run()
+
     # --- calls ---
 
     def driver(self, name: str) -> DRADriver:

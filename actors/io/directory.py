@@ -293,12 +293,15 @@ class RealEvents:
 
 
 class RealDirectory:
-    """The file system of this machine below ``root``; with ``insecure``, others may write to that (fault 3)."""
+    """The file system of this machine below ``root``; with ``insecure``, others may write to that (fault 3).
 
-    def __init__(self, root: str, *, insecure: bool = False) -> None:
+    With ``observe`` the root is not locked: another node, or a kubelet, registers what is there.
+    """
+
+    def __init__(self, root: str, *, insecure: bool = False, observe: bool = False) -> None:
         self._root = root
         self._insecure = insecure
-        self._lock = roots.RootLock(insecure=insecure)
+        self._lock = roots.RootLock(insecure=insecure, check_only=observe)
         # Closed for each scan, and opened again before anything else can run (fault 46).
         self._reserve = DescriptorReserve(_FOR_A_SCAN + _FOR_A_LOOK)
 

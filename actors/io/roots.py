@@ -32,8 +32,10 @@ class RootLock:
     directory still is secure and its lock file is the same.
     """
 
-    def __init__(self, *, insecure: bool = False) -> None:
+    def __init__(self, *, insecure: bool = False, check_only: bool = False) -> None:
+        """Lock nothing if ``check_only``: the node observes what another one registers."""
         self._insecure = insecure
+        self._check_only = check_only
         self._descriptor: int | None = None
 
     def take(self, path: str) -> None:
@@ -52,7 +54,8 @@ class RootLock:
             problem = None if self._insecure else root_insecurity(path, access_of(found))
             if problem is not None:
                 raise InsecureRootError(problem)
-            self._lock(path, descriptor)
+            if not self._check_only:
+                self._lock(path, descriptor)
 
     def _lock(self, path: str, directory: int) -> None:
         try:

@@ -579,7 +579,7 @@ class SimulatedNode:
         return await self.supervisor.wait_for(name, type=type)
 
 
-_AT_REST = (StateName.REGISTERED, StateName.PARKED)
+_AT_REST = (StateName.REGISTERED, StateName.OBSERVED, StateName.PARKED)
 _WAITING = (StateName.WAITING, StateName.STALE)
 
 

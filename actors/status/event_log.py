@@ -339,6 +339,7 @@ _ROOT_MESSAGES = {
 }
 _LEVELS = {
     StateName.REGISTERED: Level.INFO,
+    StateName.OBSERVED: Level.INFO,
     StateName.WAITING: Level.WARNING,
     StateName.PARKED: Level.WARNING,
     StateName.STALE: Level.WARNING,

@@ -118,7 +118,7 @@ async def test_a_missing_root_is_made_only_on_request(autojump_clock: MockClock,
     stage = scanned(directory)
     report = await stage.rescan(make_root=make_root)
     assert directory.exists(ROOT) == make_root
-    missing = attrs.evolve(FINE, unavailable=f"{ROOT} was removed")
+    missing = attrs.evolve(FINE, unavailable=f"{ROOT} is missing")
     assert report == (attrs.evolve(FINE, paths=frozenset(), made=True) if make_root else missing)
     assert make_root == (not (await stage.rescan()).unavailable), "it is made once"
 

@@ -28,6 +28,7 @@ PACKAGES = {
     "nsenter": "util-linux",
     "promtool": "prometheus",
     "setpriv": "util-linux",
+    "unshare": "util-linux",
 }
 
 

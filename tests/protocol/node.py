@@ -135,7 +135,7 @@ class Actor:
                 self.ask(m.Deregister, command, command.generation)
             case s.ReportReplaced():
                 self.send(m.SocketReplaced(self.path, self.state.generation))
-            case s.HangUp():
+            case s.HangUp() | s.AskLater() | s.Observe() | s.StopObserving():
                 pass
             case s.Dial() | s.AskInfo() | s.Notify() | s.StartTimer():
                 self.waiting = command

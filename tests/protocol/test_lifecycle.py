@@ -324,6 +324,7 @@ OWING_NOTHING: dict[str, tuple[tuple[s.Event, ...], tuple[s.Command, ...]]] = {
     "waiting": (TO_WAIT, ()),
     "stale": ((Failed("no", Retry.STALE),), ()),
     "parked": ((Failed("no", Retry.NEVER),), ()),
+    "observed": ((*TO_INFO, s.InfoObserved(INFO)), (s.StopObserving(), s.HangUp())),
     "parked orphan": ((*TO_CLAIM, NO_HANDLER, Notified()), ()),
 }
 #: Events that lead to every state with a pending deregistration.

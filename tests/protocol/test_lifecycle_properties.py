@@ -34,6 +34,7 @@ OUTCOMES: dict[type[s.Command], st.SearchStrategy[s.Event]] = {
     s.AskDeregister: st.sampled_from([s.HandlerAccepted(), s.Failed("no")]),
     s.Notify: st.just(s.Notified()) | st.just(s.Failed("no")) | REFUSALS,
     s.StartTimer: st.just(s.TimerElapsed()),
+    s.AskLater: st.just(s.TimerElapsed()),
 }
 MESSAGES: st.SearchStrategy[s.Event] = st.sampled_from(
     [
@@ -61,6 +62,7 @@ GOOD: dict[type[s.Command], s.Event] = {
     s.AskDeregister: s.HandlerAccepted(),
     s.Notify: s.Notified(),
     s.StartTimer: s.TimerElapsed(),
+    s.AskLater: s.TimerElapsed(),
 }
 
 
@@ -165,6 +167,8 @@ class Life:
                 assert not self.asked_to_stop
             case s.StartTimer():
                 assert command.failures >= 1
+            case s.AskLater() | s.Observe() | s.StopObserving():
+                raise AssertionError("only a node that observes does so")
         if isinstance(command, WAITING_COMMANDS):
             self.waiting = command
 

@@ -53,6 +53,7 @@ EVENTS: tuple[s.Event, ...] = (
     Failed("no", Retry.NEVER),
     s.HeldUp("no"),
     s.InfoDelayed("late"),
+    s.InfoObserved(INFO),
 )
 
 STATES: dict[str, s.State] = {
@@ -89,6 +90,8 @@ STATES: dict[str, s.State] = {
     "parked after crashes": s.Parked(1, 2, "internal error", firm=True),
     "parked orphan": s.Parked(1, 2, "no", INFO, "T"),
     "registered": s.Registered(1, 2, INFO),
+    "observed": s.Observed(1, 2, INFO),
+    "observed and asked again": s.Observed(1, 2, INFO, asking=True),
     "leaving to wait": s.Leaving(1, INFO, "no", s.ThenWait("no", 2)),
     "leaving after a crash": s.Leaving(1, INFO, "no", s.ThenWait("internal error", 2, firm=True)),
     "leaving to park": s.Leaving(1, INFO, "no", s.ThenPark("no", 2)),
@@ -116,7 +119,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), InfoReceived(a),
-            InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed, InfoDelayed('late')
+            InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed, InfoDelayed('late'), InfoObserved(a)
     """,
     "dialing to notify": """
         SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenDial(g2 #1))
@@ -136,7 +139,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), InfoReceived(a),
-            InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed, InfoDelayed('late')
+            InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed, InfoDelayed('late'), InfoObserved(a)
     """,
     "dialing to notify for the last time": """
         SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenDial(g2 #1))
@@ -156,7 +159,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), InfoReceived(a),
-            InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed, InfoDelayed('late')
+            InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed, InfoDelayed('late'), InfoObserved(a)
     """,
     "dialing after an event": """
         SocketAppeared(g2) → Dialing(g2 #1) | HangUp, Dial(patient)
@@ -172,7 +175,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), InfoReceived(a),
-            InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed, InfoDelayed('late')
+            InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed, InfoDelayed('late'), InfoObserved(a)
     """,
     "asking info": """
         SocketAppeared(g2) → Dialing(g2 #1) | HangUp, Dial(patient)
@@ -185,6 +188,7 @@ TABLE: dict[str, str] = {
         Failed('no' STALE) → Stale(g1 #2 'no') | HangUp, StartTimer(2)
         Failed('no' NEVER) → Parked(g1 #2 'no') | HangUp
         InfoDelayed('late') → AskingInfo(g1 #2 delayed='late')
+        InfoObserved(a) → Observed(g1 #2 a) | HangUp, Observe(a), AskLater
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, HandlerAccepted,
@@ -201,6 +205,7 @@ TABLE: dict[str, str] = {
         Failed('no' STALE) → Stale(hurried g1 #2 'no') | HangUp, PassTurn, StartTimer(2)
         Failed('no' NEVER) → Parked(hurried g1 #2 'no') | HangUp, PassTurn
         InfoDelayed('late') → AskingInfo(hurried g1 #2 delayed='late')
+        InfoObserved(a) → Observed(g1 #2 a) | HangUp, Observe(a), AskLater
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, HandlerAccepted,
@@ -221,7 +226,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Dialed, Replaced, InfoReceived(a), InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed,
-            HeldUp('no'), InfoDelayed('late')
+            HeldUp('no'), InfoDelayed('late'), InfoObserved(a)
     """,
     "validating": """
         SocketAppeared(g2) → Dialing(g2 #1) | HangUp, Release(g1), Dial(patient)
@@ -235,7 +240,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no'), InfoDelayed('late')
+            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no'), InfoDelayed('late'), InfoObserved(a)
     """,
     "registering": """
         SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenDial(g2 #1))
@@ -253,7 +258,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no'), InfoDelayed('late')
+            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no'), InfoDelayed('late'), InfoObserved(a)
     """,
     "registering before a stop": """
         SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenEnd(stopped))
@@ -271,7 +276,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens'), StopAsked
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no'), InfoDelayed('late')
+            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no'), InfoDelayed('late'), InfoObserved(a)
     """,
     "notifying": """
         SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenDial(g2 #1))
@@ -288,7 +293,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no'), InfoDelayed('late')
+            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no'), InfoDelayed('late'), InfoObserved(a)
     """,
     "notifying for the second time": """
         SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenDial(g2 #1))
@@ -305,7 +310,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no'), InfoDelayed('late')
+            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no'), InfoDelayed('late'), InfoObserved(a)
     """,
     "notifying for the last time": """
         SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenDial(g2 #1))
@@ -322,7 +327,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no'), InfoDelayed('late')
+            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no'), InfoDelayed('late'), InfoObserved(a)
     """,
     "notifying before a stop": """
         SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenEnd(stopped))
@@ -339,7 +344,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens'), StopAsked
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no'), InfoDelayed('late')
+            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no'), InfoDelayed('late'), InfoObserved(a)
     """,
     "refusing": """
         SocketAppeared(g2) → Dialing(g2 #1) | HangUp, Dial(patient)
@@ -352,7 +357,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no'), InfoDelayed('late')
+            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no'), InfoDelayed('late'), InfoObserved(a)
     """,
     "refusing before it dials": """
         SocketAppeared(g2) → Dialing(g2 #1) | HangUp, Dial(patient)
@@ -363,7 +368,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no'), InfoDelayed('late')
+            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no'), InfoDelayed('late'), InfoObserved(a)
     """,
     "refusing without info": """
         SocketAppeared(g2) → Dialing(g2 #1) | HangUp, Dial(patient)
@@ -375,7 +380,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no'), InfoDelayed('late')
+            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no'), InfoDelayed('late'), InfoObserved(a)
     """,
     "refusing after an event": """
         SocketAppeared(g2) → Dialing(g2 #1) | HangUp, Dial(patient)
@@ -387,7 +392,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no'), InfoDelayed('late')
+            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no'), InfoDelayed('late'), InfoObserved(a)
     """,
     "refusing an orphan": """
         SocketAppeared(g2) → Dialing(g2 #1) | HangUp, Dial(patient)
@@ -399,7 +404,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), NameFreed, HandlerAvailable('U'), HandlerWithdrawn('T'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no'), InfoDelayed('late')
+            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no'), InfoDelayed('late'), InfoObserved(a)
     """,
     "refusing after register": """
         SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenDial(g2 #1))
@@ -414,7 +419,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no'), InfoDelayed('late')
+            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no'), InfoDelayed('late'), InfoObserved(a)
     """,
     "refusing after register before a stop": """
         SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenEnd(stopped))
@@ -428,7 +433,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no'), InfoDelayed('late')
+            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no'), InfoDelayed('late'), InfoObserved(a)
     """,
     "waiting": """
         SocketAppeared(g2) → Dialing(g2 #1) | Dial(patient)
@@ -441,7 +446,7 @@ TABLE: dict[str, str] = {
             ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER),
-            HeldUp('no'), InfoDelayed('late')
+            HeldUp('no'), InfoDelayed('late'), InfoObserved(a)
     """,
     "waiting after an event": """
         SocketAppeared(g2) → Dialing(g2 #1) | Dial(patient)
@@ -453,7 +458,7 @@ TABLE: dict[str, str] = {
             HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER),
-            HeldUp('no'), InfoDelayed('late')
+            HeldUp('no'), InfoDelayed('late'), InfoObserved(a)
     """,
     "waiting after a crash": """
         SocketAppeared(g2) → Dialing(g2 #1) | Dial(patient)
@@ -465,7 +470,7 @@ TABLE: dict[str, str] = {
             HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER),
-            HeldUp('no'), InfoDelayed('late')
+            HeldUp('no'), InfoDelayed('late'), InfoObserved(a)
     """,
     "waiting to notify": """
         SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenDial(g2 #1))
@@ -482,7 +487,7 @@ TABLE: dict[str, str] = {
             ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER),
-            HeldUp('no'), InfoDelayed('late')
+            HeldUp('no'), InfoDelayed('late'), InfoObserved(a)
     """,
     "waiting to notify after an event": """
         SocketAppeared(g2) → Leaving(hurried g1 a 'a newer socket is in its place' then=ThenDial(g2 #1))
@@ -499,7 +504,7 @@ TABLE: dict[str, str] = {
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER),
-            HeldUp('no'), InfoDelayed('late')
+            HeldUp('no'), InfoDelayed('late'), InfoObserved(a)
     """,
     "stale": """
         SocketAppeared(g2) → Dialing(g2 #1) | Dial(patient)
@@ -512,7 +517,7 @@ TABLE: dict[str, str] = {
             HandlerWithdrawn('U'), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER),
-            HeldUp('no'), InfoDelayed('late')
+            HeldUp('no'), InfoDelayed('late'), InfoObserved(a)
     """,
     "stale after an event": """
         SocketAppeared(g2) → Dialing(g2 #1) | Dial(patient)
@@ -524,7 +529,7 @@ TABLE: dict[str, str] = {
             HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER),
-            HeldUp('no'), InfoDelayed('late')
+            HeldUp('no'), InfoDelayed('late'), InfoObserved(a)
     """,
     "parked": """
         SocketAppeared(g2) → Dialing(g2 #1) | Dial(patient)
@@ -536,7 +541,7 @@ TABLE: dict[str, str] = {
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed, Failed('no'), Failed('no' STALE),
-            Failed('no' NEVER), HeldUp('no'), InfoDelayed('late')
+            Failed('no' NEVER), HeldUp('no'), InfoDelayed('late'), InfoObserved(a)
     """,
     "parked after an event": """
         SocketAppeared(g2) → Dialing(g2 #1) | Dial(patient)
@@ -548,7 +553,7 @@ TABLE: dict[str, str] = {
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed, Failed('no'), Failed('no' STALE),
-            Failed('no' NEVER), HeldUp('no'), InfoDelayed('late')
+            Failed('no' NEVER), HeldUp('no'), InfoDelayed('late'), InfoObserved(a)
     """,
     "parked after crashes": """
         SocketAppeared(g2) → Dialing(g2 #1) | Dial(patient)
@@ -559,7 +564,7 @@ TABLE: dict[str, str] = {
             HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed, Failed('no'), Failed('no' STALE),
-            Failed('no' NEVER), HeldUp('no'), InfoDelayed('late')
+            Failed('no' NEVER), HeldUp('no'), InfoDelayed('late'), InfoObserved(a)
     """,
     "parked orphan": """
         SocketAppeared(g2) → Dialing(g2 #1) | Dial(patient)
@@ -570,7 +575,7 @@ TABLE: dict[str, str] = {
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed, Failed('no'), Failed('no' STALE),
-            Failed('no' NEVER), HeldUp('no'), InfoDelayed('late')
+            Failed('no' NEVER), HeldUp('no'), InfoDelayed('late'), InfoObserved(a)
     """,
     "registered": """
         SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenDial(g2 #1))
@@ -586,7 +591,38 @@ TABLE: dict[str, str] = {
             HandlerWithdrawn('U'), ListenerFound(g1)
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed, Failed('no'), Failed('no' STALE),
-            Failed('no' NEVER), HeldUp('no'), InfoDelayed('late')
+            Failed('no' NEVER), HeldUp('no'), InfoDelayed('late'), InfoObserved(a)
+    """,
+    "observed": """
+        SocketAppeared(g2) → Dialing(g2 #1) | StopObserving, HangUp, Dial(patient)
+        SocketVanished(g1) → Gone(g1) | StopObserving, HangUp
+        TryNow, TimerElapsed → Observed(g1 #2 a asking) | Dial(patient=False)
+        ListenerLost(g1 'nobody listens') → Dialing(g1 #1) | StopObserving, HangUp, Dial(patient)
+        StopAsked, StopAsked(deregister), StopForced → Gone(g1 stopped) | StopObserving, HangUp
+        unchanged: SocketTouched(g1), NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
+            HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1)
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
+            InfoRejected('bad'), HandlerAccepted, Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER),
+            HeldUp('no'), InfoDelayed('late'), InfoObserved(a)
+    """,
+    "observed and asked again": """
+        SocketAppeared(g2) → Dialing(g2 #1) | StopObserving, HangUp, Dial(patient)
+        SocketVanished(g1) → Gone(g1) | StopObserving, HangUp
+        ListenerLost(g1 'nobody listens') → Dialing(g1 #1) | StopObserving, HangUp, Dial(patient)
+        StopAsked, StopAsked(deregister), StopForced → Gone(g1 stopped) | StopObserving, HangUp
+        Dialed → Observed(g1 #2 a asking) | AskInfo
+        Replaced → Waiting(g1 #0 'another socket took its place; the watcher looks again')
+            | StopObserving, HangUp, ReportReplaced, StartTimer(1)
+        InfoRejected('bad') → Waiting(g1 #1 'bad') | HangUp, StopObserving, StartTimer(1)
+        Failed('no') → Waiting(g1 #1 'no') | StopObserving, HangUp, StartTimer(1)
+        Failed('no' STALE) → Stale(g1 #1 'no') | StopObserving, HangUp, StartTimer(1)
+        Failed('no' NEVER) → Parked(g1 #1 'no') | StopObserving, HangUp
+        HeldUp('no') → Observed(g1 #2 a asking) | Dial(patient=False held_up)
+        InfoObserved(a) → Observed(g1 #2 a) | HangUp, AskLater
+        unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
+            HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1)
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), InfoReceived(a), HandlerAccepted,
+            Notified, TimerElapsed, InfoDelayed('late')
     """,
     "leaving to wait": """
         SocketAppeared(g2) → Leaving(g1 a 'no' then=ThenDial(g2 #1))
@@ -599,7 +635,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no'), InfoDelayed('late')
+            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no'), InfoDelayed('late'), InfoObserved(a)
     """,
     "leaving after a crash": """
         SocketAppeared(g2) → Leaving(g1 a 'no' then=ThenDial(g2 #1))
@@ -611,7 +647,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no'), InfoDelayed('late')
+            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no'), InfoDelayed('late'), InfoObserved(a)
     """,
     "leaving to park": """
         SocketAppeared(g2) → Leaving(g1 a 'no' then=ThenDial(g2 #1))
@@ -623,7 +659,7 @@ TABLE: dict[str, str] = {
         unchanged: NameFreed, HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no'), InfoDelayed('late')
+            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no'), InfoDelayed('late'), InfoObserved(a)
     """,
     "leaving to park after an event": """
         SocketAppeared(g2) → Leaving(hurried g1 a 'no' then=ThenDial(g2 #1))
@@ -636,7 +672,7 @@ TABLE: dict[str, str] = {
         unchanged: NameFreed, HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no'), InfoDelayed('late')
+            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no'), InfoDelayed('late'), InfoObserved(a)
     """,
     "leaving to dial": """
         SocketVanished(g1) → Leaving(g1 a 'no' then=ThenEnd)
@@ -647,7 +683,7 @@ TABLE: dict[str, str] = {
             HandlerAvailable('U'), HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1
             'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no'), InfoDelayed('late')
+            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no'), InfoDelayed('late'), InfoObserved(a)
     """,
     "leaving to start over": """
         SocketAppeared(g2) → Leaving(g1 a 'no' then=ThenDial(g2 #1))
@@ -658,7 +694,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no'), InfoDelayed('late')
+            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no'), InfoDelayed('late'), InfoObserved(a)
     """,
     "leaving to try again": """
         SocketAppeared(g2) → Leaving(g1 a 'no' then=ThenDial(g2 #1))
@@ -669,7 +705,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no'), InfoDelayed('late')
+            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no'), InfoDelayed('late'), InfoObserved(a)
     """,
     "leaving to end": """
         SocketAppeared(g2) → Leaving(g1 a 'no' then=ThenDial(g2 #1))
@@ -679,7 +715,7 @@ TABLE: dict[str, str] = {
             HandlerAvailable('U'), HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1
             'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no'), InfoDelayed('late')
+            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no'), InfoDelayed('late'), InfoObserved(a)
     """,
     "leaving to stop": """
         HandlerAccepted, Failed('no'), Failed('no' STALE), Failed('no' NEVER) → Gone(g1 stopped) | Release(g1)
@@ -687,7 +723,7 @@ TABLE: dict[str, str] = {
             HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'), HandlerWithdrawn('U'),
             ListenerFound(g1), ListenerLost(g1 'nobody listens'), StopAsked, StopAsked(deregister), StopForced
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no'), InfoDelayed('late')
+            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no'), InfoDelayed('late'), InfoObserved(a)
     """,
     "gone": """
         illegal: SocketAppeared(g2), SocketVanished(g1), SocketTouched(g1), TryNow, NameFreed,
@@ -695,7 +731,7 @@ TABLE: dict[str, str] = {
             ListenerFound(g1), ListenerLost(g1 'nobody listens'), StopAsked, StopAsked(deregister), StopForced,
             Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed, Failed('no'), Failed('no' STALE),
-            Failed('no' NEVER), HeldUp('no'), InfoDelayed('late')
+            Failed('no' NEVER), HeldUp('no'), InfoDelayed('late'), InfoObserved(a)
     """,
 }
 

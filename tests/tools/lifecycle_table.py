@@ -93,6 +93,8 @@ def _named(state: s.State) -> str:
             return f"Notifying, try {state.notify_try}" + (", stopping" if state.stopping else "")
         case s.Registering():
             return "Registering" + (", stopping" if state.stopping else "")
+        case s.Observed():
+            return "Observed, asked again" if state.asking else "Observed"
         case s.Gone():
             return "Gone, stopped" if state.stopped else "Gone"
         case _:
