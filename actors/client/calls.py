@@ -12,7 +12,9 @@ from typing import Generic, TypeVar
 import attrs
 
 from ...protocol.text import escaped
+from ...protocol.version import STATUS_VERSION, difference
 from .errors import ClientError, DaemonError
+from .reaching import UNKNOWN_HERE
 
 AnswerT = TypeVar("AnswerT")
 
@@ -39,19 +41,27 @@ class Call(Generic[AnswerT]):
     #: Returns the error of any other answer.
     refused: Callable[[int, bytes], ClientError] = refusal
 
-    def answer(self, status: int, body: bytes) -> AnswerT:
-        """Return what the daemon says.
+    def answer(self, status: int, body: bytes, version: str | None) -> AnswerT:
+        """Return what the daemon says, which speaks this ``version`` of the status socket.
 
         Raises:
           ClientError: if it refuses, or its answer cannot be understood.
         """
         if status not in (200, 201):
-            raise self.refused(status, body)
-        return understood(self.read, body)
+            raise self.refusal(status, body, version)
+        return understood(self.read, body, version)
+
+    def refusal(self, status: int, body: bytes, version: str | None) -> ClientError:
+        """Return the error of an answer that is none of success."""
+        error = self.refused(status, body)
+        # A daemon of another version may not know what is asked.
+        if isinstance(error, DaemonError) and status in UNKNOWN_HERE and (other := difference(version)) is not None:
+            return DaemonError(f"{error}; {other}", status)
+        return error
 
 
-def understood(read: Callable[[object], AnswerT], text: bytes) -> AnswerT:
-    """Return what ``read`` makes of an answer, or of a line of a stream.
+def understood(read: Callable[[object], AnswerT], text: bytes, version: str | None = str(STATUS_VERSION)) -> AnswerT:
+    """Return what ``read`` makes of an answer, or of a line of a stream, of a daemon that says this ``version``.
 
     Raises:
       DaemonError: if it cannot be understood, or a line ends the stream.
@@ -61,5 +71,6 @@ def understood(read: Callable[[object], AnswerT], text: bytes) -> AnswerT:
         if not isinstance(content, dict) or not isinstance(content.get("error"), str):
             return read(content)
     except (ValueError, RecursionError) as error:
-        raise DaemonError(f"the daemon's answer cannot be understood: {escaped(str(error))}", 200) from error
+        why = "; ".join(said for said in (escaped(str(error)), difference(version)) if said is not None)
+        raise DaemonError(f"the daemon's answer cannot be understood: {why}", 200) from error
     raise DaemonError(escaped(content["error"]), 200)

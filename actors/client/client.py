@@ -100,7 +100,7 @@ class Client:
                     print(plugin.socket, plugin.state)
         """
         async with self._lines("/watch") as found:
-            yield _Values(found, self.path, lambda line: understood(plugin_from_json, line) if line else None)
+            yield _Values(found, self.path, plugin_from_json)
 
     async def wait(self, *names: str, timeout: float = 60.0) -> None:
         """Wait until plugins of these names are registered. The daemon need not run yet.
@@ -266,7 +266,7 @@ class Client:
     async def watch_leases(self) -> AsyncIterator[AsyncIterator[Lease]]:
         """Follow the leases as :meth:`watch` follows the plugins; one that has ended comes once more as ``gone``."""
         async with self._lines("/v1/leases/watch") as found:
-            yield _Values(found, self.path, lambda line: understood(lease_from_json, line) if line else None)
+            yield _Values(found, self.path, lease_from_json)
 
     async def _taken(self, asked: Asked, *, named: bool) -> Lease:
         try:
@@ -313,9 +313,10 @@ class Client:
         try:
             async with self._lines(following.awaited.path) as found:
                 following.begin()
-                async for line in _Values(found, self.path, bytes):
-                    if following.note(line):
-                        return
+                with talking(self.path):
+                    async for line in found:
+                        if following.note(line):
+                            return
         except ClientError as error:
             following.ended(error)
 
@@ -323,8 +324,8 @@ class Client:
 class _Values(Generic[T]):
     """What the lines of a stream say. Unlike a generator, it need not be closed by a reader that stops early."""
 
-    def __init__(self, lines: Lines, path: str, read: Callable[[bytes], T | None]) -> None:
-        """Read ``lines`` of the daemon at ``path``; ``read`` returns None for one that says nothing."""
+    def __init__(self, lines: Lines, path: str, read: Callable[[object], T]) -> None:
+        """Read ``lines`` of the daemon at ``path``."""
         self._lines = lines
         self._path = path
         self._read = read
@@ -336,6 +337,5 @@ class _Values(Generic[T]):
         while True:
             with talking(self._path):
                 line = await anext(self._lines)
-            said = self._read(line)
-            if said is not None:
-                return said
+            if line:
+                return understood(self._read, line, self._lines.version)

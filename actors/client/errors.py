@@ -18,9 +18,9 @@ class ClientError(Exception):
 
 
 class NoDaemonError(ClientError):
-    """No daemon answers at the status socket; ``code`` is the errno, None if the answer was not HTTP.
+    """No daemon answers at the status socket; ``code`` is the errno, and ETIMEDOUT if nothing came in time.
 
-    It is ETIMEDOUT if nothing came in time.
+    It is None if the answer was not HTTP, or that of a daemon whose version is further away than one.
     """
 
     def __init__(self, path: str, reason: str, code: int | None = None) -> None:

@@ -16,6 +16,8 @@ from ...protocol.text import escaped
 
 #: Seconds without an answer, or without more of it, after which no daemon is taken to be there.
 ANSWER_TIMEOUT: Final = 5.0
+#: The statuses with which a daemon may answer what it does not know.
+UNKNOWN_HERE: Final = frozenset((400, 404, 405))
 #: Bytes of the largest answer that is read.
 MAX_ANSWER: Final = 256 * 1024 * 1024
 #: Heartbeats of a watch in that time.

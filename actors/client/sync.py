@@ -98,7 +98,7 @@ class SyncClient:
                     print(plugin.socket, plugin.state)
         """
         with lines(self.path, self._stream("/watch"), silence=self.timeout) as found:
-            yield (understood(plugin_from_json, line) for line in found if line)
+            yield (understood(plugin_from_json, line, found.version) for line in found if line)
 
     def wait(self, *names: str, timeout: float = 60.0) -> None:
         """Wait until plugins of these names are registered. The daemon need not run yet.
@@ -271,7 +271,7 @@ class SyncClient:
     def watch_leases(self) -> Iterator[Iterator[Lease]]:
         """Follow the leases as :meth:`watch` follows the plugins; one that has ended comes once more as ``gone``."""
         with lines(self.path, self._stream("/v1/leases/watch"), silence=self.timeout) as found:
-            yield (understood(lease_from_json, line) for line in found if line)
+            yield (understood(lease_from_json, line, found.version) for line in found if line)
 
     def _taken(self, asked: Asked, *, named: bool) -> Lease:
         try:

@@ -46,8 +46,8 @@ def answer(path: str, call: Call[T], *, seconds: float, silence: float | None = 
         _talking(path, seconds),
         asked(path, call.method, call.target, call.body, seconds=seconds, silence=silence, patience=patience) as reply,
     ):
-        status, body = reply.status, reply.body(MAX_ANSWER)
-    return call.answer(status, body)
+        status, body, version = reply.status, reply.body(MAX_ANSWER), reply.version
+    return call.answer(status, body, version)
 
 
 @contextmanager
@@ -76,7 +76,7 @@ def lines(
             reply = opened.enter_context(asking)
             refused = None if reply.status in (200, 201) else reply.body(MAX_ANSWER)
         if refused is not None:
-            raise call.refused(reply.status, refused)
+            raise call.refusal(reply.status, refused, reply.version)
         yield Lines(path, reply, min(silence, total))
 
 
@@ -87,6 +87,8 @@ class Lines:
         """Read the lines of ``reply``; each is to come within ``silence``."""
         self._path = path
         self._reply = reply
+        #: The version of the status socket.
+        self.version = reply.version
         self._lines = reply.lines()
         self._silence = silence
 

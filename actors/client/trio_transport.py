@@ -38,8 +38,8 @@ async def answer(path: str, call: Call[T], *, timeout: float, patience: float = 
     """
     with talking(path):
         async with ask(path, call.method, call.target, call.body, timeout=timeout, patience=patience) as reply:
-            status, body = reply.status, await reply.body()
-    return call.answer(status, body)
+            status, body, version = reply.status, await reply.body(), reply.version
+    return call.answer(status, body, version)
 
 
 @asynccontextmanager
@@ -55,5 +55,5 @@ async def lines(path: str, call: Call[T], *, timeout: float, patience: float = m
             reply = await opened.enter_async_context(asking)
             refused = None if reply.status in (200, 201) else await reply.body()
         if refused is not None:
-            raise call.refused(reply.status, refused)
+            raise call.refusal(reply.status, refused, reply.version)
         yield reply.lines()

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from ...protocol.text import escaped
+from ...protocol.version import difference
 from ...protocol.words import Condition, Watching
-from ..client.reaching import ANSWER_TIMEOUT
+from ..client.reaching import ANSWER_TIMEOUT, UNKNOWN_HERE
 from .ending import EXIT_BUSY, EXIT_FAILED, CommandError
 from .status_socket import add_answer_timeout, add_status_argument, status_path
 
@@ -47,11 +48,17 @@ class UnknownPluginError(CommandError):
     """The daemon knows no plugin of that name, and no socket at that path."""
 
 
-def refusal(answer: bytes, status: int) -> CommandError:
-    """Return the error of an answer whose status is not 200; with 503, the daemon may answer later."""
+def refusal(answer: bytes, status: int, version: str | None) -> CommandError:
+    """Return the error of an answer whose status is not 200; with 503, the daemon may answer later.
+
+    A daemon that says another ``version`` of the status socket may not know what is asked.
+    """
+    why = error_in(answer, status)
+    if status in UNKNOWN_HERE and (other := difference(version)) is not None:
+        why = f"{why}; {other}"
     if status == 404:
-        return UnknownPluginError(error_in(answer, status))
-    return CommandError(error_in(answer, status), EXIT_BUSY if status == 503 else EXIT_FAILED)
+        return UnknownPluginError(why)
+    return CommandError(why, EXIT_BUSY if status == 503 else EXIT_FAILED)
 
 
 def error_in(answer: bytes, status: int) -> str:

@@ -28,7 +28,7 @@ async def asked(daemon: Daemon, method: str, target: str, body: bytes = b"") -> 
     try:
         async with ask(daemon.path, method, target, body, timeout=daemon.timeout) as reply:
             if reply.status != 200:
-                raise refusal(await reply.body(), reply.status)
+                raise refusal(await reply.body(), reply.status, reply.version)
             yield reply
     except UnreachableError as error:
         raise CommandError(unreachable(error), EXIT_UNREACHABLE) from error

@@ -45,7 +45,7 @@ async def follow(daemon: Daemon, waiting: Waiting, path: str = "/watch", *, once
     try:
         async with ask(daemon.path, "GET", watch_target(daemon, path), timeout=daemon.timeout) as reply:
             if reply.status != 200:
-                refused = refusal(await reply.body(), reply.status)
+                refused = refusal(await reply.body(), reply.status, reply.version)
                 if reply.status != 503:
                     raise refused
                 waiting.failure = CommandError(f"the daemon is busy: {refused.line}", refused.code)

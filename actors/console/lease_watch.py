@@ -32,15 +32,15 @@ def watch_leases(path: str, prefix: str, *, as_json: bool) -> int:
     with lines(path, call, silence=ANSWER_TIMEOUT) as found:
         try:
             for line in filter(None, found):
-                _show(line, prefix, as_json=as_json)
+                _show(line, found.version, prefix, as_json=as_json)
         except NoDaemonError as error:
             raise CommandError(f"the daemon at {escaped(path)} went away: {error.reason}", EXIT_NO_DAEMON) from error
     complain(f"the daemon at {escaped(path)} stopped")
     return EXIT_OK
 
 
-def _show(line: bytes, prefix: str, *, as_json: bool) -> None:
-    lease = understood(lease_from_json, line)
+def _show(line: bytes, version: str | None, prefix: str, *, as_json: bool) -> None:
+    lease = understood(lease_from_json, line, version)
     if lease.id.startswith(prefix):
         said = line.decode() + "\n" if as_json else change(lease, unix_time(json.loads(line).get("time")))
         say(said, now=True)

@@ -12,8 +12,8 @@ from .ending import EXIT_UNREACHABLE, CommandError
 from .status_socket import unreachable
 
 
-def answer(daemon: Daemon, target: str) -> tuple[int, bytes]:
-    """Ask the daemon, and return the status and the body of its answer.
+def answer(daemon: Daemon, target: str) -> tuple[int, bytes, str | None]:
+    """Ask the daemon, and return the status and the body of its answer, and the version of its status socket.
 
     The daemon may be silent for its ``timeout``. A long list may take longer, for as long as it goes on.
 
@@ -22,7 +22,7 @@ def answer(daemon: Daemon, target: str) -> tuple[int, bytes]:
     """
     try:
         with asked(daemon.path, "GET", target, seconds=daemon.timeout, silence=daemon.timeout) as reply:
-            return reply.status, reply.body(MAX_ANSWER)
+            return reply.status, reply.body(MAX_ANSWER), reply.version
     except (OSError, NotHttpError) as error:
         why = no_answer(daemon.path, error, daemon.timeout)
         raise CommandError(unreachable(why), EXIT_UNREACHABLE) from error
@@ -34,7 +34,7 @@ def fetched(daemon: Daemon, target: str) -> bytes:
     Raises:
       CommandError: if it does not answer in time, or refuses.
     """
-    status, body = answer(daemon, target)
+    status, body, version = answer(daemon, target)
     if status != 200:
-        raise refusal(body, status)
+        raise refusal(body, status, version)
     return body

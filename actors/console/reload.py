@@ -43,9 +43,9 @@ def run(args: argparse.Namespace) -> int:
     Raises:
       CommandError: if the daemon does not answer, or refuses the configuration.
     """
-    status, answer = trio.run(_asked, daemon(args))
+    status, answer, version = trio.run(_asked, daemon(args))
     if status not in (200, _REFUSED):
-        raise refusal(answer, status)
+        raise refusal(answer, status, version)
     said = _decoded(answer)
     if status == _REFUSED:
         raise CommandError("\nplugind: ".join(_strings(said, "problems")), EXIT_CONFIG)
@@ -59,12 +59,12 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-async def _asked(daemon: Daemon) -> tuple[int, bytes]:
+async def _asked(daemon: Daemon) -> tuple[int, bytes, str | None]:
     # The daemon answers once the files are read, which it gives up itself on a disk that hangs.
     timeout = max(daemon.timeout, 30.0) if math.isfinite(daemon.timeout) else daemon.timeout
     try:
         async with ask(daemon.path, "POST", "/reload", timeout=timeout) as reply:
-            return reply.status, await reply.body()
+            return reply.status, await reply.body(), reply.version
     except UnreachableError as error:
         raise CommandError(unreachable(error), EXIT_UNREACHABLE) from error
 

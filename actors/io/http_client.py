@@ -15,6 +15,7 @@ import attrs
 import h11
 import trio
 
+from ...protocol.version import STATUS_HEADER, incompatibility
 from .silence import CHECK, QUESTION, UnreachableError, why_silent
 from .unix_socket import connect, stream_socket
 
@@ -33,6 +34,11 @@ class Reply:
     #: Seconds for the next part of the body to come.
     timeout: float
     _exchange: _Exchange
+
+    @property
+    def version(self) -> str | None:
+        """The version of the status socket; None with a daemon that does not say it."""
+        return self.headers.get(STATUS_HEADER.lower())
 
     async def receive(self) -> bytes:
         """Wait for the next part of the body and return it; empty at the end.
@@ -80,6 +86,11 @@ class Lines:
     _whole: collections.deque[bytes] = attrs.field(factory=collections.deque)
     _rest: bytes = b""
 
+    @property
+    def version(self) -> str | None:
+        """See :attr:`Reply.version`."""
+        return self._reply.version
+
     def wait_for_ever(self) -> None:
         """See :meth:`Reply.wait_for_ever`."""
         self._reply.wait_for_ever()
@@ -114,7 +125,7 @@ async def ask(
     many, the daemon is asked on another connection whether it answers at all.
 
     Raises:
-      UnreachableError: if there is no answer in time, or none in HTTP.
+      UnreachableError: if there is no answer in time, none in HTTP, or one of a daemon that cannot be asked.
     """
     exchange = _Exchange(path, patience)
     try:
@@ -125,6 +136,8 @@ async def ask(
         if not isinstance(head, h11.Response):
             raise UnreachableError(path, "the answer is not HTTP")
         headers = {name.decode("ascii"): value.decode("latin-1") for name, value in head.headers}
+        if (why := incompatibility(headers.get(STATUS_HEADER.lower()))) is not None:
+            raise UnreachableError(path, why)
         yield Reply(head.status_code, headers, timeout, exchange)
     finally:
         await exchange.close()

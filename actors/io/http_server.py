@@ -27,6 +27,7 @@ import trio
 
 from ...protocol.simple_requests import SimpleRequest
 from ...protocol.values import value
+from ...protocol.version import STATUS_HEADER, STATUS_VERSION
 from .accepting import Listener
 from .client_streams import ClientStream, ClientWatch
 from .descriptors import DescriptorReserve
@@ -97,6 +98,8 @@ class LateResponse(Response):
     undelivered: Callable[[bool], None] = attrs.field(kw_only=True)
 
 
+#: The header of every answer that says what the status socket speaks.
+_VERSION = (STATUS_HEADER, str(STATUS_VERSION))
 #: Seconds for which a connection may keep a descriptor of the reserve while others wait for one.
 _RESERVED_FOR = 1.0
 
@@ -401,7 +404,7 @@ async def _made_while_read(
 
 
 async def _respond(exchange: HttpExchange, response: Response, limits: HttpLimits, *, bodiless: bool) -> None:
-    headers = (("Content-Type", response.content_type), *response.headers)
+    headers = (("Content-Type", response.content_type), _VERSION, *response.headers)
     if response.write is None:
         body = b"" if bodiless else response.body
         await exchange.send(response.status, headers, body, len(response.body), limits.piece)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from ...protocol.version import STATUS_HEADER, incompatibility
 from .silence import CHECK, QUESTION, UnreachableError, why_silent
 
 #: Bytes of the largest answer that :func:`request` reads.
@@ -29,7 +30,7 @@ _NOT_WHOLE: Final = "the answer is not whole"
 
 
 class NotHttpError(Exception):
-    """The answer is not whole, too large, or not HTTP; the text says which."""
+    """The answer is not whole, too large, not HTTP, or of a daemon that cannot be asked; the text says which."""
 
 
 class SilentError(TimeoutError):
@@ -61,7 +62,7 @@ class Reply:
         Raises:
           TimeoutError: if it does not come in time.
           OSError: if the daemon goes away.
-          NotHttpError: if it is no head.
+          NotHttpError: if it is no head, or that of a daemon that cannot be asked.
         """
         self._received = received
         first, *lines = received.until(b"\r\n\r\n", _MAX_HEAD).split(b"\r\n")
@@ -72,6 +73,10 @@ class Reply:
         self.headers = _headers(lines)
         if self.headers.get("transfer-encoding", "chunked").lower() != "chunked":
             raise NotHttpError("the answer has a transfer encoding, and chunked alone is known here")
+        #: The version of the status socket; None with a daemon that does not say it.
+        self.version = self.headers.get(STATUS_HEADER.lower())
+        if (why := incompatibility(self.version)) is not None:
+            raise NotHttpError(why)
 
     def wait_for_ever(self) -> None:
         """Wait for the rest of the body for as long as the daemon keeps the connection."""

@@ -43,6 +43,7 @@ from ...protocol.rules import rules_to_json
 from ...protocol.status import PluginStatus, StateName, Watching
 from ...protocol.status_json import Json, described_to_json, plugin_to_json, retried_to_json
 from ...protocol.text import encodable
+from ...protocol.version import STATUS_VERSION, __version__
 from ...protocol.view import Row
 from ..io import own_process
 from ..io.http_places import Place
@@ -73,7 +74,7 @@ METRICS_DEADLINE = 1.0
 RELOAD_DEADLINE = 20.0
 #: The requests that are answered, for ``GET /``.
 REQUESTS = {
-    "GET /": "this list",
+    "GET /": "this list, and versions",
     "GET /plugins": "every socket; ?name= and ?type= keep those of one name or type",
     "GET /plugins/TARGET": "the plugins of one name, or the one at the path of a socket, with their histories",
     "GET /watch": "every socket, then each change, as JSON lines; ?heartbeat=S adds an empty line every S seconds",
@@ -169,7 +170,7 @@ class Api:
         return route(request) if route is not None else await (asking or self._describe)(request)
 
     def _index(self, _: Request) -> Response:
-        return json_response(200, {"paths": REQUESTS})
+        return json_response(200, {"version": __version__, "status_version": STATUS_VERSION, "paths": REQUESTS})
 
     def _list(self, request: Request) -> Response:
         name, plugin_type = request.query.get("name"), request.query.get("type")

@@ -13,6 +13,8 @@ from typing import Any
 
 import attrs
 
+from plugind.protocol.version import STATUS_HEADER, STATUS_VERSION
+
 
 @attrs.frozen
 class Asked:
@@ -59,9 +61,11 @@ def _request(connection: socket.socket) -> Asked:
         return Asked(line, json.loads(lines.read(length)) if length else None, uid)
 
 
-def answer(status: int, content: Any = None) -> bytes:
+def answer(status: int, content: Any = None, version: int | None = STATUS_VERSION) -> bytes:
+    """Return an answer of a daemon that speaks this version of the status socket, and says none if it is None."""
     body = b"" if content is None else json.dumps(content).encode()
-    return b"HTTP/1.1 %d Whatever\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body)
+    said = b"" if version is None else b"%s: %d\r\n" % (STATUS_HEADER.encode(), version)
+    return b"HTTP/1.1 %d Whatever\r\n%sContent-Length: %d\r\n\r\n%s" % (status, said, len(body), body)
 
 
 @contextmanager

@@ -1,0 +1,107 @@
+"""A daemon with the state file of an older and of a newer plugind, and the version that its status socket says."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from plugind.actors.io.http_client import ask
+from plugind.actors.io.state_database import APPLICATION_ID, VERSION
+from plugind.protocol.version import STATUS_VERSION, __version__
+from plugind.tests.actors.io.test_lease_tables import GPU, VERSION_1
+from plugind.tests.end_to_end.processes import DEADLINE, Daemon, daemon
+
+PAGE = (Path(__file__).parents[2] / "docs" / "upgrades.md").read_text()
+LEASE = json.dumps({"resources": {GPU: 1}, "owner": {"kind": "none"}}).encode()
+
+
+def state_file(directory: Path, script: str) -> Path:
+    """Make a state file by the statements of another version."""
+    path = directory / "state" / "state.db"
+    path.parent.mkdir(mode=0o700)
+    with sqlite3.connect(path) as database:
+        database.executescript(f"PRAGMA journal_mode = WAL; {script}")
+    database.close()
+    path.chmod(0o600)
+    return path
+
+
+def version_of(path: Path) -> int:
+    with sqlite3.connect(path) as database:
+        found: int = database.execute("PRAGMA user_version").fetchone()[0]
+    database.close()
+    return found
+
+
+async def test_the_file_of_an_older_plugind_is_used_and_brought_up_to_date(tmp_path: Path) -> None:
+    path = state_file(tmp_path, VERSION_1)
+    with daemon(tmp_path, "--state", str(path.parent)) as node:
+        await node.ready()
+        status, body = await node.get("/v1/devices")
+        assert status == 200
+        assert [(it["resource"], it["state"]) for it in json.loads(body)["resources"]] == [(GPU, "awaited")]
+        node.process.terminate()
+        assert await node.ended() == 0
+    assert version_of(path) == VERSION
+    assert not path.with_name("state.db.bad").exists()
+
+
+async def test_the_file_of_a_newer_plugind_is_set_aside_and_its_devices_are_given_to_nobody(tmp_path: Path) -> None:
+    newer = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION + 1}; CREATE TABLE later(x);"
+    path = state_file(tmp_path, newer)
+    before = path.read_bytes()
+    why = f"a newer plugind has written it: its version is {VERSION + 1}, and this one has {VERSION}"
+    with daemon(tmp_path, "--state", str(path.parent)) as node:
+        await node.ready()
+        status, body = await node.get("/v1/leases", method="POST", body=LEASE)
+        assert (status, json.loads(body)["problem"]) == (507, "storage")
+        assert why in json.loads(body)["error"]
+        assert "plugind leases recover --none-held" in json.loads(body)["error"]
+        (line,) = [line for line in node.lines() if line["msg"] == "the state was set aside"]
+        assert (line["path"], line["reason"]) == (f"{path}.bad", why)
+        node.process.terminate()
+        assert await node.ended() == 0
+    assert path.with_name("state.db.bad").read_bytes() == before
+    assert version_of(path) == VERSION
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    with daemon(tmp_path_factory.mktemp("node")) as node:
+        trio.run(node.ready)
+        yield node
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "status"),
+    [
+        ("GET", "/", 200),
+        ("HEAD", "/plugins", 200),
+        ("GET", "/watch", 200),
+        ("GET", "/metrics", 200),
+        ("GET", "/nothing", 404),
+        ("POST", "/plugins", 405),
+        ("POST", "/retry", 400),
+        ("BREW", "/plugins", 405),
+    ],
+)
+async def test_every_answer_says_the_version(node: Daemon, method: str, target: str, status: int) -> None:
+    with trio.fail_after(DEADLINE):
+        async with ask(node.status, method, target) as reply:
+            assert (reply.status, reply.version) == (status, str(STATUS_VERSION))
+
+
+async def test_the_list_of_requests_has_the_versions(node: Daemon) -> None:
+    said = json.loads((await node.get("/"))[1])
+    assert (said["version"], said["status_version"]) == (__version__, STATUS_VERSION)
+
+
+def test_the_page_names_the_versions_that_there_are() -> None:
+    assert re.findall(r"this plugind writes version (\d+)\.", PAGE) == [str(VERSION)]
+    assert re.findall(r"It is (\d+) now", " ".join(PAGE.split())) == [str(STATUS_VERSION)]
