@@ -16,7 +16,7 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1]
 #: Folders of the repository that are not part of the package: they import it as a user does, or contain no source.
-OUTSIDE = {"tests", "benchmarks", "examples", "docs", "build", "dist"}
+OUTSIDE = {"tests", "benchmarks", "examples", "deploy", "docs", "build", "dist"}
 
 
 def files_of(package: Path) -> list[Path]:

@@ -13,10 +13,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import AbstractContextManager
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from ...protocol.version import __version__
 from .ending import EXIT_OK, EXIT_USAGE, OutputError, code_of, flush, run_to_end, say
@@ -121,8 +121,22 @@ class _Parser(argparse.ArgumentParser):
             say(message)
 
 
+def whole_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands that the help lists, each complete: for manual pages and completions."""
+    return _parser_of(COMMANDS, complete=COMMANDS)
+
+
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     """Return a parser of all commands, complete for the one that ``words`` ask for."""
+    asked_for = _asked_for(words)
+    if asked_for in COMMANDS and words[0] == asked_for:
+        return _parser_of([asked_for], complete=[asked_for])
+    # The parsers of the others are for the help of all, and for the list of names that a misspelt one is none of.
+    hidden = [asked_for] if asked_for in _HIDDEN else []
+    return _parser_of([*hidden, *COMMANDS], complete=[*hidden, asked_for])
+
+
+def _parser_of(names: Iterable[str], complete: Container[str | None]) -> argparse.ArgumentParser:
     parser = _Parser(
         prog="plugind",
         description="Discover plugin sockets and register each with the consumer of its type.",
@@ -131,16 +145,11 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"plugind {__version__}")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
-    asked_for = _asked_for(words)
-    if asked_for in _HIDDEN:
-        _complete(subparsers.add_parser(asked_for), asked_for)
-    # The parsers of the others are for the help of all, and for the list of names that a misspelt one is none of.
-    names = [asked_for] if asked_for in COMMANDS and words[0] == asked_for else [*COMMANDS]
     for name in names:
-        subparser = subparsers.add_parser(
-            name, help=COMMANDS[name], formatter_class=argparse.RawDescriptionHelpFormatter
-        )
-        if name == asked_for:
+        # The help lists the commands that have a line for it.
+        line: dict[str, Any] = {"help": COMMANDS[name]} if name in COMMANDS else {}
+        subparser = subparsers.add_parser(name, formatter_class=argparse.RawDescriptionHelpFormatter, **line)
+        if name in complete:
             _complete(subparser, name)
     return parser
 

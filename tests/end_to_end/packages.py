@@ -29,6 +29,11 @@ PACKAGES = {
     "promtool": "prometheus",
     "setpriv": "util-linux",
     "unshare": "util-linux",
+    "bash": "bash",
+    "zsh": "zsh",
+    "fish": "fish",
+    "man": "man-db",
+    "groff": "groff-base",
 }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 import sysconfig
 from importlib.metadata import version
@@ -11,27 +10,32 @@ from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).parents[2]
-
-
-def run(*command: str | Path) -> None:
-    """Run a command that must succeed; the message of a failure is its output."""
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+from plugind.tests.packaging.building import REPOSITORY, run, wheel_of
 
 
 @pytest.fixture(scope="session")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build a wheel from a copy of the sources, so that a left-over build directory has no effect."""
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the sources, so that a left-over build directory has no effect."""
     if int(version("setuptools").split(".")[0]) < 77:
         pytest.skip("PyPI package setuptools>=77")
-    scratch = tmp_path_factory.mktemp("wheel")
     ignored = shutil.ignore_patterns(".*", "build", "*.egg-info", "__pycache__", "node_modules")
-    shutil.copytree(REPOSITORY, scratch / "source", ignore=ignored)
-    options = ("--quiet", "--no-deps", "--no-index", "--no-build-isolation")
-    run(sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", scratch, scratch / "source")
-    (made,) = scratch.glob("*.whl")
-    return made
+    return shutil.copytree(REPOSITORY, tmp_path_factory.mktemp("source") / "plugind", ignore=ignored)
+
+
+@pytest.fixture(scope="session")
+def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel."""
+    return wheel_of(source, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="session")
+def sdist(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source distribution, made by the backend that pyproject.toml names."""
+    directory = tmp_path_factory.mktemp("sdist")
+    made = f"from setuptools.build_meta import build_sdist; build_sdist({str(directory)!r})"
+    run(sys.executable, "-c", made, cwd=source)
+    (archive,) = directory.glob("*.tar.gz")
+    return archive
 
 
 @pytest.fixture(scope="session")

@@ -56,9 +56,13 @@ def table() -> str:
 
 def _row(setting: Setting) -> str:
     option = OPTIONS.get(setting.key)
-    default = DEFAULTS.get(setting.key) or f"`{to_toml(to_json(setting.default))}`"
-    cells = (f"`{setting.key}`", setting.kind.words, default, f"`{option}`" if option else "", about(setting))
+    cells = (f"`{setting.key}`", setting.kind.words, default(setting), f"`{option}`" if option else "", about(setting))
     return f"| {' | '.join(cells)} |"
+
+
+def default(setting: Setting) -> str:
+    """Return what a setting is if nobody gives a value."""
+    return DEFAULTS.get(setting.key) or f"`{to_toml(to_json(setting.default))}`"
 
 
 def about(setting: Setting) -> str:
