@@ -85,6 +85,7 @@ from .protocol.lives import Lives
 from .protocol.logs import SILENT, Level, Logger
 from .protocol.plugins import CSI, DRA
 from .protocol.status import PluginCounts, PluginStatus, StateName
+from .protocol.values import value
 
 if TYPE_CHECKING:
     from .actors.device_server import DeviceServer
@@ -126,7 +127,7 @@ class Internals:
     inboxes: Inboxes
 
 
-@attrs.frozen
+@value
 class Unfinished:
     """What keeps a node that stops from its end."""
 

@@ -13,6 +13,7 @@ import attrs
 import trio
 
 from ..protocol import messages as m
+from ..protocol.values import record, value
 
 T = TypeVar("T")
 
@@ -29,7 +30,7 @@ class _Closable(Protocol):
     def close(self) -> None: ...
 
 
-@attrs.define
+@record
 class Callers:
     """The calls that wait for an answer of one node, and the streams of its changes."""
 
@@ -72,7 +73,7 @@ class Callers:
             scope.cancel()
 
 
-@attrs.frozen
+@value
 class Changes(Generic[T]):
     """A stream of changes. It is not a generator, so that a reader may stop at any time."""
 

@@ -30,6 +30,7 @@ from ..protocol.info_deadline import NEEDED, NOT_READ, InfoDeadline
 from ..protocol.plugins import InfoLimits, check_info, info_to_show
 from ..protocol.status import Outcome
 from ..protocol.trust import AS_ROOT, Trust, Users, another_user
+from ..protocol.values import value
 from ..protocol.wire.errors import DialError, DialFailure, WireError, WireProblem
 from ..protocol.wire.outcomes import status_text
 from .dial_slots import NO_DESCRIPTORS, DialSlot, DialSlots, PausedError
@@ -61,7 +62,7 @@ _RETRIES = {
 }
 
 
-@attrs.frozen
+@value
 class _Call:
     """A call to the plugin, and the reference's words for its failure (behaviours 28 and 33)."""
 
@@ -125,7 +126,7 @@ class Dialer(Protocol):
         """
 
 
-@attrs.frozen
+@value
 class ConversationConfig:
     """The configuration of all conversations of a node."""
 

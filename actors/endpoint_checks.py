@@ -18,7 +18,6 @@ import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-import attrs
 import trio
 from grpclib.exceptions import GRPCError
 
@@ -26,6 +25,7 @@ from ..protocol import messages as m
 from ..protocol.errors import PluginError
 from ..protocol.health_checks import Began, Checked, Connected, Failed, HealthChecks, Passed, silence, step
 from ..protocol.status import Outcome
+from ..protocol.values import value
 from ..protocol.wire.outcomes import status_text
 from .alarms import Alarms
 from .io.grpc_client.channel import Channel
@@ -43,7 +43,7 @@ Check = Callable[[Channel], Awaitable[None]]
 Note = Callable[[Checked], None]
 
 
-@attrs.frozen
+@value
 class _Answer:
     """How a check ended, and the seconds that it took."""
 

@@ -19,7 +19,6 @@ import random
 from collections.abc import Callable, Set
 from typing import assert_never
 
-import attrs
 import trio
 
 from ..protocol import messages as m
@@ -31,6 +30,7 @@ from ..protocol.identity import Identity
 from ..protocol.logs import SILENT, Level, Logger
 from ..protocol.plugin_health import Health
 from ..protocol.plugins import Plugin
+from ..protocol.values import value
 from .endpoint_checks import EndpointChecks
 from .handlers.link import Follow, Link
 from .io.endpoints import EndpointRefusedError
@@ -51,7 +51,7 @@ _NOT_YET = (FileNotFoundError, ConnectionRefusedError, BlockingIOError)
 Connect = Callable[[Plugin, Identity | None], Channel]
 
 
-@attrs.frozen
+@value
 class LinksConfig:
     """What all links have in common."""
 

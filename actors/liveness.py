@@ -22,12 +22,12 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Protocol, assert_never
 
-import attrs
 import trio
 
 from ..protocol import messages as m
 from ..protocol.identity import Identity
 from ..protocol.liveness import Answer, EndpointAnswer, Owners, Schedule, Subject, answer_of
+from ..protocol.values import value
 from .io.endpoints import EndpointRefusedError, Endpoints
 from .mailbox import Readable, report
 
@@ -66,7 +66,7 @@ class ProcessPort(Protocol):
         """Forget all processes."""
 
 
-@attrs.frozen
+@value
 class LivenessConfig:
     """What the liveness actor is configured with."""
 

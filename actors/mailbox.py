@@ -25,6 +25,7 @@ import trio
 from ..protocol.health import Reading
 from ..protocol.logs import Level, Logger
 from ..protocol.messages import Address, RegistrationMessage
+from ..protocol.values import record
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -58,7 +59,7 @@ def offer(address: Address[T], message: T) -> bool:
     return True
 
 
-@attrs.define
+@record
 class Audience(Generic[T]):
     """The subscribers to the changes of an actor.
 

@@ -18,6 +18,7 @@ from ..protocol.config import Config, DevicePluginDirectory, Root
 from ..protocol.leases.cdi import Hook
 from ..protocol.logs import Logger
 from ..protocol.trust import Trust, Users
+from ..protocol.values import value
 from ..protocol.wire.learning import KnownConversations
 from .conversation import Dialer
 from .devices.state import MemoryStore, StateStore
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from .io.device_directory import DeviceDirectory
 
 
-@attrs.frozen
+@value
 class NodeState:
     """What keeps the state of a node over a restart."""
 

@@ -9,7 +9,6 @@ import math
 import random
 from typing import Protocol, assert_never
 
-import attrs
 import trio
 
 from ..protocol import messages as m
@@ -19,6 +18,7 @@ from ..protocol.config import Timeouts
 from ..protocol.identity import Identity
 from ..protocol.info_deadline import first_look
 from ..protocol.plugins import Plugin
+from ..protocol.values import value
 from .conversation import ConversationConfig
 
 #: The largest part of the time until an observed plugin is asked again by which that is earlier or later.
@@ -35,7 +35,7 @@ class ObserverPort(Protocol):
         """Follow a plugin no more."""
 
 
-@attrs.frozen
+@value
 class RegistrationConfig:
     """The configuration of all registration actors of a node."""
 

@@ -30,6 +30,7 @@ from ..protocol.backoff import Backoff
 from ..protocol.crashes import MOST_CRASHES, Crash, in_one_line
 from ..protocol.effects import RegistrationCrashedError, StartRegistration
 from ..protocol.health import Reading
+from ..protocol.values import value
 from .mailbox import RegistrationInbox, Rule, report, send_answer
 
 #: Runs one registration actor until it has ended.
@@ -69,7 +70,7 @@ async def _pause_after(crash: Crash, inbox: RegistrationInbox) -> None:
     inbox.interrupt_off()
 
 
-@attrs.frozen
+@value
 class _End:
     """How an actor ended."""
 

@@ -27,6 +27,7 @@ import trio
 from ..protocol.directories import Condition, DirectoryReport
 from ..protocol.discovery import LOOK, Discovery, Found, Kind, Message, below
 from ..protocol.errors import ConfigError
+from ..protocol.values import value
 from ..protocol.watches import Watches
 from .io.directory import CHUNK, Chunk, Directory, describe
 from .io.directory_trust import InsecureRootError
@@ -42,7 +43,7 @@ _FEW = CHUNK
 Send = Callable[[Sequence[Message]], Awaitable[None]]
 
 
-@attrs.frozen
+@value
 class ScanReport:
     """The findings of one rescan about the root. Reasons are text for users, or None without an error."""
 

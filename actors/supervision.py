@@ -13,11 +13,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Awaitable, Callable, Collection
 
-import attrs
 import trio
 
 from ..protocol.backoff import RESTART_PAUSE, RestartIntensity
 from ..protocol.errors import ConfigError, leaves
+from ..protocol.values import record, value
 
 
 class GaveUpError(Exception):
@@ -33,7 +33,7 @@ class Restart(enum.Enum):
     TRANSIENT = "transient"
 
 
-@attrs.frozen
+@value
 class ChildSpec:
     """The specification of a child."""
 
@@ -83,7 +83,7 @@ class Crashes:
         return RESTART_PAUSE.delay(len(recent))
 
 
-@attrs.define
+@record
 class _Child:
     spec: ChildSpec
     scope: trio.CancelScope

@@ -13,11 +13,11 @@ import threading
 import time
 from collections.abc import Callable
 
-import attrs
 import trio
 
 from ..protocol import messages as m
 from ..protocol.stacks import Stack, is_idle, shown
+from ..protocol.values import value
 from .io.clocks import time_is_virtual
 from .io.stacks import StackTimer, best_timer, thread_timer
 from .mailbox import report
@@ -45,7 +45,7 @@ class BlockedSteps:
         return step
 
 
-@attrs.frozen
+@value
 class WatchdogConfig:
     """The configuration of the watchdog."""
 

@@ -34,6 +34,7 @@ from ..protocol.messages import (
     WatcherMessage,
 )
 from ..protocol.status import Watching
+from ..protocol.values import record, value
 from .io.directory import Directory
 from .scanner import Scanner, ScanReport
 
@@ -49,7 +50,7 @@ _LOOK_GAP = 0.1
 _DEEP = 6
 
 
-@attrs.frozen
+@value
 class WatcherConfig:
     """The settings of one root. Times are in seconds."""
 
@@ -77,7 +78,7 @@ class WatcherConfig:
     retry_cap: float = 30.0
 
 
-@attrs.define(eq=False)
+@record(eq=False)
 class WatcherInbox:
     """The inbox of a watcher. It outlives a watcher that crashes: the next one reads it.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import attrs
 
 from .checks import above_zero, at_least_one, not_negative
+from .values import value
 
 
 @attrs.frozen
@@ -48,7 +49,7 @@ class Backoff:
 RESTART_PAUSE = Backoff(initial=0.05, cap=5.0, jitter=0.0)
 
 
-@attrs.frozen
+@value
 class RestartIntensity:
     """The number of crashes within a period after which a supervisor gives up (fault 85)."""
 

@@ -12,6 +12,7 @@ import attrs
 from .consumer_messages import CallEnded, CallFamily
 from .histograms import Histogram
 from .metrics import ResourceLabels
+from .values import record
 
 #: The kubelet's bounds, for each family. Those for DRA grow exponentially to 40.
 BUCKETS = {
@@ -27,7 +28,7 @@ def code_word(code: str) -> str:
     return _CODES.get(code) or "".join(part.capitalize() for part in code.split("_"))
 
 
-@attrs.define
+@record
 class CallDurations:
     """How long calls took, by family, driver, method and status code."""
 

@@ -21,7 +21,7 @@ from .line import Line
 from .plugins import InstancePolicy, PluginInfo
 from .ranking import Rank, Ranking
 from .trust import Users, user_words
-from .values import value
+from .values import record, value
 
 
 class Phase(enum.Enum):
@@ -35,7 +35,7 @@ class Phase(enum.Enum):
     LEAVING = "leaving"
 
 
-@attrs.define
+@record
 class Claim:
     """The right of one plugin to its name, from its admission until its registration actor releases it."""
 
@@ -86,7 +86,7 @@ class Freed:
     was_taken: bool
 
 
-@attrs.define
+@record
 class _Waiting:
     """The claims to a name that are not answered yet."""
 
@@ -108,7 +108,7 @@ class _Waiting:
                 del self.endpoints[claimed.info.endpoint]
 
 
-@attrs.define
+@record
 class Name:
     """The claims to one (type, name)."""
 

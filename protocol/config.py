@@ -24,6 +24,7 @@ from .log_limits import LogLimits
 from .metrics_config import MetricsConfig
 from .plugins import CSI, MAX_INSTANCES, InfoLimits, check_name
 from .trust import Trust
+from .values import value
 from .wire.limits import REGISTRATION_LIMITS, Limits
 
 #: When an expected plugin is of use.
@@ -99,7 +100,7 @@ def device_plugins_beside(roots: Iterable[str]) -> str:
     return os.path.join(os.path.dirname(beside), USUAL_NAME)
 
 
-@attrs.frozen
+@value
 class DevicePluginDirectory:
     """Where device plugins call Register, on ``kubelet.sock``, and have their sockets.
 

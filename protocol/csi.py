@@ -25,7 +25,7 @@ Collisions = Literal["refuse", "warn"]
 _COLLISIONS: Final = ("refuse", "warn")
 
 
-@attrs.frozen
+@value
 class CSIConfig:
     """How CSI drivers are asked about this node. Times are in seconds.
 

@@ -15,6 +15,7 @@ import attrs
 
 from .plugins import Plugin
 from .text import cut, quoted
+from .values import record
 
 Topology = tuple[tuple[str, str], ...]
 
@@ -45,7 +46,7 @@ def _key_of(plugin: Plugin) -> tuple[str, int]:
     return plugin.socket, plugin.generation
 
 
-@attrs.define
+@record
 class Topologies:
     """The topologies of the drivers that are registered."""
 

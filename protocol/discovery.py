@@ -41,6 +41,7 @@ from .directories import Access, Condition, DirectoryReport, Trusts, judge, trus
 from .identity import Identity, Key
 from .messages import EntryIgnored, EntryRefused, SocketAppeared, SocketTouched, SocketVanished
 from .quotas import Quota
+from .values import record, value
 
 #: Marks: what events said about a path since the last look at it. ``LOOK`` alone says only that there was an event.
 LOOK = 1
@@ -72,7 +73,7 @@ class Kind(enum.Enum):
     OTHER = enum.auto()
 
 
-@attrs.frozen
+@value
 class Found:
     """The result of one look at a path."""
 
@@ -82,7 +83,7 @@ class Found:
     access: Access | None = None
 
 
-@attrs.define
+@record
 class Changes:
     """What follows from the looks since the last :meth:`Discovery.take`. Each list is in order."""
 
@@ -95,7 +96,7 @@ class Changes:
     again: list[str] = attrs.Factory(list)
 
 
-@attrs.define(eq=False)
+@record(eq=False)
 class _Entry:
     """A path that was reported: a socket, or a refused entry, which has a reason."""
 
@@ -104,7 +105,7 @@ class _Entry:
     refusal: str | None
 
 
-@attrs.define(eq=False)
+@record(eq=False)
 class _Directory:
     identity: Identity
     #: It, or a directory above it, is insecure: nothing changes below it until that is mended.

@@ -20,7 +20,7 @@ import attrs
 from .checks import above_zero
 from .errors import ConfigError
 from .plugins import Plugin
-from .values import value
+from .values import record, value
 
 #: The services by which a driver tells the health of its devices, in the order in which they are preferred.
 HEALTH_SERVICES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
@@ -77,7 +77,7 @@ def key_of(plugin: Plugin) -> Key:
     return plugin.socket, plugin.generation
 
 
-@attrs.define
+@record
 class _Instance:
     plugin: Plugin
     #: Since when it is connected; None while it is not.
@@ -89,7 +89,7 @@ class _Instance:
         return self.plugin.privileged, self.connected is not None
 
 
-@attrs.define
+@record
 class _Driver:
     #: The last instance that was registered.
     last: Plugin
@@ -110,7 +110,7 @@ class _Driver:
         return None if best is None else best.plugin
 
 
-@attrs.define
+@record
 class Drivers:
     """All DRA drivers of a node."""
 

@@ -17,7 +17,7 @@ import attrs
 from .identity import Identity, Key
 from .plugins import PluginInfo
 from .trust import user_words
-from .values import value
+from .values import record, value
 
 #: A plugin's type and name.
 Named = tuple[str, str]
@@ -64,7 +64,7 @@ _Users = dict[str, Owner]
 _NO_USES: Mapping[Named, _Users] = {}
 
 
-@attrs.define
+@record
 class EndpointOwners:
     """Which plugin has which endpoint, by its path and by its file: a hard link is the same endpoint.
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-import attrs
-
 from .consumer_messages import FactsAsked
 from .messages import Address, RetryAnswer
 from .status import StateName
+from .values import record
 
 
 class Instance(Protocol):
@@ -35,7 +34,7 @@ ASKED = "its facts are asked for now"
 NO_FACTS = "the handler of its type asks for no facts"
 
 
-@attrs.define
+@record
 class _Answer:
     """Takes an answer that comes at once."""
 

@@ -11,7 +11,7 @@ from .devices import HEALTHY, Device, DeviceList, DeviceOptions, InstanceStatus,
 from .leases.messages import DeviceCall
 from .messages import Address
 from .plugins import Plugin
-from .values import value
+from .values import record, value
 
 
 @value
@@ -28,7 +28,7 @@ class Turned:
 NOTHING_TURNED = Turned()
 
 
-@attrs.define(eq=False)
+@record(eq=False)
 class Followed:
     """One device plugin, with its last list. To take a list costs what is different in it."""
 

@@ -9,13 +9,15 @@ import bisect
 
 import attrs
 
+from .values import record
+
 #: Upper bounds in seconds. A local call takes fractions of a millisecond; the longest deadline is two minutes.
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
 #: Those of the kubelet's histograms that name none: the default ones of Prometheus' client for Go.
 KUBELET_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
-@attrs.define
+@record
 class Histogram:
     """The number of observations in each bucket, and their sum."""
 

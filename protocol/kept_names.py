@@ -16,6 +16,7 @@ import attrs
 
 from .plugins import PluginInfo
 from .trust import user_words
+from .values import record
 
 #: Seconds for which a name is kept for the user whose plugin left it.
 NAME_KEPT = 15.0
@@ -24,7 +25,7 @@ NAME_KEPT = 15.0
 Named = tuple[str, str]
 
 
-@attrs.define
+@record
 class Keep:
     """For which user a name is kept, and until when."""
 
@@ -34,7 +35,7 @@ class Keep:
     awaited: bool = False
 
 
-@attrs.define
+@record
 class KeptNames:
     """The names that are kept. Those that nobody waits for need no timer: they are forgotten when others are added, and
     after each scan.

@@ -14,6 +14,8 @@ from collections import OrderedDict
 
 import attrs
 
+from .values import record
+
 #: Seconds after which the next plugin in line may try for a name, however far the one before it has come.
 TURN = 1.0
 
@@ -25,7 +27,7 @@ Named = tuple[str, str]
 _Paths = OrderedDict[str, int]
 
 
-@attrs.define
+@record
 class _Lines:
     """The plugins in line. Each is in the first of these, or in the other two."""
 
@@ -57,7 +59,7 @@ class _Lines:
                 del self.by_user[uid]
 
 
-@attrs.define
+@record
 class Line:
     """The plugins that were refused one name, by path, and whose turn it is."""
 
@@ -111,7 +113,7 @@ class Line:
         return path
 
 
-@attrs.define
+@record
 class Turns:
     """When the turns end, those of all names."""
 

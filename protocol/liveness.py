@@ -31,6 +31,7 @@ import attrs
 
 from .endpoints import MISSING
 from .messages import EndpointChanged, ListenerFound, ServingChanged, WatchLiveness
+from .values import record, value
 
 #: Seconds between two looks at a plugin that serves, at least.
 PLUGIN_PERIOD = 60.0
@@ -83,7 +84,7 @@ def answer_of(error: OSError) -> Answer:
     return _ANSWERS.get(error.errno or 0, Answer.UNKNOWN)
 
 
-@attrs.frozen
+@value
 class EndpointAnswer:
     """What a connect says of an endpoint."""
 
@@ -92,7 +93,7 @@ class EndpointAnswer:
     reason: str | None = None
 
 
-@attrs.define(eq=False)
+@record(eq=False)
 class Subject:
     """A socket that is watched, and what is known of it."""
 
@@ -345,7 +346,7 @@ def _reason(subject: Subject, found: EndpointAnswer | None) -> str:
     return f"{problem}, nor on its endpoint {endpoint}"
 
 
-@attrs.define
+@record
 class Owners:
     """Which process listens on which of the watched sockets: one process may have thousands of them."""
 

@@ -16,11 +16,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-import attrs
-
 from .backoff import Backoff
 from .plugins import PluginInfo
-from .values import value
+from .values import record, value
 from .words import CRASH_LOOP
 
 __all__ = ["CRASH_LOOP"]  # what is defined elsewhere
@@ -41,7 +39,7 @@ class Hold:
     last_known: PluginInfo | None = None
 
 
-@attrs.define
+@record
 class Life:
     """The life of the socket that is at a path now."""
 

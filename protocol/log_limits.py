@@ -31,7 +31,7 @@ _CAUSES: Final = ("lease", "cause", "reason", "error")
 _NUMBERS: Final = re.compile(r"\d+")
 
 
-@attrs.frozen
+@value
 class LogLimits:
     """How many lines the log has in each window; what is more is counted, and one line says how many there were.
 

@@ -19,6 +19,7 @@ from .messages import HealthChecked, RootReported, StateChanged
 from .plugin_health import Health
 from .plugins import BUILT_IN_TYPES, DRA
 from .status import Operation, Outcome, StateName, Watching
+from .values import record
 from .view import Row
 
 #: How many plugin types have a label of their own.
@@ -34,7 +35,7 @@ OTHER = "other"
 MAX_RESOURCES = 64
 
 
-@attrs.define
+@record
 class ResourceLabels:
     """The labels of resources: the first :data:`MAX_RESOURCES` have their own, the others share one."""
 
@@ -47,7 +48,7 @@ class ResourceLabels:
         return resource if resource in self._own else OTHER
 
 
-@attrs.define
+@record
 class ByResource:
     """A counter for each label of resources; names that no resource can have count with those that share one."""
 
@@ -60,7 +61,7 @@ class ByResource:
         self.counts[label] = self.counts.get(label, 0) + 1
 
 
-@attrs.define
+@record
 class RootCounters:
     """What the watchers counted in the life of the daemon; a watcher that is restarted counts from zero."""
 
@@ -93,7 +94,7 @@ def _no_checks() -> dict[tuple[str, Outcome], int]:
     return {(plugin_type, outcome): 0 for plugin_type in BUILT_IN_TYPES for outcome in CHECK_RESULTS}
 
 
-@attrs.define
+@record
 class Metrics:
     """Everything that is counted in the life of the daemon."""
 

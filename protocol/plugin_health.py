@@ -17,7 +17,7 @@ from typing import cast
 import attrs
 
 from .text import cut, quoted
-from .values import value
+from .values import record, value
 from .words import Health
 
 __all__ = ["Health"]  # what is defined elsewhere
@@ -111,7 +111,7 @@ def _size(text: str) -> int:
     return len(text) if len(text) > MAX_FACT_BYTES else len(text.encode("utf-8", "backslashreplace"))
 
 
-@attrs.define
+@record
 class Reports:
     """The reports of one plugin on their way to the status actor."""
 

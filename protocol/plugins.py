@@ -21,6 +21,7 @@ from .checks import at_least_one
 from .devices import DeviceOptions
 from .errors import ValidationError
 from .text import listed, quoted
+from .values import value
 from .words import BUILT_IN_TYPES, CSI, DEVICE, DRA
 
 __all__ = ["BUILT_IN_TYPES", "CSI", "DEVICE", "DRA"]  # what is defined elsewhere
@@ -44,7 +45,7 @@ class InstancePolicy(enum.Enum):
     REJECT = "reject"
 
 
-@attrs.frozen
+@value
 class InfoLimits:
     """The limits of a plugin's PluginInfo (faults 51 and 73).
 
@@ -176,7 +177,7 @@ def _shared(versions: tuple[str, ...]) -> Versions:
     return Versions(versions)
 
 
-@attrs.frozen
+@value
 class PluginInfo:
     """What a plugin said about itself, as :func:`check_info` accepted it; ``endpoint`` is never empty.
 

@@ -9,10 +9,10 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import attrs
+from .values import record
 
 
-@attrs.define(eq=False)
+@record(eq=False)
 class _Use:
     """The entries of one directory: those directly in it, and all below it, with these."""
 

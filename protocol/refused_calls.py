@@ -14,13 +14,14 @@ from .messages import RegisterRefused
 from .plugins import wrong_with_resource
 from .status_json import Json
 from .text import cut, encodable
+from .values import record
 
 #: How many resources have their last refusal kept, and how many characters of each text.
 MAX_KEPT = 64
 MAX_TEXT = 1024
 
 
-@attrs.define
+@record
 class RefusedCalls:
     """The last refused call for each resource, the oldest refusal first, and when that was."""
 

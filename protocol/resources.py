@@ -20,7 +20,7 @@ from .device_messages import InstanceAdded, InstanceMessage, InstanceRemoved, In
 from .devices import DeviceList, Key, KnownResource, ResourceState, ResourceStatus
 from .followed import Followed, Turned
 from .plugins import MAX_INSTANCES
-from .values import value
+from .values import record, value
 
 #: Seconds for which a resource is kept without a plugin, and for which a known one is awaited after a start.
 GRACE = 300.0
@@ -117,7 +117,7 @@ Effect = Changed | Remember | Forget | Serves | HealthTurned | OptionsDiffer | S
 # --- decisions --------------------------------------------------------------------------------------------------------
 
 
-@attrs.define(eq=False)
+@record(eq=False)
 class Resource:
     """One resource, with its plugins."""
 

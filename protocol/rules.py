@@ -14,9 +14,10 @@ from .errors import ConfigError
 from .status_json import Json
 from .text import encodable
 from .trust import AS_ROOT, Trust, TrustedUser, Users, parse_trusted_user
+from .values import value
 
 
-@attrs.frozen
+@value
 class Rules:
     """Whose plugins a node takes, and from where."""
 

@@ -10,6 +10,7 @@ from typing import Protocol
 import attrs
 
 from .leases.config import LeaseUsers
+from .values import value
 
 
 class Visitors(Protocol):
@@ -28,7 +29,7 @@ class Visitors(Protocol):
         """The mode of the socket: a group can be let in alone, and users without one cannot."""
 
 
-@attrs.frozen
+@value
 class SocketUsers:
     """Those who may lease devices, and those who may read: whoever connects is asked who it is."""
 

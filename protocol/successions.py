@@ -11,7 +11,7 @@ import attrs
 
 from .plugins import PluginInfo
 from .trust import user_words
-from .values import value
+from .values import record, value
 
 #: For how many names that no plugin has it is remembered which one had them last.
 MOST_FORMER = 1000
@@ -44,7 +44,7 @@ class NamePassed:
         return f"the name passed from {before}, by the socket {self.before.socket}, to {now}"
 
 
-@attrs.define
+@record
 class FormerHolders:
     """Which plugin left each name last, for the names that were left last."""
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 import attrs
 
 from .errors import ConfigError
+from .values import value
 
 #: The largest uid: the one after it means "no user" in the kernel's calls.
 MAX_UID = 2**32 - 2
@@ -28,7 +29,7 @@ _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
 _ADVICE = "give a uid such as 1000, a range such as 1000-1999, or the name of a user"
 
 
-@attrs.frozen
+@value
 class Users:
     """What the system says about users: the uid of this process, and the uids of the names in a policy."""
 

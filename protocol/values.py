@@ -1,4 +1,4 @@
-"""How values are made: messages, states, events, commands.
+"""How classes with attributes are made: values, as messages, states, events and commands are, and records.
 
 A value never changes. Only the type checker enforces that. A class that refuses assignments at run time takes three
 times as long to make an instance of (1.3 µs instead of 0.4 µs with six attributes), and a registration makes
@@ -10,16 +10,20 @@ and compile three for each of hundreds of classes at every start, which takes lo
 Of most classes there is not even an instance until the node is ready, or ever. So attrs completes a class when it is
 first used: when an instance is made, or somebody asks for its attributes. Until then it has its slots and its methods.
 
+The same holds for records, which change: what an actor remembers of something, for example.
+
 PYTEST_DONT_REWRITE
 """
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from attrs import define as record
     from attrs import frozen as value
 else:
-    from functools import cache, cached_property
+    from functools import cache, cached_property, partial
     from operator import attrgetter
+    from typing import Generic
 
     import attrs
 
@@ -36,25 +40,45 @@ else:
         for method in (__eq__, __hash__, __repr__):
             if method.__name__ not in cls.__dict__:
                 setattr(cls, method.__name__, method)
-        return _slotted(cls) if _is_plain(cls) else attrs.define(cls, eq=False, repr=False)
+        return _slotted(cls, attrs.setters.NO_OP) if _is_plain(cls) else attrs.define(cls, eq=False, repr=False)
+
+    def record(cls=None, *, eq=True):
+        """Make a class with slots whose instances change, as ``attrs.define`` makes it.
+
+        They compare by their attributes, and so have no hash; or with ``eq=False`` by being the same one.
+        """
+        if cls is None:
+            return partial(record, eq=eq)
+        if not _is_plain(cls):
+            return attrs.define(cls, eq=eq)
+        if "__repr__" not in cls.__dict__:
+            cls.__repr__ = __repr__
+        if eq and "__eq__" not in cls.__dict__:
+            cls.__eq__, cls.__hash__ = __eq__, None
+        return _slotted(cls, None)
 
     def _is_plain(cls):
-        """Whether attrs is not needed to make the slots: nothing is inherited, and no attribute is the class's own."""
+        """Whether attrs is not needed to make the slots: each attribute is one of instances, and inherited by slots."""
         own = cls.__dict__
         return (
-            cls.__bases__ == (object,)
+            all(_has_slots(base) for base in cls.__bases__)
+            and not any(hasattr(base, name) for base in cls.__bases__ for name in cls.__annotations__)
             and "__init__" not in own
             and "__slots__" not in own
             and not any("ClassVar" in str(hint) for hint in cls.__annotations__.values())
             and not any(isinstance(held, cached_property) or _names_class(held) for held in own.values())
         )
 
+    def _has_slots(base):
+        """Whether the instances of a base have the attributes that attrs knows of, and no others."""
+        return base in (object, Generic) or ("__attrs_attrs__" in base.__dict__ and not base.__dictoffset__)
+
     def _names_class(method):
         """Whether it has ``super()`` or ``__class__`` in it, which would mean the class without slots."""
         code = getattr(getattr(method, "__func__", getattr(method, "fget", method)), "__code__", None)
         return code is not None and "__class__" in code.co_freevars
 
-    def _slotted(cls):
+    def _slotted(cls, on_setattr):
         """Return the class with slots for its attributes; attrs completes it when it is first used."""
         given = {name: cls.__dict__.get(name, attrs.NOTHING) for name in cls.__annotations__}
         body = {name: kept for name, kept in cls.__dict__.items() if name not in given}
@@ -67,7 +91,7 @@ else:
                 for name, default in given.items()
             }
             # Two threads may both do this. Each step replaces something by what is the same for both.
-            options = {"these": fields, "slots": False, "on_setattr": attrs.setters.NO_OP, "match_args": False}
+            options = {"these": fields, "slots": False, "on_setattr": on_setattr, "match_args": False}
             attrs.define(made, init=True, eq=False, repr=False, **options)
             made.__match_args__ = tuple(field.name for field in attrs.fields(made) if field.init and not field.kw_only)
             made.__signature__ = None
@@ -77,7 +101,8 @@ else:
             made.__init__(self, *arguments, **named)
 
         body |= {name: _Later(name, complete) for name in _ADDED}
-        body |= {"__slots__": (*given, "__weakref__"), "__qualname__": cls.__qualname__, "__init__": __init__}
+        slots = given if any(base.__weakrefoffset__ for base in cls.__bases__) else (*given, "__weakref__")
+        body |= {"__slots__": tuple(slots), "__qualname__": cls.__qualname__, "__init__": __init__}
         made = type(cls)(cls.__name__, cls.__bases__, body)
         return made
 
@@ -120,4 +145,4 @@ else:
         return attrgetter(*names) if names else lambda _: ()
 
 
-__all__ = ["value"]
+__all__ = ["record", "value"]

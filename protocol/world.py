@@ -60,6 +60,7 @@ from .plugins import MAX_INSTANCES, InstancePolicy, PluginInfo
 from .status import StateName
 from .successions import FormerHolders, Holder, NamePassed
 from .trust import AS_ROOT, Users
+from .values import record, value
 
 __all__ = [
     "Answer",
@@ -77,7 +78,7 @@ __all__ = [
 ]
 
 
-@attrs.define
+@record
 class _Actor:
     """The world's record of the registration actor of one path."""
 
@@ -101,7 +102,7 @@ class _Actor:
     life: Life = attrs.Factory(Life)
 
 
-@attrs.frozen
+@value
 class _Handler:
     address: m.Address[m.HandlerMessage]
     policy: InstancePolicy

@@ -39,6 +39,7 @@ from ...protocol.settings.given import Given, Problem, SettingsError
 from ...protocol.settings.kinds import DEFAULT
 from ...protocol.settings.pools import PoolGiven
 from ...protocol.trust import Trust, TrustedUser
+from ...protocol.values import value
 from ...protocol.wire.limits import REGISTRATION_LIMITS
 from ..client.paths import default_status_path
 
@@ -63,7 +64,7 @@ _OWN: Final = (
 )
 
 
-@attrs.frozen
+@value
 class Configured:
     """All that ``plugind run`` is told."""
 

@@ -19,12 +19,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, Protocol
 
-import attrs
 import trio
 
 from ...protocol.logs import Level, Logger
 from ...protocol.status import PluginCounts, StateName
 from ...protocol.text import encodable, escaped
+from ...protocol.values import record
 from ...supervisor import NodeEndedError
 
 #: Seconds between two looks at what there is to tell, if no watchdog asks for more.
@@ -106,7 +106,7 @@ async def keep_informed(node: Observed, log: Logger) -> None:
         await trio.sleep(BEAT if limit is None else min(BEAT, limit / _FEEDS))
 
 
-@attrs.define
+@record
 class _Beats:
     """What is told from time to time."""
 

@@ -16,12 +16,12 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, Protocol
 
-import attrs
 import trio
 
 from ...protocol.logs import Level, Logger
 from ...protocol.messages import Snapshot
 from ...protocol.status import PluginCounts, PluginStatus, StateName
+from ...protocol.values import value
 from ...supervisor import NodeEndedError
 from .service_manager import reloading, states_of
 from .start import REQUESTS
@@ -48,7 +48,7 @@ class Answering(Protocol):
         """Scan every root now."""
 
 
-@attrs.frozen
+@value
 class StopLimit:
     """When a process that was asked to stop is ended by force."""
 

@@ -30,6 +30,7 @@ from ...protocol.devices import DevicesSnapshot, Key, ResourceState, ResourceSta
 from ...protocol.logs import Level, Logger
 from ...protocol.messages import Lagged
 from ...protocol.metrics import ByResource, ResourceLabels
+from ...protocol.values import record
 from ..mailbox import Audience, offer
 from .inbox import DevicesInbox
 from .offers import Offers
@@ -41,7 +42,7 @@ BATCH = 64
 _NAMED = 8
 
 
-@attrs.define
+@record
 class Memory:
     """What outlives a crash of the actor."""
 

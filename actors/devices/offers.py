@@ -13,6 +13,7 @@ from ...protocol.devices import DeviceList, ResourceState
 from ...protocol.leases.messages import Offer, OfferChanged, OfferEnded
 from ...protocol.messages import Address
 from ...protocol.resources import Resource, Resources
+from ...protocol.values import record
 
 #: What the lease actor is sent of devices.
 OfferMessage = OfferChanged | OfferEnded
@@ -29,7 +30,7 @@ class _Nobody:
         pass
 
 
-@attrs.define(eq=False)
+@record(eq=False)
 class Offers:
     """What the lease actor was sent last. It outlives a crash of the devices actor."""
 

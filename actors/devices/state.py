@@ -19,6 +19,7 @@ from ...protocol.devices import KnownResource
 from ...protocol.errors import ConfigError, StateError
 from ...protocol.logs import Logger
 from ...protocol.resources import Forget, Remember
+from ...protocol.values import record
 from ..store_report import PAUSES, StoreReport
 
 #: Seconds that a read or a write of the store may take before that is reported.
@@ -56,7 +57,7 @@ class StateStore(Protocol):
         """Let go of the store."""
 
 
-@attrs.define
+@record
 class MemoryStore:
     """A store that ends with the program."""
 

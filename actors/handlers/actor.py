@@ -22,13 +22,13 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import Final
 
-import attrs
 import trio
 
 from ...protocol import messages as m
 from ...protocol.health import Reading
 from ...protocol.plugins import Plugin
 from ...protocol.status import Outcome
+from ...protocol.values import record
 from ..asks import PromptHandler
 from .calls import Call, CallConfig, Calls, Ending
 from .errors import MAX_ERROR
@@ -39,7 +39,7 @@ from .link import Link, LinkPort
 CRASHED = "the handler actor crashed during the call, and was started again"
 
 
-@attrs.define(eq=False)
+@record(eq=False)
 class Lane:
     """The asks for one plugin name: the one whose call is under way, and those that wait for it."""
 

@@ -25,6 +25,7 @@ from ...protocol.errors import PluginError
 from ...protocol.logs import SILENT, Level, Logger
 from ...protocol.plugins import Plugin
 from ...protocol.status import Outcome
+from ...protocol.values import record, value
 from ...protocol.wire.outcomes import status_text
 from ..io.clocks import time_is_virtual
 from .errors import MAX_ERROR, cause_of, closes_coroutine, is_cancelled, split, traceback_of, words_of
@@ -43,7 +44,7 @@ _UNLIMITED = trio.CapacityLimiter(math.inf)
 _NEVER_CANCELLED = trio.CancelScope()
 
 
-@attrs.frozen
+@value
 class CallConfig:
     """The configuration of the calls of all handlers."""
 
@@ -62,7 +63,7 @@ class CallConfig:
         return attrs.evolve(self, timeout=self.timeouts.get(plugin_type, self.timeout))
 
 
-@attrs.frozen
+@value
 class Ending:
     """How a call ended."""
 
@@ -75,7 +76,7 @@ class Ending:
 _OK = Ending(Outcome.OK)
 
 
-@attrs.define(eq=False)
+@record(eq=False)
 class Thread:
     """A call of a ``def`` method, in a thread."""
 
@@ -84,7 +85,7 @@ class Thread:
     returned: trio.Event = attrs.Factory(trio.Event)
 
 
-@attrs.define(eq=False)
+@record(eq=False)
 class Call:
     """One call of a method of a handler."""
 

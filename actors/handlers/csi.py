@@ -11,7 +11,6 @@ from collections.abc import Callable
 from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
-import attrs
 import trio
 
 from ...protocol.consumer_messages import CallEnded, CallsEnded, EventNoted
@@ -22,6 +21,7 @@ from ...protocol.logs import timestamp
 from ...protocol.messages import StatusMessage
 from ...protocol.plugins import InstancePolicy, Plugin, check_csi_versions, csi_version
 from ...protocol.text import quoted
+from ...protocol.values import value
 from ..io.clocks import time_is_virtual
 from ..mailbox import report
 from .instances import Instances
@@ -208,7 +208,7 @@ class CSIHandler:
             del self._ranked[plugin.name]
 
 
-@attrs.frozen
+@value
 class _Parts:
     """What asks drivers and follows them."""
 

@@ -14,9 +14,8 @@ import os
 import stat
 from typing import Final
 
-import attrs
-
 from ...protocol.settings.given import Problem, SettingsError, Source
+from ...protocol.values import value
 from .directory_trust import access_of
 
 #: Where a daemon looks for its configuration if nobody names another file.
@@ -29,7 +28,7 @@ MAX_DROP_INS: Final = 64
 _SUFFIX: Final = ".toml"
 
 
-@attrs.frozen
+@value
 class ConfigFile:
     """A file that was read."""
 

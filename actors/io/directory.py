@@ -25,6 +25,7 @@ from inotify_simple import INotify, flags, parse_events
 from ...protocol.directories import Access, between
 from ...protocol.discovery import Found, Kind, looks_like_socket
 from ...protocol.identity import Identity
+from ...protocol.values import record
 from ...protocol.watches import Notice
 from . import roots
 from .beneath import DIRECTORY_FLAGS, open_beneath, resolve
@@ -46,7 +47,7 @@ _READ_BYTES = 65_536
 _READS = 16
 
 
-@attrs.define
+@record
 class Chunk:
     """Some of the names in a directory."""
 

@@ -17,12 +17,11 @@ from contextlib import suppress
 from functools import partial
 from typing import Protocol, Self
 
-import attrs
-
 from ...protocol.discovery import Kind
 from ...protocol.endpoints import FoundFile, refusal
 from ...protocol.errors import ValidationError
 from ...protocol.identity import Identity
+from ...protocol.values import value
 from .directory import describe
 from .exact_connect import can_connect_to_descriptors, connect_to
 from .file_identity import AT_FDCWD, identity_at, identity_of
@@ -78,7 +77,7 @@ class EndpointRefusedError(Exception):
     """An endpoint may not be used; the text says why."""
 
 
-@attrs.frozen
+@value
 class Endpoints:
     """Judges the endpoints of plugins: by their files when they are named, and at each connection."""
 
@@ -161,7 +160,7 @@ class Endpoints:
         return own.st_ino == identity.inode and own.st_dev == identity.device
 
 
-@attrs.frozen
+@value
 class RealConnection:
     """A real :class:`EndpointConnection`."""
 
@@ -182,7 +181,7 @@ class RealConnection:
         return SocketTransport(self._socket, LARGE_READ_BYTES)
 
 
-@attrs.frozen
+@value
 class RealEndpointFiles:
     """The files of this machine."""
 

@@ -14,6 +14,7 @@ import attrs
 import trio
 
 from ...protocol.metrics_config import TcpAddress
+from ...protocol.values import record, value
 from .accepting import OnExhausted, accept
 
 #: How many connections are accepted in a second, and how many at once after a pause. Each costs a fraction of a
@@ -24,7 +25,7 @@ BURST: Final = 64
 BACKLOG: Final = 1024
 
 
-@attrs.define
+@record
 class Pace:
     """Lets at most so many through in a second, and after a pause up to ``burst`` at once."""
 
@@ -41,7 +42,7 @@ class Pace:
             await trio.sleep_until(self._used)
 
 
-@attrs.frozen
+@value
 class TcpListener:
     """A socket that listens at ``address``, whose port is the one that it has."""
 

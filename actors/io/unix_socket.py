@@ -24,9 +24,9 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Final, Self
 
-import attrs
 import trio
 
+from ...protocol.values import value
 from .accepting import OnExhausted, accept
 
 #: Bytes of the longest path that a ``sockaddr_un`` holds, without its NUL.
@@ -42,7 +42,7 @@ _SO_PEERGROUPS: Final = 59
 _MAX_GROUPS: Final = 256
 
 
-@attrs.frozen
+@value
 class Credentials:
     """The process at the other end of a unix socket, as the kernel reports it.
 
@@ -101,7 +101,7 @@ def connect(connection: socket.socket, path: str) -> None:
         connection.connect(f"/proc/self/fd/{descriptor}")
 
 
-@attrs.frozen
+@value
 class UnixListener:
     """A socket that listens on ``path``; a context manager that closes it."""
 

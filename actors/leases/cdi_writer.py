@@ -26,6 +26,7 @@ from ...protocol.leases.messages import FileWritten
 from ...protocol.leases.values import Lease, LeaseState
 from ...protocol.logs import Logger
 from ...protocol.messages import Address
+from ...protocol.values import record
 from ..store_report import PAUSES, StoreReport
 
 #: Seconds within which a write is answered.
@@ -57,7 +58,7 @@ class CdiStore(Protocol):
         """
 
 
-@attrs.define
+@record
 class MemoryCdiStore:
     """A store that no engine reads: for tests and the simulator."""
 

@@ -13,13 +13,14 @@ from ...protocol.histograms import KUBELET_BUCKETS, Histogram
 from ...protocol.leases import messages as m
 from ...protocol.leases.effects import Failed
 from ...protocol.metrics import ResourceLabels
+from ...protocol.values import record
 
 
 def _no_durations() -> Histogram:
     return Histogram(KUBELET_BUCKETS)
 
 
-@attrs.define
+@record
 class LeaseCounts:
     """Counters by the labels of resources: those that device plugins offer have some of their own."""
 

@@ -16,6 +16,7 @@ from ...protocol.leases.entries import Notified
 from ...protocol.leases.messages import LeasesViewMessage
 from ...protocol.leases.values import Lease, LeaseState
 from ...protocol.messages import Address, Lagged
+from ...protocol.values import record
 from ..mailbox import Audience, offer
 from .counts import LeaseCounts
 
@@ -43,7 +44,7 @@ class Asked:
     ended: Address[Lease] | None = None
 
 
-@attrs.define(eq=False)
+@record(eq=False)
 class Memory:
     """What outlives a crash of the actor."""
 

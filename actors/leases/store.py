@@ -16,6 +16,7 @@ import attrs
 from ...protocol.leases.effects import Change, DeleteLease, EndWithholding, SaveLease
 from ...protocol.leases.messages import Kept
 from ...protocol.leases.values import Lease
+from ...protocol.values import record
 
 
 class LeaseStore(Protocol):
@@ -67,7 +68,7 @@ class LeaseStore(Protocol):
         """Let go of the store."""
 
 
-@attrs.define
+@record
 class MemoryLeaseStore:
     """A store that ends with the program."""
 

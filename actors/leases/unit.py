@@ -10,7 +10,6 @@ import os
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
-import attrs
 import trio
 
 from ...protocol.leases.config import LeasesConfig
@@ -18,6 +17,7 @@ from ...protocol.leases.entries import Sources
 from ...protocol.leases.messages import Kept
 from ...protocol.leases.values import ProcessIdentity
 from ...protocol.logs import Logger
+from ...protocol.values import value
 from .cdi_store import LaterCdiStore
 from .cdi_writer import CdiStore, CdiWriter
 from .inbox import LeasesInbox
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 SETTLE_TIMEOUT = 2.0
 
 
-@attrs.frozen
+@value
 class LeasePorts:
     """How leases reach the system: processes, clocks, and the files for container engines."""
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, assert_never
 
-import attrs
 import trio
 
 from ...protocol.config_messages import ConfigurationRead, ExpectationChanged
@@ -53,6 +52,7 @@ from ...protocol.plugins import DEVICE
 from ...protocol.socket_users import SocketUsers
 from ...protocol.status import StateName
 from ...protocol.successions import NamePassed
+from ...protocol.values import record
 from ...protocol.view import Row, has_only_other_facts
 from ..io.descriptors import DescriptorReserve
 from ..io.unix_socket import UnixListener
@@ -177,7 +177,7 @@ class _Server:
             self._served.api.end_watches()
 
 
-@attrs.define
+@record
 class _Status:
     _config: StatusConfig
     _log: Logger

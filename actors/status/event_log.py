@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 
-import attrs
-
 from ...protocol.consumer_messages import EventNoted, PluginEvent
 from ...protocol.device_directory import KUBELET_SOCKET
 from ...protocol.directories import Condition, DirectoryReport
@@ -31,6 +29,7 @@ from ...protocol.messages import (
 from ...protocol.plugin_health import Health
 from ...protocol.status import Outcome, StateName, Watching
 from ...protocol.successions import NamePassed
+from ...protocol.values import value
 from ...protocol.view import DEPRECATED, ENDED, Row
 from .memory import Memory
 
@@ -40,7 +39,7 @@ MAX_IGNORED = 1000
 MAX_REFUSED = 100
 
 
-@attrs.frozen
+@value
 class EventLog:
     """The lines of the log about what the status actor is told; ``memory`` has what was logged already."""
 

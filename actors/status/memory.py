@@ -19,6 +19,7 @@ from ...protocol.messages import Address, Lagged, LoopBlocked, ReloadAsked, View
 from ...protocol.metrics import Metrics
 from ...protocol.refused_calls import RefusedCalls
 from ...protocol.rules import Rules
+from ...protocol.values import record, value
 from ...protocol.view import View
 from ..io.http_limits import HttpLimits
 from ..mailbox import Audience
@@ -67,7 +68,7 @@ class StatusConfig:
     wall: Callable[[], float] = time.time
 
 
-@attrs.frozen
+@value
 class LastCrash:
     """The last crash of an actor."""
 
@@ -76,7 +77,7 @@ class LastCrash:
     count: int
 
 
-@attrs.define
+@record
 class Memory:
     """The state of the status actor. A restarted actor gets the same memory, so nothing is lost."""
 

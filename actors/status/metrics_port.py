@@ -12,6 +12,7 @@ import attrs
 from ...protocol.errors import ConfigError, SocketBusyError
 from ...protocol.logs import SILENT, Level, Logger
 from ...protocol.metrics_config import HostRule, TcpAddress
+from ...protocol.values import record
 from ..io.descriptors import DescriptorReserve
 from ..io.http_limits import HttpLimits
 from ..io.tcp_socket import TcpListener, listen
@@ -27,7 +28,7 @@ RESERVED = 4
 _PASSING = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
 
 
-@attrs.define
+@record
 class MetricsPort:
     """The port. It is bound before any actor starts, and a crash of the status actor does not close it."""
 

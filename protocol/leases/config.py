@@ -23,7 +23,7 @@ class Limits:
     all_leases: int = 32768
 
 
-@attrs.frozen
+@value
 class LeaseUsers:
     """Who may see and lease devices over the status socket, besides root and the user of the daemon.
 

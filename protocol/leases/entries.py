@@ -13,7 +13,7 @@ import attrs
 
 from ..devices import Key
 from ..messages import Address
-from ..values import value
+from ..values import record, value
 from .messages import DeviceCall, Failure
 from .states import Phase
 from .values import Answer, Lease, Owner
@@ -47,7 +47,7 @@ class Asker:
         return self.deadline is not None and self.deadline > now
 
 
-@attrs.define(eq=False)
+@record(eq=False)
 class Entry:
     """One lease, with who waits for it and what is still to come."""
 
@@ -99,7 +99,7 @@ class Entry:
         return tuple(wanted.resource for wanted in self.lease.request.wanted)
 
 
-@attrs.define(eq=False)
+@record(eq=False)
 class Notified:
     """What is remembered of a lease of which somebody was notified."""
 
@@ -124,7 +124,7 @@ class Amendment:
     reply: Address[Lease | Failure]
 
 
-@attrs.define(eq=False)
+@record(eq=False)
 class Ends:
     """Until when things last, by the ids of leases."""
 

@@ -11,12 +11,13 @@ from typing import Any, Literal
 import attrs
 
 from ..errors import ConfigError
+from ..values import value
 
 #: Where a value comes from. A later one has precedence over those before it.
 SourceKind = Literal["default", "file", "variable", "flag"]
 
 
-@attrs.frozen
+@value
 class Source:
     """Where a value comes from."""
 
@@ -39,7 +40,7 @@ class Source:
 BY_DEFAULT = Source("default")
 
 
-@attrs.frozen
+@value
 class Given:
     """A value that somebody gave to a setting."""
 

@@ -14,11 +14,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
-import attrs
-
 from ..errors import ConfigError
 from ..text import cut, escaped, quoted
 from ..trust import MAX_UID, Trust, parse_trusted_user
+from ..values import value
 
 #: The word for "no such thing", since TOML has no value for that.
 OFF: Final = "off"
@@ -83,7 +82,7 @@ def shown(value: object) -> str:
             return cut(escaped(str(value)), _SHOWN)
 
 
-@attrs.frozen
+@value
 class Number:
     """A finite number from ``least`` to ``most``. Whether the field takes it is for the field to check."""
 
@@ -117,7 +116,7 @@ class Number:
             raise wrong(text, self.words) from None
 
 
-@attrs.frozen
+@value
 class Integer:
     """A whole number, ``least`` or more."""
 
@@ -143,7 +142,7 @@ class Integer:
         return self.from_toml(int(text))
 
 
-@attrs.frozen
+@value
 class Switch:
     """True or false."""
 
@@ -184,7 +183,7 @@ class _AsString:
         return self._parse(text, here)
 
 
-@attrs.frozen
+@value
 class Word(_AsString):
     """One of some words."""
 
@@ -201,7 +200,7 @@ class Word(_AsString):
         return text
 
 
-@attrs.frozen
+@value
 class Text(_AsString):
     """Some text that is not empty."""
 
@@ -213,7 +212,7 @@ class Text(_AsString):
         return os.fsencode(text).decode("utf-8", "surrogateescape") if here is not None else text
 
 
-@attrs.frozen
+@value
 class Path(_AsString):
     """A path: an absolute one in a file. One in text is relative to the working directory."""
 
@@ -231,7 +230,7 @@ class Path(_AsString):
         return text if self.relative and here is not None else os.path.normpath(os.path.join(here or "/", text))
 
 
-@attrs.frozen
+@value
 class User:
     """A uid, a range of uids such as ``"1000-1999"``, or the name of a user."""
 
@@ -251,7 +250,7 @@ class User:
         return self.from_toml(text)
 
 
-@attrs.frozen
+@value
 class Group:
     """A gid, or the name of a group."""
 
@@ -272,7 +271,7 @@ class Group:
         return self.from_toml(text)
 
 
-@attrs.frozen
+@value
 class OrOff:
     """A value of another kind, or ``"off"``, which is None."""
 
@@ -300,7 +299,7 @@ class OrOff:
             raise
 
 
-@attrs.frozen
+@value
 class ListOf:
     """A list of values, without those that were there before. In text there is a separator between them."""
 
@@ -324,7 +323,7 @@ class ListOf:
         return tuple(dict.fromkeys(self.kind.from_text(word, here) for word in words))
 
 
-@attrs.frozen
+@value
 class ByType:
     """A table of numbers by plugin type; in text, ``TYPE=NUMBER`` with commas between them."""
 
@@ -342,11 +341,11 @@ class ByType:
         return dict(self._each(value))
 
     def _each(self, table: Mapping[object, object]) -> Iterator[tuple[str, Any]]:
-        for name, value in table.items():
+        for name, given in table.items():
             if not isinstance(name, str) or not name:
                 raise WrongValueError("the name of a plugin type is empty")
             try:
-                yield name, self.kind.from_toml(value)
+                yield name, self.kind.from_toml(given)
             except WrongValueError as error:
                 raise WrongValueError(error.of(f"the value of {shown(name)}")) from None
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-import attrs
-
 from ..plugins import wrong_with_resource
 from ..text import cut
 from ..trust import TrustedUser
+from ..values import value
 from .kinds import ListOf, Text, User, WrongValueError, shown, wrong
 
 #: How many characters of a wrong pool are shown.
@@ -20,7 +19,7 @@ _SHOWN: Final = 64
 _POOL_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 
-@attrs.frozen
+@value
 class PoolGiven:
     """A pool as it is written: its users may have names."""
 
@@ -30,7 +29,7 @@ class PoolGiven:
     users: tuple[TrustedUser, ...] = ()
 
 
-@attrs.frozen
+@value
 class PoolKind:
     """A pool: a table with ``name``, ``resource``, ``ids`` and ``users``; in text, that of ``--pool``."""
 

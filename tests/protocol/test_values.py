@@ -1,4 +1,4 @@
-"""Values: made by attrs when they are first used, and then as ``attrs.frozen`` makes them, but for frozenness."""
+"""Values and records: made by attrs when they are first used, as ``attrs.frozen`` and ``attrs.define`` make them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import ClassVar, Generic, TypeVar
 import attrs
 import pytest
 
-from plugind.protocol.values import value
+from plugind.protocol.values import record, value
 
 T = TypeVar("T")
 
@@ -157,3 +157,79 @@ def test_threads_may_use_a_class_first_at_the_same_time() -> None:
             assert found == [made(1.0)] * 4
     finally:
         sys.setswitchinterval(interval)
+
+
+@record
+class Count:
+    """A record with what it counts."""
+
+    name: str
+    number: int = 0
+    seen: list[str] = attrs.field(factory=list)
+
+    def add(self, name: str) -> None:
+        """Count one more."""
+        self.number += 1
+        self.seen.append(name)
+
+
+@record(eq=False)
+class Holder(Generic[T]):
+    held: T
+
+
+@record
+class Further(Count):
+    last: str = ""
+
+
+@record
+class Checked:
+    scale: float = attrs.field(default=1.0, validator=positive)
+
+
+def test_a_record_changes_and_is_compared_by_its_attributes_unless_it_is_to_be_the_same_one() -> None:
+    count = Count("a")
+    count.add("x")
+    assert count == Count("a", 1, ["x"]) != Count("a", 2, ["x"])
+    assert count != Further("a", 1, ["x"])
+    assert repr(Further("a", last="b")) == "Further(name='a', number=0, seen=[], last='b')"
+    with pytest.raises(TypeError, match="unhashable type: 'Count'"):
+        hash(count)
+    one = Holder(count)
+    assert one.held is count
+    assert one == one
+    assert one != Holder(count)
+    assert {one: 1}[one] == 1
+
+
+def test_a_record_has_slots_alone_and_the_attributes_that_it_inherits() -> None:
+    further = Further("a", 1, ["x"], "y")
+    assert attrs.astuple(further) == ("a", 1, ["x"], "y")
+    assert vars(Further)["__slots__"] == ("last",)
+    assert not hasattr(further, "__dict__")
+    assert weakref.ref(further)() is further
+    assert copy.deepcopy(further) == pickle.loads(pickle.dumps(further)) == further
+
+
+def test_what_is_set_in_a_record_is_checked_where_attrs_would_check_it() -> None:
+    checked = Checked()
+    with pytest.raises(ValueError, match="scale is not positive"):
+        checked.scale = 0.0
+
+
+def test_attrs_completes_a_record_when_it_is_first_used_also_one_that_inherits() -> None:
+    @record
+    class Base:
+        x: float = 0.0
+
+    @record
+    class Fresh(Base):
+        y: float = 0.0
+
+    assert not isinstance(vars(Fresh)["__attrs_attrs__"], tuple)
+    fresh = Fresh(1.0)
+    assert isinstance(vars(Fresh)["__attrs_attrs__"], tuple)
+    fresh.x = 2.0
+    assert fresh == Fresh(2.0)
+    assert isinstance(vars(Base)["__attrs_attrs__"], tuple)
