@@ -20,8 +20,8 @@ _HEAD: Final = re.compile(
     rb"(GET|HEAD|POST|DELETE) ([\x21-\x7e]+) HTTP/1\.1\r\n((?:" + _NAME + rb":" + _VALUE + rb"\r\n)+)\r\n"
 )
 _FIELD: Final = re.compile(rb"(" + _NAME + rb"):[ \t]*(" + _VALUE + rb")\r\n")
-#: What has a meaning for the form of the body, or of the answer.
-_NOT_SIMPLE: Final = frozenset((b"transfer-encoding", b"expect", b"upgrade"))
+#: What has a meaning for the form of the body or of the answer, and what few requests have.
+_NOT_SIMPLE: Final = frozenset((b"transfer-encoding", b"expect", b"upgrade", b"authorization"))
 #: The length of a body is read only if it has so many digits at most.
 _MOST_DIGITS: Final = 9
 _PHRASES: Final = {status.value: status.phrase.encode("ascii") for status in HTTPStatus}
@@ -36,6 +36,8 @@ class SimpleRequest:
     body: bytes
     #: The header ``Host``; None if there is none, which HTTP/1.0 permits.
     host: str | None = None
+    #: The header ``Authorization``; None if there is none, or more than one.
+    authorization: str | None = None
 
 
 def read(data: bytes) -> SimpleRequest | None:

@@ -102,7 +102,9 @@ def _simple(head: h11.Request, body: bytes) -> SimpleRequest:
         raise BadRequestError("only HTTP/1.1 is supported", 505)
     # h11 refuses a second one.
     host = next((text.decode("latin-1") for name, text in head.headers if name == b"host"), None)
+    credentials = [text.decode("latin-1") for name, text in head.headers if name == b"authorization"]
+    authorization = credentials[0] if len(credentials) == 1 else None
     try:
-        return SimpleRequest(head.method.decode("ascii"), head.target.decode("ascii"), body, host)
+        return SimpleRequest(head.method.decode("ascii"), head.target.decode("ascii"), body, host, authorization)
     except ValueError as error:
         raise BadRequestError(f"the request's target cannot be read: {error}") from error

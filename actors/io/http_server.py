@@ -62,6 +62,7 @@ class Request:
 
     A parameter that the ``query`` gives no value is in it with an empty one. ``peer`` is None where the kernel does not
     tell who asks, as on a TCP port. ``host`` is whom the client means: the target names it, or the header ``Host``.
+    ``authorization`` is the header of that name, if there is exactly one.
     """
 
     method: str
@@ -70,6 +71,7 @@ class Request:
     body: bytes
     peer: Credentials | None = None
     host: str | None = None
+    authorization: str | None = None
 
 
 @value
@@ -343,7 +345,7 @@ def _request_of(received: SimpleRequest, peer: Credentials | None) -> Request:
             query = dict(parse_qsl(target.query, keep_blank_values=True, errors="surrogateescape", max_num_fields=16))
         except ValueError as error:
             raise BadRequestError(f"the request's target cannot be read: {error}") from error
-    return Request(received.method, path, query, received.body, peer, host)
+    return Request(received.method, path, query, received.body, peer, host, received.authorization)
 
 
 async def _respond_late(

@@ -27,6 +27,8 @@ PACKAGES = {
     "systemd-nspawn": "systemd-container",
     "nsenter": "util-linux",
     "promtool": "prometheus",
+    "chromedriver": "chromium-driver",
+    "chromium": "chromium",
     "setpriv": "util-linux",
     "unshare": "util-linux",
     "bash": "bash",

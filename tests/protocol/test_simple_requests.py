@@ -55,6 +55,7 @@ _OTHERS = (
     POST.replace(b"Content-Length: 5", b"Transfer-Encoding: chunked"),
     POST.replace(b"Host", b"Expect: 100-continue\r\nHost"),
     POST.replace(b"Host", b"Upgrade: websocket\r\nHost"),
+    POST.replace(b"Host", b"Authorization: Bearer x\r\nHost"),
     POST.replace(b"Host", b" Folded: x\r\nHost"),
     POST.replace(b"Host:", b"Host :"),
     POST.replace(b"plugind", b"plug\x00nd"),

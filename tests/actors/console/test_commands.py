@@ -13,7 +13,8 @@ import pytest
 from plugind.actors.console import commands
 from plugind.actors.console.ending import CommandError, run_to_end
 
-COMMANDS = ["run", "config", "ls", "describe", "watch", "wait", "retry", "reload", "probe", "fake", "demo", "simulate"]
+COMMANDS = ["run", "config", "ls", "describe", "watch", "page", "wait", "retry", "reload", "probe", "fake", "demo"]
+COMMANDS += ["simulate"]
 
 #: A command that prints one line.
 SHORT = """

@@ -1,0 +1,99 @@
+"""``plugind page``: everything about a node in a browser, as it changes.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import secrets
+import signal
+from collections.abc import Iterator
+
+import trio
+
+from ...protocol.metrics_config import TcpAddress
+from ...protocol.text import encodable, escaped
+from ..io.http_server import serve
+from ..io.tcp_socket import TcpListener, listen
+from ..page import routes
+from ..page.board import Board
+from ..page.daemon import follow
+from ..page.documents import page
+from .answers import Daemon, add_daemon_arguments, daemon
+from .client import fetch
+from .ending import EXIT_OK, CommandError, complain, say
+
+_LOOPBACK = "127.0.0.1"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Complete the parser of ``plugind page``."""
+    parser.description = (
+        "Show the plugins, devices and leases of a node in a browser, as they change, until this command is stopped. It"
+        " prints the address of the page, which this machine alone can reach, and which holds a token: whoever has the"
+        " address may read what the status socket says. The page changes nothing."
+    )
+    parser.epilog = (
+        "examples:\n"
+        "  plugind page                              open the address that it prints\n"
+        "  ssh -L 8080:127.0.0.1:8080 NODE plugind page --port 8080\n"
+        "                                            the page of another machine\n\n"
+        "exit codes: 0 stopped by SIGINT or SIGTERM, 1 it may not ask the daemon, or the port is taken, 2 usage,\n"
+        "69 no daemon answers, 75 it is busy"
+    )
+    parser.add_argument(
+        "--port",
+        type=_port,
+        default=0,
+        metavar="PORT",
+        help=f"serve the page at this port of {_LOOPBACK} (default: one that is free)",
+    )
+    add_daemon_arguments(parser)
+
+
+def _port(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port: give a number from 1 to 65535")
+    return int(text)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve the page until a signal stops it; return the exit code."""
+    return trio.run(_serve, daemon(args), args.port)
+
+
+async def _serve(daemon: Daemon, port: int) -> int:
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_serve_page, daemon, port)
+            await anext(aiter(signals))
+            nursery.cancel_scope.cancel()
+    return EXIT_OK
+
+
+async def _serve_page(daemon: Daemon, port: int) -> None:
+    # A daemon that is not there, or does not answer this user, is an error now; one that goes later comes back.
+    await fetch(daemon, "GET", "/rules")
+    token, board = secrets.token_urlsafe(32), Board()
+    board.tell("daemon", {"host": encodable(os.uname().nodename), "path": encodable(daemon.path)})
+    answers = routes.Routes(token, page(), board, routes.Daemon(daemon.path, daemon.timeout))
+    with _listening(port) as listener:
+        # The part after # is sent to no server, and so it is in no log and in no header Referer.
+        say(f"http://{listener.address}/#{token}\n", now=True)
+        complain(f"the page of the daemon at {escaped(daemon.path)} is there until this is stopped (Ctrl-C)")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(follow, daemon.path, daemon.timeout, board)
+            await serve(listener, answers, routes.LIMITS, allowed=None, place=answers.place)
+
+
+@contextlib.contextmanager
+def _listening(port: int) -> Iterator[TcpListener]:
+    try:
+        listener = listen(TcpAddress(_LOOPBACK, port))
+    except OSError as error:
+        raise CommandError(f"cannot listen at port {port} of {_LOOPBACK}: {error.strerror or error}") from error
+    with contextlib.closing(listener):
+        yield listener

@@ -1,0 +1,202 @@
+"""``plugind page`` as a process: what it prints, how it ends, and what it makes of daemons that come and go.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import socket
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+
+from plugind.actors.io.http_server import problem
+from plugind.tests.actors.page.events import Browser, Chunks
+from plugind.tests.actors.page.stand_in import standing_in
+from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, SOON, daemon, plugin_process, run
+
+
+@attrs.define
+class Page:
+    """A running ``plugind page``, and what a browser knows of it."""
+
+    process: trio.Process
+    port: int
+    token: str
+    browser: Browser = attrs.field(factory=Browser)
+    _chunks: Chunks | None = None
+
+    async def until_plugin(self, socket: Path, state: str) -> None:
+        """Wait until the socket is shown in a state."""
+        while self.browser.tables.get("plugins", {}).get(str(socket), {}).get("state") != state:
+            await self._read()
+
+    async def until_daemon(self, state: str) -> None:
+        """Wait until the daemon is shown as ``there`` or ``away``."""
+        while self.browser.tables.get("node", {}).get("plugins", {}).get("state") != state:
+            await self._read()
+
+    async def _read(self) -> None:
+        if self._chunks is None:
+            stream = await trio.open_tcp_stream("127.0.0.1", self.port)
+            head = f"GET /events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {self.token}\r\n\r\n"
+            await stream.send_all(head.encode())
+            self._chunks = Chunks(stream)
+            assert (await self._chunks.head()).startswith(b"HTTP/1.1 200 ")
+        self.browser.take(await self._chunks.next())
+
+    def close(self) -> None:
+        """End the connection of the browser."""
+        if self._chunks is not None:
+            self._chunks.stream.socket.close()
+
+    async def end(self, number: signal.Signals) -> int:
+        """Send a signal; return the exit code."""
+        self.process.send_signal(number)
+        with trio.fail_after(DEADLINE):
+            return await self.process.wait()
+
+
+@asynccontextmanager
+async def page(status: str, *arguments: str) -> AsyncIterator[Page]:
+    async with plugin_process([*PLUGIND, "page", "--status", status, *arguments]) as started:
+        out = started.process.stdout
+        assert out is not None
+        printed = b""
+        with trio.fail_after(DEADLINE):
+            while not printed.endswith(b"\n"):
+                piece = await out.receive_some()
+                assert piece, "it has ended"
+                printed += piece
+        found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/#([\w-]{43})\n", printed.decode())
+        assert found is not None, printed
+        shown = Page(started.process, int(found[1]), found[2])
+        with contextlib.closing(shown):
+            yield shown
+
+
+def fake(path: Path) -> list[str]:
+    return [*PLUGIND, "fake", "--socket", str(path), "--type", "CSIPlugin", "--name", "a.example.com"]
+
+
+async def test_each_change_of_a_real_daemon_is_shown(tmp_path: Path) -> None:
+    path = tmp_path / "root" / "a.sock"
+    with daemon(tmp_path) as node:
+        await node.ready()
+        async with page(node.status) as shown:
+            await shown.until_daemon("there")
+            async with plugin_process(fake(path)):
+                await shown.until_plugin(path, "registered")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_ends_it_with_success_although_browsers_are_connected(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    async with standing_in(str(tmp_path / "s")) as stand_in, page(stand_in.path) as shown:
+        await shown.until_daemon("there")
+        assert await shown.end(number) == 0
+        with pytest.raises(OSError, match="all attempts to connect"):
+            await trio.open_tcp_stream("127.0.0.1", shown.port)
+
+
+async def test_a_daemon_that_is_killed_is_away_until_another_one_is_there(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        with daemon(tmp_path) as node:
+            await node.ready()
+            shown = await nursery.start(_shown, node.status)
+            await shown.until_daemon("there")
+            node.process.kill()
+            await node.ended()
+            await shown.until_daemon("away")
+        with daemon(tmp_path):
+            await shown.until_daemon("there")
+        nursery.cancel_scope.cancel()
+
+
+async def _shown(status: str, *, task_status: trio.TaskStatus[Page] = trio.TASK_STATUS_IGNORED) -> None:
+    async with page(status) as shown:
+        task_status.started(shown)
+        await trio.sleep_forever()
+
+
+@pytest.mark.usefixtures("real_processes")
+def test_without_a_daemon_it_says_what_to_do_and_ends(tmp_path: Path) -> None:
+    done = run("page", status=str(tmp_path / "none.sock"))
+    assert (done.code, done.out) == (69, "")
+    assert done.err == (
+        f"plugind: no daemon answers at {tmp_path}/none.sock (No such file or directory); start one with 'plugind run',"
+        " or name its socket with --status or PLUGIND_STATUS\n"
+    )
+
+
+async def test_who_may_not_read_the_status_socket_is_told_so(tmp_path: Path) -> None:
+    async with standing_in(str(tmp_path / "s")) as stand_in:
+        stand_in.instead["/rules"] = problem(403, "only the user of the daemon and root may ask that")
+        done = await trio.to_thread.run_sync(partial(run, "page", status=stand_in.path))
+    assert (done.code, done.out) == (1, "")
+    assert done.err == "plugind: only the user of the daemon and root may ask that\n"
+
+
+async def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        async with standing_in(str(tmp_path / "s")) as stand_in:
+            done = await trio.to_thread.run_sync(partial(run, "page", "--port", port, status=stand_in.path))
+    assert (done.code, done.out) == (1, "")
+    assert done.err == f"plugind: cannot listen at port {port} of 127.0.0.1: Address already in use\n"
+
+
+async def test_the_port_can_be_chosen(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    async with standing_in(str(tmp_path / "s")) as stand_in, page(stand_in.path, "--port", str(port)) as shown:
+        assert shown.port == port
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "-1", "http", "٣"])
+def test_what_is_no_port_is_a_wrong_usage(port: str, tmp_path: Path) -> None:
+    done = run("page", f"--port={port}", status=str(tmp_path / "s"))
+    assert (done.code, done.out) == (2, "")
+    assert "is no port: give a number from 1 to 65535" in done.err
+
+
+async def test_a_daemon_that_is_silent_is_no_daemon(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / "s"))
+        silent.listen()
+        command = partial(run, "page", "--answer-timeout", "0.2", status=str(tmp_path / "s"))
+        done = await trio.to_thread.run_sync(command)
+    assert (done.code, done.out) == (69, "")
+    assert "sent nothing within 0.2 s" in done.err
+
+
+async def test_its_token_is_not_among_its_arguments_and_every_start_has_another(tmp_path: Path) -> None:
+    tokens = set()
+    async with standing_in(str(tmp_path / "s")) as stand_in:
+        for _ in range(2):
+            async with page(stand_in.path) as shown:
+                for file in ("cmdline", "environ"):
+                    seen = await trio.Path(f"/proc/{shown.process.pid}/{file}").read_bytes()
+                    assert shown.token.encode() not in seen
+                tokens.add(shown.token)
+    assert len(tokens) == 2
+
+
+async def test_a_reader_of_its_output_that_has_gone_ends_it(tmp_path: Path) -> None:
+    async with standing_in(str(tmp_path / "s")) as stand_in:
+        command = [*PLUGIND, "page", "--status", stand_in.path, "--answer-timeout", SOON]
+        process = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        assert process.stdout is not None
+        await process.stdout.aclose()
+        with trio.fail_after(DEADLINE):
+            assert await process.wait() == 0
