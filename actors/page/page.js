@@ -204,12 +204,15 @@
       this.outer.id = name;
       this.outer.tabIndex = 0;
       this.outer.setAttribute("role", "grid");
+      // Beside the details, or on a narrow page, there is room for the columns that matter most.
+      const few = columns.filter((it) => !(it.className || "").includes("hideable"));
       this.outer.style.setProperty("--columns", columns.map((it) => it.width).join(" "));
+      this.outer.style.setProperty("--few", few.map((it) => it.narrow || it.width).join(" "));
       const head = element("div", "head");
       head.setAttribute("role", "row");
       head.setAttribute("aria-rowindex", "1");
       this.heads = columns.map((column) => {
-        const button = element("button", "", column.title);
+        const button = element("button", column.className, column.title);
         button.setAttribute("role", "columnheader");
         button.tabIndex = -1;
         if (sortable) button.addEventListener("click", () => this.sortBy(column));
@@ -355,9 +358,9 @@
   // --- the lists -----------------------------------------------------------------------------------------------------
 
   const age = (it) => (it.from === null || it.from === undefined ? "" : duration(now() - it.from));
-  const AGE = { title: "For", width: "7em", className: "number faint first", text: age, order: (it) => -(it.from || 0) };
+  const AGE = { title: "For", width: "7em", narrow: "5.5em", className: "number faint first", text: age, order: (it) => -(it.from || 0) };
   const stateColumn = (text) => ({
-    title: "State", width: "9.5em", className: "first", text, tone: (it) => it.tone, order: text,
+    title: "State", width: "9.5em", narrow: "8em", className: "first", text, tone: (it) => it.tone, order: text,
   });
   const COLUMNS = {
     plugins: [
@@ -669,7 +672,7 @@
   function facts(pairs) {
     const list = element("dl", "facts");
     for (const [name, text] of pairs) {
-      if (text === null || text === undefined || text === "") continue;
+      if (text === null || text === undefined || text.length === 0) continue;
       list.append(element("dt", "", name), element("dd", "", Array.isArray(text) ? text.join(", ") : text));
     }
     return list;

@@ -122,7 +122,8 @@ def shrunk(path: Path) -> None:
 
     made = io.BytesIO()
     with Image.open(path) as picture:
-        picture.convert("RGB").quantize(128, dither=Image.Dither.NONE).save(made, "PNG", optimize=True)
+        few = picture.convert("RGB").quantize(255, kmeans=1, dither=Image.Dither.NONE)
+        few.save(made, "PNG", optimize=True)
     path.write_bytes(made.getvalue())
 
 
