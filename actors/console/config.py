@@ -51,6 +51,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     check = actions.add_parser("check", help="say all that is wrong with a configuration file, and print nothing else")
     check.description = "Say all that is wrong with a file, or with all files that 'plugind run' would read."
     check.add_argument("file", nargs="?", metavar="FILE", help="the file (default: all that a daemon would read)")
+    check.add_argument(
+        "-o",
+        "--output",
+        choices=("text", "json"),
+        # One before the word 'check' counts, too.
+        default=argparse.SUPPRESS,
+        help="text for people (default); json: one object, whose 'problems' say where and what",
+    )
     check.set_defaults(run=check_files)
 
 
@@ -94,11 +102,10 @@ def _report(settings: Configured) -> dict[str, Any]:
 
 
 def _row(it: InForce) -> dict[str, Any]:
-    source = {"kind": it.source.kind, "name": it.source.name or None, "line": it.source.line}
     return {
         "key": it.setting.key,
         "value": to_json(it.value),
-        "source": source,
+        "source": _source(it.source),
         "option": OPTIONS.get(it.setting.key),
         "variable": it.setting.variable,
     }
@@ -118,8 +125,24 @@ def check_files(args: argparse.Namespace) -> int:
             raise SettingsError(problems)
         _check_together(merged(one.given for one in parsed), files)
     except ConfigError as error:
-        raise _unusable(error) from error
+        if args.output != "json":
+            raise _unusable(error) from error
+        say(json.dumps({"usable": False, "problems": _problems(error)}) + "\n")
+        return EXIT_CONFIG
+    if args.output == "json":
+        say(json.dumps({"usable": True, "problems": []}) + "\n")
     return EXIT_OK
+
+
+def _problems(error: ConfigError) -> list[dict[str, Any]]:
+    """Return where each problem is, as far as that is known, and what it is."""
+    if not isinstance(error, SettingsError):
+        return [{"source": None, "text": str(error)}]
+    return [{"source": _source(it.source), "text": it.text} for it in error.problems]
+
+
+def _source(source: Source) -> dict[str, Any]:
+    return {"kind": source.kind, "name": source.name or None, "line": source.line}
 
 
 def _files(args: argparse.Namespace) -> tuple[ConfigFile, ...]:

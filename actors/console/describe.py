@@ -30,6 +30,7 @@ from .device_description import described_resource
 from .device_leases import add_leases_of_plugin, leases_of
 from .ending import say
 from .lines import terminal_width
+from .output import add_output_argument
 from .refused_calls import refused_calls
 
 
@@ -41,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = (
         "examples:\n  plugind describe csi.example.com\n"
-        "  plugind describe /var/lib/kubelet/plugins_registry/csi.example.com-reg.sock --json\n\n"
+        "  plugind describe /var/lib/kubelet/plugins_registry/csi.example.com-reg.sock -o json\n\n"
         "exit codes: 0 ok, 1 no plugin has that name or path, 2 usage, 69 no daemon answers, 75 it is busy"
     )
     parser.add_argument(
@@ -50,13 +51,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=plugin_target,
         help="a plugin's name, or the path of its socket; its file name will do if no other has it",
     )
-    parser.add_argument("--json", action="store_true", help="print a JSON list of objects, one for each socket")
+    add_output_argument(parser, "a list of objects, one for each socket")
     add_daemon_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Describe a plugin; return the exit code."""
-    if args.json:
+    if args.output == "json":
         plugins = trio.run(_plugins, daemon(args), args.target)
         say("[" + ",\n".join(map(json.dumps, plugins)) + "]\n")
     else:

@@ -31,6 +31,7 @@ from .arguments import add_trust_argument
 from .beside import registered_at, rules_of
 from .ending import EXIT_CONFIG, EXIT_FAILED, EXIT_OK, CommandError, say
 from .findings import Fate, ProbeOptions, ProbeResult, ProbeStep, Verdict
+from .output import add_output_argument
 from .probe_places import as_discovered
 from .probing import probe
 from .status_socket import add_answer_timeout
@@ -57,7 +58,7 @@ kubelet does not look: endpoints that are no unix sockets, names that cannot be 
 
 examples:
   plugind probe ./my-plugin-reg.sock
-  plugind probe /run/a.sock --json --timeout 3
+  plugind probe /run/a.sock -o json --timeout 3
   plugind probe /var/lib/kubelet/plugins_registry/a.sock --strict"""
 
 #: What a daemon would do, and what the kubelet would.
@@ -110,7 +111,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=ProbeOptions().timeout,
         help="for the whole probe, in seconds (default: %(default)g)",
     )
-    parser.add_argument("--json", action="store_true", help="print a JSON object: the steps and the result")
+    add_output_argument(parser, "one object, with the steps and the result")
     parser.add_argument(
         "--notify", action="store_true", help="also notify the plugin that it is registered, as a daemon would"
     )
@@ -153,7 +154,7 @@ def run(args: argparse.Namespace) -> int:
     """
     options = _options(args)
     result = trio.run(_probe, args, options, os.path.abspath(args.socket))
-    if args.json:
+    if args.output == "json":
         say(json.dumps(_to_json(args.socket, result)) + "\n")
     else:
         say(_last_line(result, options) + "\n")
@@ -208,7 +209,7 @@ async def _probe(args: argparse.Namespace, options: ProbeOptions, socket: str) -
         asked = daemon(args)
         options = _judging_by(await rules_of(asked), options, asked.path)
         others = await registered_at(asked, but=as_discovered(socket, options))
-    return await probe(args.socket, _handlers(options), options, _skip if args.json else _show, others)
+    return await probe(args.socket, _handlers(options), options, _skip if args.output == "json" else _show, others)
 
 
 def _handlers(options: ProbeOptions) -> dict[str, Handler]:

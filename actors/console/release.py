@@ -6,13 +6,19 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import argparse
+import json
+from typing import TYPE_CHECKING
 
 from ..client.errors import ClientError, NoDaemonError
 from ..client.lease_calls import WRITING, is_unknown, release
 from ..client.sync_transport import answer
-from .ending import EXIT_FAILED, EXIT_OK
+from .ending import EXIT_FAILED, EXIT_OK, say
 from .lease_failures import fail
+from .output import add_output_argument
 from .status_socket import add_status_argument, status_path
+
+if TYPE_CHECKING:
+    from ...protocol.status_json import Json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,18 +33,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("ids", metavar="ID", nargs="+", help="a lease")
     parser.add_argument("--if-exists", action="store_true", help="a lease that is not there is no error")
+    add_output_argument(parser, "one object, whose 'leases' say of each whether it was released, and why not")
     add_status_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """End the leases, each by itself; return the exit code of the first that failed."""
     path, code = status_path(args), EXIT_OK
+    said: list[dict[str, Json]] = []
     for lease in args.ids:
-        try:
-            answer(path, release(lease), seconds=WRITING)
-        except ClientError as error:
-            if not (args.if_exists and is_unknown(error)):
-                code = code or fail(error) or EXIT_FAILED
-            if isinstance(error, NoDaemonError):
-                break
+        error = _released(path, lease)
+        said.append({"id": lease, "released": error is None, "error": None if error is None else str(error)})
+        if error is not None and not (args.if_exists and is_unknown(error)):
+            code = code or fail(error) or EXIT_FAILED
+        if isinstance(error, NoDaemonError):
+            break
+    if args.output == "json":
+        say(json.dumps({"leases": said}) + "\n")
     return code
+
+
+def _released(path: str, lease: str) -> ClientError | None:
+    """End a lease; return why that has failed, if it has."""
+    try:
+        answer(path, release(lease), seconds=WRITING)
+    except ClientError as error:
+        return error
+    return None

@@ -15,6 +15,7 @@ from ...protocol.text import escaped
 from ..io.http_client import UnreachableError, ask
 from .answers import Daemon, add_daemon_arguments, daemon, refusal
 from .ending import EXIT_CONFIG, EXIT_OK, EXIT_UNREACHABLE, CommandError, say
+from .output import add_output_argument
 from .status_socket import unreachable
 
 #: The status of the answer to a configuration that cannot be used.
@@ -33,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "exit codes: 0 it is in force, or needs a restart, 2 usage, 69 no daemon answers, 75 it is busy,\n"
         "78 the configuration cannot be used: each line on standard error says where something is wrong"
     )
-    parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="the form (text)")
+    add_output_argument(parser, "one object, with the keys that have changed and those that need a restart")
     add_daemon_arguments(parser)
 
 

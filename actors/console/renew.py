@@ -6,7 +6,10 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import argparse
+import json
+import time
 
+from ...protocol.leases.leases_json import lease_to_json
 from ...protocol.leases.values import TimeOwner
 from ...protocol.text import escaped
 from ..client.errors import ClientError
@@ -14,6 +17,7 @@ from ..client.lease_calls import WRITING, renewal
 from ..client.sync_transport import answer
 from .ending import EXIT_OK, say
 from .lease_failures import fail
+from .output import add_output_argument
 from .status_socket import add_status_argument, status_path
 
 
@@ -26,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " 3 no daemon answers"
     )
     parser.add_argument("id", metavar="ID", help="the lease")
+    add_output_argument(parser, "the lease, as 'plugind allocate -o json' prints it")
     add_status_argument(parser)
 
 
@@ -35,6 +40,8 @@ def run(args: argparse.Namespace) -> int:
         lease = answer(status_path(args), renewal(args.id), seconds=WRITING)
     except ClientError as error:
         return fail(error)
-    if isinstance(lease.owner, TimeOwner):
+    if args.output == "json":
+        say(json.dumps(lease_to_json(lease, time.clock_gettime_ns(time.CLOCK_BOOTTIME))) + "\n")
+    elif isinstance(lease.owner, TimeOwner):
         say(f"{escaped(lease.id)} ends in {lease.owner.seconds:g} s\n")
     return EXIT_OK

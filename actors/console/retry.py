@@ -15,6 +15,7 @@ from .answers import Plugin, add_daemon_arguments, daemon, retries_in
 from .arguments import plugin_target
 from .client import fetch, fetch_about
 from .ending import EXIT_FAILED, EXIT_OK, say
+from .output import add_output_argument
 from .phrases import text
 
 
@@ -40,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="ask a registered plugin anew for what 'plugind describe' shows of it: a CSI driver for its node id",
     )
+    add_output_argument(parser, "one object, whose 'answers' say of each socket whether it is tried, and why")
     add_daemon_arguments(parser)
 
 
@@ -51,7 +53,10 @@ def run(args: argparse.Namespace) -> int:
         return await fetch(daemon(args), "POST", "/retry", json.dumps(body | {"target": target}).encode())
 
     answers = retries_in(trio.run(fetch_about, args.target, asked))
-    say("".join(map(_line, answers)))
+    if args.output == "json":
+        say(json.dumps({"answers": answers}) + "\n")
+    else:
+        say("".join(map(_line, answers)))
     return EXIT_OK if any(answer.get("tried") is True for answer in answers) else EXIT_FAILED
 
 

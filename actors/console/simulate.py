@@ -6,6 +6,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import os
 import signal
@@ -21,6 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ..simulation.fuzz.script import Fault
 from .ending import OutputError, say
+from .output import add_output_argument
 
 if TYPE_CHECKING:
     from ..simulation.fuzz.run import SeedResult
@@ -55,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", type=_numbers, metavar="LIST", help="play only these events of the script")
     parser.add_argument("--trace", action="store_true", help="print everything that happens")
     parser.add_argument("--shrink", action="store_true", help="search for the fewest events that break the same rule")
+    add_output_argument(parser, "one object for each line, the result of a seed with its violations")
     parser.add_argument("--jobs", type=_count, metavar="N", help="processes (one for each core)")
 
 
@@ -90,6 +93,8 @@ def _faults(text: str) -> frozenset[Fault]:
 
 def run(args: argparse.Namespace) -> int:
     """Play the scripts; return the exit code."""
+    if args.output == "json" and args.trace:
+        args.parser.error("--trace prints text: leave out -o json")
     seeds: range = args.seeds or range(args.seed or 0, (args.seed or 0) + 1)
     began = time.monotonic()
     done = broken = 0
@@ -99,15 +104,18 @@ def run(args: argparse.Namespace) -> int:
             for outcome in outcomes:
                 done += 1
                 broken += bool(outcome.violations)
-                _print(outcome)
-                if outcome.violations:
-                    _explain(args, outcome, bar)
+                if args.output == "json":
+                    _print_json(args, outcome, bar)
+                else:
+                    _print(outcome)
+                    if outcome.violations:
+                        _explain(args, outcome, bar)
                 bar.show(done, broken)
     except BaseException as error:
         if not _is_interrupt(error):
             raise
         interrupted = True
-    if len(seeds) > 1:
+    if len(seeds) > 1 and args.output == "text":
         counted = f"interrupted after {done} of {len(seeds)}" if interrupted else f"{len(seeds)}"
         say(f"{counted} seeds in {time.monotonic() - began:.1f} s, {broken} with violations\n")
     if interrupted:
@@ -205,6 +213,23 @@ def _print(outcome: SeedResult) -> None:
     )
 
 
+def _print_json(args: argparse.Namespace, outcome: SeedResult, bar: _Bar) -> None:
+    """Print all that is said of a seed as one object."""
+    found: dict[str, object] = {
+        "seed": outcome.seed,
+        "events": outcome.events,
+        "virtual_seconds": round(outcome.virtual_seconds, 6),
+        "trace": outcome.trace_hash,
+        "violations": [{"oracle": it.oracle, "time": it.time, "text": it.text} for it in outcome.violations],
+    }
+    if outcome.violations:
+        found["repeat"] = _command(args, outcome.seed, args.only)
+        if args.shrink:
+            kept, tries = _shrunk(args, outcome, bar)
+            found["shrunk"] = {"events": kept, "tries": tries, "repeat": _command(args, outcome.seed, tuple(kept))}
+    say(json.dumps(found) + "\n", now=True)
+
+
 def _explain(args: argparse.Namespace, outcome: SeedResult, bar: _Bar) -> None:
     for violation in outcome.violations:
         say(f"  {violation.oracle} at {violation.time:.6f} s: {violation.text}\n")
@@ -214,6 +239,12 @@ def _explain(args: argparse.Namespace, outcome: SeedResult, bar: _Bar) -> None:
 
 
 def _shrink(args: argparse.Namespace, outcome: SeedResult, bar: _Bar) -> None:
+    kept, tries = _shrunk(args, outcome, bar)
+    say(f"  shrunk to {len(kept)} events in {tries} tries: {_command(args, outcome.seed, tuple(kept))}\n")
+
+
+def _shrunk(args: argparse.Namespace, outcome: SeedResult, bar: _Bar) -> tuple[list[int], int]:
+    """Return the fewest events that still break the rule, and how many times they were played."""
     from ..simulation.fuzz.run import numbers
     from ..simulation.fuzz.shrink import shrink
 
@@ -226,7 +257,7 @@ def _shrink(args: argparse.Namespace, outcome: SeedResult, bar: _Bar) -> None:
         return any(violation.oracle == oracle for violation in played.violations)
 
     kept, tries = shrink(sorted(args.only if args.only is not None else numbers(args.events)), breaks)
-    say(f"  shrunk to {len(kept)} events in {tries} tries: {_command(args, outcome.seed, kept)}\n")
+    return list(kept), tries
 
 
 def _command(args: argparse.Namespace, seed: int, only: object) -> str:

@@ -6,6 +6,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from contextlib import suppress
 
@@ -14,13 +15,15 @@ import trio
 
 from ...protocol.health_checks import NOT_CHECKED
 from ...protocol.plugin_health import Health
-from ...protocol.text import escaped
+from ...protocol.status_json import Json
+from ...protocol.text import encodable, escaped
 from . import phrases, wait_for_devices
 from .answers import Daemon, Plugin, add_daemon_arguments, daemon, plugins_in
 from .arguments import plugin_name
 from .client import fetch, roots_to_mend
 from .ending import EXIT_BUSY, EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, CommandError, complain, say
 from .following import RECONNECT, follow
+from .output import add_output_argument
 from .times import seconds
 from .wait_for_devices import EXPLAIN
 
@@ -68,6 +71,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=TIMEOUT,
         help="how long to wait, in seconds (default: %(default)g); 0 makes one look",
     )
+    add_output_argument(
+        parser, "one object, whose 'plugins' or 'resources' say of each whether it is as wanted, and why not"
+    )
     add_daemon_arguments(parser)
 
 
@@ -77,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     if args.resource:
         if args.names or args.type or args.serving or args.healthy:
             args.parser.error("--resource waits for devices: wait for plugins with another command")
-        return wait_for_devices.run(asked, args.resource, args.timeout)
+        return wait_for_devices.run(asked, args.resource, args.timeout, as_json=args.output == "json")
     if not args.names:
         args.parser.error("nothing to wait for: give the NAME of a plugin, or --resource")
     unanswered = f"the daemon at {escaped(asked.path)} has not answered within {args.timeout:g} s"
@@ -86,6 +92,9 @@ def run(args: argparse.Namespace) -> int:
         list(dict.fromkeys(args.names)), args.type, failure=failure, serving=args.serving, healthy=args.healthy
     )
     trio.run(_wait, asked, waiting, args.timeout)
+    if args.output == "json":
+        say(json.dumps({"done": waiting.done, "plugins": [_report(waiting, name) for name in waiting.names]}) + "\n")
+        return waiting.exit_code
     for name in waiting.names:
         plugin = waiting.registered(name)
         if plugin is None:
@@ -93,6 +102,17 @@ def run(args: argparse.Namespace) -> int:
         elif waiting.done:
             say(_success(name, plugin, time.monotonic() - began))
     return waiting.exit_code
+
+
+def _report(waiting: Waiting, name: str) -> dict[str, Json]:
+    """Return whether a plugin is as wanted, with its socket, and why it is not."""
+    plugin = waiting.registered(name)
+    return {
+        "name": encodable(name),
+        "done": plugin is not None,
+        "plugin": plugin,
+        "why_not": waiting.why_not(name) if plugin is None else None,
+    }
 
 
 async def _wait(daemon: Daemon, waiting: Waiting, timeout: float) -> None:

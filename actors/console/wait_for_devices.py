@@ -6,6 +6,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterable
 from contextlib import suppress
 
@@ -13,6 +14,7 @@ import attrs
 import trio
 
 from ...protocol.devices import ResourceState
+from ...protocol.status_json import Json
 from ...protocol.text import escaped
 from .answers import Daemon, Plugin
 from .arguments import resource_name
@@ -142,17 +144,33 @@ def _count(number: object) -> str:
     return f"{number} device" + ("" if number == 1 else "s")
 
 
-def run(daemon: Daemon, resources: list[Wanted], timeout: float) -> int:
+def run(daemon: Daemon, resources: list[Wanted], timeout: float, *, as_json: bool) -> int:
     """Wait until all have enough healthy devices; return the exit code."""
     unanswered = f"the daemon at {escaped(daemon.path)} has not answered within {timeout:g} s"
     waiting = Waiting(strictest(resources), CommandError(unanswered, EXIT_UNREACHABLE))
     trio.run(_wait, daemon, waiting, timeout)
+    if as_json:
+        say(json.dumps({"done": waiting.done, "resources": [_report(waiting, it) for it in waiting.wanted]}) + "\n")
+        return waiting.exit_code
     for it in waiting.wanted:
         if waiting.healthy(it.name) < it.number:
             complain(waiting.why_not(it))
         elif waiting.done:
             say(f"{escaped(it.name)} has {_devices(waiting.healthy(it.name))}\n")
     return waiting.exit_code
+
+
+def _report(waiting: Waiting, it: Wanted) -> dict[str, Json]:
+    """Return whether a resource has the devices that are wanted, and why it has not."""
+    healthy = waiting.healthy(it.name)
+    done = healthy >= it.number
+    return {
+        "resource": it.name,
+        "done": done,
+        "wanted": it.number,
+        "healthy": healthy,
+        "why_not": None if done else waiting.why_not(it),
+    }
 
 
 async def _wait(daemon: Daemon, waiting: Waiting, timeout: float) -> None:

@@ -17,26 +17,27 @@ from .answers import Daemon, Plugin, add_daemon_arguments, daemon, plugin_in
 from .client import asked, has_heartbeats, watch_target
 from .description import change, said_of
 from .ending import EXIT_OK, EXIT_UNREACHABLE, CommandError, complain, say
+from .output import add_output_argument
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Complete the parser of ``plugind watch``."""
     parser.description = (
         "Print the present state of every plugin, then each change as it happens, one line each, until the daemon"
-        " stops. A change that would print the same line again is left out, except with --json."
+        " stops. A change that would print the same line again is left out, except with -o json."
     )
     parser.epilog = (
-        "examples:\n  plugind watch\n  plugind watch --json | jq -c '[.time, .name, .state, .reason]'\n\n"
+        "examples:\n  plugind watch\n  plugind watch -o json | jq -c '[.time, .name, .state, .reason]'\n\n"
         "exit codes: 0 the daemon stopped, 1 changes were lost, 2 usage, 69 no daemon answers, or no longer,"
         " 75 it is busy"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON lines: the keys of 'ls --json', and 'time'")
+    add_output_argument(parser, "one object for each line, with the keys of 'plugind ls -o json', and 'time'")
     add_daemon_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Watch the plugins until the daemon stops; return the exit code."""
-    return trio.run(_watch, daemon(args), args.json)
+    return trio.run(_watch, daemon(args), args.output == "json")
 
 
 class News:

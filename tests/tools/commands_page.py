@@ -28,6 +28,9 @@ _TAIL = """
 Commands that ask a daemon find it by its status socket: `--status PATH`, else `$PLUGIND_STATUS`, else
 `/run/plugind/status.sock` for root and `$XDG_RUNTIME_DIR/plugind/status.sock` for others.
 
+With `-o json` a command prints JSON for programs, on standard output, also if what was asked for has failed; the exit
+code says whether it has. Errors that leave nothing to print are lines on standard error. New keys may be added.
+
 Exit codes of all commands, unless a command says otherwise: 0 ok, 1 failed, 2 usage, 69 no daemon answers, 75 the
 daemon is busy, 78 bad configuration, 130 interrupted.
 """
