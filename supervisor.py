@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import random
-import secrets
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -184,7 +184,7 @@ class Supervisor:
         self._to_reconciler, reconciler_inbox = trio.open_memory_channel[m.ReconcilerMessage](INBOX_SIZE)
         self._to_liveness, liveness_inbox = trio.open_memory_channel[m.LivenessMessage](INBOX_SIZE)
         self._to_status, status_inbox = trio.open_memory_channel[m.StatusMessage](INBOX_SIZE)
-        seed = secrets.randbits(64) if self.config.seed is None else self.config.seed
+        seed = int.from_bytes(os.urandom(8)) if self.config.seed is None else self.config.seed
         # A sequence of its own, so that no other chance depends on how often drivers are asked.
         rng_of_drivers = random.Random(f"CSI drivers {seed}")
         csi = CSIHandler(self.config.csi, strict=self.config.strict, status=self._to_status, rng=rng_of_drivers)

@@ -6,7 +6,6 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import os
-import secrets
 import time
 from collections.abc import Callable
 from functools import partial
@@ -54,7 +53,7 @@ class NodeState:
 def state_store(config: Config, log: Logger) -> NodeState:
     """Return the file of the node's state; without one, stores that end with the program."""
     if config.state is None:
-        return NodeState(MemoryStore(), MemoryLeaseStore(name=secrets.token_hex(16)))
+        return NodeState(MemoryStore(), MemoryLeaseStore(name=os.urandom(16).hex()))
     # It brings a database, which a node without a state does not need.
     from .io.state_file import StateFile
 
@@ -71,7 +70,7 @@ def lease_ports(config: Config, status_socket: str | None) -> LeasePorts:
         BootTimer(),
         lambda instance: CdiFiles(instance, hook, directory=config.leases.cdi_directory),
         time.time,
-        lambda: secrets.randbits(128),
+        lambda: int.from_bytes(os.urandom(16)),
     )
 
 

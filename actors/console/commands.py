@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from ...protocol.version import __version__
 from .ending import EXIT_OK, EXIT_USAGE, OutputError, code_of, flush, run_to_end, say
-from .start import hold_requests, no_collection, open_standard_descriptors
+from .start import hold_requests, imports_of_daemon, no_collection, open_standard_descriptors
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -83,7 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Parse ``arguments`` (those of the process if None), run the command, and return its exit code."""
     if arguments is not None:
         return _main(arguments, contextlib.nullcontext())
-    return _main(sys.argv[1:], no_collection())
+    words = sys.argv[1:]
+    return _main(words, imports_of_daemon() if _asked_for(words) == "run" else no_collection())
 
 
 def _main(words: Sequence[str], importing: AbstractContextManager[None]) -> int:

@@ -9,7 +9,6 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import os
-import secrets
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
@@ -270,7 +269,7 @@ def begin(database: sqlite3.Connection, serves: str, boot: str, withheld: str | 
         if _meta(database, "boot") != boot:
             database.execute("DELETE FROM meta WHERE key = 'withheld'")
         lease_tables.end_other_boots(database, boot)
-        database.execute("INSERT OR IGNORE INTO meta VALUES('instance', ?)", (secrets.token_hex(16),))
+        database.execute("INSERT OR IGNORE INTO meta VALUES('instance', ?)", (os.urandom(16).hex(),))
         noted = {"boot": boot, "serves": serves or _meta(database, "serves") or "", "withheld": withheld}
         rows = [(key, text) for key, text in noted.items() if text is not None]
         database.executemany("INSERT OR REPLACE INTO meta VALUES(?, ?)", rows)

@@ -13,10 +13,8 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-import secrets
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -70,11 +68,15 @@ def no_place(place: Place, why: str) -> Response:
 
 def new_token() -> str:
     """Return a token for the connection that is to own a lease."""
+    import secrets  # It brings OpenSSL, which nothing else of a daemon needs.
+
     return secrets.token_urlsafe(24)
 
 
 def owner_by(token: str) -> ConnectionOwner:
     """Return the owner that has this token."""
+    import hashlib  # As above.
+
     return ConnectionOwner(hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest())
 
 

@@ -22,23 +22,32 @@ try:
 finally:
     print(*{*sys.modules} - before, file=sys.stderr)
 """
-#: Runs a daemon until it tells the service manager that it is ready.
+#: Runs a daemon until it tells the service manager that it is ready. It starts no other process.
 RUN_UNTIL_READY = """
 import os, sys
 before = {*sys.modules}
-from plugind.actors.console import commands
+from plugind.actors.console import commands, start
+
+def refuse(event, arguments):
+    if event == "subprocess.Popen":
+        raise AssertionError(arguments)
+
+sys.addaudithook(refuse)
 
 def tell(state):
     assert state == "READY=1"
     print(*{*sys.modules} - before, file=sys.stderr, flush=True)
     os._exit(0)
 
-commands.command("run")
+with start.imports_of_daemon():
+    commands.command("run")
 sys.modules["plugind.actors.console.service_manager"].tell_service_manager = tell
 commands.main()
 """
 #: Slow modules of the standard library that no command needs at its start.
 HEAVY = {"asyncio", "email", "importlib.metadata", "sqlite3", "tomllib", "urllib.request", "xml"}
+#: What loads OpenSSL.
+OPENSSL = {"_ssl", "_hashlib"}
 
 COMMAND = {
     "plugind",
@@ -142,7 +151,7 @@ def test_a_daemon_that_is_ready_has_imported_what_registers_plugins_and_no_more(
     modules = imported(RUN_UNTIL_READY, "run", "--root", str(tmp_path / "root"), "--status", str(tmp_path / "status"))
     assert "plugind.actors.conversation" in modules
     assert packages(modules) <= RUN_PACKAGES
-    assert modules & HEAVY == set()
+    assert modules & (HEAVY | OPENSSL) == set()
     assert ours(modules) & RUN_LATER == set()
     # Only the errors of protobuf are needed before there is a message.
     assert {name for name in modules if name.startswith("google.")} == {"google.protobuf", "google.protobuf.message"}
