@@ -44,7 +44,7 @@ from .actors.io.exact_connect import can_connect_to_descriptors
 from .actors.io.roots import RootBusyError
 from .actors.leases.embedding import LeaseCalls, request_of
 from .actors.leases.unit import LeaseUnit
-from .actors.links import RESTARTS, Links, LinksConfig
+from .actors.links import Links, LinksConfig
 from .actors.liveness import LivenessConfig
 from .actors.mailbox import Inbox, RegistrationInbox, report
 from .actors.node_paths import check_device_directory, check_status_socket, directories_of
@@ -57,17 +57,25 @@ from .actors.supervision import Children, ChildSpec, Crashes, GaveUpError, Resta
 from .actors.wiring import (
     connect_endpoints,
     endpoints_of,
+    follow_pauses,
     lease_users_of,
     leases_of,
     limited_log,
     metrics_port_of,
+    registration_settings,
     rules_of,
     watchers_of,
 )
 from .protocol import messages as m
 from .protocol import world
 from .protocol.config import Config, check_roots
-from .protocol.config_messages import ConfigurationRead, ExpectationChanged
+from .protocol.config_messages import (
+    ConfigurationRead,
+    ExpectationChanged,
+    PausesChanged,
+    SettingsChanged,
+    WorldChanged,
+)
 from .protocol.device_messages import (
     DevicesAsked,
     DevicesSubscribed,
@@ -249,10 +257,12 @@ class Supervisor:
         # A directory lives as long as the node, since it has the lock of its root.
         self._directories = {root: ports.directory(root) for root in self.config.roots}
         self._blocked_steps = watchdog.BlockedSteps()
-        self._handlers = HandlerActors(self._call_config(), self._start_handler, self._inboxes, self._links)
-        observers = Observers(self._links, followings, self._call_config()) if self.config.observe else None
+        calls = self._call_config(self.config)
+        self._handlers = HandlerActors(calls, self._start_handler, self._inboxes, self._links)
+        observers = Observers(self._links, followings, calls) if self.config.observe else None
+        self._registration_config = self._make_registration_config(ports.dial, rng, observers)
         self._registrations = Registrations(
-            partial(_run_registration, self._registration_config(ports.dial, rng, observers)),
+            partial(_run_registration, self._registration_config),
             self._to_reconciler,
             # A crash of one plugin's registration is that plugin's alone, and never ends the node (fault 85).
             self._crashes.report,
@@ -309,16 +319,16 @@ class Supervisor:
             self._inboxes,
         )
 
-    def _call_config(self) -> CallConfig:
-        limit = self.config.blocked_after
+    def _call_config(self, config: Config) -> CallConfig:
+        limit = config.blocked_after
         to_watchdog = None if limit is None else self._blocked_steps
         return CallConfig(
-            self.config.timeouts.handler,
+            config.timeouts.handler,
             self._log,
             to_watchdog,
             limit or math.inf,
-            self.config.handles_sigint,
-            timeouts=self.config.timeouts.handlers,
+            config.handles_sigint,
+            timeouts=config.timeouts.handlers,
         )
 
     def _owner_above(self, path: str) -> int | None:
@@ -334,28 +344,18 @@ class Supervisor:
             self._to_status,
             checks,
             rng,
-            attrs.evolve(RESTARTS, jitter=self.config.backoff.jitter),
+            follow_pauses(self.config),
             self._log,
         )
 
-    def _registration_config(
+    def _make_registration_config(
         self, dialer: Dialer, rng: random.Random, observers: Observers | None
     ) -> RegistrationConfig:
-        timeouts = self.config.timeouts
         return RegistrationConfig(
             ConversationConfig(
-                dialer,
-                self._dial_slots,
-                timeouts,
-                self.config.info_limits,
-                self._endpoints,
-                self.config.trust,
-                self._users,
-                self._owner_above,
-                self.config.observe,
+                dialer, self._dial_slots, self._endpoints, self._owner_above, observes=self.config.observe
             ),
-            timeouts,
-            self.config.backoff,
+            registration_settings(self.config, self._users),
             rng,
             self._to_reconciler,
             self._to_liveness,
@@ -522,6 +522,8 @@ class Supervisor:
             if self._device_server is not None:
                 nursery.start_soon(self._device_server.report_again)
             self._registrations.when_none_is_detached(self._handlers.take_removed())
+            # A change that was sent to the reconciler before may be lost.
+            self._lives.reconfigure(self.config.backoff, self.config.stable_after)
             try:
                 await reconciler.run(
                     self._reconciler_inbox,
@@ -634,7 +636,9 @@ class Supervisor:
     async def reconfigure(self, config: Config) -> None:
         """Use another configuration from now on. It may differ only in what a node takes while it runs.
 
-        That are ``deregister_at_stop``, ``expected`` and ``ready_when``.
+        That are ``backoff``, ``deregister_at_stop``, ``expected``, ``info_limits``, ``max_instances``, ``ready_when``,
+        ``stable_after`` and ``timeouts``. What is under way keeps its deadline, and what begins from now on has the new
+        one. Plugins that are registered stay so, though they may exceed a lower limit.
 
         Raises:
           ConfigError: if it differs in more, or cannot work. Nothing has changed then.
@@ -644,10 +648,22 @@ class Supervisor:
 
         if changed_while_running(self.config, config) != config:
             raise ConfigError("this configuration needs another node: a running one does not take all of its fields")
+        self._handlers.check(self._call_config(config))
         with self._callers.asking("has no other configuration"):
             self.config = config
-            expectation = ExpectationChanged(config.expected, healthy=config.ready_when == "healthy")
-            await report(self._to_status, expectation)
+            await self._send_configuration(config)
+
+    async def _send_configuration(self, config: Config) -> None:
+        """Send all actors what they go by from now on."""
+        self._handlers.reconfigure(self._call_config(config))
+        self._links.send_nowait(PausesChanged(follow_pauses(config)))
+        settings = registration_settings(config, self._users, self._registration_config.settings.number + 1)
+        self._registration_config = attrs.evolve(self._registration_config, settings=settings)
+        run = partial(_run_registration, self._registration_config)
+        await self._registrations.reconfigure(run, SettingsChanged(settings))
+        await report(self._to_reconciler, WorldChanged(config.max_instances, config.backoff, config.stable_after))
+        expectation = ExpectationChanged(config.expected, healthy=config.ready_when == "healthy")
+        await report(self._to_status, expectation)
 
     async def note_reload(self, refused: str | None) -> None:
         """Show in health and metrics that the configuration was read again, and why it is not used if it is not.

@@ -14,8 +14,8 @@ import trio
 
 from ..protocol import messages as m
 from ..protocol import states
+from ..protocol.registration_settings import RegistrationSettings
 from ..protocol.status import Outcome
-from ..protocol.trust import Users
 
 #: What a caller is told whose registration ends before it is complete: its socket was removed, or called again.
 CUT_SHORT = "the registration ended before it was complete: call Register again"
@@ -24,10 +24,11 @@ CUT_SHORT = "the registration ended before it was complete: call Register again"
 class CalledConversation:
     """Stands for :class:`~plugind.actors.conversation.Conversation` where the plugin has called."""
 
-    __slots__ = ("_reply", "_users", "dialed_at", "endpoint", "peer", "reached_at")
+    __slots__ = ("_reply", "dialed_at", "endpoint", "peer", "reached_at", "settings")
 
-    def __init__(self, call: m.Called, users: Users) -> None:
-        self._users = users
+    def __init__(self, call: m.Called, settings: RegistrationSettings) -> None:
+        #: See :class:`~plugind.actors.conversation.Conversation`.
+        self.settings = settings
         #: Where the answer goes, until it is given.
         self._reply = call.reply
         #: Its endpoint is its own socket.
@@ -63,7 +64,7 @@ class CalledConversation:
 
     def is_privileged(self, uid: int | None) -> bool:
         """Whether a plugin of this user may succeed any of another user (fault 80)."""
-        return self._users.is_privileged(uid)
+        return self.settings.users.is_privileged(uid)
 
     def _answer(self, answer: m.CallAnswered) -> None:
         if self._reply is not None:

@@ -21,15 +21,15 @@ from grpclib.exceptions import GRPCError
 
 from ..protocol import states
 from ..protocol.bounded_info import TooManyFieldsError, first_versions
-from ..protocol.config import Timeouts
 from ..protocol.directories import misplaced
 from ..protocol.endpoints import FoundFile
 from ..protocol.errors import ValidationError
 from ..protocol.identity import Identity
 from ..protocol.info_deadline import NEEDED, NOT_READ, InfoDeadline
 from ..protocol.plugins import InfoLimits, check_info, info_to_show
+from ..protocol.registration_settings import RegistrationSettings
 from ..protocol.status import Outcome
-from ..protocol.trust import AS_ROOT, Trust, Users, another_user
+from ..protocol.trust import another_user
 from ..protocol.values import value
 from ..protocol.wire.errors import DialError, DialFailure, WireError, WireProblem
 from ..protocol.wire.outcomes import status_text
@@ -132,21 +132,11 @@ class ConversationConfig:
 
     dial: Dialer
     dial_slots: DialSlots
-    timeouts: Timeouts
-    limits: InfoLimits
     endpoints: Endpoints
-    trust: Trust = attrs.field(factory=Trust)
-    users: Users = AS_ROOT
     #: Returns the trusted user who owns a directory on the way to a socket; None if only root and this user do.
     owner_above: Callable[[str], int | None] = lambda _: None
     #: Whether plugins are only observed: nothing is told to them.
     observes: bool = False
-    #: What parses the answers to GetInfo.
-    info_type: type[PluginInfo] = attrs.field(init=False)
-
-    @info_type.default
-    def _make_info_type(self) -> type[PluginInfo]:
-        return bounded_info_type(self.limits)
 
 
 class Conversation:
@@ -166,9 +156,10 @@ class Conversation:
         "endpoint",
         "peer",
         "reached_at",
+        "settings",
     )
 
-    def __init__(self, config: ConversationConfig, path: str) -> None:
+    def __init__(self, config: ConversationConfig, path: str, settings: RegistrationSettings) -> None:
         self._config = config
         self._path = path
         self._channel: RegistrationChannel | None = None
@@ -191,6 +182,8 @@ class Conversation:
         self.dialed_at = 0.0
         #: When a dial of the present generation first reached the socket; None if none has.
         self.reached_at: float | None = None
+        #: What the command goes by that is performed. Others may be set before the next command begins.
+        self.settings = settings
 
     async def dial(
         self, identity: Identity, *, patient: bool, held_up: bool = False, uid: int | None = None
@@ -206,7 +199,7 @@ class Conversation:
         self._identity, self._deadline, self._closed_for, self._was_idle = identity, None, None, False
         if self._config.endpoints.is_status_socket(identity):
             return states.Failed("it is plugind's own status socket, which is never dialed", states.Retry.NEVER)
-        timeouts, reached_at = self._config.timeouts, self.reached_at
+        timeouts, reached_at = self.settings.timeouts, self.reached_at
         try:
             self._slot = await self._config.dial_slots.acquire(retry=not patient, through_pause=held_up)
             # The first try comes at once, and whatever replaces the socket later interrupts this call.
@@ -251,7 +244,7 @@ class Conversation:
           DialError: for any other reason, or if the time for it is over.
           PausedError: as :meth:`DialSlots.acquire` does.
         """
-        timeout, pause = self._config.timeouts.dial, FULL_PAUSE
+        timeout, pause = self.settings.timeouts.dial, FULL_PAUSE
         assert self._slot is not None, "a dial has a slot"
         until = self._began + timeout
         while True:
@@ -276,12 +269,12 @@ class Conversation:
         self.peer = peer
         if uid is not None and peer.uid != uid:
             return another_user(peer.uid, peer.pid, uid)
-        distrust = self._config.trust.refusal(peer.uid, peer.pid, self._config.users)
+        distrust = self.settings.trust.refusal(peer.uid, peer.pid, self.settings.users)
         return self._judge_directory(peer) if distrust is None else distrust
 
     def _judge_directory(self, peer: Credentials) -> str | None:
         """Return why a plugin of this user must not be in its directory; None if it may."""
-        if self._config.users.is_privileged(peer.uid):
+        if self.settings.users.is_privileged(peer.uid):
             return None
         try:
             owner = self._config.owner_above(self._path)
@@ -291,7 +284,7 @@ class Conversation:
 
     def is_privileged(self, uid: int | None) -> bool:
         """Whether a plugin of this user may succeed any of another user (fault 80)."""
-        return self._config.users.is_privileged(uid)
+        return self.settings.users.is_privileged(uid)
 
     def _pause(self) -> states.HeldUp:
         """Give the slot back, and let all dials pause until there are descriptors again."""
@@ -310,8 +303,10 @@ class Conversation:
         # A node loads this with its first plugin, since it takes a twentieth of the start.
         from ..protocol.proto.pluginregistration_pb2 import InfoRequest
 
+        limits = self.settings.limits
+        info_type = bounded_info_type(limits)
         try:
-            reply = await self._channel.patient_unary(_GET_INFO.path, InfoRequest(), self._config.info_type, on_heard)
+            reply = await self._channel.patient_unary(_GET_INFO.path, InfoRequest(), info_type, on_heard)
         except GRPCError as error:
             return self._call_failed(_GET_INFO, error)
         except trio.ClosedResourceError:
@@ -322,7 +317,7 @@ class Conversation:
             # A plugin that has served late says nothing of how busy this process is.
             self._slot.answered()
         # One more than is allowed is enough to refuse it (fault 51).
-        versions = tuple(islice(reply.supported_versions, self._config.limits.max_versions + 1))
+        versions = tuple(islice(reply.supported_versions, limits.max_versions + 1))
         try:
             info = check_info(
                 reply.type,
@@ -331,11 +326,11 @@ class Conversation:
                 versions,
                 socket=self._path,
                 uid=None if self.peer is None else self.peer.uid,
-                limits=self._config.limits,
+                limits=limits,
             )
             self.endpoint = self._config.endpoints.judge(info.endpoint, self._path, self._identity)
         except ValidationError as error:
-            rejected = info_to_show(reply.type, reply.name, limits=self._config.limits)
+            rejected = info_to_show(reply.type, reply.name, limits=limits)
             return states.InfoRejected(str(error)[:MAX_ERROR], rejected, silent=self._config.observes)
         return states.InfoObserved(info) if self._config.observes else states.InfoReceived(info)
 
@@ -388,7 +383,7 @@ class Conversation:
 
     def _deadline_of(self, asked: float) -> InfoDeadline:
         if self._deadline is None:
-            self._deadline = InfoDeadline(self._began, asked, self._config.timeouts)
+            self._deadline = InfoDeadline(self._began, asked, self.settings.timeouts)
         return self._deadline
 
     def why_idle(self) -> str | None:

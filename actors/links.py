@@ -19,10 +19,12 @@ import random
 from collections.abc import Callable, Set
 from typing import assert_never
 
+import attrs
 import trio
 
 from ..protocol import messages as m
 from ..protocol.backoff import Backoff
+from ..protocol.config_messages import PausesChanged
 from ..protocol.consumer_messages import FactsAsked
 from ..protocol.endpoint_owners import PluginDisplaced
 from ..protocol.errors import NoConnectionError
@@ -143,8 +145,11 @@ class Links:
 
     # --- for the reconciler and for callers ---
 
-    def send_nowait(self, message: m.LinkMessage | FactsAsked, /) -> None:
+    def send_nowait(self, message: m.LinkMessage | FactsAsked | PausesChanged, /) -> None:
         """Take what decides the role of an instance, or that its facts are wanted; without a link there is no use."""
+        if isinstance(message, PausesChanged):
+            self.config = attrs.evolve(self.config, restarts=message.pauses)
+            return
         link = self._links.get((message.socket, message.generation))
         if isinstance(message, FactsAsked):
             message.reply.send_nowait(link is not None and link.ask_for_facts())

@@ -30,6 +30,7 @@ import trio
 
 from ..protocol import lifecycle, states
 from ..protocol import messages as m
+from ..protocol.config_messages import SettingsChanged
 from ..protocol.crashes import Crash
 from ..protocol.effects import PendingDeregistration, RegistrationCrashedError
 from ..protocol.plugins import Plugin, PluginInfo
@@ -104,6 +105,7 @@ class _Registration:
         "_newest",
         "_now",
         "_observed",
+        "_settings",
         "_shown",
         "_socket",
         "_state",
@@ -115,6 +117,8 @@ class _Registration:
 
     def __init__(self, config: RegistrationConfig, inbox: RegistrationInbox, appeared: m.SocketAppeared) -> None:
         self._config = config
+        #: What the next commands go by.
+        self._settings = config.settings
         self._inbox = inbox
         self.wait = Wait(inbox)
         self.asks = Asks(inbox)
@@ -152,10 +156,9 @@ class _Registration:
         self._life_reported = False
 
     def _converse(self, appeared: m.SocketAppeared) -> Conversation | CalledConversation:
-        config = self._config.conversation
         if appeared.call is None:
-            return Conversation(config, appeared.path)
-        return CalledConversation(appeared.call, config.users)
+            return Conversation(self._config.conversation, appeared.path, self._settings)
+        return CalledConversation(appeared.call, self._settings)
 
     def take_over(self, pending: PendingDeregistration) -> None:
         """Begin in the generation that a predecessor may have registered. Its path and its root are the same."""
@@ -285,21 +288,30 @@ class _Registration:
         Those that do not are not lost: they wait until the call is over, as they do while it is waited for.
         """
         while self._inbox.waiting:
-            self._deferred += (self._inbox.receive_nowait(),)
+            message = self._inbox.receive_nowait()
+            if isinstance(message, SettingsChanged):
+                self._take_settings(message)
+            self._deferred += (message,)
         self._goes_on = not any(lifecycle.interrupts(self._state, message) for message in self._deferred)
         return not self._goes_on
 
     def _interrupts(self, message: m.RegistrationMessage) -> bool:
-        """Return whether ``message`` ends the call under way; a retry is answered here, as the call may last long."""
+        """Return whether ``message`` ends the call under way.
+
+        A retry is answered here, as the call may last long. Other settings are taken here, since the next command
+        begins before the inbox is read.
+        """
         if isinstance(message, m.TryNow):
             self._answer_retry(message)
+        elif isinstance(message, SettingsChanged):
+            self._take_settings(message)
         return lifecycle.interrupts(self._state, message)
 
     def _receive(self, message: m.RegistrationMessage) -> states.Event | None:
         """Record what ``message`` contains (a handler, a newer socket), and return the event that it means.
 
-        Returns None for an answer that came too late, and for what is done here: a request to report again, and word
-        to the handler that another plugin waits for the name.
+        Returns None for an answer that came too late, and for what is done here: a request to report again, other
+        settings, and word to the handler that another plugin waits for the name.
         """
         if isinstance(message, _ANSWERS) and not self.asks.is_answered_by(message.ticket):
             return None
@@ -328,6 +340,9 @@ class _Registration:
                 self._watched = False
                 self._watch_liveness()
                 return None
+            case SettingsChanged():
+                self._take_settings(message)
+                return None
             case m.TryNow():
                 self._answer_retry(message)
                 return message
@@ -344,6 +359,11 @@ class _Registration:
             self._shown = attrs.evolve(self._shown, owner=owner)
             changed = m.OwnerChanged(socket.path, socket.generation, owner)
             self.wait.send(self._config.status, changed)
+
+    def _take_settings(self, message: SettingsChanged) -> None:
+        """Let the next command go by other settings. Those that came during a call are taken twice, then and later."""
+        if message.settings.number > self._settings.number:
+            self._settings = message.settings
 
     def _answer_retry(self, message: m.TryNow) -> None:
         """Answer a retry. One that came during a call is answered twice, then and when it is read: the first counts."""
@@ -456,7 +476,8 @@ class _Registration:
     def _begin(self, command: states.WaitingCommand, generation: int) -> None:
         """Start ``command``, whose outcome is an event to come; a call to the plugin starts when it is awaited."""
         self._in_progress, self._began = command, self._now
-        self.wait.deadline = self._began + seconds_for(command, self._config)
+        self.conversation.settings = settings = self._settings
+        self.wait.deadline = self._began + seconds_for(command, settings, self._config)
         match command:
             case states.Dial() | states.StartTimer():
                 if generation != self._socket.generation:

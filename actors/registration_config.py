@@ -13,11 +13,10 @@ import trio
 
 from ..protocol import messages as m
 from ..protocol import states
-from ..protocol.backoff import Backoff
-from ..protocol.config import Timeouts
 from ..protocol.identity import Identity
 from ..protocol.info_deadline import first_look
 from ..protocol.plugins import Plugin
+from ..protocol.registration_settings import RegistrationSettings
 from ..protocol.values import value
 from .conversation import ConversationConfig
 
@@ -40,8 +39,8 @@ class RegistrationConfig:
     """The configuration of all registration actors of a node."""
 
     conversation: ConversationConfig
-    timeouts: Timeouts
-    backoff: Backoff
+    #: Those with which an actor begins.
+    settings: RegistrationSettings
     rng: random.Random
     reconciler: trio.MemorySendChannel[m.ReconcilerMessage]
     liveness: trio.MemorySendChannel[m.LivenessMessage]
@@ -52,28 +51,27 @@ class RegistrationConfig:
     observe_again: float | None = None
 
 
-def seconds_for(command: states.WaitingCommand, config: RegistrationConfig) -> float:
+def seconds_for(command: states.WaitingCommand, settings: RegistrationSettings, config: RegistrationConfig) -> float:
     """Return how long ``command`` may take, or for GetInfo until it is looked at."""
     match command:
         case states.ClaimName() | states.AskValidate() | states.AskRegister():
             # This is a safety net: twice the handler's deadline, since an earlier call for the same name may itself
             # take a full deadline. Giving up is safe: a claim is released, a Validate is withdrawn, and a Register is
             # undone by the Deregister that follows it in the lane of its name.
-            return 2 * config.timeouts.of_handler(command.info.type)
+            return 2 * settings.timeouts.of_handler(command.info.type)
         case states.Dial():
             return math.inf  # The dialer has a deadline of its own, and reports what it waited for.
         case states.AskInfo():
-            return first_look(config.timeouts)
+            return first_look(settings.timeouts)
         case states.Notify():
-            return config.timeouts.notify
+            return settings.timeouts.notify
         case states.StartTimer() if command.not_before is not None:
             # With jitter as after a failure: plugins that crash together would otherwise be dialed together for ever.
-            jitter = config.backoff.delay(command.failures, config.rng.random()) - config.backoff.delay(
-                command.failures
-            )
+            delay = settings.backoff.delay
+            jitter = delay(command.failures, config.rng.random()) - delay(command.failures)
             return max(0.0, command.not_before - trio.current_time()) + jitter
         case states.StartTimer():
-            return config.backoff.delay(command.failures, config.rng.random())
+            return settings.backoff.delay(command.failures, config.rng.random())
         case states.AskLater():
             if config.observe_again is None:
                 return math.inf

@@ -27,6 +27,7 @@ import trio
 
 from ..protocol import messages as m
 from ..protocol.backoff import Backoff
+from ..protocol.config_messages import SettingsChanged
 from ..protocol.crashes import MOST_CRASHES, Crash, in_one_line
 from ..protocol.effects import RegistrationCrashedError, StartRegistration
 from ..protocol.health import Reading
@@ -41,6 +42,8 @@ Run = Callable[[StartRegistration, RegistrationInbox], Awaitable[None]]
 _WAITS = "the plugin before it is being deregistered, and it is tried right after that"
 _ENDED = "it has left: plugind stops, or its socket was removed"
 _CRASHED = "its actor has crashed, and is started again"
+#: How many actors are sent a message before other actors have their turn.
+BATCH = 64
 #: What the actors are told whose reconciler has crashed.
 _DEREGISTER = m.StopAsked(deregister=True, anew=True)
 
@@ -163,6 +166,17 @@ class Registrations:
             self._asked += 1
             self._nursery.start_soon(self._run_one, start, inbox, name="registration")
         return inbox
+
+    async def reconfigure(self, run: Run, changed: SettingsChanged) -> None:
+        """Run the actors that begin from now on by ``run``, and send the current ones what has ``changed``.
+
+        Those that are detached only deregister, and go by no settings.
+        """
+        self._run = run
+        for number, inbox in enumerate(tuple(self._current.values()), 1):
+            inbox.send_nowait(changed)
+            if number % BATCH == 0:
+                await trio.lowlevel.checkpoint()
 
     def end_to_wait_for(self, path: str) -> trio.Event | None:
         """Return the end of the detached actor of ``path``, before which no other may begin; None if there is none."""

@@ -13,6 +13,7 @@ import attrs
 import trio
 
 from ..protocol import messages as m
+from ..protocol.backoff import Backoff
 from ..protocol.config import Config, Root
 from ..protocol.endpoints import default_directories
 from ..protocol.errors import ConfigError
@@ -22,6 +23,7 @@ from ..protocol.leases.values import Pool
 from ..protocol.logs import Logger
 from ..protocol.metrics_config import tcp_address
 from ..protocol.plugins import Plugin
+from ..protocol.registration_settings import RegistrationSettings
 from ..protocol.rules import Rules
 from ..protocol.trust import ROOT, Users
 from ..protocol.wire.limits import ENDPOINT_LIMITS
@@ -33,6 +35,7 @@ from .io.grpc_client.turns import Shared
 from .leases.store import LeaseStore
 from .leases.unit import LeasePorts, LeaseUnit
 from .limited_log import LimitedLog
+from .links import RESTARTS
 from .status.metrics_port import MetricsPort
 
 _NO_STATE = (
@@ -115,6 +118,16 @@ def metrics_port_of(config: Config, log: Logger) -> MetricsPort | None:
     """Return the port on which the node of this configuration serves its metrics; None if it has none."""
     wanted, hosts = config.metrics.address, config.metrics.hosts
     return None if wanted is None else MetricsPort(tcp_address(wanted), frozenset(hosts), log)
+
+
+def follow_pauses(config: Config) -> Backoff:
+    """Return the pauses before a follow is started again."""
+    return attrs.evolve(RESTARTS, jitter=config.backoff.jitter)
+
+
+def registration_settings(config: Config, users: Users, number: int = 0) -> RegistrationSettings:
+    """Return what registration actors go by, after so many changes."""
+    return RegistrationSettings(config.timeouts, config.backoff, config.info_limits, config.trust, users, number)
 
 
 def watchers_of(

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Literal, get_args
 
 import attrs
 
 from .backoff import Backoff, RestartIntensity
-from .checks import above_zero, at_least_one, by_type, each_above_zero, not_negative, or_none
+from .checks import above_zero, at_least_one, not_negative, or_none
 from .csi import CSIConfig
 from .device_directory import USUAL_NAME
 from .dra import DRAConfig
@@ -22,49 +22,19 @@ from .health_checks import HealthChecks
 from .leases.config import LeasesConfig, LeaseUsers
 from .log_limits import LogLimits
 from .metrics_config import MetricsConfig
-from .plugins import CSI, MAX_INSTANCES, InfoLimits, check_name
+from .plugins import MAX_INSTANCES, InfoLimits, check_name
+from .timeouts import Timeouts
 from .trust import Trust
 from .values import value
 from .wire.limits import REGISTRATION_LIMITS, Limits
+
+__all__ = ["Timeouts"]  # what is defined elsewhere
 
 #: When an expected plugin is of use.
 ReadyWhen = Literal["registered", "healthy"]
 #: How many characters of a wrong name are shown.
 _SHOWN = 64
 DEFAULT_ROOT = "/var/lib/kubelet/plugins_registry"
-
-
-def _of_handlers(seconds: Mapping[str, float]) -> Mapping[str, float]:
-    return by_type({CSI: 175.0, **seconds})
-
-
-@attrs.frozen
-class Timeouts:
-    """How long each step may take in all. A trickle of bytes extends no deadline (behaviour 26, fault 63).
-
-    Raises:
-      ConfigError: if a time is not a finite number, is negative, or is 0 where a step could never succeed.
-    """
-
-    #: From the first attempt to connect until the plugin is connected.
-    dial: float = attrs.field(default=10.0, validator=above_zero)
-    #: How long connections may be refused while a plugin has bound its socket and does not listen yet (behaviour 12).
-    refused_grace: float = attrs.field(default=1.0, validator=not_negative)
-    #: The plugin's answer to GetInfo.
-    get_info: float = attrs.field(default=1.0, validator=above_zero)
-    #: The plugin's answer to NotifyRegistrationStatus.
-    notify: float = attrs.field(default=5.0, validator=above_zero)
-    #: One call of a handler: validate, register or deregister.
-    handler: float = attrs.field(default=60.0, validator=above_zero)
-    #: The same for the handlers of certain plugin types. That of CSI drivers, which may take two minutes for a single
-    #: answer, has 175 s unless it is named.
-    handlers: Mapping[str, float] = attrs.field(default={}, converter=_of_handlers, validator=each_above_zero)
-    #: From the request to stop until unfinished work is cancelled. Roll-backs begin after half of it.
-    stop_grace: float = attrs.field(default=10.0, validator=not_negative)
-
-    def of_handler(self, plugin_type: str) -> float:
-        """Return how long one call of the handler for ``plugin_type`` may take."""
-        return self.handlers.get(plugin_type, self.handler)
 
 
 def _root_path(path: str | os.PathLike[str]) -> str:

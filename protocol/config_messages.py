@@ -5,7 +5,47 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
 from .values import value
+
+if TYPE_CHECKING:
+    # The commands that only ask a daemon load this module, and need no configuration.
+    from .backoff import Backoff
+    from .registration_settings import RegistrationSettings
+
+
+@value
+class SettingsChanged:
+    """A registration actor goes by other settings from now on; what it has begun goes on by those before."""
+
+    settings: RegistrationSettings
+
+
+@value
+class WorldChanged:
+    """The reconciler goes by other limits from now on."""
+
+    #: How many plugins may be registered under one name.
+    max_instances: int
+    #: The delays after short lives, and how many seconds a life has to last that is not short.
+    backoff: Backoff
+    stable_after: float
+
+
+@value
+class CallTimeChanged:
+    """The calls of a handler that begin from now on have so many seconds."""
+
+    seconds: float
+
+
+@value
+class PausesChanged:
+    """The pauses before a follow is started again are others from now on."""
+
+    pauses: Backoff
 
 
 @value
@@ -25,6 +65,17 @@ class ConfigurationRead:
     time: float
     #: Why it is not used; None if it is.
     refused: str | None = None
+
+
+@value
+class ConfigurationShown:
+    """The settings that are in force, as the rows of ``plugind config -o json``."""
+
+    #: The configuration files that were read last.
+    files: tuple[str, ...]
+    settings: tuple[Mapping[str, object], ...]
+    #: What was given to settings that need a restart, and is not in force until then.
+    waiting: tuple[Mapping[str, object], ...] = ()
 
 
 @value

@@ -86,12 +86,16 @@ class Lives:
 
     def __init__(self, backoff: Backoff, stable_after: float) -> None:
         """Count a life as short that ended within ``stable_after`` seconds; with 0 none is."""
-        self._backoff = backoff
-        self._stable_after = stable_after
-        self._remembered = REMEMBERED + backoff.cap
+        self.reconfigure(backoff, stable_after)
         #: By path, in the order in which they were added. An ``OrderedDict`` finds its first key at once, also after
         #: thousands were removed from the front.
         self._series: OrderedDict[str, _Series] = OrderedDict()
+
+    def reconfigure(self, backoff: Backoff, stable_after: float) -> None:
+        """Judge the lives that end from now on by these; a socket that waits already waits on as long as it was to."""
+        self._backoff = backoff
+        self._stable_after = stable_after
+        self._remembered = REMEMBERED + backoff.cap
 
     def __len__(self) -> int:
         return len(self._series)

@@ -12,7 +12,15 @@ from typing import Protocol, TypeVar
 
 import attrs
 
-from .config_messages import ConfigurationRead, ExpectationChanged, Reloaded
+from .config_messages import (
+    CallTimeChanged,
+    ConfigurationRead,
+    ConfigurationShown,
+    ExpectationChanged,
+    Reloaded,
+    SettingsChanged,
+    WorldChanged,
+)
 from .consumer_messages import CallsEnded, EventNoted
 from .devices import DeviceOptions
 from .directories import Condition, DirectoryReport
@@ -364,6 +372,7 @@ ReconcilerMessage = (
     | StopAsked
     | StopForced
     | ReportAsked
+    | WorldChanged
 )
 
 # --- to a registration ------------------------------------------------------------------------------------------------
@@ -477,7 +486,7 @@ LifecycleMessage = (
     | StopAsked
     | StopForced
 )
-RegistrationMessage = LifecycleMessage | HandlerAnswered | NameWanted | ReportAsked
+RegistrationMessage = LifecycleMessage | HandlerAnswered | NameWanted | ReportAsked | SettingsChanged
 
 # --- to a handler -----------------------------------------------------------------------------------------------------
 
@@ -532,7 +541,7 @@ class GiveWay:
 
 
 Ask = Validate | Register | Deregister
-HandlerMessage = Ask | Withdraw | GiveWay
+HandlerMessage = Ask | Withdraw | GiveWay | CallTimeChanged
 
 # --- to the liveness actor --------------------------------------------------------------------------------------------
 
@@ -899,6 +908,15 @@ class ReloadAsked:
 
     reply: Address[Reloaded]
 
+
+@value
+class ConfigurationAsked:
+    """Say which settings are in force."""
+
+    reply: Address[ConfigurationShown]
+
+
+ReloaderMessage = ReloadAsked | ConfigurationAsked
 
 # --- from the status actor to callers -------------------------------------------------------------------------
 

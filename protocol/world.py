@@ -38,6 +38,7 @@ import attrs
 from . import messages as m
 from .backoff import Backoff
 from .claims import Claim, Name, Phase, crowded, key_of, rank_if, rank_of, taken, taken_by_another_user
+from .config_messages import WorldChanged
 from .crashes import NO_CRASH, Crash, CrashSeries
 from .effects import (
     Answer,
@@ -244,8 +245,19 @@ class World:
                 self._stop(message)
             case m.ReportAsked():
                 self._report_all(now)
+            case WorldChanged():
+                self._reconfigure(message)
             case _:
                 assert_never(message)
+
+    def _reconfigure(self, message: WorldChanged) -> None:
+        """Go by other limits. Plugins over a lower one stay; those for which a higher one has room may try."""
+        self._lives.reconfigure(message.backoff, message.stable_after)
+        more, self._max_instances = message.max_instances > self._max_instances, message.max_instances
+        if more:
+            for key, name in self._names.items():
+                if name.line:
+                    self._freed(key, name)
 
     # --- desired ---
 

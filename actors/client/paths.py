@@ -6,11 +6,15 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import os
+from typing import Final
+
+#: The variable that names the status socket.
+STATUS_VARIABLE: Final = "PLUGIND_STATUS"
 
 
 def default_status_path() -> str:
     """Return the default path of the status socket: that of PLUGIND_STATUS, or one that depends on the user."""
-    named = os.environ.get("PLUGIND_STATUS")
+    named = os.environ.get(STATUS_VARIABLE)
     if named:
         return named
     runtime = os.environ.get("XDG_RUNTIME_DIR")

@@ -8,27 +8,33 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...protocol.errors import ConfigError
 from ...protocol.settings.files import parse
 from ...protocol.settings.given import Given, Problem, SettingsError, Source, merged
-from ...protocol.settings.writing import to_json, to_toml
+from ...protocol.settings.variables import CONFIG_VARIABLE
+from ...protocol.settings.writing import to_toml
 from ...protocol.text import escaped
 from ..io.config_files import DEFAULT_FILE, ConfigFile, read_file, read_files
 from ..io.users import users_of
 from ..wiring import check_pools
 from . import run as daemon
-from .configured import Configured, configured
+from .answers import daemon as asked
+from .configured import configured
 from .ending import EXIT_CONFIG, EXIT_OK, CommandError, say
-from .in_force import InForce, in_force
-from .settings import CONFIG_VARIABLE, OPTIONS
+from .in_force import in_force, row, source_row
+from .plain import fetched
+from .settings import name_status
+from .status_socket import add_answer_timeout
 
 _EPILOG = """examples:
   plugind config                                  what 'plugind run' would use, as a configuration file
   plugind config --root /tmp/plugins -o json      the same with an option, for programs
   plugind config check /etc/plugind/plugind.toml  whether a file can be used
+
+  plugind config --running                        what a daemon uses, and what waits for its restart
 
 It takes the options of 'plugind run'. What it prints is a configuration file: the comment behind each value says where
 it comes from, an option, a variable, a line of a file, or the default.
@@ -36,6 +42,7 @@ it comes from, an option, a variable, a line of a file, or the default.
 exit codes:
   0   the configuration can be used
   2   wrong usage
+  69  with --running, no daemon answers, 75 it is busy
   78  it cannot: each line on standard error says where something is wrong"""
 #: In the column of the comments.
 _WIDTH = 44
@@ -47,6 +54,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Print the settings that 'plugind run' would use with the same options, or check a file."
     parser.epilog = _EPILOG
     parser.add_argument("-o", "--output", choices=["toml", "json"], default="toml", help="the form (toml)")
+    parser.add_argument(
+        "--running",
+        action="store_true",
+        help="print what is in force in the daemon at --status; of the other options only -o, --config and"
+        " --answer-timeout count",
+    )
+    add_answer_timeout(parser)
     actions = parser.add_subparsers(metavar="[check [FILE]]")
     check = actions.add_parser("check", help="say all that is wrong with a configuration file, and print nothing else")
     check.description = "Say all that is wrong with a file, or with all files that 'plugind run' would read."
@@ -68,15 +82,37 @@ def run(args: argparse.Namespace) -> int:
     Raises:
       CommandError: if they cannot be used.
     """
+    report = _of_daemon(args) if args.running else _of_files(args)
+    if args.output == "json":
+        say(json.dumps(report, indent=2) + "\n")
+    else:
+        say("".join(_lines(report)))
+    return EXIT_OK
+
+
+def _of_files(args: argparse.Namespace) -> dict[str, Any]:
     try:
         settings = daemon.read_configuration(args, os.environ)
     except ConfigError as error:
         raise _unusable(error) from error
-    if args.output == "json":
-        say(json.dumps(_report(settings), indent=2) + "\n")
-    else:
-        say("".join(_lines(settings)))
-    return EXIT_OK
+    return {"files": list(settings.files), "settings": [row(it) for it in in_force(settings)]}
+
+
+def _of_daemon(args: argparse.Namespace) -> dict[str, Any]:
+    """Return what is in force in a daemon.
+
+    Raises:
+      CommandError: if it does not answer, or is older than the question.
+    """
+    name_status(args, os.environ)
+    answer = fetched(asked(args), "/config")
+    try:
+        report: dict[str, Any] = json.loads(answer)
+        # An answer that is not as it should be fails here, and not amid the output.
+        "".join(_lines({name: report[name] for name in ("files", "settings", "waiting")}))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CommandError(f"the daemon's answer is no configuration: {error!r}") from error
+    return report
 
 
 def _unusable(error: ConfigError) -> CommandError:
@@ -84,31 +120,24 @@ def _unusable(error: ConfigError) -> CommandError:
     return CommandError("\nplugind: ".join(map(str, problems)), EXIT_CONFIG)
 
 
-def _lines(settings: Configured) -> Iterator[str]:
-    for path in settings.files:
+def _lines(report: Mapping[str, Any]) -> Iterator[str]:
+    for path in report["files"]:
         yield f"# {escaped(path)}\n"
+    for it in report.get("waiting", ()):
+        yield f"# waits for a restart: {escaped(it['key'])} = {to_toml(it['value'])}  # {_source_of(it)}\n"
     section = ""
-    for it in in_force(settings):
-        above, _, name = it.setting.key.rpartition(".")
+    for it in report["settings"]:
+        above, _, name = escaped(it["key"]).rpartition(".")
         if above != section:
             section = above
             yield f"\n[{section}]\n"
-        assigned = f"{name} = {to_toml(to_json(it.value))}"
-        yield f"{assigned:{_WIDTH}}  # {escaped(str(it.source))}\n"
+        assigned = f"{name} = {to_toml(it['value'])}"
+        yield f"{assigned:{_WIDTH}}  # {_source_of(it)}\n"
 
 
-def _report(settings: Configured) -> dict[str, Any]:
-    return {"files": list(settings.files), "settings": [_row(it) for it in in_force(settings)]}
-
-
-def _row(it: InForce) -> dict[str, Any]:
-    return {
-        "key": it.setting.key,
-        "value": to_json(it.value),
-        "source": _source(it.source),
-        "option": OPTIONS.get(it.setting.key),
-        "variable": it.setting.variable,
-    }
+def _source_of(it: Mapping[str, Any]) -> str:
+    source = it["source"]
+    return escaped(str(Source(source["kind"], source["name"] or "", source["line"])))
 
 
 def check_files(args: argparse.Namespace) -> int:
@@ -138,11 +167,7 @@ def _problems(error: ConfigError) -> list[dict[str, Any]]:
     """Return where each problem is, as far as that is known, and what it is."""
     if not isinstance(error, SettingsError):
         return [{"source": None, "text": str(error)}]
-    return [{"source": _source(it.source), "text": it.text} for it in error.problems]
-
-
-def _source(source: Source) -> dict[str, Any]:
-    return {"kind": source.kind, "name": source.name or None, "line": source.line}
+    return [{"source": source_row(it.source), "text": it.text} for it in error.problems]
 
 
 def _files(args: argparse.Namespace) -> tuple[ConfigFile, ...]:

@@ -13,7 +13,9 @@ import attrs
 from ...protocol.log_limits import LogLimits
 from ...protocol.settings.given import BY_DEFAULT, Given, Source
 from ...protocol.settings.table import Setting, settings
+from ...protocol.settings.writing import to_json
 from .configured import Configured
+from .settings import OPTIONS
 
 #: Settings that have names of users in them, of which the configuration has uids.
 _AS_GIVEN: Final = frozenset(
@@ -38,10 +40,26 @@ def in_force(settings_of: Configured) -> Iterator[InForce]:
         yield InForce(setting, _value(setting, values, given), BY_DEFAULT if given is None else given.source)
 
 
-def differing(old: Configured, new: Configured) -> tuple[str, ...]:
-    """Return the keys of the settings that have other values."""
+def differing(old: Configured, new: Configured) -> tuple[InForce, ...]:
+    """Return the settings of ``new`` that have other values than those of ``old``."""
     pairs = zip(in_force(old), in_force(new), strict=True)
-    return tuple(before.setting.key for before, after in pairs if before.value != after.value)
+    return tuple(after for before, after in pairs if before.value != after.value)
+
+
+def source_row(source: Source) -> dict[str, Any]:
+    """Return where a value comes from for JSON."""
+    return {"kind": source.kind, "name": source.name or None, "line": source.line}
+
+
+def row(it: InForce) -> dict[str, Any]:
+    """Return a setting for JSON."""
+    return {
+        "key": it.setting.key,
+        "value": to_json(it.value),
+        "source": source_row(it.source),
+        "option": OPTIONS.get(it.setting.key),
+        "variable": it.setting.variable,
+    }
 
 
 def _value(setting: Setting, values: Mapping[str, Any], given: Given | None) -> Any:

@@ -8,14 +8,18 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 
 import trio
 
+from ...protocol.settings.variables import CONFIG_VARIABLE
 from ...protocol.text import escaped
+from ..io.config_files import DEFAULT_FILE
 from ..io.http_client import UnreachableError, ask
 from .answers import Daemon, add_daemon_arguments, daemon, refusal
 from .ending import EXIT_CONFIG, EXIT_OK, EXIT_UNREACHABLE, CommandError, say
 from .output import add_output_argument
+from .settings import name_status
 from .status_socket import unreachable
 
 #: The status of the answer to a configuration that cannot be used.
@@ -30,11 +34,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " nothing."
     )
     parser.epilog = (
-        "examples:\n  plugind reload\n  plugind reload -o json\n\n"
+        "examples:\n  plugind reload\n  plugind reload -o json\n  plugind reload --config /etc/other.toml\n\n"
         "exit codes: 0 it is in force, or needs a restart, 2 usage, 69 no daemon answers, 75 it is busy,\n"
         "78 the configuration cannot be used: each line on standard error says where something is wrong"
     )
     add_output_argument(parser, "one object, with the keys that have changed and those that need a restart")
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="the configuration file of the daemon: without --status and PLUGIND_STATUS, the status socket is the one"
+        f" that it names (default: ${CONFIG_VARIABLE}, or {DEFAULT_FILE})",
+    )
     add_daemon_arguments(parser)
 
 
@@ -44,6 +54,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
       CommandError: if the daemon does not answer, or refuses the configuration.
     """
+    name_status(args, os.environ)
     status, answer, version = trio.run(_asked, daemon(args))
     if status not in (200, _REFUSED):
         raise refusal(answer, status, version)

@@ -9,22 +9,27 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
 import attrs
 import trio
 
 from ...protocol.config import Config
-from ...protocol.config_messages import Reloaded
+from ...protocol.config_messages import ConfigurationShown, Reloaded
 from ...protocol.errors import ConfigError
 from ...protocol.logs import Level
-from ...protocol.messages import ReloadAsked
+from ...protocol.messages import ConfigurationAsked, ReloadAsked, ReloaderMessage
 from ...protocol.settings.given import SettingsError
-from ...protocol.settings.reload import OF_DAEMON, WHILE_RUNNING, changed_while_running
+from ...protocol.settings.reload import changed_while_running, may_change
 from ...supervisor import NodeEndedError
 from ..logs import DaemonLog
 from ..mailbox import send_answer
 from .configured import Configured
+from .service_manager import reloading
+
+if TYPE_CHECKING:
+    from .in_force import InForce
 
 #: How many requests may wait.
 _SIZE: Final = 8
@@ -50,11 +55,15 @@ class Reloader:
         self._settings = settings
         self._read = read
         self._log = log
-        self._send, self._receive = trio.open_memory_channel[ReloadAsked](_SIZE)
+        #: Whether the service manager knows that the daemon is ready, so that it may be told of a reload.
+        self.is_announced = False
+        #: What was given to settings that need a restart.
+        self._waiting: tuple[InForce, ...] = ()
+        self._send, self._receive = trio.open_memory_channel[ReloaderMessage](_SIZE)
 
     @property
-    def address(self) -> trio.MemorySendChannel[ReloadAsked]:
-        """Where to ask for it."""
+    def address(self) -> trio.MemorySendChannel[ReloaderMessage]:
+        """Where to ask for a reload, and for what is in force."""
         return self._send
 
     async def ask(self) -> Reloaded:
@@ -66,11 +75,29 @@ class Reloader:
     async def run(self, node: Reconfigurable) -> None:
         """Answer requests until cancelled, or until the node has ended."""
         async for message in self._receive:
-            try:
-                answer = await self._reload(node)
-            except NodeEndedError:
-                answer = Reloaded(refused=("the node has ended",))
-            send_answer(message.reply, answer)
+            match message:
+                case ReloadAsked():
+                    # READY=1 ends a reload, and also a start: before that it would come too early.
+                    with reloading() if self.is_announced else nullcontext():
+                        answer = await self._reload_unless_ended(node)
+                    send_answer(message.reply, answer)
+                case ConfigurationAsked():
+                    send_answer(message.reply, self._shown())
+                case _:
+                    assert_never(message)
+
+    def _shown(self) -> ConfigurationShown:
+        # What knows all settings is imported for the first question about them.
+        from .in_force import in_force, row
+
+        settings = self._settings
+        return ConfigurationShown(settings.files, (*map(row, in_force(settings)),), (*map(row, self._waiting),))
+
+    async def _reload_unless_ended(self, node: Reconfigurable) -> Reloaded:
+        try:
+            return await self._reload(node)
+        except NodeEndedError:
+            return Reloaded(refused=("the node has ended",))
 
     async def _reload(self, node: Reconfigurable) -> Reloaded:
         try:
@@ -95,17 +122,18 @@ class Reloader:
         # What compares all settings is imported for the first reload.
         from .in_force import differing
 
-        old, while_running = self._settings, WHILE_RUNNING | OF_DAEMON
-        keys = differing(old, new)
+        old = self._settings
+        others = differing(old, new)
         config = changed_while_running(old.config, new.config)
         if config != old.config:
             await node.reconfigure(config)
         self._log.set_level(new.log_level)
-        given = {key: it for key, it in old.given.items() if key not in while_running}
-        given |= {key: it for key, it in new.given.items() if key in while_running}
-        self._settings = attrs.evolve(old, config=config, log_level=new.log_level, given=given)
-        changed = tuple(key for key in keys if key in while_running)
-        return Reloaded(changed, tuple(key for key in keys if key not in while_running))
+        given = {key: it for key, it in old.given.items() if not may_change(key)}
+        given |= {key: it for key, it in new.given.items() if may_change(key)}
+        self._settings = attrs.evolve(old, config=config, log_level=new.log_level, given=given, files=new.files)
+        self._waiting = tuple(it for it in others if not may_change(it.setting.key))
+        changed = tuple(it.setting.key for it in others if may_change(it.setting.key))
+        return Reloaded(changed, tuple(it.setting.key for it in self._waiting))
 
     def _log_answer(self, answer: Reloaded) -> None:
         if answer.refused:

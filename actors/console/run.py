@@ -331,7 +331,7 @@ async def serve(
                     await node.snapshot()
                     roots = ", ".join(root.path for root in config.roots)
                     log.event(Level.INFO, "started", version=__version__, status=status, roots=roots, pid=os.getpid())
-                    nursery.start_soon(_announce, node, log)
+                    nursery.start_soon(_announce, node, log, reloader)
                     nursery.start_soon(reloader.run, node)
                     nursery.start_soon(answer, requests, node, log, stop, reloader.ask)
                     await stop.wait()
@@ -353,11 +353,12 @@ async def _stop_on_signal(
     everything.cancel()
 
 
-async def _announce(node: Node, log: DaemonLog) -> None:
+async def _announce(node: Node, log: DaemonLog, reloader: Reloader) -> None:
     """Notify the service manager that the daemon is ready: a scan of each root was tried (behaviour 40)."""
     with suppress(NodeEndedError):
         await node.wait_scanned()
         await tell_surely("READY=1")
+        reloader.is_announced = True
         async with trio.open_nursery() as nursery:
             nursery.start_soon(keep_informed, node, log)
             for name in LOADED_WHEN_READY:
@@ -390,14 +391,13 @@ def tune_gc() -> None:
     gc.set_threshold(5_000, 5, 1_000)
 
 
-def stop_limit(timeouts: Timeouts, end: Callable[[float], None]) -> StopLimit:
+def stop_limit(node: Supervisor, log: DaemonLog) -> StopLimit:
     """Return when the process is ended by force: the node has its grace, and as much for the rest.
 
     A node that can run ends within its grace. Only code that blocks the loop, or a task that cannot be cancelled, makes
     it take longer.
     """
-    seconds = 2 * timeouts.stop_grace
-    return StopLimit(seconds, partial(end, seconds))
+    return StopLimit(lambda: 2 * node.config.timeouts.stop_grace, partial(end_by_force, node, log))
 
 
 def end_by_force(node: Supervisor, log: DaemonLog, seconds: float) -> NoReturn:
@@ -427,5 +427,4 @@ async def run_daemon(settings: Configured, read: Callable[[], Configured] | None
     handlers = {} if config.observe else installed_handlers()
     node = Supervisor(config, handlers=handlers, status_config=status_config, log=log)
     warn_of_types(config, {*BUILT_IN_TYPES, *handlers}, log)
-    limit = stop_limit(config.timeouts, partial(end_by_force, node, log))
-    await serve(node, log, config, settings.status_path, reloader, limit)
+    await serve(node, log, config, settings.status_path, reloader, stop_limit(node, log))

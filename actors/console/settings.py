@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from ...protocol.errors import ConfigError
 from ...protocol.health_checks import ALL_TYPES
 from ...protocol.settings.given import Given, Problem, SettingsError, Source, merged
 from ...protocol.settings.kinds import DEFAULT, WrongValueError
+from ...protocol.settings.variables import CONFIG_VARIABLE, NAMES, PREFIX, meant_by
+from ...protocol.text import escaped
+from ..client.paths import STATUS_VARIABLE
 from ..io.config_files import DEFAULT_FILE, ConfigFile, read_files
+from .ending import complain
 
-#: The variable that names another file than the default one.
-CONFIG_VARIABLE: Final = "PLUGIND_CONFIG"
 #: Options whose value is that of one key.
 _SIMPLE: Final[Mapping[str, str]] = {
     "rescan": "rescan",
@@ -115,6 +117,25 @@ def files_of(args: argparse.Namespace, environment: Mapping[str, str], default_f
     return read_files(os.path.abspath(named or default_file), required=bool(named))
 
 
+def name_status(args: argparse.Namespace, environment: Mapping[str, str], default_file: str = DEFAULT_FILE) -> None:
+    """Let ``--status`` name the socket of the configuration files, unless it or the variable names one.
+
+    It is for commands that ask a daemon about its configuration. What else is wrong with the files is not said here.
+    """
+    if args.status is not None or environment.get(STATUS_VARIABLE):
+        return
+    from ...protocol.settings.files import parse
+
+    try:
+        files = files_of(args, environment, default_file)
+    except SettingsError as error:
+        complain(f"{error}: the status socket may be another one")
+        return
+    given = merged(parse(file.path, file.content).given for file in files)
+    if "status" in given:
+        args.status = given["status"].value
+
+
 def values_of(
     args: argparse.Namespace, environment: Mapping[str, str], files: tuple[ConfigFile, ...]
 ) -> dict[str, Given]:
@@ -140,13 +161,22 @@ def _from_files(files: tuple[ConfigFile, ...]) -> list[tuple[Given, ...]]:
 
 
 def _from_variables(environment: Mapping[str, str]) -> list[Given]:
-    names = {name for name, text in environment.items() if text and name.startswith("PLUGIND_")} - {CONFIG_VARIABLE}
-    if not names:
-        return []
+    given = [name for name, text in environment.items() if text and name.startswith(PREFIX)]
+    names = NAMES.intersection(given)
+    problems = [
+        Problem(Source("variable", escaped(name)), f"there is no such setting: did you mean {meant}?")
+        for name in sorted({*given} - names)
+        if (meant := meant_by(name)) is not None
+    ]
+    return _values_of_variables(environment, names, problems) if names or problems else []
+
+
+def _values_of_variables(
+    environment: Mapping[str, str], names: Collection[str], problems: list[Problem]
+) -> list[Given]:
     from ...protocol.settings.table import settings
 
     here, found = os.getcwd(), list[Given]()
-    problems = list[Problem]()
     for setting in settings().values():
         if setting.variable in names:
             source = Source("variable", setting.variable)

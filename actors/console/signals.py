@@ -23,7 +23,7 @@ from ...protocol.messages import Snapshot
 from ...protocol.status import PluginCounts, PluginStatus, StateName
 from ...protocol.values import value
 from ...supervisor import NodeEndedError
-from .service_manager import reloading, states_of
+from .service_manager import states_of
 from .start import REQUESTS
 
 #: The signals that stop the daemon.
@@ -52,10 +52,10 @@ class Answering(Protocol):
 class StopLimit:
     """When a process that was asked to stop is ended by force."""
 
-    #: Seconds after the first signal when ``end`` is called, if the loop turns.
-    seconds: float
-    #: Ends the process, and says what has not ended.
-    end: Callable[[], None]
+    #: Returns how many seconds after the first signal ``end`` is called, if the loop turns; asked at that signal.
+    seconds: Callable[[], float]
+    #: Ends the process after so many seconds, and says what has not ended.
+    end: Callable[[float], None]
     #: Seconds that a loop which turns has for that, before the kernel ends the process.
     spare: float = 1.0
 
@@ -94,15 +94,16 @@ def _stop_within(limit: StopLimit, token: trio.lowlevel.TrioToken, handler: Any,
     """
     if signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0):
         faulthandler.register(signal.SIGALRM, file=_STANDARD_ERROR, chain=True)
-        signal.setitimer(signal.ITIMER_REAL, limit.seconds + limit.spare)
+        seconds = limit.seconds()
+        signal.setitimer(signal.ITIMER_REAL, seconds + limit.spare)
         # A task of the system: whatever cancels the daemon's own tasks does not cancel it.
-        token.run_sync_soon(trio.lowlevel.spawn_system_task, _end_at_limit, limit)
+        token.run_sync_soon(trio.lowlevel.spawn_system_task, _end_at_limit, limit, seconds)
     handler(number, frame)
 
 
-async def _end_at_limit(limit: StopLimit) -> None:
-    await trio.sleep(limit.seconds)
-    limit.end()
+async def _end_at_limit(limit: StopLimit, seconds: float) -> None:
+    await trio.sleep(seconds)
+    limit.end(seconds)
 
 
 def _drop(_number: int, _frame: object) -> None:
@@ -135,9 +136,8 @@ async def _reload(node: Answering, log: Logger, stop: trio.Event, reload: Callab
     if stop.is_set():
         log.event(Level.INFO, "signal ignored", signal="SIGHUP", reason="plugind stops")
         return
-    with reloading():
-        await reload()
-        await node.rescan()
+    await reload()
+    await node.rescan()
     log.event(Level.INFO, "scanning all roots", signal="SIGHUP")
 
 

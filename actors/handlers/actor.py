@@ -25,6 +25,7 @@ from typing import Final
 import trio
 
 from ...protocol import messages as m
+from ...protocol.config_messages import CallTimeChanged
 from ...protocol.health import Reading
 from ...protocol.plugins import Plugin
 from ...protocol.status import Outcome
@@ -182,7 +183,7 @@ _ABOUT_ASKS: Final = (m.Withdraw, m.GiveWay)
 
 
 def _name_in(message: object) -> str:
-    """Return the name of the plugin that a message is about; of one of no known kind, which nothing sends, no name."""
+    """Return the name of the plugin that a message is about; one that is about no plugin has no name."""
     asked = message.ask if isinstance(message, _ABOUT_ASKS) else message
     return asked.plugin.name if isinstance(asked, _ASKS) else ""
 
@@ -257,6 +258,9 @@ class _Pool:
         if isinstance(ask, m.GiveWay):
             self._give_way(ask.ask)
             return
+        if isinstance(ask, CallTimeChanged):
+            self._calls.give(ask.seconds)
+            return
         name = ask.plugin.name
         lane = self._lanes.get(name)
         if lane is not None:
@@ -305,6 +309,8 @@ class _Pool:
                 self._withdraw(message.ask)
             elif isinstance(message, m.GiveWay):
                 self._give_way(message.ask)
+            elif isinstance(message, CallTimeChanged):
+                self._calls.give(message.seconds)
             elif (lane := self._lanes.get(message.plugin.name)) is not None:
                 lane.put(message)
             else:

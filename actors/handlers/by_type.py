@@ -14,6 +14,7 @@ import attrs
 import trio
 
 from ...protocol import messages as m
+from ...protocol.config_messages import CallTimeChanged
 from ...protocol.health import Reading
 from ..inboxes import Inboxes
 from . import actor
@@ -108,6 +109,22 @@ class HandlerActors:
 
         self._start_child(f"handler {plugin_type} {id(inbox):x}", serve)
         return added
+
+    def check(self, calls: CallConfig) -> None:
+        """Check that the calls of all handlers that take plugins have enough time with this configuration.
+
+        Raises:
+          ConfigError: if one may take longer than it would be given.
+        """
+        for plugin_type, added in self._added.items():
+            handler = self._running[added.handler].calls.handler
+            check_handler(plugin_type, handler, calls.of_type(plugin_type).timeout)
+
+    def reconfigure(self, calls: CallConfig) -> None:
+        """Have all handlers make the calls that begin from now on with these deadlines."""
+        self._call_config = calls
+        for running in self._running.values():
+            running.inbox.send_nowait(CallTimeChanged(calls.of_type(running.calls.plugin_type).timeout))
 
     def remove(self, plugin_type: str) -> trio.Event:
         """Take the handler away from ``plugin_type``; the event is set when it has retired."""

@@ -95,6 +95,8 @@ class Call:
     method: Callable[[Plugin], object]
     scope: trio.CancelScope
     is_async: bool
+    #: Its deadline, in seconds from its begin.
+    timeout: float = math.inf
     #: Its thread, if that was begun.
     thread: Thread | None = None
 
@@ -108,11 +110,12 @@ class Call:
             await self.thread.returned.wait()
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class Calls:
     """Makes the calls of one handler. It outlives a crash of the handler's actor, as the threads do."""
 
     handler: Handler
+    #: The handler's actor replaces it when the calls that begin from then on have another deadline.
     config: CallConfig
     #: The type of the plugins that it was added for.
     plugin_type: str
@@ -160,11 +163,16 @@ class Calls:
 
     def prepare(self, ask: str, plugin: Plugin, link: Link | None = None) -> Call:
         """Return the call of the method named ``ask``; :meth:`make` makes it at once."""
-        scope = trio.CancelScope(deadline=trio.current_time() + self.config.timeout)
+        timeout = self.config.timeout
+        scope = trio.CancelScope(deadline=trio.current_time() + timeout)
         method = getattr(self.handler, ask)
         if link is not None and self._register_takes_link:
             method = _with_link(method, link)
-        return Call(self.plugin_type, ask, plugin, method, scope, ask in self._async)
+        return Call(self.plugin_type, ask, plugin, method, scope, ask in self._async, timeout)
+
+    def give(self, seconds: float) -> None:
+        """Give the calls that begin from now on so many seconds."""
+        self.config = attrs.evolve(self.config, timeout=seconds)
 
     async def follow(self, plugin: Plugin, link: Link) -> str | None:
         """Call ``follow``, which has no deadline; return its error, or None if it returned."""
@@ -309,8 +317,8 @@ class Calls:
 
     def _timed_out(self, call: Call) -> str:
         if call.thread is None and not call.is_async and self._given_up:
-            return f"all {MAX_THREADS} threads of the handler were busy for {self.config.timeout:g} s"
-        return f"the handler did not finish in {self.config.timeout:g} s"
+            return f"all {MAX_THREADS} threads of the handler were busy for {call.timeout:g} s"
+        return f"the handler did not finish in {call.timeout:g} s"
 
     def _broken(self, call: Call, error: BaseException) -> Ending:
         return Ending(Outcome.BROKEN, f"{BROKE}{self._log(call, 'handler broke', error)}")

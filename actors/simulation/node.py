@@ -260,6 +260,11 @@ class SimulatedNode:
         self._ending, self._ended, self._daemon = trio.Event(), trio.Event(), trio.CancelScope()
         await self._world.start(self._run_daemon)
 
+    async def reconfigure(self, config: Config) -> None:
+        """Let the daemon use another configuration, as a reload does; see :meth:`.Supervisor.reconfigure`."""
+        await self.supervisor.reconfigure(config)
+        self.config = config
+
     async def stop(self) -> None:
         """Stop the daemon as a signal does: operations under way finish, or are rolled back, within the grace."""
         self._ending.set()

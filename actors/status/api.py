@@ -13,24 +13,27 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from typing import TypeVar
 from urllib.parse import unquote_to_bytes
 
 import attrs
 import trio
 
-from ...protocol.config_messages import Reloaded
+from ...protocol.config_messages import ConfigurationShown, Reloaded
 from ...protocol.consumer_messages import FactsAsked
 from ...protocol.facts_asking import ask_for_facts
 from ...protocol.health import ActorHealth, Condition
 from ...protocol.logs import timestamp
 from ...protocol.messages import (
     Address,
+    ConfigurationAsked,
     HealthReported,
     Lagged,
     LoopBlocked,
     PluginChanged,
     ReconcilerMessage,
     ReloadAsked,
+    ReloaderMessage,
     RetryAnswer,
     RetryAnswered,
     RetryAsked,
@@ -66,6 +69,8 @@ __all__ = [
     "place",
 ]
 
+T = TypeVar("T")
+
 #: How many changes may wait for one reader of ``/watch`` before it is dropped.
 WATCH_LAG = 4096
 #: Seconds that the actors for devices and for leases have to count them for metrics, which go without them otherwise.
@@ -92,6 +97,7 @@ REQUESTS = {
     "DELETE /v1/leases/ID": "release a lease",
     "POST /retry": 'try plugins now; the body is {"target": NAME or SOCKET}; with "facts": true, ask for facts anew',
     "POST /reload": "read the configuration again, and use what needs no restart; answered when that is done",
+    "GET /config": "the settings that are in force, where each comes from, and what waits for a restart",
     "GET /rules": "whose plugins the daemon takes, and from where",
     "GET /healthz": "whether the daemon works; 503 if not",
     "GET /readyz": "whether the daemon is ready; 503 if not; with ?healthy, expected plugins must be healthy, too",
@@ -158,7 +164,11 @@ class Api:
             "/v1/devices/refused": self.devices.refused,
         }.get(request.path)
         # These ask other actors.
-        asking = {"/v1/devices": self.devices.answer, "/metrics": self.metrics}.get(request.path)
+        asking = {
+            "/v1/devices": self.devices.answer,
+            "/metrics": self.metrics,
+            "/config": self._configuration,
+        }.get(request.path)
         if request.path == "/reload":
             return await self._reload() if request.method == "POST" else _wrong_method("POST")
         if request.path == "/retry":
@@ -298,17 +308,26 @@ class Api:
         return problem(503, f"no answer within {self.config.retry:g} seconds")
 
     async def _reload(self) -> Response:
+        writer, reader = trio.open_memory_channel[Reloaded](1)
+        return await self._ask_reloader(ReloadAsked(writer), reader, _reloaded)
+
+    async def _configuration(self, _: Request) -> Response:
+        writer, reader = trio.open_memory_channel[ConfigurationShown](1)
+        return await self._ask_reloader(ConfigurationAsked(writer), reader, _shown)
+
+    async def _ask_reloader(
+        self, message: ReloaderMessage, answer: trio.MemoryReceiveChannel[T], shown: Callable[[T], Response]
+    ) -> Response:
         if self.config.reload is None:
             return problem(409, "this node is embedded in a program, which gives it its configuration")
-        writer, reader = trio.open_memory_channel[Reloaded](1)
         try:
-            self.config.reload.send_nowait(ReloadAsked(writer))
+            self.config.reload.send_nowait(message)
         except trio.WouldBlock:
             return problem(503, "the configuration is being read again already; ask again", (("Retry-After", "1"),))
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return problem(503, "the node is about to stop")
         with trio.move_on_after(RELOAD_DEADLINE):
-            return _reloaded(await reader.receive())
+            return shown(await answer.receive())
         return problem(503, f"no answer within {RELOAD_DEADLINE:g} seconds")
 
     async def metrics(self, _: Request) -> Response:
@@ -485,6 +504,10 @@ def _reloaded(answer: Reloaded) -> Response:
             422, {"error": encodable(answer.refused[0]), "problems": [*map(encodable, answer.refused)]}
         )
     return json_response(200, {"changed": list(answer.changed), "needs_restart": list(answer.needs_restart)})
+
+
+def _shown(answer: ConfigurationShown) -> Response:
+    return json_response(200, {"files": answer.files, "settings": answer.settings, "waiting": answer.waiting})
 
 
 def _actor(name: str, condition: Condition, reason: str | None) -> dict[str, Json]:

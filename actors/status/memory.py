@@ -15,7 +15,7 @@ from ...protocol.call_durations import CallDurations
 from ...protocol.config import ReadyWhen
 from ...protocol.config_messages import ConfigurationRead, ExpectationChanged
 from ...protocol.leases.config import LeaseUsers
-from ...protocol.messages import Address, Lagged, LoopBlocked, ReloadAsked, ViewMessage
+from ...protocol.messages import Address, Lagged, LoopBlocked, ReloaderMessage, ViewMessage
 from ...protocol.metrics import Metrics
 from ...protocol.refused_calls import RefusedCalls
 from ...protocol.rules import Rules
@@ -41,8 +41,8 @@ class StatusConfig:
     expected: tuple[str, ...] = ()
     #: Whether they have to be healthy, too, or only registered.
     ready_when: ReadyWhen = "registered"
-    #: Who reads the configuration again for ``POST /reload``; None if nobody does.
-    reload: Address[ReloadAsked] | None = None
+    #: Who reads the configuration again for ``POST /reload``, and says what is in force; None if nobody does.
+    reload: Address[ReloaderMessage] | None = None
     #: The rules of the node, for ``GET /rules``.
     rules: Rules = attrs.field(factory=Rules)
     #: Who may see and lease devices, besides root and the user of the daemon.

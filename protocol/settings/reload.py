@@ -5,29 +5,24 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import attrs
 
 from ..config import Config
 
-#: The keys of the configuration whose values a node takes while it runs. All others need a restart.
-WHILE_RUNNING: Final = frozenset({"deregister_at_stop", "expected", "ready_when"})
-#: Those of the daemon, which are no fields of the configuration.
+#: The parts of the configuration that a node takes while it runs, and single fields. All others need a restart.
+_PARTS: Final = ("backoff", "info_limits", "timeouts")
+_FIELDS: Final = ("deregister_at_stop", "expected", "max_instances", "ready_when", "stable_after")
+#: Settings of the daemon that are no fields of the configuration.
 OF_DAEMON: Final = frozenset({"log_level"})
 
 
 def changed_while_running(old: Config, new: Config) -> Config:
     """Return ``old`` with the values of ``new`` that may change while a node runs."""
-    result = old
-    for key in sorted(WHILE_RUNNING):
-        result = _with(result, key.split("."), new)
-    return result
+    return attrs.evolve(old, **{name: getattr(new, name) for name in (*_PARTS, *_FIELDS)})
 
 
-def _with(old: Any, path: list[str], new: Any) -> Any:
-    name, *rest = path
-    if getattr(old, name) == getattr(new, name):
-        return old
-    value = _with(getattr(old, name), rest, getattr(new, name)) if rest else getattr(new, name)
-    return attrs.evolve(old, **{name: value})
+def may_change(key: str) -> bool:
+    """Whether a daemon takes another value of the setting ``key`` while it runs."""
+    return key in _FIELDS or key in OF_DAEMON or key.partition(".")[0] in _PARTS

@@ -14,9 +14,8 @@ from plugind.actors.io.endpoints import Endpoints, RealEndpointFiles
 from plugind.actors.io.grpc_client.registration_channel import RegistrationChannel
 from plugind.actors.simulation.streams import memory_connection
 from plugind.protocol import states
-from plugind.protocol.config import Timeouts
 from plugind.protocol.identity import Identity
-from plugind.protocol.plugins import InfoLimits
+from plugind.protocol.registration_settings import RegistrationSettings
 from plugind.protocol.status import Outcome
 from plugind.protocol.wire.learning import KnownConversations
 from plugind.protocol.wire.limits import REGISTRATION_LIMITS
@@ -36,7 +35,7 @@ async def test_a_flooder_gives_its_slot_back_fails_and_is_tried_again_later() ->
         ended.append("next")
 
     endpoints = Endpoints(RealEndpointFiles(), ())
-    flooder = Conversation(ConversationConfig(dial, slots, Timeouts(), InfoLimits(), endpoints), "/a.sock")
+    flooder = Conversation(ConversationConfig(dial, slots, endpoints), "/a.sock", RegistrationSettings())
     assert await flooder.dial(Identity(1, 2, 3), patient=True) == states.Dialed()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(next_one)

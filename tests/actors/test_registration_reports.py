@@ -24,12 +24,12 @@ from plugind.actors.registration_config import RegistrationConfig
 from plugind.actors.simulation.faults import PoisonMessage
 from plugind.protocol import messages as m
 from plugind.protocol.backoff import Backoff
-from plugind.protocol.config import Timeouts
+from plugind.protocol.config_messages import SettingsChanged
 from plugind.protocol.crashes import Crash
 from plugind.protocol.effects import PendingDeregistration
 from plugind.protocol.errors import IllegalStepError
 from plugind.protocol.identity import Identity
-from plugind.protocol.plugins import InfoLimits
+from plugind.protocol.registration_settings import RegistrationSettings
 from plugind.protocol.status import Finished, Operation, Outcome, StateName
 from plugind.protocol.wire.errors import DialError, DialFailure
 from plugind.tests.protocol.playbook import INFO, SOCKET, appeared, vanished
@@ -75,9 +75,8 @@ async def running(handler: Asked | None = None, failure: DialFailure = DialFailu
     reconciler, _reconciled = trio.open_memory_channel[m.ReconcilerMessage](math.inf)
     liveness, watched = trio.open_memory_channel[m.LivenessMessage](math.inf)
     config = RegistrationConfig(
-        ConversationConfig(refuse, DialSlots(), Timeouts(), InfoLimits(), Endpoints(RealEndpointFiles(), ())),
-        Timeouts(),
-        Backoff(jitter=0.0),
+        ConversationConfig(refuse, DialSlots(), Endpoints(RealEndpointFiles(), ())),
+        RegistrationSettings(backoff=Backoff(jitter=0.0)),
         random.Random(0),
         reconciler,
         liveness,
@@ -115,6 +114,17 @@ async def test_an_operation_that_was_abandoned_is_reported_as_superseded(autojum
             (StateName.DIALING, None, None),
             (StateName.GONE, "the socket was removed", Finished(Operation.DIAL, Outcome.SUPERSEDED, 0.5)),
         ]
+
+
+async def test_settings_that_are_read_again_after_newer_ones_are_not_taken(autojump_clock: MockClock) -> None:
+    """Those that come during a dial are taken at once, and their messages are read after it."""
+    async with running() as rig:
+        await trio.sleep(1.0)
+        for number, initial in ((2, 7.0), (1, 3.0)):
+            settings = RegistrationSettings(backoff=Backoff(initial=initial, jitter=0.0), number=number)
+            rig.inbox.send_nowait(SettingsChanged(settings))
+        await trio.sleep(9.0)
+        assert [state for state, _, _ in rig.said()] == [StateName.DIALING, StateName.WAITING, StateName.DIALING]
 
 
 async def test_a_deregister_has_no_deadline(autojump_clock: MockClock) -> None:

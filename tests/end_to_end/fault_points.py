@@ -45,9 +45,6 @@ from plugind.protocol.leases.values import LeaseState
 
 for _name in run.LOADED_WHEN_READY:
     import_module(_name, run.__package__)
-# What reads variables loads these, and a daemon of another user may not read the checkout.
-for _name in ("given", "kinds", "table"):
-    import_module(f"plugind.protocol.settings.{_name}")
 
 _CLONE_NEWNS: Final = 0x20000
 

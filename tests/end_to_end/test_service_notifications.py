@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import signal
 import socket
+from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
 
-from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, daemon, plugin_process
+from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, daemon, plugin_process, run
 from plugind.tests.end_to_end.service_manager import service_manager
 
 
@@ -32,6 +33,12 @@ async def test_the_service_manager_hears_of_the_start_of_plugins_of_a_reload_and
             node.process.send_signal(signal.SIGHUP)
             began = await manager.until("RELOADING", "1")
             assert began["MONOTONIC_USEC"].isdigit()
+            await manager.until("READY", "1")
+            # As systemd does for ExecReload.
+            done = await trio.to_thread.run_sync(partial(run, "reload", status=node.status))
+            assert (done.code, done.out, done.err) == (0, "nothing has changed\n", "")
+            again = await manager.until("RELOADING", "1")
+            assert int(again["MONOTONIC_USEC"]) > int(began["MONOTONIC_USEC"])
             await manager.until("READY", "1")
             assert {"WATCHDOG": "1"} in manager.messages
             await manager.until("WATCHDOG", "1")

@@ -165,6 +165,12 @@ async def test_the_answers_about_leases_are_described(node: Daemon) -> None:
     assert described == {problem.value: status for problem, status in STATUSES.items()}
 
 
+async def test_each_field_of_the_configuration_is_described(node: Daemon) -> None:
+    answer = json.loads((await node.get("/config"))[1])
+    assert fields("`GET /config`", 0) == answer.keys()
+    assert fields("`GET /config`", 1) == answer["settings"][0].keys()
+
+
 async def test_each_field_of_the_rules_is_described(node: Daemon) -> None:
     rules = json.loads((await node.get("/rules"))[1])
     assert fields("`GET /rules`", 0) == rules.keys()

@@ -17,6 +17,7 @@ from plugind.protocol import lifecycle
 from plugind.protocol import messages as m
 from plugind.protocol import states as s
 from plugind.protocol import world as w
+from plugind.protocol.config_messages import CallTimeChanged, SettingsChanged
 from plugind.protocol.plugins import InstancePolicy, Plugin, PluginInfo
 from plugind.protocol.status import Outcome
 from plugind.tests.protocol.playbook import appeared
@@ -43,7 +44,7 @@ class Handler:
             lane = self.lanes[message.ask.plugin.name]
             self.lanes[message.ask.plugin.name] = deque(ask for ask in lane if ask is not message.ask)
             return
-        assert not isinstance(message, m.GiveWay), "no call waits for an endpoint"
+        assert not isinstance(message, m.GiveWay | CallTimeChanged), "no call waits for an endpoint, or has a time"
         assert not self.retired, f"{message} is sent to a handler that has retired"
         self.rules.asked(message)
         self.lanes[message.plugin.name].append(message)
@@ -85,7 +86,7 @@ class Actor:
     def read(self) -> None:
         message = self.inbox.popleft()
         match message:
-            case m.ReportAsked() | m.NameWanted():
+            case m.ReportAsked() | m.NameWanted() | SettingsChanged():
                 return
             case m.HandlerAnswered():
                 if message.ticket == self.ticket:

@@ -18,6 +18,7 @@ from plugind.protocol import messages as m
 from plugind.protocol import states
 from plugind.protocol.discovery import Discovery
 from plugind.protocol.effects import Effect, Show
+from plugind.protocol.registration_settings import RegistrationSettings
 from plugind.protocol.status import StateName
 from plugind.protocol.watches import Watches
 from plugind.tests.tools.seams import (
@@ -85,10 +86,10 @@ def abandon_a_deregistration() -> Iterator[None]:
     """A registration stops waiting for its deregistration after twice the deadline of a call (seed 448)."""
     seconds_for = registration_config.seconds_for
 
-    def impatient(command: states.WaitingCommand, config: RegistrationConfig) -> float:
+    def impatient(command: states.WaitingCommand, settings: RegistrationSettings, config: RegistrationConfig) -> float:
         if isinstance(command, states.AskDeregister):
-            return 2 * config.timeouts.of_handler(command.info.type)
-        return seconds_for(command, config)
+            return 2 * settings.timeouts.of_handler(command.info.type)
+        return seconds_for(command, settings, config)
 
     with patch.object(registration, "seconds_for", impatient):
         yield

@@ -47,6 +47,7 @@ from plugind.protocol.info_deadline import InfoDeadline
 from plugind.protocol.liveness import Answer, EndpointAnswer, Schedule, Subject
 from plugind.protocol.lives import Life, Lives
 from plugind.protocol.plugins import PluginInfo
+from plugind.protocol.registration_settings import RegistrationSettings
 from plugind.protocol.status import Outcome, StateName
 from plugind.protocol.trust import Trust
 from plugind.protocol.watches import Q_OVERFLOW
@@ -116,8 +117,9 @@ def reuse_a_backoff() -> Iterator[None]:
     """Every delay is the first one, since consecutive failures are not counted."""
     seconds_for = registration_config.seconds_for
 
-    def reusing(command: states.WaitingCommand, config: RegistrationConfig) -> float:
-        return seconds_for(states.StartTimer(1) if isinstance(command, states.StartTimer) else command, config)
+    def reusing(command: states.WaitingCommand, settings: RegistrationSettings, config: RegistrationConfig) -> float:
+        first = states.StartTimer(1) if isinstance(command, states.StartTimer) else command
+        return seconds_for(first, settings, config)
 
     with patch.object(registration, "seconds_for", reusing):
         yield

@@ -21,6 +21,8 @@ from plugind.protocol.health_checks import HealthChecks
 from plugind.protocol.leases.values import Pool
 from plugind.protocol.logs import Format, Level
 from plugind.protocol.settings.given import Source
+from plugind.protocol.settings.table import settings
+from plugind.protocol.settings.variables import NAMES
 
 
 class Scene:
@@ -175,6 +177,43 @@ def test_variables_are_text_with_the_types_of_their_settings(scene: Scene) -> No
 )
 def test_a_wrong_variable_is_named(variable: str, text: str, said: str, scene: Scene) -> None:
     assert scene.refused(**{variable: text}) == f"{variable}: {said}"
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("PLUGIND_ROOTS", "PLUGIND_ROOT"),
+        ("PLUGIND_TIMEOUT_GET_INFO", "PLUGIND_TIMEOUTS_GET_INFO"),
+        ("PLUGIND_LOGLEVEL", "PLUGIND_LOG_LEVEL"),
+        ("PLUGIND_strict", "PLUGIND_STRICT"),
+        ("PLUGIND_CONFIGS", "PLUGIND_CONFIG"),
+        ("PLUGIND_SED", "PLUGIND_SEED"),
+    ],
+)
+def test_a_variable_that_is_nearly_the_name_of_a_setting_is_a_mistake(variable: str, meant: str, scene: Scene) -> None:
+    said = f"{variable}: there is no such setting: did you mean {meant}?"
+    assert scene.refused(**{variable: "1"}) == said
+    # It is one problem among others, and one that is empty is none.
+    both = scene.refused(**{variable: "1", "PLUGIND_RESCAN": "soon"})
+    assert both == f"{said} (and 1 more: see 'plugind config check')"
+    assert scene.config(**{variable: ""}).strict is False
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        *("PLUGIND_OPTIONS", "PLUGIND_DEVICES", "PLUGIND_LEASE", "PLUGIND_NODES", "PLUGIND_HOME", "PLUGIND_VERSION"),
+        # Kubernetes sets these in each container, for services that are called plugind and plugind-metrics.
+        *("PLUGIND_PORT", "PLUGIND_PORT_9100_TCP_ADDR", "PLUGIND_SERVICE_HOST", "PLUGIND_METRICS_SERVICE_PORT_HTTP"),
+        *("PLUGIND_METRICS_PORT", "PLUGIND_\x00", "PLUGIND_" + "x" * 100_000),
+    ],
+)
+def test_a_variable_of_somebody_else_counts_for_nothing(variable: str, scene: Scene) -> None:
+    assert scene.read(**{variable: "tcp://10.0.0.1:80"}).given == {}
+
+
+def test_the_names_of_all_variables_are_known_without_the_table_of_settings() -> None:
+    assert {setting.variable for setting in settings().values()} == NAMES
 
 
 @pytest.mark.parametrize(

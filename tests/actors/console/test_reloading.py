@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import socket
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -17,9 +20,10 @@ from plugind.actors.console.configured import Configured
 from plugind.actors.console.reloading import Reloader
 from plugind.actors.logs import Log
 from plugind.protocol.config import Config
-from plugind.protocol.config_messages import Reloaded
+from plugind.protocol.config_messages import ConfigurationShown, Reloaded
 from plugind.protocol.errors import ConfigError
 from plugind.protocol.logs import Level
+from plugind.protocol.messages import ConfigurationAsked
 from plugind.supervisor import NodeEndedError
 
 
@@ -103,6 +107,45 @@ async def test_what_needs_a_restart_is_said_at_each_reload_until_it_is_written_b
     assert await scene.reload("rescan = 5\n") == Reloaded()
 
 
+async def shown(scene: Scene) -> ConfigurationShown:
+    reply, answer = trio.open_memory_channel[ConfigurationShown](1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(scene.reloader.run, scene.node)
+        await scene.reloader.address.send(ConfigurationAsked(reply))
+        with trio.fail_after(60):
+            found = await answer.receive()
+        nursery.cancel_scope.cancel()
+    return found
+
+
+def of(rows: Sequence[Mapping[str, Any]], *keys: str) -> list[tuple[object, ...]]:
+    found = {row["key"]: (row["value"], row["source"]["kind"], row["source"]["line"]) for row in rows}
+    return [found[key] for key in keys]
+
+
+async def test_what_is_in_force_is_shown_with_what_waits_for_a_restart(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, "rescan = 5\nexpected = ['a']\n", "--ready-when=healthy")
+    await scene.reload("expected = ['b']\n\nrescan = 6\nstable_after = 1\n[timeouts]\nget_info = 2\n")
+    answer = await shown(scene)
+    assert answer.files == (str(scene.file),)
+    assert of(answer.settings, "expected", "rescan", "ready_when", "stable_after", "timeouts.get_info") == [
+        (["b"], "file", 1),
+        (5.0, "file", 1),  # as at the start: that file was another one
+        ("healthy", "flag", None),
+        (1.0, "file", 4),
+        (2.0, "file", 6),
+    ]
+    assert [row["key"] for row in answer.waiting] == ["rescan"]
+    assert of(answer.waiting, "rescan") == [(6.0, "file", 3)]
+    # A bad file changes nothing, and a good one may take back what waits.
+    await scene.reload("rescan = 'x'\n")
+    assert await shown(scene) == answer
+    await scene.reload("rescan = 5\n")
+    answer = await shown(scene)
+    assert answer.waiting == ()
+    assert of(answer.settings, "expected", "timeouts.get_info") == [([], "default", None), (1.0, "default", None)]
+
+
 async def test_an_option_of_the_start_still_counts_before_the_file(tmp_path: Path) -> None:
     scene = Scene(tmp_path, "expected = ['a']\n", "--expect=o")
     assert await scene.reload("expected = ['b']\n") == Reloaded()
@@ -165,6 +208,23 @@ async def test_a_node_that_has_ended_is_an_answer(tmp_path: Path) -> None:
     scene = Scene(tmp_path, "expected = ['a']\n")
     scene.node.error = NodeEndedError("it has ended")
     assert await scene.reload("expected = ['b']\n") == Reloaded(refused=("the node has ended",))
+
+
+async def test_the_service_manager_is_told_of_a_reload_only_once_the_daemon_is_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """READY=1 after a reload would otherwise say that a daemon is ready which has scanned nothing yet."""
+    scene = Scene(tmp_path, "expected = ['a']\n")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.setblocking(False)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        await scene.reload("expected = []\n")
+        with pytest.raises(BlockingIOError):
+            manager.recv(100)
+        scene.reloader.is_announced = True
+        await scene.reload("x = 1\n")
+        assert [manager.recv(100).partition(b"\n")[0] for _ in range(2)] == [b"RELOADING=1", b"READY=1"]
 
 
 async def test_a_disk_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,8 @@ import trio
 
 from plugind.actors.io.http_server import Request, Response
 from plugind.actors.status.api import StatusConfig
-from plugind.protocol.config_messages import ConfigurationRead, ExpectationChanged, Reloaded
-from plugind.protocol.messages import ReloadAsked
+from plugind.protocol.config_messages import ConfigurationRead, ConfigurationShown, ExpectationChanged, Reloaded
+from plugind.protocol.messages import ConfigurationAsked, ReloadAsked, ReloaderMessage
 from plugind.tests.actors.status.bench import Bench, bench, body_of
 
 
@@ -83,11 +83,12 @@ POST = Request("POST", "/reload", {}, b"")
 async def test_a_client_that_asks_for_a_reload_is_answered_once_it_is_done(
     answer: Reloaded, status: int, said: object
 ) -> None:
-    asked, requests = trio.open_memory_channel[ReloadAsked](1)
+    asked, requests = trio.open_memory_channel[ReloaderMessage](1)
     async with bench(StatusConfig(reload=asked)) as node, trio.open_nursery() as nursery:
 
         async def reload() -> None:
             message = await requests.receive()
+            assert isinstance(message, ReloadAsked)
             message.reply.send_nowait(answer)
 
         nursery.start_soon(reload)
@@ -95,11 +96,28 @@ async def test_a_client_that_asks_for_a_reload_is_answered_once_it_is_done(
         assert (response.status, body(response)) == (status, said)
 
 
+async def test_a_client_that_asks_for_the_configuration_is_answered_by_the_reloader() -> None:
+    asked, requests = trio.open_memory_channel[ReloaderMessage](1)
+    row = {"key": "rescan", "value": 5.0}
+    async with bench(StatusConfig(reload=asked)) as node, trio.open_nursery() as nursery:
+
+        async def show() -> None:
+            message = await requests.receive()
+            assert isinstance(message, ConfigurationAsked)
+            message.reply.send_nowait(ConfigurationShown(("/etc/p.toml",), (row,), ()))
+
+        nursery.start_soon(show)
+        response = await node.get("/config")
+        said = {"files": ["/etc/p.toml"], "settings": [row], "waiting": []}
+        assert (response.status, body(response)) == (200, said)
+
+
 async def test_a_reload_is_refused_where_nobody_reads_a_configuration_or_too_many_ask() -> None:
     async with bench(StatusConfig()) as node:
         assert (await node.api(POST)).status == 409
         assert (await node.get("/reload")).status == 405
-    asked, requests = trio.open_memory_channel[ReloadAsked](0)
+        assert (await node.get("/config")).status == 409
+    asked, requests = trio.open_memory_channel[ReloaderMessage](0)
     async with bench(StatusConfig(reload=asked)) as node:
         assert (await node.api(POST)).status == 503
         requests.close()

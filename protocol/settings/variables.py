@@ -1,0 +1,64 @@
+"""The names of the environment variables that are settings.
+
+The table of settings has them, too. They are repeated here, since that table takes longer to load than anything else
+that a daemon needs for its start, and many a daemon has variables that begin like these and are no settings.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: How all of them begin.
+PREFIX: Final = "PLUGIND_"
+_WITHOUT_PREFIX: Final = """
+    BACKOFF_CAP BACKOFF_FACTOR BACKOFF_INITIAL BACKOFF_JITTER BLOCKED_AFTER CSI_REFRESH CSI_TOPOLOGY_COLLISIONS
+    DEPRECATED_ROOTS DEREGISTER_AT_STOP DEREGISTER_NOT_SERVING DEVICE_PLUGINS_DIRECTORY DEVICE_PLUGINS_INSECURE
+    DEVICE_PLUGINS_TAKE_OVER_KUBELET DRA_GONE_AFTER DRA_HEALTH ENDPOINT_DIRECTORIES EXPECTED
+    FOLLOW_SYMLINKS_INSIDE_ROOT HEALTH_CHECKS_CONFIRM_AFTER HEALTH_CHECKS_DEADLINE HEALTH_CHECKS_FAILURES
+    HEALTH_CHECKS_JITTER HEALTH_CHECKS_OFF HEALTH_CHECKS_PERIOD HEALTH_CHECKS_PERIODS HUNG_AFTER
+    INFO_LIMITS_MAX_ENDPOINT INFO_LIMITS_MAX_STRING INFO_LIMITS_MAX_VERSIONS INSECURE_ROOTS INTENSITY_PERIOD
+    INTENSITY_RESTARTS LEASES_CDI_DIRECTORY LEASES_LIMITS_ALL_LEASES LEASES_LIMITS_DEVICES LEASES_LIMITS_LEASES
+    LEASES_OPERATORS LEASES_POOLS LEASES_USERS_GROUP LEASES_USERS_UIDS LOG_FORMAT LOG_LEVEL LOG_LIMITS_EACH
+    LOG_LIMITS_ENABLED LOG_LIMITS_SAME LOG_LIMITS_TOTAL LOG_LIMITS_WINDOW MAX_INSTANCES METRICS_ADDRESS
+    METRICS_HOSTS METRICS_PATH_LABELS OBSERVE OBSERVE_AGAIN OPTIONAL_ROOTS READY_WHEN RESCAN ROOT SEED STABLE_AFTER
+    STATE STATUS STATUS_GROUP STRICT TIMEOUTS_DIAL TIMEOUTS_GET_INFO TIMEOUTS_HANDLER TIMEOUTS_HANDLERS
+    TIMEOUTS_NOTIFY TIMEOUTS_REFUSED_GRACE TIMEOUTS_STOP_GRACE TRUST_UIDS USE_FAULTHANDLER WIRE_LIMITS_BUDGET_PERIOD
+    WIRE_LIMITS_CALL_BYTES WIRE_LIMITS_CALL_FRAMES WIRE_LIMITS_CALL_HEADER_BYTES WIRE_LIMITS_CONNECTION_WINDOW
+    WIRE_LIMITS_CONTINUATIONS WIRE_LIMITS_EMPTY_DATA WIRE_LIMITS_HEADER_LIST_BYTES WIRE_LIMITS_INFORMATIONAL
+    WIRE_LIMITS_LATE_FRAMES WIRE_LIMITS_MESSAGE_BYTES WIRE_LIMITS_PINGS WIRE_LIMITS_PRIORITIES WIRE_LIMITS_RESETS
+    WIRE_LIMITS_SETTINGS WIRE_LIMITS_SETTINGS_ENTRIES WIRE_LIMITS_SMALL_DATA WIRE_LIMITS_STREAM_WINDOW
+    WIRE_LIMITS_TOTAL_BYTES WIRE_LIMITS_UNKNOWN_FRAMES WIRE_LIMITS_UNPARSED_BYTES WIRE_LIMITS_WINDOW_UPDATES
+"""
+#: All of them.
+NAMES: Final = frozenset(PREFIX + name for name in _WITHOUT_PREFIX.split())
+#: The one that names the configuration file, which is no setting.
+CONFIG_VARIABLE: Final = PREFIX + "CONFIG"
+#: Variables of plugind that are no settings: those of its unit and of its tests, and those that lessees are given.
+_OTHERS: Final = frozenset(PREFIX + name for name in ("CONFIG", "DEVICES", "LEASE", "MARKERS", "NODES", "OPTIONS"))
+#: What Kubernetes sets for each service, and so for one that is called plugind, or plugind-metrics.
+_OF_KUBERNETES: Final = r"(?s)(?:.*_)?(?:PORT(_.*)?|SERVICE_(HOST|PORT(_.*)?))"
+#: How alike a name and that of a setting are that is misspelt. One letter too many or too few always is.
+_ALIKE: Final = 0.85
+#: Characters of a name that are compared.
+_COMPARED: Final = 64
+
+
+def meant_by(name: str) -> str | None:
+    """Return the variable that was probably meant by ``name``, which is none; None if it is nothing like one.
+
+    A program may have variables of its own that begin so: ``PLUGIND_OPTIONS`` is one of the service's unit.
+    """
+    if name in _OTHERS:
+        return None
+    # Few daemons have such a variable.
+    import difflib
+    import re
+
+    word = name.removeprefix(PREFIX)[:_COMPARED].upper()
+    if re.fullmatch(_OF_KUBERNETES, word):
+        return None
+    candidates = sorted(it.removeprefix(PREFIX) for it in {*NAMES, CONFIG_VARIABLE})
+    close = difflib.get_close_matches(word, candidates, 1, _ALIKE)
+    return PREFIX + close[0] if close else None

@@ -1,0 +1,78 @@
+"""Limits that change while a node runs."""
+
+from __future__ import annotations
+
+import attrs
+import trio
+from trio.testing import MockClock
+
+from plugind.protocol.config import Config
+from plugind.protocol.plugins import InfoLimits
+from plugind.protocol.status import StateName
+from plugind.testing import DEFAULT_CONFIG, FakeHandler, FakePlugin, SimulatedNode
+from plugind.tests.actors.timelines import at, registered_at
+
+
+def instances(most: int) -> Config:
+    return attrs.evolve(DEFAULT_CONFIG, max_instances=most)
+
+
+def red() -> FakePlugin:
+    return FakePlugin("Colour", "red")
+
+
+def registered(node: SimulatedNode) -> list[str]:
+    return sorted(path for path, status in node.statuses.items() if status.state is StateName.REGISTERED)
+
+
+async def test_plugins_that_wait_for_room_under_their_name_get_it_at_once_when_there_is_more(
+    autojump_clock: MockClock,
+) -> None:
+    async with SimulatedNode(instances(1), handlers={"Colour": FakeHandler()}) as node:
+        for number in range(4):
+            node.plug(f"{number}.sock", red())
+            await trio.sleep(1.0)
+        assert registered(node) == ["/plugins/0.sock"]
+        await trio.sleep_until(1000.0)  # Those that wait are far from their next tries.
+        await node.reconfigure(instances(3))
+        await trio.sleep(0.5)
+        assert registered(node) == [f"/plugins/{number}.sock" for number in range(3)]
+        assert [node.timeline(f"{number}.sock")[-6:] for number in (1, 2)] == [registered_at(1000.0)] * 2
+        # The fourth is next, when one of them goes.
+        node.directory.unlink("/plugins/0.sock")
+        await trio.sleep(0.5)
+        assert registered(node) == [f"/plugins/{number}.sock" for number in range(1, 4)]
+
+
+async def test_a_lower_limit_takes_nobody_away_and_lets_nobody_in(autojump_clock: MockClock) -> None:
+    async with SimulatedNode(instances(3), handlers={"Colour": FakeHandler()}) as node:
+        plugged = [node.plug(f"{number}.sock", red()) for number in range(3)]
+        await trio.sleep(20.0)
+        await node.reconfigure(instances(2))
+        await trio.sleep(10.0)
+        assert registered(node) == [plugin.path for plugin in plugged]
+        for plugin in plugged:
+            plugin.restart()
+            await trio.sleep(1.0)
+        # The first two to go left room for nobody; the last one that was there before was replaced by one of them.
+        assert len(registered(node)) == 2
+
+
+async def test_the_next_info_is_judged_by_the_limits_that_were_set_last(autojump_clock: MockClock) -> None:
+    """The info that is under way is judged by those with which it was asked for."""
+    plugin = FakePlugin("Colour", "red", versions=("1", "2", "3"), delay=0.5)
+    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
+        node.plug("a.sock", plugin)
+        await trio.sleep(0.25)
+        await node.reconfigure(attrs.evolve(DEFAULT_CONFIG, info_limits=InfoLimits(max_versions=2)))
+        await trio.sleep(20.0)
+        assert node.timeline("a.sock") == [
+            *at(0.0, "dialing", "asking-info"),
+            *at(0.5, "validating", "registering", "notifying"),
+            *at(1.0, "registered"),
+        ]
+        node.plug("b.sock", attrs.evolve(plugin, name="blue"))
+        await trio.sleep(0.75)
+        status = node.status("b.sock")
+        assert status is not None
+        assert status.cause == "plugin validation failed: more than 2 supported versions"
