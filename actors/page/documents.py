@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from importlib.resources import files
+import html
+from collections.abc import Mapping
+from pathlib import Path
 
 from ...protocol.values import value
+from ...protocol.words import StateName
 
 CONTENT_TYPE = "text/html; charset=utf-8"
 #: For every answer: no browser takes it for something else, and no page of another origin may include it.
@@ -42,14 +45,45 @@ def page() -> Document:
     return Document(text.encode(), _headers(style, may))
 
 
+@value
+class CountsPage:
+    """The page of the metrics port, which has the numbers of sockets and nothing else: everybody may see it."""
+
+    _before: str
+    _after: str
+    headers: tuple[tuple[str, str], ...]
+
+    def filled(self, counts: Mapping[tuple[StateName, str], int]) -> bytes:
+        """Return the page with these numbers of sockets by state and type."""
+        states = [*dict.fromkeys(state for (state, _), number in counts.items() if number)]
+        types = sorted({label for _, label in counts})
+        lines = [_line("th", ("type", *states, "all"))]
+        for label in types:
+            numbers = [counts.get((state, label), 0) for state in states]
+            lines.append(_line("td", (label, *map(str, numbers), str(sum(numbers)))))
+        return f"{self._before}{''.join(lines)}{self._after}".encode()
+
+
+def counts_page() -> CountsPage:
+    """Return the page of the metrics port, without its numbers."""
+    style = _file("page.css")
+    before, _, after = _file("counts.html").replace("/* page.css */", style).partition("<!-- counts -->")
+    return CountsPage(before, after, _headers(style))
+
+
+def _line(tag: str, cells: tuple[str, ...]) -> str:
+    first, *others = map(html.escape, cells)
+    return f"<tr><th>{first}</th>{''.join(f'<{tag}>{text}</{tag}>' for text in others)}</tr>\n"
+
+
 def _file(name: str) -> str:
-    return (files(__package__) / name).read_text("utf-8")
+    return Path(__file__).with_name(name).read_text("utf-8")
 
 
-def _headers(style: str, may: str) -> tuple[tuple[str, str], ...]:
+def _headers(style: str, *may: str) -> tuple[tuple[str, str], ...]:
     """Return the headers of a document with this style; ``may`` is what else it may do."""
     closed = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; img-src data:"
-    return (("Content-Security-Policy", f"{closed}; style-src {_hash(style)}; {may}"), *_OF_DOCUMENTS)
+    return (("Content-Security-Policy", "; ".join((closed, f"style-src {_hash(style)}", *may))), *_OF_DOCUMENTS)
 
 
 def _hash(text: str) -> str:

@@ -61,13 +61,16 @@
   const now = () => Date.now() / 1000 + ahead;
 
   const STATES = [
-    "registered", "notifying", "registering", "validating", "asking-info", "dialing", "waiting", "stale", "parked",
-    "leaving",
+    "registered", "observed", "notifying", "registering", "validating", "asking-info", "dialing", "waiting", "stale",
+    "parked", "leaving",
   ];
   const TONES = ["bad", "warn", "busy", "idle", "ok"];
 
+  // Observed plugins are those of another consumer, which has registered them.
+  const isSettled = (it) => it.state === "registered" || it.state === "observed";
+
   function toneOfPlugin(it) {
-    if (it.state === "registered") {
+    if (isSettled(it)) {
       if (it.serving === false || it.health === "unhealthy" || it.health === "disconnected") return "bad";
       if (it.active === false) return "idle";
       return it.warnings && it.warnings.length ? "warn" : "ok";
@@ -77,7 +80,7 @@
   }
 
   function causeOfPlugin(it) {
-    if (it.state === "registered") {
+    if (isSettled(it)) {
       if (it.serving === false) return `not serving: ${it.not_serving || "nobody listens"}`;
       if (it.health === "unhealthy" || it.health === "disconnected") {
         return `${it.health}${it.health_reason ? ": " + it.health_reason : ""}`;
@@ -435,6 +438,7 @@
     const present = new Set();
     let bad = 0;
     let registered = 0;
+    let observed = 0;
     for (const it of tables.plugins.values()) {
       const line = lineOf(it);
       if (!counts.has(line)) counts.set(line, new Map());
@@ -443,13 +447,14 @@
       present.add(it.state);
       if (it.tone === "bad" || it.tone === "warn") bad += 1;
       if (it.state === "registered") registered += 1;
+      if (it.state === "observed") observed += 1;
     }
     const all = tables.plugins.size;
     const leases = tables.leases.size ? ` · ${many(tables.leases.size, "lease", "leases")}` : "";
-    setText(
-      byId("sentence"),
-      `${many(all, "socket", "sockets")} · ${registered.toLocaleString("en")} registered · ${many(bad, "problem", "problems")}${leases}`,
-    );
+    const settled = `${registered.toLocaleString("en")} registered`;
+    const elsewhere = observed ? ` · ${observed.toLocaleString("en")} observed` : "";
+    const problems = many(bad, "problem", "problems");
+    setText(byId("sentence"), `${many(all, "socket", "sockets")} · ${settled}${elsewhere} · ${problems}${leases}`);
     const states = STATES.filter((state) => present.has(state));
     for (const state of [...present].sort()) if (!states.includes(state)) states.push(state);
     const rows = [...counts.keys()].sort().map((kind) => ({ kind, row: counts.get(kind) }));
@@ -789,11 +794,11 @@
   };
 
   const DEVICE_COLUMNS = [
-    { title: "Device", width: "minmax(6em, 2fr)", className: "strong first", text: (it) => it.id, order: (it) => it.id },
-    { title: "Health", width: "7em", className: "first", text: (it) => it.health, tone: (it) => it.tone, order: (it) => it.health },
-    { title: "NUMA", width: "4em", className: "number faint hideable", text: (it) => (it.numa || []).join(" "), order: (it) => (it.numa || [])[0] || 0 },
+    { title: "Device", width: "minmax(4.5em, 2fr)", className: "strong first", text: (it) => it.id, order: (it) => it.id },
+    { title: "Health", width: "6.8em", className: "first", text: (it) => it.health, tone: (it) => it.tone, order: (it) => it.health },
+    { title: "NUMA", width: "3.7em", className: "number faint hideable", text: (it) => (it.numa || []).join(" "), order: (it) => (it.numa || [])[0] || 0 },
     {
-      title: "Holder", width: "minmax(8em, 3fr)", className: "wide", order: (it) => (it.lease ? it.lease.key : ""),
+      title: "Holder", width: "minmax(8em, 7fr)", className: "wide", order: (it) => (it.lease ? it.lease.key : ""),
       text: (it) => (it.lease ? holderOf(it.lease) : "free"),
     },
   ];

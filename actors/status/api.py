@@ -330,6 +330,10 @@ class Api:
             return shown(await answer.receive())
         return problem(503, f"no answer within {RELOAD_DEADLINE:g} seconds")
 
+    def counts(self) -> dict[tuple[StateName, str], int]:
+        """Return the number of sockets by state and type, whose names are among those of handlers."""
+        return self.memory.metrics.plugins(self.memory.view.rows.values())
+
     async def metrics(self, _: Request) -> Response:
         """Return the metrics as they are now."""
         # What renders it is imported for the first scrape: it is a tenth of all that the daemon imports.

@@ -6,6 +6,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import errno
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -16,6 +17,9 @@ from ...protocol.values import record
 from ..io.descriptors import DescriptorReserve
 from ..io.http_limits import HttpLimits
 from ..io.tcp_socket import TcpListener, listen
+
+if TYPE_CHECKING:
+    from ..page.documents import CountsPage
 
 #: Everybody on this machine can connect, or everybody in its network: all is tighter than on the status socket. A
 #: request has no body.
@@ -39,6 +43,7 @@ class MetricsPort:
     #: What the port has for its own clients alone: others could use up what is kept for the status socket.
     reserve: DescriptorReserve = attrs.field(init=False, factory=lambda: DescriptorReserve(RESERVED))
     _listener: TcpListener | None = attrs.field(init=False, default=None)
+    _page: CountsPage | None = attrs.field(init=False, default=None)
 
     @property
     def hosts(self) -> HostRule:
@@ -51,12 +56,22 @@ class MetricsPort:
         assert self._listener is not None, "the port is opened first"
         return self._listener
 
+    @property
+    def page(self) -> CountsPage:
+        """Its page, once it is open."""
+        assert self._page is not None, "the port is opened first"
+        return self._page
+
     def open(self) -> None:
         """Listen.
 
         Raises:
           ConfigError: if that is not possible; a SocketBusyError if it may be later.
         """
+        # Few daemons have a port. The files of its page are read now, since a daemon that runs may find them replaced.
+        from ..page.documents import counts_page
+
+        self._page = counts_page()
         try:
             self._listener = listen(self.wanted)
         except OSError as error:

@@ -8,20 +8,20 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import attrs
 import trio
 
 from ...protocol.metrics_config import HostRule
+from ...protocol.status import StateName
 from ...protocol.text import encodable
 from ..io.http_places import Place
 from ..io.http_server import Request, Response, problem
+from ..page.documents import CONTENT_TYPE, SAFE_HEADERS, CountsPage
 
 #: Seconds in which all who ask for metrics get one text, so that nobody can occupy the node with making it.
 SHARED_FOR = 1.0
-#: Browsers take the answers for what they are, and no page of another origin may include them.
-_HEADERS = (("X-Content-Type-Options", "nosniff"), ("Cross-Origin-Resource-Policy", "same-origin"))
 _WHOSE = (
     "this is not the host that was asked for: ask by localhost or an IP address, or have plugind know the name with"
     " --metrics-host"
@@ -35,34 +35,52 @@ def place(request: Request) -> Place:
 
 
 @attrs.define
+class _Shared:
+    """An answer that all get who ask within :data:`SHARED_FOR`."""
+
+    _make: Callable[[Request], Awaitable[Response]]
+    _making: trio.Lock = attrs.field(init=False, factory=trio.Lock)
+    #: The last answer, and when it was begun.
+    _made: Response | None = attrs.field(init=False, default=None)
+    _begun: float = attrs.field(init=False, default=0.0)
+
+    async def answer(self, request: Request) -> Response:
+        """Return the answer, made anew if it is too old."""
+        async with self._making:
+            now = trio.current_time()
+            if self._made is None or now - self._begun >= SHARED_FOR:
+                self._made, self._begun = await self._make(request), now
+            return self._made
+
+
+@attrs.define
 class PortApi:
     """Answers what is asked on the port."""
 
     _hosts: HostRule
     #: Makes the answer to a request for metrics.
     _metrics: Callable[[Request], Awaitable[Response]]
-    _making: trio.Lock = attrs.field(init=False, factory=trio.Lock)
-    #: The last answer, and when it was begun.
-    _made: Response | None = attrs.field(init=False, default=None)
-    _begun: float = attrs.field(init=False, default=0.0)
+    #: Returns the number of sockets by state and type.
+    _counts: Callable[[], Mapping[tuple[StateName, str], int]]
+    _page: CountsPage
+    _shared: Mapping[str, _Shared] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._shared = {"/": _Shared(self._counted), "/metrics": _Shared(self._whole)}
 
     async def __call__(self, request: Request, /) -> Response:
         """Return the answer to ``request``."""
         if not self._hosts.admits(request.host):
-            return problem(421, _WHOSE, _HEADERS)
-        if request.path != "/metrics":
-            return problem(404, f"there is no {encodable(request.path)} here: ask the status socket", _HEADERS)
+            return problem(421, _WHOSE, SAFE_HEADERS)
+        shared = self._shared.get(request.path)
+        if shared is None:
+            return problem(404, f"there is no {encodable(request.path)} here: ask the status socket", SAFE_HEADERS)
         if request.method not in _GETTING:
-            return problem(405, "only GET is answered here", (("Allow", "GET"), *_HEADERS))
-        return await self._scraped(request)
+            return problem(405, "only GET is answered here", (("Allow", "GET"), *SAFE_HEADERS))
+        return await shared.answer(request)
 
-    async def _scraped(self, request: Request) -> Response:
-        """Return the metrics, made anew if they are older than :data:`SHARED_FOR`."""
-        async with self._making:
-            now = trio.current_time()
-            if self._made is None or now - self._begun >= SHARED_FOR:
-                self._made, self._begun = await self._whole(request), now
-            return self._made
+    async def _counted(self, _: Request) -> Response:
+        return Response(200, CONTENT_TYPE, self._page.filled(self._counts()), headers=self._page.headers)
 
     async def _whole(self, request: Request) -> Response:
         answer = await self._metrics(request)
@@ -73,4 +91,4 @@ class PortApi:
 
         if answer.write is not None:
             await answer.write(add)
-        return Response(answer.status, answer.content_type, bytes(body), headers=(*answer.headers, *_HEADERS))
+        return Response(answer.status, answer.content_type, bytes(body), headers=(*answer.headers, *SAFE_HEADERS))

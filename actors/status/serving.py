@@ -65,7 +65,7 @@ def served(
     serve = partial(http.serve, allowed=allowed, guests=guests, place=place, full=no_place, reserve=reserve)
 
     async def serve_port(port: MetricsPort) -> None:
-        routes = PortApi(port.hosts, api.metrics)
+        routes = PortApi(port.hosts, api.metrics, api.counts, port.page)
         limits, reserve = port.limits, port.reserve
         await http.serve(port.listener, routes, limits, allowed=None, place=port_api.place, reserve=reserve)
 

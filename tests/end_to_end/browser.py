@@ -6,8 +6,8 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import contextlib
-import json
 import queue
+import re
 import subprocess
 import threading
 import time
@@ -75,6 +75,14 @@ class Browser:
     def complaints(self) -> list[str]:
         """Return what the console of the browser has said since the last call: errors, refusals of the policy."""
         return [entry["message"] for entry in self._driver.get_log("browser")]
+
+    def until_complaint(self, pattern: str) -> None:
+        """Wait until the console of the browser says what matches ``pattern``."""
+        end, said = time.monotonic() + DEADLINE, list[str]()
+        while not any(re.search(pattern, line) for line in said):
+            assert time.monotonic() < end, f"{pattern} is not among {said}"
+            time.sleep(0.02)
+            said += self.complaints()
 
     def _command(self, name: str, parameters: dict[str, object]) -> Any:
         return self._driver.execute_cdp_cmd(name, parameters)
@@ -145,8 +153,3 @@ def page_of(status: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
         finally:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
-
-
-def dumped(value: object) -> str:
-    """Return a value as JavaScript."""
-    return json.dumps(value)

@@ -134,6 +134,12 @@ _CLICK = (
 )
 
 
+def take(shown: Browser, path: Path) -> None:
+    """Take a picture, as if of a node: this machine has another name, and the daemon that is played another path."""
+    shown.run("document.getElementById('where').textContent = 'on node-7, asked at /run/plugind/status.sock'")
+    shown.picture(path)
+
+
 def photograph(shown: Browser, directory: Path) -> None:
     """Take the pictures."""
     with tempfile.TemporaryDirectory() as scratch, playing(f"{scratch}/s") as player:
@@ -149,21 +155,21 @@ def photograph(shown: Browser, directory: Path) -> None:
                     shown.until("document.querySelectorAll('#resources .row').length == 2")
                 shown.run(_CLICK, GPU if dark else "cinder")
                 shown.until("document.querySelector('#details .timeline, #details .grid .row')")
-                shown.picture(directory / f"page-{name}.png")
+                take(shown, directory / f"page-{name}.png")
             shown.set_dark(dark=False)
             shown.set_width(320, 640, mobile=True)
             shown.open(address)
             shown.until("document.querySelectorAll('.row').length >= 6")
-            shown.picture(directory / "page-narrow.png")
+            take(shown, directory / "page-narrow.png")
             shown.run(_CLICK, "cinder")
             shown.until("document.querySelector('#details .timeline')")
-            shown.picture(directory / "page-narrow-details.png")
+            take(shown, directory / "page-narrow-details.png")
         player.do(fill_many)
         with page_of(f"{scratch}/s") as (address, _):
             shown.set_width(1280, 800)
             shown.open(address)
             shown.until("document.getElementById('shown').textContent.startsWith('10,0')")
-            shown.picture(directory / "page-many.png")
+            take(shown, directory / "page-many.png")
 
 
 def main() -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from plugind.actors.page.documents import page
+from plugind.actors.page.documents import counts_page, page
+from plugind.protocol.status import StateName
 
 FILES = Path(__file__).parents[3] / "actors" / "page"
 
@@ -56,8 +57,23 @@ def test_no_referrer_leaves_the_page_and_nobody_may_keep_or_frame_it() -> None:
     assert not [name for name in headers if name.startswith("Access-Control")]
 
 
-def test_the_page_loads_nothing() -> None:
-    text = page().body.decode()
+def test_the_page_of_the_metrics_port_runs_nothing_and_escapes_what_is_in_it() -> None:
+    made = counts_page()
+    counts = {(StateName.WAITING, "<b>&"): 2, (StateName.REGISTERED, "<b>&"): 0, (StateName.REGISTERED, "CSIPlugin"): 1}
+    text = made.filled(counts).decode()
+    assert "<tr><th>type</th><th>waiting</th><th>registered</th><th>all</th></tr>\n" in text
+    assert "<tr><th>&lt;b&gt;&amp;</th><td>2</td><td>0</td><td>2</td></tr>\n" in text
+    assert "<script" not in text
+    allowed = dict(made.headers)["Content-Security-Policy"]
+    assert allowed.startswith("default-src 'none'; ")
+    assert "script-src" not in allowed
+    style = re.findall(r"<style>(.*?)</style>", text, re.DOTALL)[0]
+    assert f"style-src 'sha256-{base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()}'" in allowed
+
+
+@pytest.mark.parametrize("body", [page().body, counts_page().filled({})], ids=["page", "counts"])
+def test_the_page_loads_nothing(body: bytes) -> None:
+    text = body.decode()
     # The icon is in the address itself, which names the format of a drawing.
     text = text.replace("http://www.w3.org/2000/svg", "")
     assert re.findall(r"https?:|//[a-z]+\.|@import|url\(|<img|<iframe|<link(?! rel=\"icon\" href=\"data:)", text) == []

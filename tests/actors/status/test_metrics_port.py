@@ -19,6 +19,7 @@ from trio.testing import MockClock
 from plugind import Config, MetricsConfig, StatusConfig, Supervisor
 from plugind.actors.io.http_limits import HttpLimits
 from plugind.actors.io.http_server import Request, Response
+from plugind.actors.page.documents import counts_page
 from plugind.actors.simulation.processes import MemoryProcesses
 from plugind.actors.status.api import REQUESTS
 from plugind.actors.status.memory import Memory
@@ -26,8 +27,10 @@ from plugind.actors.status.metrics_port import LIMITS, MetricsPort
 from plugind.actors.status.port_api import PortApi
 from plugind.actors.status.serving import served
 from plugind.protocol.errors import ConfigError, SocketBusyError
-from plugind.protocol.messages import ReconcilerMessage
+from plugind.protocol.messages import ReconcilerMessage, StateChanged
 from plugind.protocol.metrics_config import HostRule, TcpAddress
+from plugind.protocol.plugins import PluginInfo
+from plugind.protocol.status import StateName
 from plugind.supervisor import Ports
 from plugind.testing import FakeHandler, FakePlugin, SimulatedNode
 from plugind.tests.actors.io.exhaustion import no_descriptor_left
@@ -77,12 +80,18 @@ def read(answer: bytes) -> tuple[int, bytes]:
 
 @asynccontextmanager
 async def port(
-    *, address: TcpAddress = LOOPBACK, names: frozenset[str] = frozenset(), limits: HttpLimits = LIMITS
+    *,
+    address: TcpAddress = LOOPBACK,
+    names: frozenset[str] = frozenset(),
+    limits: HttpLimits = LIMITS,
+    memory: Memory | None = None,
 ) -> AsyncIterator[Client]:
-    """Serve a port of a node without plugins for the duration of the block."""
+    """Serve a port of a node, by default one without plugins, for the duration of the block."""
     opened = MetricsPort(address, names, limits=limits)
     to_reconciler, asked = trio.open_memory_channel[ReconcilerMessage](10)
-    made = served(StatusConfig(), Memory(), to_reconciler, tuple, devices=None, leases=None, links=None, reserve=None)
+    made = served(
+        StatusConfig(), memory or Memory(), to_reconciler, tuple, devices=None, leases=None, links=None, reserve=None
+    )
     with to_reconciler, asked, trio.fail_after(120):
         opened.open()
         try:
@@ -107,15 +116,39 @@ async def test_metrics_are_served_to_whoever_connects() -> None:
         assert await client.get("/metrics", method="HEAD") == (200, b"")
 
 
-async def test_each_request_of_the_status_socket_but_that_for_metrics_is_unknown_here() -> None:
+async def test_the_page_of_the_port_has_numbers_and_no_name_path_or_process() -> None:
+    memory = Memory()
+    for number, state in enumerate((StateName.REGISTERED, StateName.REGISTERED, StateName.WAITING)):
+        path, cause = f"/secret/{number}.sock", "secret cause"
+        info = PluginInfo("CSIPlugin", f"secret{number}.example.com", path, ("1.0.0",))
+        memory.view.apply(StateChanged(path, "/secret", 1, state, 0.0, info=info, pid=4711, cause=cause, reason=cause))
+    odd = PluginInfo("<script>secret", "secret.example.com", "/secret/odd.sock", ())
+    memory.view.apply(StateChanged("/secret/odd.sock", "/secret", 1, StateName.PARKED, 0.0, info=odd))
+    async with port(memory=memory) as client:
+        answer = await client.answer(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        status, body = read(answer)
+        assert status == 200
+        assert b"<tr><th>type</th><th>waiting</th><th>registered</th><th>parked</th><th>all</th></tr>\n" in body
+        assert b"<tr><th>CSIPlugin</th><td>1</td><td>2</td><td>0</td><td>3</td></tr>\n" in body
+        assert b"<tr><th>other</th><td>0</td><td>0</td><td>1</td><td>1</td></tr>\n" in body
+        for secret in (b"secret", b"4711", b"<script"):
+            assert secret not in body
+        assert b"\r\nContent-Security-Policy: default-src 'none'; " in answer
+        assert b"script-src" not in answer
+        assert b"\r\nX-Content-Type-Options: nosniff\r\n" in answer
+        assert await client.get("/", method="HEAD") == (200, b"")
+
+
+async def test_each_request_of_the_status_socket_but_two_is_unknown_here() -> None:
     async with port() as client:
         for request in REQUESTS:
             method, path = request.split()
-            if request != "GET /metrics":
+            if request not in ("GET /", "GET /metrics"):
                 assert (await client.get(path, method=method))[0] == 404, request
         for method in ("POST", "DELETE", "PUT", "OPTIONS", "TRACE"):
-            status, body = await client.get("/metrics", method=method)
-            assert (status, body) == (405, b'{"error": "only GET is answered here"}\n'), method
+            for path in ("/", "/metrics"):
+                status, body = await client.get(path, method=method)
+                assert (status, body) == (405, b'{"error": "only GET is answered here"}\n'), method
         with pytest.raises(trio.WouldBlock):
             client.asked.receive_nowait()
 
@@ -287,7 +320,7 @@ async def test_metrics_are_made_once_a_second_for_all_who_ask(autojump_clock: Mo
         made.append(trio.current_time())
         return Response(200, "text/plain", f"{trio.current_time()}\n".encode())
 
-    api = PortApi(HostRule(loopback=True, names=frozenset()), metrics)
+    api = PortApi(HostRule(loopback=True, names=frozenset()), metrics, dict, counts_page())
     got: list[bytes] = []
 
     async def ask() -> None:
@@ -307,7 +340,7 @@ async def test_a_client_that_leaves_while_metrics_are_made_takes_them_from_nobod
         await trio.sleep(1.0)
         return Response(200, "text/plain", b"x")
 
-    api = PortApi(HostRule(loopback=True, names=frozenset()), metrics)
+    api = PortApi(HostRule(loopback=True, names=frozenset()), metrics, dict, counts_page())
     asked = Request("GET", "/metrics", {}, b"", host="localhost")
     with trio.move_on_after(0.5) as left:
         await api(asked)
