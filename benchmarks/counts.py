@@ -36,6 +36,7 @@ from plugind.benchmarks.peers.judging import handlers
 from plugind.benchmarks.peers.with_links import Following
 from plugind.benchmarks.plugins.cheap_plugin import ServerOptions
 from plugind.benchmarks.plugins.server_process import ServerProcess, cheap_server, scratch_directory
+from plugind.benchmarks.report.table import Progress
 from plugind.protocol.config import Timeouts
 from plugind.protocol.health_checks import HealthChecks
 
@@ -229,8 +230,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--modules", type=int, default=0, metavar="N", help="show the N longest modules, too")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the figures to this file")
     options = parser.parse_args(arguments)
-    found = counted(options.sockets, options.csi)
-    tracer = traced(options.sockets, options.csi)
+    progress = Progress(2)
+    try:
+        progress.step(f"{options.sockets:,} registrations, counted")
+        found = counted(options.sockets, options.csi)
+        progress.step(f"{options.sockets:,} registrations, traced: some fifty times slower")
+        tracer = traced(options.sockets, options.csi)
+    finally:
+        progress.end()
     found["bytecodes"] = tracer.codes.total() / options.sockets
     for what, number in found.items():
         print(f"{what:28}{number:10.2f}")

@@ -1,6 +1,6 @@
 """What a registration costs a simulated node with up to 100,000 plugins: CPU time and memory of each.
 
-    python -m benchmarks.scaling --plot docs/scaling.svg
+    python -m benchmarks.scaling --json docs/figures/scaling.json
     python -m benchmarks.scaling --registered 1000 10000 --runs 3
 
 A machine has neither the descriptors nor the time for 100,000 processes of plugins, so the node and its plugins are in
@@ -16,7 +16,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final, cast
 
 import attrs
 
@@ -89,6 +89,12 @@ def summary(costs: Sequence[Cost]) -> str:
     lines: list[list[Cell]] = [[cost.registered, cost.cpu_ms, cost.kib, cost.wall_s] for cost in costs]
     head = ["registered", "CPU ms each", "KiB each", "all, wall s"]
     return "\n".join(["Plugins of a simulated node", machine(), "", table(head, lines)])
+
+
+def from_rows(written: Sequence[Row]) -> list[Cost]:
+    """Return the costs of which :func:`main` has made these rows, beginning with the fewest plugins."""
+    fields = [field.name for field in attrs.fields(Cost)]
+    return least([Cost(**{name: cast("Any", row[name]) for name in fields}) for row in written])
 
 
 def plot(costs: Sequence[Cost]) -> Plot:
