@@ -55,6 +55,7 @@ from .actors.status import actor as status
 from .actors.status.actor import StatusConfig
 from .actors.supervision import Children, ChildSpec, Crashes, GaveUpError, Restart
 from .actors.wiring import (
+    check_pools,
     connect_endpoints,
     endpoints_of,
     follow_pauses,
@@ -62,6 +63,7 @@ from .actors.wiring import (
     leases_of,
     limited_log,
     metrics_port_of,
+    operators_of,
     registration_settings,
     rules_of,
     watchers_of,
@@ -637,8 +639,9 @@ class Supervisor:
         """Use another configuration from now on. It may differ only in what a node takes while it runs.
 
         That are ``backoff``, ``deregister_at_stop``, ``expected``, ``info_limits``, ``max_instances``, ``ready_when``,
-        ``stable_after`` and ``timeouts``. What is under way keeps its deadline, and what begins from now on has the new
-        one. Plugins that are registered stay so, though they may exceed a lower limit.
+        ``stable_after``, ``timeouts``, and the pools, limits and operators of ``leases``. What is under way keeps its
+        deadline, and what begins from now on has the new one. Plugins that are registered stay so, though they may
+        exceed a lower limit, and leases keep their devices.
 
         Raises:
           ConfigError: if it differs in more, or cannot work. Nothing has changed then.
@@ -649,12 +652,16 @@ class Supervisor:
         if changed_while_running(self.config, config) != config:
             raise ConfigError("this configuration needs another node: a running one does not take all of its fields")
         self._handlers.check(self._call_config(config))
+        check_pools(config.leases.pools)
         with self._callers.asking("has no other configuration"):
-            self.config = config
+            before, self.config = self.config, config
             await self._send_configuration(config)
+            if config.leases != before.leases:
+                # Most nodes lease nothing, and need not have the actor that does.
+                self._leases.reconfigure(config.leases, operators_of(self._users))
 
     async def _send_configuration(self, config: Config) -> None:
-        """Send all actors what they go by from now on."""
+        """Send the actors what they go by from now on."""
         self._handlers.reconfigure(self._call_config(config))
         self._links.send_nowait(PausesChanged(follow_pauses(config)))
         settings = registration_settings(config, self._users, self._registration_config.settings.number + 1)

@@ -90,7 +90,12 @@ def leases_of(
     """
     check_pools(config.leases.pools)
     closed = None if store.lasting or config.leases.without_state else _NO_STATE
-    return LeaseUnit(store, ports, config.leases, log, operators=frozenset({ROOT, users.own}), closed=closed)
+    return LeaseUnit(store, ports, config.leases, log, operators=operators_of(users), closed=closed)
+
+
+def operators_of(users: Users) -> frozenset[int]:
+    """Return who may end the leases of others, besides those who are named."""
+    return frozenset({ROOT, users.own})
 
 
 def check_pools(pools: Sequence[Pool]) -> None:

@@ -4,6 +4,7 @@ Nobody waits to send, so the inbox is bounded by rules, one for each kind of mes
 
 - Of the offers of a resource only the newest waits, in the place of the one before: what came after that one may rely
   on it.
+- Of the rules by which devices are given only the newest wait, in the place of those before.
 - A caller sends one message and waits for the answer. Callers are bounded by the places of the status socket, and by
   the tasks of the program that embeds the node. One that leaves sends one message more.
 - What a plugin answers follows a call, and what the disk says follows a write or a file: there is one of each at most
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from ...protocol.leases.messages import LeasesMessage, OfferChanged, OfferEnded, StoreRead
+from ...protocol.leases.messages import LeaseRulesChanged, LeasesMessage, OfferChanged, OfferEnded, StoreRead
 from ..queued import Queued
 
 
@@ -40,6 +41,8 @@ class LeasesInbox(Queued[LeasesMessage]):
             case OfferEnded():
                 self._offers.pop(message.resource, None)
                 self._queue[message.resource] = message
+            case LeaseRulesChanged():
+                self._queue[LeaseRulesChanged] = message
             case _:
                 self._queue[object()] = message
         self._lot.unpark()

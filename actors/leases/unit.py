@@ -14,7 +14,7 @@ import trio
 
 from ...protocol.leases.config import LeasesConfig
 from ...protocol.leases.entries import Sources
-from ...protocol.leases.messages import Kept
+from ...protocol.leases.messages import Kept, LeaseRulesChanged
 from ...protocol.leases.values import ProcessIdentity
 from ...protocol.logs import Logger
 from ...protocol.values import value
@@ -131,6 +131,14 @@ class LeaseUnit:
         if self._ports is None:
             raise RuntimeError("the node was not started: use it as an async with block")
         return self._ports.owners.identity(os.getpid())
+
+    def reconfigure(self, config: LeasesConfig, operators: frozenset[int]) -> None:
+        """Give devices by the pools, the limits and the operators of another configuration from now on.
+
+        The ``operators`` are those that are not configured.
+        """
+        self._config, self._operators = config, operators | config.operators
+        self.inbox.send_nowait(LeaseRulesChanged(config.pools, config.limits, self._operators))
 
     def _new_book(self) -> Leases:
         from ...protocol.leases.book import Leases

@@ -17,7 +17,7 @@ from .answers import AnswerError, joined
 from .cdi import name_of
 from .choices import Choices
 from .entries import Ends, Entry, Sources
-from .limits import Usage
+from .limits import Usage, pool_failure_of
 from .line import Line, Reserved
 from .messages import AllocateAsked, AllocationLost, CallMessage, Failure, Problem
 from .shortages import shortage, unhealthy_since
@@ -136,6 +136,10 @@ class Allocations:
 
     def _queue(self, entry: Entry) -> None:
         lease = entry.lease.id
+        if (failure := pool_failure_of(entry.lease.request, entry.lease.uid, self.stock.pools)) is not None:
+            # Its pool was changed while it had a turn.
+            self.step(entry, Event.TIMED_OUT, failure)
+            return
         self._line.add(lease, entry.arrival, entry.lease.request)
         if all(it.waits(self.now) for it in entry.askers.values()):
             self.ends.set(lease, entry.next_end())
@@ -309,6 +313,18 @@ class Allocations:
             self.effects.append(e.StopOwner(lease.id, lease.owner.process, lease.uid, reason))
 
     # --- the end ---
+
+    def sort_into(self, pools: Iterable[Pool]) -> None:
+        """Sort the devices into other pools, and end those in line that may have none of their pool any more.
+
+        Raises:
+            ValueError: A device is in two of ``pools``.
+        """
+        self.stock.sort_into(pools)
+        for entry in [it for it in self.entries.values() if it.phase is Phase.QUEUED]:
+            failure = pool_failure_of(entry.lease.request, entry.lease.uid, self.stock.pools)
+            if failure is not None:
+                self.step(entry, Event.TIMED_OUT, failure)
 
     def fail(self, entry: Entry, problem: Problem) -> None:
         """Let those wait no longer for one that is in line who do not wait, or have waited long enough."""

@@ -168,6 +168,10 @@ class Leases:
                 self._owner_ended(message.id)
             case m.FileWritten():
                 self._file_written(message)
+            case m.LeaseRulesChanged():
+                self._limits, self._operators = message.limits, message.operators
+                self._held.operators = message.operators
+                self._all.sort_into(message.pools)
             case _:
                 assert_never(message)
         return self._all.finish()

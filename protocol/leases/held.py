@@ -23,12 +23,12 @@ class HeldLeases:
     def __init__(self, leases: Allocations, operators: frozenset[int]) -> None:
         """Change those of ``leases`` that are held; ``operators`` may change those of others."""
         self._all = leases
-        self._operators = operators
+        self.operators = operators
         self._amendments: dict[int, Amendment] = {}
 
     def may(self, uid: int, entry: Entry) -> bool:
         """Whether a user may end or change a lease."""
-        return uid == entry.lease.uid or uid in self._operators
+        return uid == entry.lease.uid or uid in self.operators
 
     def saved(self, message: m.Saved) -> bool:
         """Answer whoever asked for the change that was to be written; return whether it was one."""

@@ -55,14 +55,19 @@ def failure_of(asked: LeaseAsked, pools: Pools) -> Failure | None:
     """Return what is wrong with a request by itself."""
     if text := _wrong_id(asked.id) or _wrong(asked.request) or _wrong_owner(asked):
         return Failure(Problem.USAGE, text)
-    if (name := asked.request.pool) is None:
+    return pool_failure_of(asked.request, asked.uid, pools)
+
+
+def pool_failure_of(request: Request, uid: int, pools: Pools) -> Failure | None:
+    """Return why a user may have no devices from the pool that a request names."""
+    if (name := request.pool) is None:
         return None
-    for wanted in asked.request.wanted:
+    for wanted in request.wanted:
         pool = pools.find(wanted.resource, name)
         if pool is None:
             return Failure(Problem.USAGE, f"there is no pool {name} of {wanted.resource}")
-        if not pool.admits(asked.uid):
-            return Failure(Problem.FORBIDDEN, f"user {asked.uid} may not take devices from the pool {name}")
+        if not pool.admits(uid):
+            return Failure(Problem.FORBIDDEN, f"user {uid} may not take devices from the pool {name}")
     return None
 
 

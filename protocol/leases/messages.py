@@ -10,8 +10,9 @@ import attrs
 from ..devices import DeviceList, DeviceOptions, Key
 from ..messages import Address, Lagged
 from ..values import value
+from .config import Limits
 from .replies import Failure, LeaseChanged, LeasesSnapshot, Problem, Released
-from .values import Answer, Lease, Owner, ProcessIdentity, Request
+from .values import Answer, Lease, Owner, Pool, ProcessIdentity, Request
 
 #: Those of the other module, which imports less.
 __all__ = ["Failure", "LeaseChanged", "LeasesSnapshot", "Problem", "Released"]
@@ -312,6 +313,16 @@ class FileWritten:
     error: str | None = None
 
 
+@value
+class LeaseRulesChanged:
+    """Devices are given by other rules from now on. Leases keep the devices that they have."""
+
+    pools: tuple[Pool, ...]
+    limits: Limits
+    #: Users who may end the leases of others.
+    operators: frozenset[int]
+
+
 #: What may change a lease.
 StateMessage = (
     OfferChanged
@@ -329,6 +340,7 @@ StateMessage = (
     | StoreRead
     | OwnerEnded
     | FileWritten
+    | LeaseRulesChanged
 )
 
 LeasesMessage = StateMessage | LeasesAsked | ShowAsked | LeasesSubscribed | LeasesUnsubscribed

@@ -194,6 +194,17 @@ class Stock:
 
     # --- to change ---
 
+    def sort_into(self, pools: Iterable[Pool]) -> None:
+        """Sort all devices into other pools; what is taken stays taken.
+
+        Raises:
+            ValueError: A device is in two of ``pools``.
+        """
+        self.pools = Pools(pools)
+        for name, resource in self._resources.items():
+            listed = resource.offer.devices.devices.values()
+            resource.place_all(self.pools.sorted(name, (it for it in listed if it.health == HEALTHY)))
+
     def offer(self, offer: Offer) -> None:
         """Take another offer of a resource."""
         resource = self._resources.setdefault(offer.resource, Resource(Offer(offer.resource)))

@@ -22,6 +22,7 @@ from plugind.actors.logs import Log
 from plugind.protocol.config import Config
 from plugind.protocol.config_messages import ConfigurationShown, Reloaded
 from plugind.protocol.errors import ConfigError
+from plugind.protocol.leases.values import Pool
 from plugind.protocol.logs import Level
 from plugind.protocol.messages import ConfigurationAsked
 from plugind.supervisor import NodeEndedError
@@ -149,6 +150,20 @@ async def test_what_is_in_force_is_shown_with_what_waits_for_a_restart(tmp_path:
 async def test_an_option_of_the_start_still_counts_before_the_file(tmp_path: Path) -> None:
     scene = Scene(tmp_path, "expected = ['a']\n", "--expect=o")
     assert await scene.reload("expected = ['b']\n") == Reloaded()
+
+
+async def test_pools_and_limits_of_leases_change_and_who_may_lease_needs_a_restart(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, "[[leases.pools]]\nname = 'lab'\nresource = 'v.com/gpu'\nids = ['a']\n")
+    pool = "[[leases.pools]]\nname = 'lab'\nresource = 'v.com/gpu'\nids = ['a', 'b']\nusers = [7]\n"
+    others = "[leases.limits]\ndevices = 5\n[leases.users]\nuids = [9]\n[leases]\noperators = [8]\n"
+    answer = await scene.reload(pool + others)
+    assert answer == Reloaded(("leases.pools", "leases.operators", "leases.limits.devices"), ("leases.users.uids",))
+    (config,) = scene.node.configs
+    assert config.leases.pools == (Pool("lab", "v.com/gpu", frozenset(("a", "b")), frozenset((7,))),)
+    assert (config.leases.operators, config.leases.limits.devices) == (frozenset((8,)), 5)
+    assert config.leases.users.uids == frozenset()
+    settings = (await shown(scene)).settings
+    assert of(settings, "leases.limits.devices") == [(5, "file", 7)]
 
 
 async def test_the_level_of_the_log_changes(tmp_path: Path) -> None:

@@ -201,3 +201,25 @@ def test_each_change_of_a_list_leads_to_what_the_list_says(changes: list[tuple[o
             key = [(len(device.numa), natural(device.id)) for device in in_order]
             assert key == sorted(key)
             assert len(key) == len(healthy - taken)
+
+
+@given(data=st.data())
+@examples(100)
+def test_devices_that_are_sorted_into_other_pools_are_as_in_a_stock_that_began_with_these(data: st.DataObject) -> None:
+    """In which pool a device is decides the present configuration alone, and what is taken stays taken."""
+    words = [f"{name}{data.draw(st.sampled_from(['', '!']))}" for name in "abcdef"]
+    taken = " ".join(data.draw(st.sets(st.sampled_from("abcdefg"))))
+    before, after = (data.draw(_POOLS) for _ in range(2))
+    changed, fresh = stock(*words, taken=taken, pools=before), stock(*words, taken=taken, pools=after)
+    changed.sort_into(after)
+    for of in (changed, fresh):
+        of.give_back(GPU, taken.split()[:1])
+    for pool in (None, "x", "y"):
+        assert changed.healthy((GPU, pool)) == fresh.healthy((GPU, pool))
+        assert list(changed.free((GPU, pool))) == list(fresh.free((GPU, pool)))
+    assert changed.unlisted(GPU) == fresh.unlisted(GPU)
+
+
+_POOLS = st.lists(st.sampled_from("abcdef"), unique=True, min_size=2).map(
+    lambda ids: (Pool("x", GPU, frozenset(ids[:1])), Pool("y", GPU, frozenset(ids[1:])))
+) | st.just(())
