@@ -35,6 +35,10 @@ _WORD: Final = "[A-Za-z0-9]+"
 
 def hook_command() -> tuple[str, ...]:
     """Return the command ``plugind`` as a container engine can run it, whatever its environment and directory are."""
+    script = os.path.abspath(sys.argv[0])
+    if sys.flags.isolated and os.path.basename(script) == "plugind" and os.access(script, os.X_OK):
+        # The script of a Debian package. It finds plugind in a directory of its own, which no other Python searches.
+        return (script,)
     return (sys.executable, "-E", "-P", "-m", "plugind")
 
 

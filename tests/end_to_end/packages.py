@@ -36,6 +36,9 @@ PACKAGES = {
     "fish": "fish",
     "man": "man-db",
     "groff": "groff-base",
+    "sh": "dash",
+    "dpkg-deb": "dpkg",
+    "lintian": "lintian",
 }
 
 

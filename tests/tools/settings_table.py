@@ -19,6 +19,7 @@ from plugind.protocol.settings.writing import to_json, to_toml
 from plugind.tests.tools.api_page import class_comments, markdown
 from plugind.tests.tools.table_page import TablePage
 
+_RULE = re.compile(r" \((?:fault|behaviour)s? \d[^)]*\)")
 #: The settings that are no field of the configuration, and those whose comment is for programs.
 OTHERS = {
     "roots": "The directories in which plugins are discovered.",
@@ -73,6 +74,11 @@ def about(setting: Setting) -> str:
     sentence = re.match(r".*?\.(?= |$)", " ".join(_comments(part)[name].split()))
     assert sentence is not None, f"the comment of {setting.key} has no sentence"
     return markdown(sentence[0]).strip().replace("|", "\\|")
+
+
+def about_plainly(setting: Setting) -> str:
+    """Return what a setting does, without the rules that it follows: for those who have no ``docs/rules.md``."""
+    return _RULE.sub("", about(setting).replace("\\|", "|"))
 
 
 @cache

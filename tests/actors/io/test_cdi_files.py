@@ -311,3 +311,14 @@ def test_the_hooks_command_runs_whatever_the_environment_is(tmp_path: Path) -> N
     command, env = [*hook_command(), "--version"], {"PYTHONPATH": str(tmp_path)}
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout[:8]) == (0, "plugind "), done.stderr
+
+
+def test_the_hooks_command_is_the_script_of_a_debian_package(tmp_path: Path) -> None:
+    """That script alone finds the package, which is in a directory of its own."""
+    script = tmp_path / "plugind"
+    script.write_text(
+        f"#!{sys.executable} -I\nfrom plugind.actors.io.cdi_files import hook_command\nprint(*hook_command())\n"
+    )
+    script.chmod(0o755)
+    done = subprocess.run(["./plugind"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, f"{script}\n"), done.stderr

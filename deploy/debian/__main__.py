@@ -1,0 +1,50 @@
+"""Build the Debian package of plugind from this tree, on Debian 12.
+
+    python -m deploy.debian DIR
+
+It needs the packages dpkg-dev and binutils, the extra dev of plugind, and an index of Python packages, from which it
+takes the wheels of ``.ci/requirements/run.txt``, each with its hash. Two builds of a commit with the same options give
+the same bytes: all times in the package are ``SOURCE_DATE_EPOCH``, or else that of the commit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+from pathlib import Path
+
+from plugind.deploy.debian.build import REPOSITORY, build
+from plugind.deploy.debian.texts import Release
+from plugind.protocol.version import __version__
+
+
+def main() -> None:
+    """Build it, and print its path."""
+    parser = argparse.ArgumentParser(
+        prog="python -m deploy.debian", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("directory", type=Path, metavar="DIR", help="where the package is written")
+    parser.add_argument(
+        "--revision", default="1", metavar="N", help="what follows the version of plugind (%(default)s)"
+    )
+    parser.add_argument(
+        "--maintainer",
+        default=f"{os.environ.get('DEBFULLNAME', 'plugind')} <{os.environ.get('DEBEMAIL', 'plugind@example.com')}>",
+        metavar="'NAME <ADDRESS>'",
+        help="who is to be asked about the package (default: $DEBFULLNAME <$DEBEMAIL>)",
+    )
+    args = parser.parse_args()
+    # The manual pages have the day, too.
+    epoch = os.environ.setdefault("SOURCE_DATE_EPOCH", _said("git", "log", "-1", "--format=%ct"))
+    architecture = _said("dpkg", "--print-architecture")
+    release = Release(f"{__version__}-{args.revision}", architecture, args.maintainer, int(epoch))
+    print(build(args.directory, release))
+
+
+def _said(*command: str) -> str:
+    return subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""The Debian package under a real dpkg and systemd 252, in a tree that is booted: see ``booted.py``.
+
+``PLUGIND_DEB`` names the package, which ``python -m deploy.debian DIR`` builds. The host installs nothing.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+import pytest
+
+from plugind.protocol.version import __version__
+from plugind.tests.end_to_end.booted import Machine, booted, tree
+from plugind.tests.end_to_end.debian import package
+from plugind.tests.end_to_end.packages import program
+
+CONFIGURATION = "/etc/plugind/plugind.toml"
+ROOT = "/var/lib/kubelet/plugins_registry"
+NAME = "red.example.com"
+FIRST, NEXT = "/packages/first.deb", "/packages/next.deb"
+#: A line that only the configuration file of the next package has.
+NEW_LINE = "# The next package says more.\n"
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the package and a next one, whose version and configuration file are others."""
+    program("dpkg-deb")
+    tree()
+    directory = tmp_path_factory.mktemp("packages")
+    (directory / "first.deb").write_bytes(package().read_bytes())
+    files = directory / "files"
+    run("dpkg-deb", "--raw-extract", directory / "first.deb", files)
+    control, configuration = files / "DEBIAN/control", files / CONFIGURATION.lstrip("/")
+    control.write_text(control.read_text().replace(f"Version: {__version__}-", f"Version: {__version__}-next"))
+    configuration.write_text(configuration.read_text() + NEW_LINE)
+    run("dpkg-deb", "--root-owner-group", "-Znone", "--build", files, directory / "next.deb")
+    return directory
+
+
+def run(*command: str | Path) -> None:
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=120)
+
+
+@attrs.frozen
+class Node:
+    """A machine on which the package is installed."""
+
+    machine: Machine
+
+    def run(self, *command: str, check: bool = True) -> str:
+        return self.machine.run(*command, check=check).stdout
+
+    def start(self) -> None:
+        """Start the service and a plugin that it registers."""
+        self.run("mkdir", "-p", ROOT)
+        self.run("systemctl", "enable", "--now", "plugind")
+        fake = ("fake", f"--socket={ROOT}/red.sock", "--type=CSIPlugin", f"--name={NAME}", "--version=1.0.0")
+        self.run("systemd-run", "--unit=red", "/usr/bin/plugind", *fake)
+        self.run("plugind", "wait", NAME, "--timeout", "60")
+
+    def version(self) -> str:
+        return self.run("dpkg-query", "--show", "--showformat=${db:Status-Abbrev}${Version}", "plugind")
+
+    def files(self, *places: str) -> list[str]:
+        """Return the paths of what is in these places."""
+        there = [place for place in places if self.machine.run("test", "-e", place, check=False).returncode == 0]
+        return sorted(self.run("find", *there, "-mindepth", "1").splitlines()) if there else []
+
+
+@pytest.fixture
+def node(packages: Path, tmp_path: Path) -> Iterator[Node]:
+    with booted(tmp_path / "console", {"/packages": packages}) as machine:
+        machine.run("dpkg", "--install", FIRST)
+        yield Node(machine)
+
+
+def test_the_package_installs_all_that_it_lists_and_leaves_the_service_to_the_operator(node: Node) -> None:
+    assert node.run("dpkg", "--verify", "plugind") == ""
+    assert node.run("dpkg", "--audit") == ""
+    states = [node.machine.show("plugind", name) for name in ("LoadState", "ActiveState", "UnitFileState")]
+    assert states == ["loaded", "inactive", "disabled"]
+    assert node.machine.show("plugind", "FragmentPath") == "/lib/systemd/system/plugind.service"
+    assert node.run("plugind", "--version") == f"plugind {__version__}\n"
+    assert node.run("plugind", "config", "check", CONFIGURATION) == ""
+    compiled = [name for name in node.files("/usr/lib/plugind") if name.endswith(".pyc")]
+    sources = [name for name in node.files("/usr/lib/plugind") if name.endswith(".py")]
+    assert len(compiled) == len(sources) > 500
+
+
+def test_the_packages_plugind_has_no_other_python_packages_than_its_own(node: Node) -> None:
+    node.machine.write("/usr/lib/python3/dist-packages/trio.py", "raise SystemExit('not this one')\n")
+    node.machine.write("/tmp/here/trio.py", "raise SystemExit('nor this one')\n")
+    script = "cd /tmp/here && PYTHONPATH=/tmp/here plugind simulate --seeds 0..1 --events 5 --jobs 2"
+    assert "2 seeds" in node.run("sh", "-c", script)
+
+
+def test_the_service_runs_with_a_drop_in_of_the_package_and_the_hook_of_leases_is_its_program(node: Node) -> None:
+    node.run("mkdir", "-p", "/etc/systemd/system/plugind.service.d")
+    for name in ("device-plugins", "leases"):
+        drop_in = f"plugind.service.d/{name}.conf"
+        node.run("ln", "-s", f"/usr/share/plugind/{drop_in}", f"/etc/systemd/system/{drop_in}")
+    node.machine.write("/etc/plugind/plugind.toml.d/devices.toml", '[device_plugins]\ndirectory = "default"\n')
+    node.run("systemctl", "daemon-reload")
+    node.start()
+    device = ("--type=DevicePlugin", "--name=example.com/gpu", "--version=v1beta1", "--device=gpu-0=/dev/null")
+    node.run("systemd-run", "--unit=gpu", "/usr/bin/plugind", "fake", f"--socket={ROOT}/gpu.sock", *device)
+    node.run("plugind", "wait", "example.com/gpu", "--timeout", "60")
+    node.run("plugind", "allocate", "example.com/gpu=1", "-o", "cdi", "--wait", "30")
+    documents = node.run("sh", "-c", "cat /run/cdi/*.json")
+    assert '"path": "/usr/bin/plugind"' in documents or '"path":"/usr/bin/plugind"' in documents, documents
+
+
+def test_an_upgrade_keeps_the_changed_configuration_the_registered_plugin_and_starts_the_new_daemon(node: Node) -> None:
+    changed = 'log_format = "json"\n'
+    node.machine.write(CONFIGURATION, changed)
+    node.start()
+    before, plugin = node.machine.show("plugind", "MainPID"), node.machine.show("red", "MainPID")
+    node.run("dpkg", "--force-confold", "--install", NEXT)
+    assert node.version() == f"ii {__version__}-next1"
+    assert node.run("cat", CONFIGURATION) == changed
+    assert node.run("tail", "-n1", f"{CONFIGURATION}.dpkg-dist") == NEW_LINE
+    assert node.machine.show("plugind", "ActiveState") == "active"
+    assert node.machine.show("plugind", "MainPID") != before
+    node.run("plugind", "wait", NAME, "--timeout", "60")
+    assert node.machine.show("red", "MainPID") == plugin
+
+
+def test_an_upgrade_replaces_a_configuration_that_nobody_changed_and_starts_no_daemon(node: Node) -> None:
+    node.run("dpkg", "--install", NEXT)
+    assert node.run("tail", "-n1", CONFIGURATION) == NEW_LINE
+    assert node.machine.show("plugind", "ActiveState") == "inactive"
+
+
+def test_what_is_removed_keeps_configuration_and_state_and_a_purge_leaves_nothing(node: Node) -> None:
+    node.start()
+    node.run("dpkg", "--remove", "plugind")
+    assert node.machine.show("plugind", "ActiveState") == "inactive"
+    places = ("/usr/bin/plugind", "/usr/lib/plugind", "/usr/share/plugind", "/usr/share/doc/plugind", "/run/plugind")
+    assert [place for place in places if node.machine.run("test", "-e", place, check=False).returncode == 0] == []
+    assert node.files("/etc/plugind") == [CONFIGURATION]
+    assert node.machine.run("test", "-d", "/var/lib/plugind", check=False).returncode == 0
+    node.run("dpkg", "--purge", "plugind")
+    assert node.run("dpkg", "--audit") == ""
+    # The lock is the root's, which is the operator's. The journal has names of files.
+    left = node.run("find", "/etc", "/usr", "/var", "/run", "-xdev", "-name", "*plugind*").splitlines()
+    kept = (f"{ROOT}/", "/run/systemd/", "/run/log/journal/", "/var/log/journal/")
+    assert [path for path in left if not path.startswith(kept)] == []

@@ -1,0 +1,105 @@
+"""The texts of the Debian package: its configuration file, its changelog, and the licences of what it contains."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+
+from plugind.actors.console import commands
+from plugind.deploy.debian.sample import sample
+from plugind.deploy.debian.texts import Bundled, Release, bundled, changelog, control, copyright_file
+from plugind.protocol.settings.table import settings
+from plugind.tests.end_to_end.packages import program
+from plugind.tests.tools.settings_table import DEFAULTS
+
+REPOSITORY = Path(__file__).parents[2]
+RELEASE = Release("0.1.0-1", "amd64", "A Packager <packager@example.com>", 1_700_000_000)
+#: A setting, or the name of a table, as a comment: there is no space behind the sign.
+COMMENTED = re.compile(r"^#(?=[a-z\[])", re.MULTILINE)
+
+
+def test_the_configuration_file_sets_nothing() -> None:
+    assert tomllib.loads(sample()) == {}
+
+
+def test_with_all_comments_taken_away_the_configuration_file_has_each_setting_with_its_default() -> None:
+    whole = tomllib.loads(COMMENTED.sub("", sample()))
+    for setting in settings().values():
+        *parts, name = setting.key.split(".")
+        table = whole
+        for part in parts:
+            table = table[part]
+        value = setting.from_toml(table.pop(name))
+        assert setting.key in DEFAULTS or value == setting.default, setting.key
+
+    def left(table: dict[str, object]) -> list[object]:
+        return [it for value in table.values() for it in (left(value) if isinstance(value, dict) else [value])]
+
+    assert left(whole) == []
+
+
+@pytest.mark.parametrize("text", [sample(), COMMENTED.sub("", sample())], ids=["as it is", "without comments"])
+def test_the_configuration_file_can_be_used(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "plugind.toml"
+    path.write_text(text)
+    path.chmod(0o644)
+    assert commands.main(["config", "check", str(path)]) == 0
+
+
+def test_the_configuration_file_cites_no_rules() -> None:
+    assert re.findall(r"\b(?:fault|behaviour)s? \d+", sample()) == []
+
+
+def test_the_changelog_has_the_version_the_maintainer_and_the_time_of_the_release() -> None:
+    assert changelog(RELEASE) == (
+        "plugind (0.1.0-1) unstable; urgency=medium\n\n  * Built from the tree of plugind.\n\n"
+        " -- A Packager <packager@example.com>  Tue, 14 Nov 2023 22:13:20 +0000\n"
+    )
+
+
+def test_the_fields_name_what_the_package_needs() -> None:
+    lines = control(RELEASE, ["python3 (>= 3.11)", "libc6 (>= 2.14)"], 7).splitlines()
+    assert {"Version: 0.1.0-1", "Architecture: amd64", "Depends: python3 (>= 3.11), libc6 (>= 2.14)"} <= {*lines}
+    assert "Installed-Size: 7" in lines
+
+
+def test_a_licence_is_quoted_whole_and_debians_text_of_apache_is_referred_to() -> None:
+    text = "MIT License\n\nCopyright (c) 2020 A. Author\n\nPermission is granted."
+    apache = "Apache License\n   Version 2.0, January 2004\n\nCopyright 1999 Nobody"
+    parts = [
+        Bundled("one", "1.2", ("one/*",), "MIT", (text, apache), "an author"),
+        Bundled("two", "3", ("two.py",), "MIT -or- Apache License 2.0", (), "B. Author"),
+    ]
+    _, own, first, second = copyright_file(parts).split("\n\n")
+    refer = "On Debian systems, the text of the licence is in /usr/share/common-licenses/Apache-2.0."
+    assert own == f"Files: *\nCopyright: the authors of plugind\nLicense: Apache-2.0\n {refer}"
+    assert first == (
+        "Files: usr/lib/plugind/one/*\nCopyright: 2020 A. Author\nComment: one 1.2, as it is on PyPI.\nLicense: MIT\n"
+        f" MIT License\n .\n Copyright (c) 2020 A. Author\n .\n Permission is granted.\n .\n {refer}"
+    )
+    assert second == (
+        "Files: usr/lib/plugind/two.py\nCopyright: B. Author\nComment: two 3, as it is on PyPI.\n"
+        f"License: MIT-or-Apache-License-2.0\n MIT -or- Apache License 2.0\n .\n {refer}\n"
+    )
+
+
+@pytest.mark.parametrize("name", ["attrs", "trio", "protobuf", "sortedcontainers"])
+def test_what_is_installed_says_its_licence(name: str) -> None:
+    found = bundled(distribution(name))
+    assert (found.name, found.version) == (name, distribution(name).version)
+    assert "see below" not in found.licence
+    assert found.texts
+    assert f"{name.replace('protobuf', 'google')}/*" in found.places or name == "attrs"
+
+
+@pytest.mark.parametrize("name", ["postinst", "prerm", "postrm"])
+def test_the_scripts_are_scripts_of_the_shell_that_debian_has(name: str) -> None:
+    script = REPOSITORY / "deploy/debian/scripts" / name
+    done = subprocess.run([program("sh"), "-n", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert script.read_text().startswith("#!/bin/sh\nset -e\n")
