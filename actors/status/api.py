@@ -183,6 +183,9 @@ class Api:
         return json_response(200, {"version": __version__, "status_version": STATUS_VERSION, "paths": REQUESTS})
 
     def _list(self, request: Request) -> Response:
+        # A filter that only a newer plugind knows must not be taken for none.
+        if unknown := request.query.keys() - {"name", "type"}:
+            return problem(400, f"there is no parameter {encodable(min(unknown))}; {request.path} takes name and type")
         name, plugin_type = request.query.get("name"), request.query.get("type")
         rows = [
             row
@@ -281,7 +284,9 @@ class Api:
     async def _retry(self, request: Request) -> Response:
         asked = _retry_asked(request.body)
         if asked is None:
-            return problem(400, 'the body is to be {"target": NAME or SOCKET}, and may have "facts": true')
+            return problem(
+                400, 'the body is to be {"target": NAME or SOCKET}, and may have "facts": true, and nothing else'
+            )
         target, for_facts = asked
         # By path: the view also knows the names of sockets that have no claim now, and paths as they are shown.
         rows = [row for row in self.memory.view.find(target) if row.last.state is not StateName.GONE]
@@ -543,7 +548,9 @@ def _retry_asked(body: bytes) -> tuple[str, bool] | None:
         asked = json.loads(body)
     except (ValueError, RecursionError):
         return None
-    target, facts = (asked.get("target"), asked.get("facts", False)) if isinstance(asked, dict) else (None, None)
+    if not isinstance(asked, dict) or asked.keys() - {"target", "facts"}:
+        return None
+    target, facts = asked.get("target"), asked.get("facts", False)
     return (target, facts) if isinstance(target, str) and target and isinstance(facts, bool) else None
 
 

@@ -164,6 +164,13 @@ async def test_an_unknown_parameter_of_a_watch_is_refused(autojump_clock: MockCl
     assert json.loads(refused.body) == {"error": "there is no parameter heart; /watch takes heartbeat"}
 
 
+async def test_a_filter_that_a_newer_client_knows_is_refused_and_not_ignored(autojump_clock: MockClock) -> None:
+    async with bench() as node:
+        refused = await node.get("/plugins", name="a", state="stale")
+    assert refused.status == 400
+    assert json.loads(refused.body) == {"error": "there is no parameter state; /plugins takes name and type"}
+
+
 async def test_the_heartbeats_that_the_commands_ask_for_are_allowed() -> None:
     """``--answer-timeout`` may be a tenth of a second."""
     assert LEAST_HEARTBEAT <= 0.1 / HEARTBEATS

@@ -139,6 +139,8 @@ async def test_a_caller_may_want_facts_asked_for_anew(heeds: bool, why: str, aut
         assert (await answers(node, {"target": "c", "facts": True}))[0] == 404
         assert await answers(node, {"target": "a", "facts": "yes"}) == (
             400,
-            'the body is to be {"target": NAME or SOCKET}, and may have "facts": true',
+            'the body is to be {"target": NAME or SOCKET}, and may have "facts": true, and nothing else',
         )
+        # What a newer client knows is not ignored.
+        assert (await answers(node, {"target": "a", "soon": True}))[0] == 400
     assert links.asked == [("/r/a.sock", 1)]
