@@ -29,6 +29,8 @@ PACKAGES = {
     "promtool": "prometheus",
     "chromedriver": "chromium-driver",
     "chromium": "chromium",
+    "prometheus": "prometheus",
+    "prometheus-alertmanager": "prometheus-alertmanager",
     "setpriv": "util-linux",
     "unshare": "util-linux",
     "bash": "bash",

@@ -1,0 +1,55 @@
+"""A small fleet under Debian's Prometheus and Alertmanager; ``python -m tests.tools.fleet`` has one of 50 nodes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from plugind.tests.end_to_end.fleet import campaign
+from plugind.tests.end_to_end.packages import program
+from plugind.tests.end_to_end.prometheus_servers import quick
+from plugind.tests.end_to_end.promtool import ALERTS, DEPLOY, promtool
+
+PAGE = (DEPLOY.parent / "docs" / "fleet.md").read_text()
+
+
+async def test_alerts_fire_for_the_nodes_whose_driver_is_killed_and_end_when_it_runs_again(tmp_path: Path) -> None:
+    for server in ("prometheus", "prometheus-alertmanager"):
+        program(server)
+    said: list[str] = []
+    await campaign(tmp_path, nodes=3, broken=[1], say=said.append)
+    assert said[-2] == "PlugindExpectedPluginMissing has ended for node-01"
+
+
+def test_only_the_times_of_the_rules_are_other_ones() -> None:
+    rules = ALERTS.read_text()
+    changed = [line for line in quick(rules).splitlines() if line not in rules.splitlines()]
+    assert set(changed) == {"        for: 2s"}
+    assert len(changed) == rules.count("        for: ")
+
+
+@pytest.mark.parametrize("text", ["    for: 5m\n", "        for: 1d\n"])
+def test_a_time_of_a_rule_becomes_two_seconds(text: str) -> None:
+    assert quick(text) == text.partition(":")[0] + ": 2s\n"
+
+
+def test_the_pieces_of_a_configuration_on_the_page_are_valid(tmp_path: Path) -> None:
+    head = "scrape_configs:\n  - job_name: plugind\n    scrape_interval: 30s\n"
+    pieces = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    assert len(pieces) == 2
+    # Debian's Prometheus does not discover pods.
+    discovery = "    kubernetes_sd_configs:\n      - role: pod\n        namespaces: {names: [kube-system]}\n"
+    pieces = [piece.replace(discovery, "    static_configs: []\n") for piece in pieces]
+    for number, piece in enumerate(pieces):
+        (path := tmp_path / f"{number}.yml").write_text(head + piece)
+        code, said = promtool("check", "config", str(path))
+        assert code == 0, said
+
+
+def test_the_page_asks_for_series_that_the_rules_make() -> None:
+    asked = set(re.findall(r"\b\w+:plugind_\w+:\w+", PAGE))
+    made = set(re.findall(r"record: (\S+)", (DEPLOY / "prometheus" / "plugind.records.yml").read_text()))
+    assert asked <= made
+    assert len(asked) > 5

@@ -1,0 +1,41 @@
+"""Runs daemons as the nodes of a fleet, watched by Debian's Prometheus and Alertmanager with the files of ``deploy``.
+
+    python -m tests.tools.fleet                          50 nodes; the drivers of three are killed and started again
+    python -m tests.tools.fleet --nodes 100 --broken 5
+
+It fails if an alert comes for another node than for one of these, or does not come, or does not end. It needs the
+Debian packages prometheus and prometheus-alertmanager, whose servers it runs itself, in a scratch directory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import tempfile
+import time
+from pathlib import Path
+
+import trio
+
+from plugind.tests.end_to_end.fleet import campaign
+
+
+def main() -> None:
+    """Run the campaign."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=50, help="how many daemons (default 50)")
+    parser.add_argument("--broken", type=int, default=3, help="on how many nodes the driver is killed (default 3)")
+    parser.add_argument("--seed", type=int, default=0, help="which nodes these are (default 0)")
+    arguments = parser.parse_args()
+    broken = random.Random(arguments.seed).sample(range(arguments.nodes), arguments.broken)
+    began = time.monotonic()
+
+    def say(line: str) -> None:
+        print(f"{time.monotonic() - began:6.1f} s  {line}", flush=True)
+
+    with tempfile.TemporaryDirectory() as scratch:
+        trio.run(campaign, Path(scratch), arguments.nodes, broken, say)
+
+
+if __name__ == "__main__":
+    main()
