@@ -20,6 +20,8 @@ from .board import LEASES, PLUGINS, RESOURCES, Board
 
 #: Seconds before a daemon that has gone is asked again.
 AGAIN: Final = 1.0
+#: Seconds before a watch is read anew whose changes the daemon has dropped.
+AGAIN_IF_LAGGED: Final = 0.5
 #: Seconds before a daemon is asked again for what it does not have, as an older one or one without device plugins.
 AGAIN_IF_MISSING: Final = 10.0
 #: Seconds between two questions how the daemon is.
@@ -120,7 +122,7 @@ class _Follower:
             try:
                 await self._read()
             except LaggedError:
-                continue
+                await trio.sleep(AGAIN_IF_LAGGED)
             except WatchEndedError as error:
                 if error.missing:
                     self._board.keep_only(self._watch.table, set())
@@ -159,7 +161,11 @@ class _Follower:
         listed: set[str] | None = set()
         async for line in lines:
             if line:
-                key = self._take_line(line)
+                entry = _object_in(line)
+                if isinstance(entry.get("error"), str):
+                    # Before the list is whole, it is no list that has become too long.
+                    raise LaggedError if listed is None else WatchEndedError(entry["error"])
+                key = self._take_entry(entry)
                 if listed is not None:
                     listed.add(key)
             elif listed is not None:
@@ -169,10 +175,7 @@ class _Follower:
                 self._tell("there")
                 listed = None
 
-    def _take_line(self, line: bytes) -> str:
-        entry = _object_in(line)
-        if isinstance(entry.get("error"), str):
-            raise LaggedError(entry["error"])
+    def _take_entry(self, entry: Mapping[str, Any]) -> str:
         key = entry.get(self._watch.key)
         if not isinstance(key, str):
             raise WatchEndedError("the daemon says something else than this page understands")

@@ -17,7 +17,7 @@ from plugind.actors.io.http_limits import HttpLimits
 from plugind.actors.io.http_server import Request, json_response, serve
 from plugind.actors.io.tcp_socket import listen
 from plugind.actors.page.board import PLUGINS, Board
-from plugind.actors.page.documents import page
+from plugind.actors.page.documents import Document, page
 from plugind.actors.page.routes import LIMITS, Daemon, Routes
 from plugind.protocol.metrics_config import TcpAddress
 from plugind.protocol.status import StateName
@@ -62,12 +62,14 @@ class Client:
 
 
 @asynccontextmanager
-async def serving(directory: object, limits: HttpLimits = LIMITS) -> AsyncIterator[Client]:
+async def serving(
+    directory: object, limits: HttpLimits = LIMITS, document: Document | None = None
+) -> AsyncIterator[Client]:
     """Serve a page, of a daemon that a test plays, for the duration of the block."""
     board = Board()
     async with trio.open_nursery() as nursery, standing_in(f"{directory}/status.sock") as daemon:
         listener = listen(TcpAddress("127.0.0.1", 0))
-        answers = Routes(TOKEN, page(), board, Daemon(daemon.path, 5.0))
+        answers = Routes(TOKEN, document or page(), board, Daemon(daemon.path, 5.0))
         nursery.start_soon(partial(serve, listener, answers, limits, allowed=None, place=answers.place))
         yield Client(listener.address, board, daemon)
         listener.close()
@@ -219,7 +221,9 @@ async def test_a_thousand_idle_connections_keep_nobody_out(client: Client) -> No
 
 async def test_clients_without_the_token_that_read_nothing_take_no_place_of_those_who_have_it(tmp_path: object) -> None:
     limits = attrs.evolve(LIMITS, connections=1, streams=1, health=2)
-    async with serving(tmp_path, limits) as client, AsyncExitStack() as stack:
+    # More than the buffers of the kernel take.
+    large = Document(b" " * 20_000_000, ())
+    async with serving(tmp_path, limits, large) as client, AsyncExitStack() as stack:
         for target in ("/", "/events", "/plugin?socket=a") * 20:
             stream = await stack.enter_async_context(await client.connect(buffer=1024))
             await stream.send_all(f"GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
