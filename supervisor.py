@@ -41,6 +41,7 @@ from .actors.inboxes import Inboxes
 from .actors.io.beneath import root_of
 from .actors.io.descriptors import RESERVED, DescriptorReserve, most_connections
 from .actors.io.exact_connect import can_connect_to_descriptors
+from .actors.io.grpc_client.turns import Shared
 from .actors.io.roots import RootBusyError
 from .actors.leases.embedding import LeaseCalls, request_of
 from .actors.leases.unit import LeaseUnit
@@ -76,6 +77,7 @@ from .protocol.config_messages import (
     ExpectationChanged,
     PausesChanged,
     SettingsChanged,
+    TrustChanged,
     WorldChanged,
 )
 from .protocol.device_messages import (
@@ -95,7 +97,9 @@ from .protocol.lives import Lives
 from .protocol.logs import SILENT, Level, Logger
 from .protocol.plugins import CSI, DRA
 from .protocol.status import PluginCounts, PluginStatus, StateName
+from .protocol.trust import Trust, Users
 from .protocol.values import value
+from .protocol.wire.limits import ENDPOINT_LIMITS
 
 if TYPE_CHECKING:
     from .actors.device_server import DeviceServer
@@ -185,6 +189,7 @@ class Supervisor:
         self._log: Logger = self._limited or log or SILENT
         self._by_path_only = ports is None and not can_connect_to_descriptors()
         ports = ports or real_ports(self.config)
+        self._users_of = ports.users
         self._users = ports.users(self.config.trust)
         status_config = status_config or StatusConfig()
         state = ports.state(self.config, self._log)
@@ -231,6 +236,7 @@ class Supervisor:
         self._endpoints = endpoints_of(self._rules, ports.endpoints, status_config.socket)
         # A sequence of its own, so that no other chance depends on how often endpoints are checked.
         checks = EndpointChecks(self.config.health_checks, self._to_status, random.Random(f"health checks {seed}"))
+        self._link_account = Shared(ENDPOINT_LIMITS.unparsed_bytes)
         self._links = Links(self._links_config(rng, checks))
         self._metrics_port = metrics_port_of(self.config, self._log)
         self._run_status = partial(
@@ -277,7 +283,7 @@ class Supervisor:
         generations = itertools.count(1)
         self._run_watcher = watchers_of(
             self.config,
-            self._rules,
+            lambda: self._rules,
             self._directories,
             self._watchers,
             self._to_reconciler,
@@ -341,7 +347,7 @@ class Supervisor:
 
     def _links_config(self, rng: random.Random, checks: EndpointChecks) -> LinksConfig:
         return LinksConfig(
-            connect_endpoints(self._endpoints),
+            connect_endpoints(self._endpoints, self._link_account),
             self._to_reconciler,
             self._to_status,
             checks,
@@ -639,9 +645,10 @@ class Supervisor:
         """Use another configuration from now on. It may differ only in what a node takes while it runs.
 
         That are ``backoff``, ``deregister_at_stop``, ``expected``, ``info_limits``, ``max_instances``, ``ready_when``,
-        ``stable_after``, ``timeouts``, and the pools, limits and operators of ``leases``. What is under way keeps its
-        deadline, and what begins from now on has the new one. Plugins that are registered stay so, though they may
-        exceed a lower limit, and leases keep their devices.
+        ``stable_after``, ``timeouts``, the pools, limits and operators of ``leases`` and, without ``device_plugins``,
+        ``trust``. What is under way keeps its deadline, and what begins from now on has the new one. Plugins that are
+        registered stay so, though they may exceed a lower limit, and leases keep their devices. Plugins of a user who
+        is not trusted any more are deregistered.
 
         Raises:
           ConfigError: if it differs in more, or cannot work. Nothing has changed then.
@@ -653,12 +660,32 @@ class Supervisor:
             raise ConfigError("this configuration needs another node: a running one does not take all of its fields")
         self._handlers.check(self._call_config(config))
         check_pools(config.leases.pools)
+        users = self._users if config.trust == self.config.trust else await self._find_users(config.trust)
         with self._callers.asking("has no other configuration"):
             before, self.config = self.config, config
+            if config.trust != before.trust:
+                await self._trust(config, users)
             await self._send_configuration(config)
             if config.leases != before.leases:
                 # Most nodes lease nothing, and need not have the actor that does.
                 self._leases.reconfigure(config.leases, operators_of(self._users))
+
+    async def _find_users(self, trust: Trust) -> Users:
+        if not trust.names:
+            return self._users_of(trust)
+        # It may wait for a server that knows the names of users.
+        return await trio.to_thread.run_sync(self._users_of, trust)
+
+    async def _trust(self, config: Config, users: Users) -> None:
+        """Let the actors that do not register plugins trust others from now on."""
+        self._users, self._rules = users, rules_of(config, users)
+        self._endpoints = self._endpoints.trusting(self._rules.distrust)
+        self._links.connect_by(connect_endpoints(self._endpoints, self._link_account))
+        changed = TrustChanged(config.trust, users)
+        for inbox in self._watchers.values():
+            inbox.send_nowait(changed)
+        await report(self._to_liveness, changed)
+        await report(self._to_status, changed)
 
     async def _send_configuration(self, config: Config) -> None:
         """Send the actors what they go by from now on."""

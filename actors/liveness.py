@@ -25,6 +25,7 @@ from typing import Protocol, assert_never
 import trio
 
 from ..protocol import messages as m
+from ..protocol.config_messages import TrustChanged
 from ..protocol.identity import Identity
 from ..protocol.liveness import Answer, EndpointAnswer, Owners, Schedule, Subject, answer_of
 from ..protocol.values import value
@@ -153,6 +154,8 @@ class _Liveness:
             case m.ProcessEnded():
                 for path in self._owners.end(message.process):
                     self._schedule.ask(path)
+            case TrustChanged():
+                self._endpoints = self._endpoints.trusting(message.distrust)
             case _:
                 assert_never(message)
 

@@ -252,6 +252,9 @@ class _Registration:
         if isinstance(event, states.InfoRejected):
             self._info = event.info
         self._state, self._commands = lifecycle.step(before, event)
+        if self._settings.number and type(self._state) is not type(before):
+            # Other users may be trusted since its process was judged.
+            self._judge_again()
         if isinstance(before, states.Registered) and isinstance(self._state, states.Leaving):
             self._ending = m.Deregistered(before.generation, before.info, self._state.reason)
         if isinstance(event, _SOCKET_MESSAGES):
@@ -364,6 +367,20 @@ class _Registration:
         """Let the next command go by other settings. Those that came during a call are taken twice, then and later."""
         if message.settings.number > self._settings.number:
             self._settings = message.settings
+            self._judge_again()
+
+    def _judge_again(self) -> None:
+        """Let a plugin leave whose user is not trusted any more, and one be tried that was parked because of that."""
+        peer, state, settings = self.conversation.peer, self._state, self._settings
+        if peer is None:
+            return
+        distrust = settings.trust.refusal(peer.uid, peer.pid, settings.users)
+        if isinstance(state, states.Parked):
+            before = self.conversation.settings
+            if distrust is None and not before.trust.includes(peer.uid, before.users):
+                self._inbox.send_nowait(m.TryNow())
+        elif isinstance(state, states.Registered | states.Observed) and distrust is not None:
+            self._inbox.send_nowait(m.ListenerLost(self._socket.path, state.generation, distrust))
 
     def _answer_retry(self, message: m.TryNow) -> None:
         """Answer a retry. One that came during a call is answered twice, then and when it is read: the first counts."""

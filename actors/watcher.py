@@ -22,6 +22,7 @@ from typing import assert_never
 import attrs
 import trio
 
+from ..protocol.config_messages import TrustChanged
 from ..protocol.directories import DirectoryReport, Trusts, count, trusts_nobody, worst
 from ..protocol.discovery import Discovery
 from ..protocol.messages import (
@@ -142,7 +143,7 @@ class _Watcher:
         self._reconciler = reconciler
         self._status = status
         self._rng = rng
-        discovery = Discovery(
+        self._discovery = discovery = Discovery(
             config.root,
             generations,
             deprecated=config.deprecated,
@@ -206,6 +207,9 @@ class _Watcher:
                 self._due, self._deep = trio.current_time(), True
             case LookNow():
                 self._to_look_at[message.path] = None
+            case TrustChanged():
+                self._discovery.trusts = message.trusts
+                self._due, self._deep = trio.current_time(), True
             case _:
                 assert_never(message)
 

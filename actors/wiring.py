@@ -57,12 +57,11 @@ def rules_of(config: Config, users: Users) -> Rules:
 def endpoints_of(rules: Rules, files: EndpointFiles, status_socket: str | None) -> Endpoints:
     """Return what looks at endpoints, of which the status socket is none."""
     status_socket = None if status_socket is None else os.path.abspath(status_socket)
-    return Endpoints(files, rules.endpoint_directories, status_socket, lambda peer: rules.distrust(peer.uid, peer.pid))
+    return Endpoints(files, rules.endpoint_directories, status_socket).trusting(rules.distrust)
 
 
-def connect_endpoints(endpoints: Endpoints) -> Callable[[Plugin, Identity | None], Channel]:
-    """Return what connects to the endpoints of plugins that have links; these connections share an account."""
-    shared = Shared(ENDPOINT_LIMITS.unparsed_bytes)
+def connect_endpoints(endpoints: Endpoints, shared: Shared) -> Callable[[Plugin, Identity | None], Channel]:
+    """Return what connects to the endpoints of plugins that have links; these connections have a ``shared`` account."""
 
     def connect(plugin: Plugin, file: Identity | None) -> Channel:
         if plugin.endpoint == plugin.socket and file is not None:
@@ -137,7 +136,7 @@ def registration_settings(config: Config, users: Users, number: int = 0) -> Regi
 
 def watchers_of(
     config: Config,
-    rules: Rules,
+    rules: Callable[[], Rules],
     directories: Mapping[Root, Directory],
     inboxes: Mapping[Root, watcher.WatcherInbox],
     reconciler: trio.MemorySendChannel[m.ReconcilerMessage],
@@ -145,7 +144,7 @@ def watchers_of(
     rng: random.Random,
     generations: Iterator[int],
 ) -> Callable[[Root], Awaitable[None]]:
-    """Return what runs the watcher of a root."""
+    """Return what runs the watcher of a root, by the ``rules`` when it begins."""
 
     async def run(root: Root) -> None:
         watched = watcher.WatcherConfig(
@@ -156,7 +155,7 @@ def watchers_of(
             insecure=root.insecure,
             optional=root.optional,
             make=not config.observe,
-            trusts=rules.trusts,
+            trusts=rules().trusts,
         )
         await watcher.run(
             watched,

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     # The commands that only ask a daemon load this module, and need no configuration.
     from .backoff import Backoff
     from .registration_settings import RegistrationSettings
+    from .trust import Trust, Users
 
 
 @value
@@ -32,6 +33,26 @@ class WorldChanged:
     #: The delays after short lives, and how many seconds a life has to last that is not short.
     backoff: Backoff
     stable_after: float
+
+
+@value
+class TrustChanged:
+    """Other users are trusted from now on."""
+
+    trust: Trust
+    users: Users
+
+    def __hash__(self) -> int:
+        """Return the hash of the policy, since what the system says about users has none."""
+        return hash(self.trust)
+
+    def trusts(self, uid: int) -> bool:
+        """Whether plugins of this user may register."""
+        return self.trust.includes(uid, self.users)
+
+    def distrust(self, uid: int, pid: int) -> str | None:
+        """Return why process ``pid`` of this user is not trusted, and what to do; None if it is (fault 40)."""
+        return self.trust.refusal(uid, pid, self.users)
 
 
 @value

@@ -179,7 +179,8 @@ class Discovery:
         #: By directory, how many new links were examined since :meth:`begin_rescan`.
         self._examined: dict[str, int] = {}
         self._allow_insecure = insecure
-        self._trusts = trusts
+        #: It may be replaced; a deep scan then judges all directories by it.
+        self.trusts = trusts
         self._root_slashes = root.rstrip("/").count("/")
         self._entries: dict[str, _Entry] = {}
         self._directories: dict[str, _Directory] = {}
@@ -437,7 +438,7 @@ class Discovery:
         is_root = path == self.root
         above = None if is_root else self._directories[_above(path)].owner
         directory.owner = trusted_owner(access, above)
-        return judge(path, access, is_root=is_root, trusts=self._trusts, above=above)
+        return judge(path, access, is_root=is_root, trusts=self.trusts, above=above)
 
     def _is_insecure(self, path: str) -> bool:
         report = self._conditions.get(path)

@@ -19,6 +19,7 @@ from .config_messages import (
     ExpectationChanged,
     Reloaded,
     SettingsChanged,
+    TrustChanged,
     WorldChanged,
 )
 from .consumer_messages import CallsEnded, EventNoted
@@ -57,7 +58,7 @@ class LookNow:
     path: str
 
 
-WatcherMessage = RescanNow | LookNow
+WatcherMessage = RescanNow | LookNow | TrustChanged
 
 # --- to the device server ---------------------------------------------------------------------------------------------
 
@@ -580,7 +581,7 @@ class ProcessEnded:
     process: int
 
 
-LivenessMessage = WatchLiveness | UnwatchLiveness | ProcessEnded
+LivenessMessage = WatchLiveness | UnwatchLiveness | ProcessEnded | TrustChanged
 
 # --- to the status actor ----------------------------------------------------------------------------------------------
 
@@ -894,6 +895,7 @@ StatusMessage = (
     | CountsAsked
     | ScansAwaited
     | ExpectationChanged
+    | TrustChanged
     | ConfigurationRead
     | Subscribed
     | Unsubscribed

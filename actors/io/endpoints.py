@@ -17,6 +17,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Protocol, Self
 
+import attrs
+
 from ...protocol.discovery import Kind
 from ...protocol.endpoints import FoundFile, refusal
 from ...protocol.errors import ValidationError
@@ -88,6 +90,10 @@ class Endpoints:
     status_socket: str | None = None
     #: Says why the process that listens on an endpoint is not trusted, or None.
     distrust: Callable[[Credentials], str | None] = lambda _: None
+
+    def trusting(self, distrust: Callable[[int, int], str | None]) -> Self:
+        """Return the same for other trusted users: ``distrust`` says why a uid and a process are not trusted."""
+        return attrs.evolve(self, distrust=lambda peer: distrust(peer.uid, peer.pid))
 
     def judge(self, endpoint: str, socket: str, identity: Identity) -> FoundFile | None:
         """Return what is at ``endpoint``, or None if that is the path of the plugin's own ``socket``.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, assert_never
 
 import trio
 
-from ...protocol.config_messages import ConfigurationRead, ExpectationChanged
+from ...protocol.config_messages import ConfigurationRead, ExpectationChanged, TrustChanged
 from ...protocol.consumer_messages import CallsEnded, EventNoted, FactsAsked
 from ...protocol.device_messages import DevicesMessage
 from ...protocol.endpoint_owners import PluginDisplaced
@@ -288,6 +288,8 @@ class _Status:
                 offer(message.reply, await self._snapshot(history=True))
             case CountsAsked():
                 offer(message.reply, view.counts())
+            case TrustChanged():
+                self.memory.trust = message
             case ExpectationChanged():
                 self.memory.expectation = message
             case ConfigurationRead():

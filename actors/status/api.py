@@ -157,7 +157,7 @@ class Api:
             "/": self._index,
             "/plugins": self._list,
             "/watch": self._watch,
-            "/rules": lambda _: json_response(200, rules_to_json(self.config.rules)),
+            "/rules": lambda _: json_response(200, rules_to_json(self.memory.rules(self.config))),
             "/healthz": self._health,
             "/readyz": self._ready,
             "/v1/devices/watch": self.devices.watch,

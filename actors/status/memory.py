@@ -13,7 +13,7 @@ import trio
 
 from ...protocol.call_durations import CallDurations
 from ...protocol.config import ReadyWhen
-from ...protocol.config_messages import ConfigurationRead, ExpectationChanged
+from ...protocol.config_messages import ConfigurationRead, ExpectationChanged, TrustChanged
 from ...protocol.leases.config import LeaseUsers
 from ...protocol.messages import Address, Lagged, LoopBlocked, ReloaderMessage, ViewMessage
 from ...protocol.metrics import Metrics
@@ -102,6 +102,8 @@ class Memory:
 
     #: The plugins that are expected since the configuration was read again; None before that.
     expectation: ExpectationChanged | None = None
+    #: Who is trusted since then; None if that has not changed.
+    trust: TrustChanged | None = None
     #: The last time that the configuration was read again; None if it was not.
     configuration: ConfigurationRead | None = None
     #: The Register calls that were refused.
@@ -110,6 +112,11 @@ class Memory:
     def expected(self, config: StatusConfig) -> ExpectationChanged:
         """Return which plugins are expected, and what for."""
         return self.expectation or ExpectationChanged(config.expected, healthy=config.ready_when == "healthy")
+
+    def rules(self, config: StatusConfig) -> Rules:
+        """Return the rules of the node."""
+        changed = self.trust
+        return config.rules if changed is None else attrs.evolve(config.rules, trust=changed.trust, users=changed.users)
 
     def note_configuration(self, read: ConfigurationRead) -> None:
         """Count that the configuration was read again, and keep what came of it."""

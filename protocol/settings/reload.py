@@ -21,13 +21,21 @@ OF_DAEMON: Final = frozenset({"log_level"})
 
 def changed_while_running(old: Config, new: Config) -> Config:
     """Return ``old`` with the values of ``new`` that may change while a node runs."""
+    trust = new.trust if _takes_trust(old) else old.trust
     leases = attrs.evolve(old.leases, **{name: getattr(new.leases, name) for name in _OF_LEASES})
-    return attrs.evolve(old, leases=leases, **{name: getattr(new, name) for name in (*_PARTS, *_FIELDS)})
+    return attrs.evolve(old, leases=leases, trust=trust, **{name: getattr(new, name) for name in (*_PARTS, *_FIELDS)})
 
 
-def may_change(key: str) -> bool:
-    """Whether a daemon takes another value of the setting ``key`` while it runs."""
+def _takes_trust(config: Config) -> bool:
+    # The mode of kubelet.sock follows from who is trusted when it is made.
+    return config.device_plugins is None
+
+
+def may_change(key: str, config: Config) -> bool:
+    """Whether a daemon of this configuration takes another value of the setting ``key`` while it runs."""
     part, _, name = key.partition(".")
+    if part == "trust":
+        return _takes_trust(config)
     if part == "leases":
         return name.partition(".")[0] in _OF_LEASES
     return key in _FIELDS or key in OF_DAEMON or part in _PARTS

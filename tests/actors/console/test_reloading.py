@@ -25,6 +25,7 @@ from plugind.protocol.errors import ConfigError
 from plugind.protocol.leases.values import Pool
 from plugind.protocol.logs import Level
 from plugind.protocol.messages import ConfigurationAsked
+from plugind.protocol.trust import Trust
 from plugind.supervisor import NodeEndedError
 
 
@@ -164,6 +165,16 @@ async def test_pools_and_limits_of_leases_change_and_who_may_lease_needs_a_resta
     assert config.leases.users.uids == frozenset()
     settings = (await shown(scene)).settings
     assert of(settings, "leases.limits.devices") == [(5, "file", 7)]
+
+
+async def test_trust_changes_but_where_device_plugins_call(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, "")
+    assert await scene.reload("[trust]\nuids = [1000]\n") == Reloaded(("trust.uids",))
+    assert scene.node.configs[0].trust == Trust((1000,))
+    called = f"[device_plugins]\ndirectory = '{tmp_path}/device-plugins'\n"
+    scene = Scene(tmp_path, called)
+    assert await scene.reload(called + "[trust]\nuids = [1000]\n") == Reloaded((), ("trust.uids",))
+    assert scene.node.configs == []
 
 
 async def test_the_level_of_the_log_changes(tmp_path: Path) -> None:

@@ -11,8 +11,16 @@ import trio
 
 from plugind.actors.io.http_server import Request, Response
 from plugind.actors.status.api import StatusConfig
-from plugind.protocol.config_messages import ConfigurationRead, ConfigurationShown, ExpectationChanged, Reloaded
+from plugind.protocol.config_messages import (
+    ConfigurationRead,
+    ConfigurationShown,
+    ExpectationChanged,
+    Reloaded,
+    TrustChanged,
+)
 from plugind.protocol.messages import ConfigurationAsked, ReloadAsked, ReloaderMessage
+from plugind.protocol.rules import Rules
+from plugind.protocol.trust import Trust, Users
 from plugind.tests.actors.status.bench import Bench, bench, body_of
 
 
@@ -39,6 +47,13 @@ async def test_other_plugins_are_expected_from_the_message_on_also_by_the_next_a
         assert body(await again(Request("GET", "/readyz", {}, b"")))["awaiting"] == awaited
         await node.take(ExpectationChanged((), healthy=False))
         assert await ready(node) == []
+
+
+async def test_the_rules_name_those_who_are_trusted_since_the_last_change() -> None:
+    async with bench(StatusConfig(rules=Rules(Trust((1000,)), endpoint_directories=("/run",)))) as node:
+        await node.take(TrustChanged(Trust(("csi", (5, 6))), Users(own=7, by_name={"csi": 1001})))
+        rules = body(await node.get("/rules"))
+        assert (rules["trusted_uids"], rules["uid"], rules["endpoint_directories"]) == (["1001", "5-6"], 7, ["/run"])
 
 
 async def test_a_configuration_that_is_not_used_is_in_health_and_metrics_until_one_is() -> None:
