@@ -193,7 +193,7 @@
   // --- a list whose rows are in the document only while they are visible ----------------------------------------------
 
   class Grid {
-    constructor(parent, name, columns, { open = () => {}, sortable = true } = {}) {
+    constructor(parent, name, columns, open = () => {}) {
       this.name = name;
       this.columns = columns;
       this.open = open;
@@ -217,8 +217,7 @@
       this.heads = columns.map((column) => {
         const button = element("button", column.className, column.title);
         button.setAttribute("role", "columnheader");
-        button.tabIndex = -1;
-        if (sortable) button.addEventListener("click", () => this.sortBy(column));
+        button.addEventListener("click", () => this.sortBy(column));
         head.append(button);
         return button;
       });
@@ -338,7 +337,8 @@
     }
 
     press(event) {
-      if (event.altKey || event.ctrlKey || event.metaKey || !this.entries.length) return;
+      // On a title the keys are those of a button.
+      if (event.target !== this.outer || event.altKey || event.ctrlKey || event.metaKey || !this.entries.length) return;
       const place = this.places.get(this.chosen);
       const page = Math.max(1, Math.floor(this.outer.clientHeight / this.rowHeight) - 2);
       const from = place === undefined ? -1 : place;
@@ -510,6 +510,12 @@
     return button;
   }
 
+  // Whether what is shown is what the daemon says now.
+  function isLive() {
+    const watched = tables.node.get("plugins");
+    return connected && watched !== undefined && watched.state === "there";
+  }
+
   function drawNode() {
     const daemon = tables.node.get("daemon");
     if (daemon) {
@@ -517,7 +523,7 @@
       document.title = printable(`plugind on ${daemon.host}`);
     }
     const health = tables.node.get("health");
-    byId("health").hidden = !health;
+    byId("health").hidden = !health || !isLive();
     if (health) {
       const tone = { ok: "ok", degraded: "warn", failed: "bad" }[health.status] || "busy";
       byId("health").className = `mark ${tone}`;
@@ -537,9 +543,9 @@
     const banner = byId("banner");
     banner.hidden = text === "";
     setText(banner, printable(text));
-    const live = connected && watched && watched.state === "there";
-    byId("connection").className = live ? "live" : "";
-    setText(byId("connection"), live ? "live" : connected ? "the daemon is away" : wasConnected ? "not connected" : "connecting");
+    const without = connected ? "the daemon is away" : wasConnected ? "not connected" : "connecting";
+    byId("connection").className = isLive() ? "live" : "";
+    setText(byId("connection"), isLive() ? "live" : without);
     const missing = tables.node.get(tab);
     if (missing && missing.state === "missing") setText(grids[tab].none, printable(missing.reason));
     else setText(grids[tab].none, "nothing to show");
@@ -630,7 +636,8 @@
     try {
       const reply = await fetch(ABOUT[about.table](about.key), { ...FETCH, signal: AbortSignal.timeout(20000) });
       const answer = await reply.json();
-      about.answer = reply.ok ? answer : null;
+      // What was said last stays, as the rest of the page does.
+      if (reply.ok) about.answer = answer;
       about.failure = reply.ok ? null : answer.error;
       about.drawn = null;
     } catch (error) {
@@ -872,7 +879,7 @@
   // --- the start -----------------------------------------------------------------------------------------------------
 
   for (const name of Object.keys(COLUMNS)) {
-    grids[name] = new Grid(byId("pane"), name, COLUMNS[name], { open: (key) => open(name, key) });
+    grids[name] = new Grid(byId("pane"), name, COLUMNS[name], (key) => open(name, key));
     grids[name].outer.setAttribute("aria-label", byId(`tab-${name}`).textContent);
     grids[name].outer.hidden = name !== tab;
     byId(`tab-${name}`).addEventListener("click", () => showTab(name));
