@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -47,25 +48,31 @@ def shown(steps: list[tuple[str, str, str]], deadline: float) -> None:
 
     A pipe ends when no process can write to it any more: the last step has ended all that the others have started.
     """
-    script = "".join(f"{commands}printf '\\n%s\\n' END\n" for _, commands, _ in steps)
+    blocks = "".join(f"{commands}printf '\\n%s\\n' END\n" for _, commands, _ in steps)
+    # After a command that fails nothing is waited for.
+    script = f"trap 'kill $(jobs -p) 2>/dev/null' EXIT\n{blocks}"
     # The path of a plugin's socket may have 107 bytes, so the directory must have a short one.
     with tempfile.TemporaryDirectory(dir="/tmp") as directory:
         os.symlink(sys.prefix, f"{directory}/.venv")
         (Path(directory) / "tmp").mkdir()
-        done = subprocess.run(
-            ["bash", "-uc", script],
+        with subprocess.Popen(
+            ["bash", "-euc", script],
             cwd=directory,
             env={**os.environ, "TMPDIR": f"{directory}/tmp"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=deadline,
-            check=False,
-        )
-        outputs = done.stdout.replace(f"{directory}/tmp/", "/tmp/").split("\nEND\n")
-    assert len(outputs) == len(steps) + 1, done.stdout
+            start_new_session=True,
+        ) as shell:
+            try:
+                said, _ = shell.communicate(timeout=deadline)
+            finally:
+                if shell.poll() is None:
+                    os.killpg(shell.pid, signal.SIGKILL)
+        outputs = said.replace(f"{directory}/tmp/", "/tmp/").split("\nEND\n")
+    assert len(outputs) == len(steps) + 1, said
     for (name, _, wanted), output in zip(steps, outputs, strict=False):
-        assert rows(output.strip("\n")) == rows(wanted), f"{name}: {done.stdout}"
+        assert rows(output.strip("\n")) == rows(wanted), f"{name}: {said}"
 
 
 def steps_of(name: str, **others: str) -> list[tuple[str, str, str]]:
