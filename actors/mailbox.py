@@ -156,9 +156,12 @@ class RegistrationInbox:
 
     The protocol bounds the number of messages in it: the reconciler sends levels of one path, and an answer follows an
     ask of the actor.
+
+    Messages lie in a memory channel until the actor takes them, and it waits beside the channel, as the workers of a
+    handler do: ``receive`` of Trio takes some 800 bytes for as long as it waits, which is nearly always.
     """
 
-    __slots__ = ("_interrupted", "_receive", "_rule", "_scope", "_send", "waiting")
+    __slots__ = ("_interrupted", "_receive", "_rule", "_scope", "_send", "_sleeper", "waiting")
 
     def __init__(self) -> None:
         # Trio sets no bound, but the protocol does. If one plugin blocked the reconciler, it would block all plugins.
@@ -169,6 +172,8 @@ class RegistrationInbox:
         self._scope: trio.CancelScope | None = None
         self._rule: Rule | None = None
         self._interrupted = False
+        #: The actor's task while it waits for a message.
+        self._sleeper: trio.lowlevel.Task | None = None
         #: The number of messages in the inbox. To read it costs less than to catch ``WouldBlock``.
         self.waiting = 0
 
@@ -179,6 +184,9 @@ class RegistrationInbox:
         if self._scope is not None and self._rule is not None and self._rule(message):
             self._interrupted = True
             self._scope.cancel()
+        if (task := self._sleeper) is not None:
+            self._sleeper = None
+            trio.lowlevel.reschedule(task)
 
     def receive_nowait(self) -> RegistrationMessage:
         """Return the next message.
@@ -190,18 +198,16 @@ class RegistrationInbox:
         self.waiting -= 1
         return message
 
-    async def receive(self) -> RegistrationMessage:
-        """Return the next message, once there is one."""
-        return self.taken(await self.arrival())
+    def arrival(self) -> Awaitable[object]:
+        """Return the actor's wait until there is a message. It is no coroutine of its own."""
+        if self.waiting:
+            return trio.lowlevel.checkpoint()  # noqa: ASYNC105 - the caller awaits it
+        self._sleeper = trio.lowlevel.current_task()
+        return trio.lowlevel.wait_task_rescheduled(self._wake_up)  # noqa: ASYNC105 - the caller awaits it
 
-    def arrival(self) -> Awaitable[RegistrationMessage]:
-        """Return the wait for the next message, which has to be given to :meth:`taken`: no coroutine of its own."""
-        return self._receive.receive()
-
-    def taken(self, message: RegistrationMessage) -> RegistrationMessage:
-        """Count ``message`` as taken, and return it."""
-        self.waiting -= 1
-        return message
+    def _wake_up(self, _: object) -> trio.lowlevel.Abort:
+        self._sleeper = None
+        return trio.lowlevel.Abort.SUCCEEDED
 
     def interrupt_on(self, rule: Rule, scope: trio.CancelScope) -> None:
         """From now on, cancel ``scope`` upon a message for which ``rule`` holds."""
@@ -267,7 +273,7 @@ class Wait:
         """Return whether the last scope was cancelled because :attr:`deadline` has passed."""
         return self._scope.cancelled_caught and trio.current_time() >= self.deadline
 
-    def at_rest(self) -> Awaitable[RegistrationMessage]:
+    def at_rest(self) -> Awaitable[object]:
         """Return the wait for a message while nothing is under way, outside of a scope; see :meth:`arrival`.
 
         A scope takes 700 bytes, and a registered plugin waits nearly always.
@@ -281,7 +287,8 @@ class Wait:
         # spurious wake-up, however rare.
         if self.deadline == math.inf or self.deadline < self._limited_to:
             self._limit(self.deadline)
-        return await self._inbox.receive()
+        await self._inbox.arrival()
+        return self._inbox.receive_nowait()
 
     async def for_call(self, call: Awaitable[T], interrupts: Rule) -> T:
         """Return what ``call`` returns; a message for which ``interrupts`` holds cancels it."""

@@ -194,9 +194,9 @@ class _Registration:
                 then = _Next.SCOPE
                 with self.wait.renew():
                     then = await self._run_until_scope_ends()
-                message = await self.wait.at_rest() if then is _Next.REST else None
-                self._go_on(message)
-                del message  # Or it would be kept during the next rest.
+                if then is _Next.REST:
+                    await self.wait.at_rest()
+                self._go_on(rested=then is _Next.REST)
         except Exception as error:
             await self._clean_up()
             if (pending := self.pending()) is not None:
@@ -205,11 +205,11 @@ class _Registration:
         finally:
             self.conversation.hang_up()
 
-    def _go_on(self, message: m.RegistrationMessage | None) -> None:
-        """Take the step to which the ``message`` leads that has ended a rest, or the end of a deadline."""
+    def _go_on(self, *, rested: bool) -> None:
+        """Take the step to which the message leads that has ended a rest, or the end of a deadline."""
         event: states.Event | None = None
-        if message is not None:
-            event = self._receive(self._inbox.taken(message))
+        if rested:
+            event = self._receive(self._inbox.receive_nowait())
         elif self.wait.timed_out():
             event = self._time_out()
         if event is not None:

@@ -9,7 +9,6 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import base64
-import hashlib
 import html
 from collections.abc import Mapping
 from pathlib import Path
@@ -87,4 +86,6 @@ def _headers(style: str, *may: str) -> tuple[tuple[str, str], ...]:
 
 
 def _hash(text: str) -> str:
+    import hashlib  # It brings OpenSSL, which nothing else of a daemon needs.
+
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}'"

@@ -163,7 +163,8 @@ class Asker:
         self.asks.ask_handler(ask, plugin(name))
         answer = await self.asks.call_handler() if self.asks.to_call is not None else None
         if answer is None:
-            message = await self.inbox.receive()
+            await self.inbox.arrival()
+            message = self.inbox.receive_nowait()
             assert isinstance(message, m.HandlerAnswered)
             answer = message
         assert self.asks.is_answered_by(answer.ticket)

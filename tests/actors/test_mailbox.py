@@ -56,7 +56,7 @@ async def test_a_message_that_interrupts_cancels_the_call_and_stays_in_the_inbox
 
     assert scope.cancelled_caught
     assert inbox.interrupt_off()
-    assert await inbox.receive() == VANISHED
+    assert inbox.receive_nowait() == VANISHED
     with pytest.raises(trio.WouldBlock):
         inbox.receive_nowait()
 
@@ -94,15 +94,59 @@ async def test_the_inbox_counts_its_messages() -> None:
         counts.append(inbox.waiting)
     inbox.receive_nowait()
     counts.append(inbox.waiting)
-    await inbox.receive()
+    await inbox.arrival()
     counts.append(inbox.waiting)
     inbox.receive_nowait()
+    inbox.receive_nowait()
     counts.append(inbox.waiting)
-    assert counts == [1, 2, 3, 2, 1, 0]
+    assert counts == [1, 2, 3, 2, 2, 0]
 
     with pytest.raises(trio.WouldBlock):
         inbox.receive_nowait()
     assert inbox.waiting == 0
+
+
+async def test_messages_that_come_before_their_reader_runs_wake_it_once_and_keep_their_order() -> None:
+    inbox = RegistrationInbox()
+    woken = 0
+
+    async def read() -> None:
+        nonlocal woken
+        await inbox.arrival()
+        woken += 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        await wait_all_tasks_blocked()
+        inbox.send_nowait(VANISHED)
+        inbox.send_nowait(FREED)
+        assert woken == 0
+    assert (woken, inbox.waiting) == (1, 2)
+    assert [inbox.receive_nowait(), inbox.receive_nowait()] == [VANISHED, FREED]
+
+
+async def test_a_wait_for_a_message_that_was_cancelled_is_woken_by_none(autojump_clock: MockClock) -> None:
+    inbox = RegistrationInbox()
+    with trio.move_on_after(1) as scope:
+        await inbox.arrival()
+    assert scope.cancelled_caught
+    inbox.send_nowait(FREED)
+    # A wake-up that came too late would end this sleep.
+    before = trio.current_time()
+    await trio.sleep(5)
+    assert trio.current_time() - before == 5
+    assert inbox.receive_nowait() == FREED
+
+
+async def test_a_wait_for_a_message_that_is_there_lets_others_run_and_can_be_cancelled() -> None:
+    inbox = RegistrationInbox()
+    inbox.send_nowait(FREED)
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await inbox.arrival()
+    assert scope.cancelled_caught
+    await inbox.arrival()
+    assert inbox.waiting == 1
 
 
 # --- a wait -----------------------------------------------------------------------------------------------------------

@@ -35,6 +35,12 @@ def test_trio_is_imported_without_openssl() -> None:
     assert printed("import trio", "{'_ssl', '_hashlib'} & {*sys.modules}, trio.SSLStream.__name__") == "set() SSLStream"
 
 
+def test_a_daemon_that_has_loaded_all_has_no_openssl() -> None:
+    loaded = "[import_module(name, run.__package__) for name in run.LOADED_WHEN_READY]"
+    imports = f"from importlib import import_module\nfrom plugind.actors.console import run\n{loaded}"
+    assert printed(imports, "{'_ssl', '_hashlib'} & {*sys.modules}") == "set()"
+
+
 @pytest.mark.parametrize(
     "use",
     [
