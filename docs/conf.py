@@ -18,8 +18,6 @@ from sphinx.util import logging
 DOCS = Path(__file__).parent
 #: Pages of the site by the files of the repository that they are made of.
 ELSEWHERE = {"CHANGELOG.md": "changelog", "SECURITY.md": "security"}
-#: Pages of which the index knows before they are there.
-MAY_BE_MISSING = ("beside-a-kubelet", "fleet", "page", "packages")
 LISTED = DOCS / "external-links.txt"
 
 project = "plugind"
@@ -44,13 +42,6 @@ def _page_of(text: str) -> str | None:
         return ELSEWHERE[text]
     name = re.fullmatch(r"docs/([\w-]+)\.md", text)
     return name and name[1]
-
-
-def drop_missing(_: Sphinx, page: str, source: list[str]) -> None:
-    """Leave out of the toctrees the pages that are not written yet."""
-    if page == "index":
-        kept = [line for line in source[0].splitlines() if line not in MAY_BE_MISSING or (DOCS / f"{line}.md").exists()]
-        source[0] = "\n".join(kept) + "\n"
 
 
 def link_pages(app: Sphinx, tree: nodes.document, page: str) -> None:
@@ -86,6 +77,5 @@ def check_external_links(_: Sphinx, env: BuildEnvironment) -> None:
 
 def setup(app: Sphinx) -> None:
     """Connect the functions above."""
-    app.connect("source-read", drop_missing)
     app.connect("doctree-resolved", link_pages)
     app.connect("env-check-consistency", check_external_links)
