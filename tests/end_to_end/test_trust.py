@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
@@ -15,7 +16,7 @@ import trio
 from plugind.actors.io.grpc_server.serve import serve_stream
 from plugind.actors.io.unix_socket import stream_socket
 from plugind.actors.simulation.plugins import Call, FakePlugin, FakeRegistration
-from plugind.tests.end_to_end.processes import DEADLINE, PATIENT, daemon
+from plugind.tests.end_to_end.processes import DEADLINE, PATIENT, daemon, run
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can listen as another user")
 
@@ -97,3 +98,31 @@ async def test_a_process_of_another_user_does_not_get_the_name_of_a_driver_of_ro
                 assert watch.now[str(driver)]["active"] is True
                 async with plugin_of(ANN, friend, "net.example.com"):
                     await watch.state(friend, "registered", after=int(str(waiting["generation"])))
+
+
+async def test_sighup_trusts_a_user_and_a_reload_takes_the_trust_away(tmp_path: Path) -> None:
+    file, path = tmp_path / "plugind.toml", tmp_path / "root" / "a.sock"
+
+    def write(uids: str) -> None:
+        # The plugin is served by this very process, which may be late.
+        file.write_text(f"[timeouts]\nget_info = {DEADLINE}\nnotify = {DEADLINE}\n[trust]\nuids = {uids}\n")
+        file.chmod(0o644)
+
+    write("[]")
+    with daemon(tmp_path, "--config", str(file)) as node:
+        await node.ready()
+        with trio.fail_after(DEADLINE):
+            async with node.watch() as watch, plugin_of(ANN, path, "a.example.com") as calls:
+                parked = await watch.state(path, "parked")
+                assert f"of user {ANN} listens there, which is not trusted" in str(parked["cause"])
+                write(f"[{ANN}]")
+                node.process.send_signal(signal.SIGHUP)
+                await watch.state(path, "registered")
+                write("[]")
+                done = await trio.to_thread.run_sync(partial(run, "reload", status=node.status))
+                assert (done.code, done.out, done.err) == (0, "changed: trust.uids\n", "")
+                again = await watch.state(path, "parked")
+                assert again["cause"] == parked["cause"]
+                assert [call.method for call in calls] == ["GetInfo", "NotifyRegistrationStatus"]
+        (line,) = await node.logged("plugin deregistered")
+        assert f"of user {ANN} listens there, which is not trusted" in str(line["cause"])
