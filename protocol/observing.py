@@ -1,8 +1,8 @@
 """What the lifecycle does in observe mode, for ``plugind.protocol.lifecycle``: a plugin is asked, and told nothing.
 
-Another consumer, such as a kubelet, registers the plugins. So a plugin that has said what it is goes neither to a
-handler nor to a notification: it is *observed*, and is followed over its endpoint. A registrar that is refused exits,
-so a plugin whose info is not acceptable is not told so either; it waits for a backoff.
+Another consumer, such as a kubelet, registers the plugins (behaviour 45). So a plugin that has said what it is goes
+neither to a handler nor to a notification: it is *observed*, and is followed over its endpoint. A registrar that is
+refused exits, so a plugin whose info is not acceptable is not told so either; it waits for a backoff.
 
 An observed plugin is asked for its info again and again. It stays ``Observed`` meanwhile, so that nobody is shown a
 change unless there is one: a plugin that does not answer any more, or that answers something else.

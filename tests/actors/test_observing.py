@@ -44,6 +44,7 @@ def calls(plugin: PluggedIn) -> list[str]:
 
 
 async def test_a_plugin_is_asked_what_it_is_and_observed_and_no_handler_is_called(autojump_clock: MockClock) -> None:
+    """Behaviour 45."""
     async with SimulatedNode(OBSERVE) as node:
         plugin = node.plug("a.sock", FakePlugin("Other", "a.example.com"))
         await node.settled()

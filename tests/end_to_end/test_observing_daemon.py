@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import stat
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -20,9 +21,13 @@ from pathlib import Path
 import pytest
 import trio
 
+from plugind.actors.io.grpc_server.serve import serve_listener
+from plugind.actors.io.unix_socket import listen
+from plugind.actors.simulation.plugins import Call, FakePlugin, FakeRegistration
 from plugind.tests.end_to_end.csi_drivers import GRPCIO, CSIDriverProgram
 from plugind.tests.end_to_end.packages import program
 from plugind.tests.end_to_end.processes import (
+    DEADLINE,
     PATIENT,
     Daemon,
     Plugin,
@@ -34,6 +39,8 @@ from plugind.tests.end_to_end.processes import (
 )
 
 NAME = "csi.example.com"
+TOLD = "NotifyRegistrationStatus"
+PLUGINS = 60
 
 
 @contextmanager
@@ -147,6 +154,50 @@ async def test_a_configuration_file_sets_it_and_a_change_needs_a_restart(tmp_pat
         file.write_text("observe = false\n")
         done = await trio.to_thread.run_sync(lambda: run("reload", status=observing.status))
         assert (done.code, "observe" in done.out) == (0, True), done
+
+
+@contextmanager
+def reference(directory: Path, root: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run the design of the kubelet's plugin manager, in Python: a consumer that is none of plugind's own."""
+    command = [sys.executable, "-m", "benchmarks.peers.reference", "--root", str(root)]
+    with (directory / "reference").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=Path(__file__).parents[2])
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+async def test_in_a_storm_beside_the_reference_each_plugin_is_told_once_by_the_reference_alone(tmp_path: Path) -> None:
+    """Behaviour 45: plugins come together, and their processes know who has called."""
+    (root := tmp_path / "root").mkdir(mode=0o755)
+    calls: dict[int, list[Call]] = {number: [] for number in range(PLUGINS)}
+
+    async def serve(number: int) -> None:
+        plugin = FakePlugin("CSIPlugin", f"csi-{number}.example.com")
+        registration = FakeRegistration(plugin, calls[number].append, lambda: None)
+        with listen(str(root / f"{number}.sock")) as listener:
+            await serve_listener([registration, *plugin.serves], listener)
+
+    with reference(tmp_path, root) as consumer, observer(tmp_path / "observer", root) as observing:
+        await observing.ready()
+        async with observing.watch() as watch, trio.open_nursery() as plugins:
+            for number in calls:
+                plugins.start_soon(serve, number)
+            await watch.all([root / f"{number}.sock" for number in calls], "observed")
+            with trio.fail_after(DEADLINE):
+                while any(TOLD not in methods(made) for made in calls.values()):  # noqa: ASYNC110 - another process
+                    await trio.sleep(0.05)
+            plugins.cancel_scope.cancel()
+    for made in calls.values():
+        told = [(call.peer_pid, call.registered) for call in made if call.method == TOLD]
+        assert told == [(consumer.pid, True)]
+        assert {call.peer_pid for call in made if call.method == "GetInfo"} == {consumer.pid, observing.process.pid}
+
+
+def methods(made: list[Call]) -> set[str]:
+    return {call.method for call in made}
 
 
 # --- arranged as in its pod -------------------------------------------------------------------------------------------

@@ -135,7 +135,7 @@ ENDS: st.SearchStrategy[Callable[[int], s.Event]] = st.sampled_from([appeared, v
 
 @given(st.data())
 def test_no_sequence_of_events_tells_a_plugin_anything_or_calls_a_handler(data: st.DataObject) -> None:
-    """And each follow that is begun is ended once, before the next one begins and when the socket is gone."""
+    """Behaviour 45. Each follow that is begun is ended once, before the next one and when the socket is gone."""
     generation, followed, waiting = 1, False, None
     state, commands = lifecycle.start(appeared())
     for _ in range(data.draw(st.integers(1, 40))):
