@@ -54,6 +54,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LIST",
         help=f"what may go wrong: all, none, or some of {','.join(fault.value for fault in Fault)} (all)",
     )
+    parser.add_argument(
+        "--observe",
+        action="store_true",
+        help="play other scripts: on a node that observes, which tells no plugin anything; --faults does not count",
+    )
     parser.add_argument("--only", type=_numbers, metavar="LIST", help="play only these events of the script")
     parser.add_argument("--trace", action="store_true", help="print everything that happens")
     parser.add_argument("--shrink", action="store_true", help="search for the fewest events that break the same rule")
@@ -168,7 +173,9 @@ def _is_interrupt(error: BaseException) -> bool:
 
 def _outcomes(args: argparse.Namespace, seeds: range) -> Generator[SeedResult, None, None]:
     """Yield the results in the order of the seeds, whichever process played them."""
-    play = partial(_play, events=args.events, faults=args.faults, only=args.only, trace=args.trace)
+    play = partial(
+        _play, events=args.events, faults=args.faults, only=args.only, trace=args.trace, observe=args.observe
+    )
     jobs = min(args.jobs or len(os.sched_getaffinity(0)), len(seeds))
     if jobs == 1 or args.trace:
         yield from map(play, seeds)
@@ -191,9 +198,19 @@ def _ignoring_interrupts() -> Iterator[None]:
 
 
 def _play(
-    seed: int, *, events: int, faults: frozenset[Fault], only: frozenset[int] | None = None, trace: bool = False
+    seed: int,
+    *,
+    events: int,
+    faults: frozenset[Fault],
+    only: frozenset[int] | None = None,
+    trace: bool = False,
+    observe: bool = False,
 ) -> SeedResult:
     # The import is late, since the other commands do not need the simulation, and their help must be fast.
+    if observe:
+        from ..simulation.fuzz.observing import simulate_observing
+
+        return simulate_observing(seed, events=events, only=only, show=_show if trace else None)
     from ..simulation.fuzz.run import simulate
 
     return simulate(seed, events=events, faults=faults, only=only, show=_show if trace else None)
@@ -253,15 +270,17 @@ def _shrunk(args: argparse.Namespace, outcome: SeedResult, bar: _Bar) -> tuple[l
     def breaks(left: object) -> bool:
         assert isinstance(left, tuple)
         bar.say(f"shrinking seed {outcome.seed}: {len(left)} events")
-        played = _play(outcome.seed, events=args.events, faults=args.faults, only=frozenset(left))
+        only = frozenset(left)
+        played = _play(outcome.seed, events=args.events, faults=args.faults, only=only, observe=args.observe)
         return any(violation.oracle == oracle for violation in played.violations)
 
-    kept, tries = shrink(sorted(args.only if args.only is not None else numbers(args.events)), breaks)
+    played_by_default = range(args.events) if args.observe else numbers(args.events)
+    kept, tries = shrink(sorted(args.only if args.only is not None else played_by_default), breaks)
     return list(kept), tries
 
 
 def _command(args: argparse.Namespace, seed: int, only: object) -> str:
-    words = ["plugind", "simulate", "--seed", str(seed), "--events", str(args.events)]
+    words = ["plugind", "simulate", *["--observe"] * args.observe, "--seed", str(seed), "--events", str(args.events)]
     if args.faults != frozenset(Fault):
         words += ["--faults", ",".join(fault.value for fault in Fault if fault in args.faults) or "none"]
     if isinstance(only, tuple | frozenset):
