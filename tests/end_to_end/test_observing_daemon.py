@@ -39,7 +39,7 @@ from plugind.tests.end_to_end.processes import (
 )
 
 NAME = "csi.example.com"
-TOLD = "NotifyRegistrationStatus"
+NOTIFY = "NotifyRegistrationStatus"
 PLUGINS = 60
 
 
@@ -187,12 +187,12 @@ async def test_in_a_storm_beside_the_reference_each_plugin_is_told_once_by_the_r
                 plugins.start_soon(serve, number)
             await watch.all([root / f"{number}.sock" for number in calls], "observed")
             with trio.fail_after(DEADLINE):
-                while any(TOLD not in methods(made) for made in calls.values()):  # noqa: ASYNC110 - another process
+                while any(NOTIFY not in methods(made) for made in calls.values()):  # noqa: ASYNC110 - another process
                     await trio.sleep(0.05)
             plugins.cancel_scope.cancel()
     for made in calls.values():
-        told = [(call.peer_pid, call.registered) for call in made if call.method == TOLD]
-        assert told == [(consumer.pid, True)]
+        notified = [(call.peer_pid, call.registered) for call in made if call.method == NOTIFY]
+        assert notified == [(consumer.pid, True)]
         assert {call.peer_pid for call in made if call.method == "GetInfo"} == {consumer.pid, observing.process.pid}
 
 
