@@ -145,7 +145,8 @@ def playing(path: str) -> Iterator[Player]:
 @contextmanager
 def page_of(status: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """Run ``plugind page``; yield the address that it prints, and its process."""
-    command = [*PLUGIND, "page", "--status", status]
+    # On a busy machine the daemon of a test may be silent for seconds.
+    command = [*PLUGIND, "page", "--status", status, "--answer-timeout", str(DEADLINE)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         try:

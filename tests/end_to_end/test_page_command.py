@@ -68,7 +68,8 @@ class Page:
 
 @asynccontextmanager
 async def page(status: str, *arguments: str) -> AsyncIterator[Page]:
-    async with plugin_process([*PLUGIND, "page", "--status", status, *arguments]) as started:
+    patient = ("--answer-timeout", str(DEADLINE))
+    async with plugin_process([*PLUGIND, "page", "--status", status, *patient, *arguments]) as started:
         out = started.process.stdout
         assert out is not None
         printed = b""

@@ -8,7 +8,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -60,11 +60,13 @@ class Scene:
     def put(self, *plugins: Callable[[], PluginStatus]) -> None:
         """Set plugins, each given by what makes it: that needs the clock of the daemon."""
 
-        def act(daemon: StandIn) -> None:
-            for made in plugins:
+        def act(some: Sequence[Callable[[], PluginStatus]], daemon: StandIn) -> None:
+            for made in some:
                 daemon.put_plugin(made())
 
-        self.player.do(act)
+        # The daemon has other things to do meanwhile: one that is silent for seconds is away.
+        for start in range(0, len(plugins), 250):
+            self.player.do(partial(act, plugins[start : start + 250]))
 
     def until_names(self, *names: str) -> None:
         """Wait until these are the names in the list, in this order."""
