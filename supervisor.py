@@ -644,11 +644,11 @@ class Supervisor:
     async def reconfigure(self, config: Config) -> None:
         """Use another configuration from now on. It may differ only in what a node takes while it runs.
 
-        That are ``backoff``, ``deregister_at_stop``, ``expected``, ``info_limits``, ``max_instances``, ``ready_when``,
-        ``stable_after``, ``timeouts``, the pools, limits and operators of ``leases`` and, without ``device_plugins``,
-        ``trust``. What is under way keeps its deadline, and what begins from now on has the new one. Plugins that are
-        registered stay so, though they may exceed a lower limit, and leases keep their devices. Plugins of a user who
-        is not trusted any more are deregistered.
+        That are ``backoff``, ``deregister_at_stop``, ``expected``, ``info_limits``, ``intensity``, ``max_instances``,
+        ``ready_when``, ``stable_after``, ``timeouts``, the pools, limits and operators of ``leases`` and, without
+        ``device_plugins``, ``trust``. What is under way keeps its deadline, and what begins from now on has the new
+        one. Plugins that are registered stay so, though they may exceed a lower limit, and leases keep their devices.
+        Plugins of a user who is not trusted any more are deregistered.
 
         Raises:
           ConfigError: if it differs in more, or cannot work. Nothing has changed then.
@@ -689,6 +689,7 @@ class Supervisor:
 
     async def _send_configuration(self, config: Config) -> None:
         """Send the actors what they go by from now on."""
+        self._crashes.allow(config.intensity)
         self._handlers.reconfigure(self._call_config(config))
         self._links.send_nowait(PausesChanged(follow_pauses(config)))
         settings = registration_settings(config, self._users, self._registration_config.settings.number + 1)

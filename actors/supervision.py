@@ -52,6 +52,10 @@ class Crashes:
         #: The recent crashes of each child by its name.
         self._of_child: dict[str, tuple[float, ...]] = {}
 
+    def allow(self, intensity: RestartIntensity) -> None:
+        """Judge the crashes from now on by this intensity, those of the last period with them."""
+        self._intensity = intensity
+
     def watch(self, report: Callable[[str, Exception], None]) -> None:
         """Call ``report`` too for each crash from now on, with the name of the child and the error."""
         self._reports.append(report)

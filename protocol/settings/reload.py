@@ -12,7 +12,7 @@ import attrs
 from ..config import Config
 
 #: The parts of the configuration that a node takes while it runs, and single fields. All others need a restart.
-_PARTS: Final = ("backoff", "info_limits", "timeouts")
+_PARTS: Final = ("backoff", "info_limits", "intensity", "timeouts")
 _OF_LEASES: Final = ("limits", "operators", "pools")
 _FIELDS: Final = ("deregister_at_stop", "expected", "max_instances", "ready_when", "stable_after")
 #: Settings of the daemon that are no fields of the configuration.

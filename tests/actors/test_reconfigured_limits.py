@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import attrs
+import pytest
 import trio
 from trio.testing import MockClock
 
+from plugind.protocol.backoff import RestartIntensity
 from plugind.protocol.config import Config
 from plugind.protocol.plugins import InfoLimits
 from plugind.protocol.status import StateName
+from plugind.supervisor import GaveUpError
 from plugind.testing import DEFAULT_CONFIG, FakeHandler, FakePlugin, SimulatedNode
 from plugind.tests.actors.timelines import at, registered_at
 
@@ -56,6 +59,32 @@ async def test_a_lower_limit_takes_nobody_away_and_lets_nobody_in(autojump_clock
             await trio.sleep(1.0)
         # The first two to go left room for nobody; the last one that was there before was replaced by one of them.
         assert len(registered(node)) == 2
+
+
+async def test_the_next_crash_is_judged_by_the_intensity_that_was_set_last(autojump_clock: MockClock) -> None:
+    def allowing(restarts: int) -> Config:
+        return attrs.evolve(DEFAULT_CONFIG, intensity=RestartIntensity(restarts))
+
+    async def crash(node: SimulatedNode, times: int) -> None:
+        for _ in range(times):
+            node.crash("reconciler")
+            await trio.sleep(1.0)
+
+    async def run() -> None:
+        async with SimulatedNode(allowing(1), handlers={"Colour": FakeHandler()}) as node:
+            await crash(node, 1)
+            await node.reconfigure(allowing(3))
+            await crash(node, 2)
+            node.plug("a.sock", red())
+            await node.settled()
+            assert registered(node) == ["/plugins/a.sock"]
+            # The crashes of the last minute are too many for one more.
+            await node.reconfigure(allowing(2))
+            assert registered(node) == ["/plugins/a.sock"]
+            await crash(node, 1)
+
+    with pytest.raises(GaveUpError, match="actors crashed more often than 2 in 60 s"):
+        await run()
 
 
 async def test_the_next_info_is_judged_by_the_limits_that_were_set_last(autojump_clock: MockClock) -> None:
