@@ -105,7 +105,7 @@ def test_history_entries_say_how_long_ago_they_were() -> None:
 def test_the_published_state_names_are_stable() -> None:
     """Behaviours 38 and 39: alerts and scripts are written against them."""
     assert " ".join(StateName) == (
-        "waiting dialing asking-info validating registering notifying registered parked stale leaving gone"
+        "waiting dialing asking-info validating registering notifying registered observed parked stale leaving gone"
     )
     assert " ".join(Operation) == "dial get-info validate register notify deregister"
     assert " ".join(Outcome) == "ok refused failed broken timed-out superseded"
