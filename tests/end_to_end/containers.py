@@ -17,7 +17,7 @@ from plugind.tests.end_to_end.packages import program
 #: Applets of busybox that tests use.
 _APPLETS = ("sh", "cat", "echo", "stat", "env")
 #: For a machine whose limits are lower than podman's own, and without a network of its own.
-_OPTIONS = ("--rm", "--network=none", "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1000:1000")
+OPTIONS = ("--rm", "--network=none", "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1000:1000")
 
 
 @attrs.frozen
@@ -26,15 +26,26 @@ class Engine:
 
     directory: Path
     uid: int
+    #: How the files of images and containers are kept; ``vfs`` copies all of them, and works everywhere.
+    storage: str = "vfs"
 
-    def command(self, options: Sequence[str], script: str) -> list[str]:
-        """Return the command that runs ``script`` in a container, with ``options`` of ``podman run``."""
-        store = [f"--root={self.directory}/store", f"--runroot={self.directory}/run/r", "--storage-driver=vfs"]
+    @property
+    def podman(self) -> list[str]:
+        """The command ``podman`` with its options."""
+        store = [
+            f"--root={self.directory}/store",
+            f"--runroot={self.directory}/run/r",
+            f"--storage-driver={self.storage}",
+        ]
         # The machine may have no systemd; and crun refuses a machine with both kinds of cgroups.
         engine = ["podman", *store, "--cgroup-manager=cgroupfs", "--events-backend=none", "--runtime=runc"]
         as_user = ["setpriv", f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups"] if self.uid else []
+        return [*as_user, *engine]
+
+    def command(self, options: Sequence[str], script: str) -> list[str]:
+        """Return the command that runs ``script`` in a container, with ``options`` of ``podman run``."""
         what = [*options, "--rootfs", f"{self.directory}/root", "sh", "-c", script]
-        return [*as_user, *engine, "run", *_OPTIONS, *what]
+        return [*self.podman, "run", *OPTIONS, *what]
 
     @property
     def environment(self) -> Mapping[str, str]:
