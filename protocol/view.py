@@ -10,8 +10,8 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator
-from itertools import chain, starmap
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import attrs
@@ -30,8 +30,6 @@ HISTORY = 32
 GONE_KEPT = 100
 #: How many causes are remembered as logged for each socket; one before these would be logged again.
 CAUSES = 8
-#: How many values an entry of a row's history has.
-FIELDS = 5
 _GONE = StateName.GONE
 _REGISTERED = StateName.REGISTERED
 _OBSERVED = StateName.OBSERVED
@@ -49,6 +47,8 @@ _HAS_LINK = (
     StateName.WAITING,
     StateName.DIALING,
 )
+#: Reason, attempt and cause of most entries of a history: those of a plugin at which nothing fails.
+_USUAL = (None, 1, None)
 DEPRECATED = "the socket lies in a deprecated directory"
 
 
@@ -71,7 +71,8 @@ class Row(NamedTuple):
     uid: int | None
     pid: int | None
     active: bool | None
-    #: Time, state, reason, attempt and cause of each entry in turn. It is flat because it takes most of the memory.
+    #: Time, state, reason, attempt and cause of each entry in turn, of the usual ones time and state alone. It is flat
+    #: because it takes much of the memory.
     history: list[Any]
     #: What lines of the log said of this generation since it was registered last: each is said once.
     logged: tuple[Said, ...] = ()
@@ -170,10 +171,29 @@ class Row(NamedTuple):
     @property
     def status_with_history(self) -> PluginStatus:
         """The row as a value to show, with its history."""
-        flat = iter(self.history)
-        # The type checker cannot infer that the types repeat in a fixed order.
-        entries = tuple(starmap(HistoryEntry, zip(flat, flat, flat, flat, flat, strict=True)))
-        return attrs.evolve(self.status, history=entries)
+        return attrs.evolve(self.status, history=tuple(_entries(self.history)))
+
+
+def _entries(flat: Sequence[Any]) -> Iterator[HistoryEntry]:
+    """Yield the entries of :attr:`Row.history`."""
+    position = 0
+    while position < len(flat):
+        size = _size(flat, position)
+        yield HistoryEntry(*flat[position : position + size], *_USUAL[size - 2 :])
+        position += size
+
+
+def _size(flat: Sequence[Any], start: int) -> int:
+    """Return how many values the entry of a history has that begins at ``start``: a time follows a short one."""
+    is_short = start + 2 == len(flat) or isinstance(flat[start + 2], int | float)
+    return 2 if is_short else 2 + len(_USUAL)
+
+
+def _shorten(flat: list[Any], most: int) -> None:
+    """Delete the oldest entries of a history that has more than ``most``."""
+    number = sum(isinstance(value, StateName) for value in flat)
+    for _ in range(number - most):
+        del flat[: _size(flat, 0)]
 
 
 def _failed(before: Finished | None, change: StateChanged) -> Finished | None:
@@ -202,7 +222,9 @@ class View:
         self.roots: dict[str, RootReported] = {}
         self.handlers: tuple[str, ...] = ()
         self._gone: collections.deque[Row] = collections.deque(maxlen=gone_kept)
-        self._history = history * FIELDS
+        self._history = history
+        #: A history with so many values at most has no more entries than that.
+        self._surely_short = 2 * history
 
     def counts(self) -> PluginCounts:
         """Return how many sockets are in each state."""
@@ -254,9 +276,13 @@ class View:
         else:
             after = self._next(before, change)
         flat = after.history
-        flat += (change.time, change.state, change.reason, change.attempt, change.cause)
-        if len(flat) > self._history:
-            del flat[:FIELDS]
+        # Written out, as most entries are usual.
+        if change.reason is None and change.cause is None and change.attempt == 1:
+            flat += (change.time, change.state)
+        else:
+            flat += (change.time, change.state, change.reason, change.attempt, change.cause)
+        if len(flat) > self._surely_short:
+            _shorten(flat, self._history)
         if change.state is _GONE:
             del self.rows[socket]
             self._gone.append(after)
@@ -372,7 +398,7 @@ class View:
         if row is None:
             return None
         row.history.extend((time, row.last.state, remark, row.last.attempt, remark))
-        del row.history[: -self._history]
+        _shorten(row.history, self._history)
         return row
 
     def set_health(self, change: HealthReported) -> tuple[HealthReported | None, Row] | None:
