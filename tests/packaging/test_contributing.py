@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
+
+from plugind.tests.end_to_end.packages import program
 
 REPOSITORY = Path(__file__).parents[2]
 PAGE = (REPOSITORY / "docs" / "contributing.md").read_text()
@@ -21,3 +24,8 @@ def test_each_path_and_tool_that_is_named_exists() -> None:
     names += [name.replace(".", "/") + ".py" for name in re.findall(r"python -m (tests\.tools\.\w+)", PAGE)]
     assert len(names) > 20
     assert [name for name in names if not (REPOSITORY / name).exists()] == []
+
+
+def test_the_script_of_ci_can_be_read_by_bash() -> None:
+    done = subprocess.run([program("bash"), "-n", REPOSITORY / ".ci/run"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
