@@ -43,6 +43,7 @@ from .actors.io.descriptors import RESERVED, DescriptorReserve, most_connections
 from .actors.io.exact_connect import can_connect_to_descriptors
 from .actors.io.grpc_client.turns import Shared
 from .actors.io.roots import RootBusyError
+from .actors.io.worker_thread import WorkerThread
 from .actors.leases.embedding import LeaseCalls, request_of
 from .actors.leases.unit import LeaseUnit
 from .actors.links import Links, LinksConfig
@@ -674,7 +675,11 @@ class Supervisor:
         if not trust.names:
             return self._users_of(trust)
         # It may wait for a server that knows the names of users.
-        return await trio.to_thread.run_sync(self._users_of, trust)
+        thread = WorkerThread("users")
+        try:
+            return await thread.run(partial(self._users_of, trust))
+        finally:
+            thread.close()
 
     async def _trust(self, config: Config, users: Users) -> None:
         """Let the actors that do not register plugins trust others from now on."""

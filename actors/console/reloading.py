@@ -8,8 +8,10 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
 import attrs
@@ -23,10 +25,13 @@ from ...protocol.messages import ConfigurationAsked, ReloadAsked, ReloaderMessag
 from ...protocol.settings.given import SettingsError
 from ...protocol.settings.reload import changed_while_running, may_change
 from ...supervisor import NodeEndedError
+from ..io.worker_thread import WorkerThread
 from ..logs import DaemonLog
 from ..mailbox import send_answer
 from .configured import Configured
 from .service_manager import reloading
+from .signals import STOPS
+from .start import REQUESTS
 
 if TYPE_CHECKING:
     from .in_force import InForce
@@ -35,6 +40,12 @@ if TYPE_CHECKING:
 _SIZE: Final = 8
 #: Seconds for the files to be read, which may lie on a disk that hangs.
 READ_DEADLINE: Final = 4.0
+
+
+def _without_signals(read: Callable[[], Configured]) -> Configured:
+    """Read, in a thread of its own that is to take no signal."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, (*STOPS, *REQUESTS))
+    return read()
 
 
 class Reconfigurable(Protocol):
@@ -113,9 +124,14 @@ class Reloader:
         return answer
 
     async def _read_again(self) -> Configured:
-        with trio.move_on_after(READ_DEADLINE):
-            # It waits for disks, and perhaps for a server that knows the names of users.
-            return await trio.to_thread.run_sync(self._read, abandon_on_cancel=True)
+        # It waits for disks, and perhaps for a server that knows the names of users. The thread ends with that: while
+        # the process ends, one that is left would take signals that the main thread blocks by then, and end by them.
+        thread = WorkerThread("reload")
+        try:
+            with trio.move_on_after(READ_DEADLINE):
+                return await thread.run(partial(_without_signals, self._read))
+        finally:
+            thread.close()
         raise ConfigError(f"the configuration could not be read within {READ_DEADLINE:g} s")
 
     async def _use(self, node: Reconfigurable, new: Configured) -> Reloaded:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import socket
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -251,6 +253,24 @@ async def test_the_service_manager_is_told_of_a_reload_only_once_the_daemon_is_r
         scene.reloader.is_announced = True
         await scene.reload("x = 1\n")
         assert [manager.recv(100).partition(b"\n")[0] for _ in range(2)] == [b"RELOADING=1", b"READY=1"]
+
+
+async def test_a_reload_leaves_no_thread_that_could_take_a_signal_at_the_end(tmp_path: Path) -> None:
+    """A signal ended a daemon that had stopped, in a thread in which it was not blocked."""
+    scene, blocked = Scene(tmp_path, ""), list[set[signal.Signals]]()
+    read = scene.reloader._read
+
+    def look() -> Configured:
+        blocked.append({signal.Signals(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())})
+        return read()
+
+    scene.reloader._read = look
+    before = threading.active_count()
+    await scene.reload()
+    assert blocked[0] >= {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1}
+    with trio.fail_after(60):
+        while threading.active_count() > before:  # noqa: ASYNC110 - no event of the interpreter tells of that
+            await trio.sleep(0.01)
 
 
 async def test_a_disk_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
