@@ -18,8 +18,14 @@ PYTEST_DONT_REWRITE
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
     from attrs import define as record
     from attrs import frozen as value
+
+    def complete_classes(modules: Collection[str]) -> Iterator[str]:
+        """Complete the classes of these modules that nobody has used yet, and yield the name of each."""
+
 else:
     from functools import cache, cached_property, partial
     from operator import attrgetter
@@ -27,6 +33,8 @@ else:
 
     import attrs
 
+    #: What completes each class that nobody has used yet.
+    _NOT_USED = {}
     #: What attrs makes of ``attrs.field()`` in the body of a class.
     _Field = type(attrs.field())
     #: What attrs adds to a class besides its methods, and ``inspect.signature`` looks for.
@@ -86,6 +94,7 @@ else:
             body.pop(name, None)
 
         def complete():
+            _NOT_USED.pop(made, None)
             fields = {
                 name: default if isinstance(default, _Field) else attrs.field(default=default)
                 for name, default in given.items()
@@ -104,7 +113,16 @@ else:
         slots = given if any(base.__weakrefoffset__ for base in cls.__bases__) else (*given, "__weakref__")
         body |= {"__slots__": tuple(slots), "__qualname__": cls.__qualname__, "__init__": __init__}
         made = type(cls)(cls.__name__, cls.__bases__, body)
+        _NOT_USED[made] = complete
         return made
+
+    def complete_classes(modules):
+        """See above."""
+        for cls in list(_NOT_USED):
+            # One before may have completed it, too, or another thread.
+            if cls.__module__ in modules and (complete := _NOT_USED.get(cls)) is not None:
+                complete()
+                yield cls.__name__
 
     class _Later:
         """An attribute of a class that attrs has not completed yet."""
@@ -145,4 +163,4 @@ else:
         return attrgetter(*names) if names else lambda _: ()
 
 
-__all__ = ["record", "value"]
+__all__ = ["complete_classes", "record", "value"]

@@ -14,7 +14,7 @@ from typing import ClassVar, Generic, TypeVar
 import attrs
 import pytest
 
-from plugind.protocol.values import record, value
+from plugind.protocol.values import complete_classes, record, value
 
 T = TypeVar("T")
 
@@ -233,3 +233,28 @@ def test_attrs_completes_a_record_when_it_is_first_used_also_one_that_inherits()
     fresh.x = 2.0
     assert fresh == Fresh(2.0)
     assert isinstance(vars(Base)["__attrs_attrs__"], tuple)
+
+
+def test_the_classes_of_some_modules_can_be_completed_before_they_are_used() -> None:
+    @record
+    class Base:
+        x: float = 0.0
+
+    @record
+    class Further(Base):
+        y: float = 0.0
+
+    @value
+    class Elsewhere:
+        z: float = 0.0
+
+    Elsewhere.__module__ = "elsewhere"
+    completed = [*complete_classes({__name__})]
+    assert {"Base", "Further"} <= {*completed}
+    assert [isinstance(vars(made)["__attrs_attrs__"], tuple) for made in (Base, Further, Elsewhere)] == [
+        True,
+        True,
+        False,
+    ]
+    assert [*complete_classes({__name__})] == []
+    assert Further(1.0, 2.0) == Further(1.0, 2.0)
