@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import resource
 import sys
 import time
@@ -18,6 +19,7 @@ from pathlib import Path
 import trio
 import trio.testing
 
+from plugind import Config, Root
 from plugind.actors.console.run import tune_gc
 from plugind.actors.io.unix_socket import Credentials
 from plugind.actors.simulation.network import Listener
@@ -27,6 +29,8 @@ from plugind.benchmarks.plugins.cheap_plugin import Plugin, ServerOptions, Tally
 from plugind.benchmarks.plugins.cheap_protocol import Automaton
 from plugind.testing import SimulatedNode
 
+#: The most sockets of one root that a node keeps: half of all that it may know.
+IN_ROOT = 50_000
 #: Plugins that appear at once. More changes than a few thousand must not wait for one reader.
 TOGETHER = 200
 _PID = 1000
@@ -46,13 +50,13 @@ class CheapPlugins:
         self.tally = Tally()
         self._node = node
         self._nursery = nursery
-        self._options = ServerOptions(directory=Path(node.root))
+        self._options = [ServerOptions(directory=Path(root.path)) for root in node.config.roots]
         self._automaton = Automaton()
         self._process = node.network.start(Credentials(_PID, 0, 0))
 
     def create(self, index: int) -> None:
         """Bind a socket, and listen on it."""
-        plugin = Plugin(self._options, index, self.tally)
+        plugin = Plugin(self._options[index // IN_ROOT], index, self.tally)
 
         async def serve(stream: ServerEnd) -> None:
             at = self._automaton.start
@@ -74,7 +78,8 @@ async def register(count: int) -> dict[str, float]:
     Raises:
       RuntimeError: if one is not registered.
     """
-    async with SimulatedNode(handlers=handlers()) as node, trio.open_nursery() as nursery:
+    roots = tuple(Root(f"/plugins-{number}") for number in range(math.ceil(count / IN_ROOT)))
+    async with SimulatedNode(Config(roots=roots), handlers=handlers()) as node, trio.open_nursery() as nursery:
         await node.settled()
         tune_gc()
         plugins = CheapPlugins(node, nursery)
