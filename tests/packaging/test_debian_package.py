@@ -70,6 +70,7 @@ def test_the_package_needs_the_python_and_the_machine_for_which_its_modules_are_
 
 def test_a_second_build_gives_the_same_bytes(tmp_path: Path) -> None:
     """It is made with another umask, in another time zone, for another terminal, and below another directory."""
+    built = package()  # It skips the test where none was built.
     environment = {**os.environ, "TZ": "Pacific/Auckland", "COLUMNS": "40", "LC_ALL": "C", "TMPDIR": str(tmp_path)}
     for name in ("PLUGIND_STATUS", "DEBEMAIL", "DEBFULLNAME"):
         environment.pop(name, None)
@@ -78,7 +79,7 @@ def test_a_second_build_gives_the_same_bytes(tmp_path: Path) -> None:
         command, cwd=REPOSITORY, env=environment, umask=0o077, capture_output=True, text=True, timeout=500, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert Path(done.stdout.strip()).read_bytes() == package().read_bytes()
+    assert Path(done.stdout.strip()).read_bytes() == built.read_bytes()
 
 
 @pytest.mark.parametrize("script", ["postinst", "prerm", "postrm"])
