@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
@@ -49,10 +49,10 @@ class Node:
 
 
 @asynccontextmanager
-async def node(directory: Path, *ids: str) -> AsyncIterator[Node]:
+async def node(directory: Path, *ids: str, timeouts: Mapping[str, float] | None = None) -> AsyncIterator[Node]:
     devices = FakeDevices(map(Device, ids))
     plugin = FakePlugin("DevicePlugin", GPU, ("v1beta1",), serves=[devices])
-    with daemon(directory, "--state", str(directory / "state")) as started:
+    with daemon(directory, "--state", str(directory / "state"), timeouts=timeouts) as started:
         await started.ready()
         async with trio.open_nursery() as nursery:
             spec = FakeSpec(str(started.root / "gpu.sock"), plugin)
@@ -62,7 +62,7 @@ async def node(directory: Path, *ids: str) -> AsyncIterator[Node]:
             nursery.cancel_scope.cancel()
 
 
-async def code_of(process: subprocess.Popen[bytes]) -> int:
+async def code_of(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> int:
     with trio.fail_after(DEADLINE):
         return await trio.to_thread.run_sync(process.wait, abandon_on_cancel=True)
 
