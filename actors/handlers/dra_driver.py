@@ -72,7 +72,8 @@ class DRAFollower:
         #: What the checks have shown, or why there is no connection.
         self._checked = Checked()
         self._is_followed = False
-        #: Set when a call has used the connection: if the follow waits to connect, it shall follow that one at once.
+        #: Set when a call has used the connection: if the follow pauses, it shall follow that one at once. Each pause
+        #: has its own.
         self._hurry = trio.Event()
         link.when_disconnected(self._note_disconnected)
 
@@ -99,8 +100,17 @@ class DRAFollower:
                 if await self._follow_on(channel):
                     continue
             failures = 1 if trio.current_time() - began >= RETRIES.cap else failures + 1
-            with trio.move_on_after(RETRIES.delay(failures)):
-                await self._hurry.wait()
+            await self._pause(RETRIES.delay(failures))
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait before the next try to connect, unless a call has connected since the last one failed, or does now."""
+        self._hurry = trio.Event()
+        # The link knows it. That the last connection has ended may be noted before this or after it.
+        with suppress(NoConnectionError):
+            self.link.channel  # noqa: B018
+            return
+        with trio.move_on_after(seconds):
+            await self._hurry.wait()
 
     async def connect(self) -> Channel:
         """Return the open channel to the driver, or connect now if there is none.
@@ -148,8 +158,6 @@ class DRAFollower:
         self._tell()
 
     def _note_disconnected(self, why: str) -> None:
-        # Not when the follow begins to wait: a call may have connected before that.
-        self._hurry = trio.Event()
         self._drivers.disconnected(self.plugin, trio.current_time())
         self._checked = disconnected(why)
         self._health.lose()

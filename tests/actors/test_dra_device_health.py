@@ -19,6 +19,7 @@ from plugind.protocol.dra import DRAConfig, WatchedHealth
 from plugind.protocol.dra_claims import DRACallError, DRAClaim
 from plugind.protocol.dra_health import DeviceReport, DeviceStatus
 from plugind.protocol.health_checks import HealthChecks
+from plugind.protocol.plugin_health import Health
 
 NAME = "gpu.example.com"
 CLAIM = DRAClaim("default", "uid-1", "train")
@@ -206,6 +207,28 @@ async def test_a_connection_that_a_call_makes_in_the_instant_in_which_the_last_o
         await trio.sleep(2)
         assert (facts(node)["device-health"], driver.called(DRACall.WATCH)) == (V1, 3)
         assert facts(node)["devices"] == "2 healthy, 0 unhealthy, 0 unknown"
+
+
+async def test_a_connection_that_a_call_makes_after_one_has_ended_amid_a_check_is_followed_at_once(
+    autojump_clock: MockClock,
+) -> None:
+    """Then the follow begins to wait before the end of the connection is noted (seed 2600375)."""
+    driver = driver_with(V1, "grpc.health.v1.Health")
+    async with SimulatedNode() as node:
+        plugged = plug(node, driver, V1)
+        driver.hangs.add(DRACall.CHECK)
+        with trio.fail_after(60):
+            while not driver.called(DRACall.CHECK):  # noqa: ASYNC110 - a check begins at a random time
+                await trio.sleep(0.25)
+        plugged.reset()
+        ended = trio.current_time()
+        # It would be connected to again after a second.
+        await trio.sleep(0.5)
+        status = node.status("a.sock")
+        assert (status and status.health, driver.called(DRACall.WATCH)) == (Health.DISCONNECTED, 1)
+        await node.supervisor.dra_driver(NAME).prepare([CLAIM])
+        await trio.sleep_until(ended + 0.9)
+        assert driver.called(DRACall.WATCH) == 2
 
 
 async def test_a_device_of_which_nothing_is_heard_in_its_time_is_unknown(autojump_clock: MockClock) -> None:
