@@ -225,8 +225,10 @@ class Saving:
     def _write_again(self) -> None:
         """Write all leases to the store that is empty now. It withholds nothing new, since none of them is lost.
 
-        What was written last may have gone to this store or to the one before, so it is answered after that.
+        What was written last may have gone to this store or to the one before, so it is answered after that. As the
+        disk takes writes now, nothing waits for the pause after earlier failures: somebody may await that answer.
         """
+        self._failed_tries = 0
         self._replaced = self._store.replaced
         for name, change in self._written.items():
             self._unwritten.setdefault(name, change)

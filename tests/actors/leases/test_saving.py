@@ -316,6 +316,26 @@ async def test_a_write_is_answered_only_when_it_is_in_the_store_that_was_put_in_
         assert it.names == ["a", "b"]
 
 
+async def test_after_failures_a_store_that_was_put_in_place_is_written_to_without_a_pause(
+    autojump_clock: object,
+) -> None:
+    """Whoever awaits the write is answered at once, and not that it failed (seed 2600357)."""
+    async with running() as it:
+        it.store.error = StateError("disk is full")
+        it.saving.write(save(1, "a", "g0", awaited=False))
+        # It is tried after 0, 1, 3, 7, 15, 31 and 61 s. The next pause is of 30 s, too.
+        await trio.sleep_until(65)
+        assert it.store.transactions == [1] * 7
+        it.store.error, it.store.replaced = None, 1
+        it.store.withheld = "the file of the leases was damaged"
+        it.saving.write(Write(2, (EndWithholding(),), awaited=True))
+        await wait_all_tasks_blocked()
+        assert (it.received(), it.names) == ([Saved(2)], ["a"])
+        leases = await it.store.read_leases()
+        assert leases.withheld is None
+        assert (trio.current_time(), it.saving.problem) == (65, None)
+
+
 async def test_a_lease_in_the_place_of_another_is_kept_by_the_store_that_was_put_in_place(
     autojump_clock: object,
 ) -> None:
