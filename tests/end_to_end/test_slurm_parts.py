@@ -1,0 +1,315 @@
+"""The parts of ``deploy/slurm`` against a daemon with a device plugin; stand-ins answer for Slurm.
+
+``python -m tests.tools.slurm_nodes`` tries them with Slurm itself.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+
+from plugind.actors.console.fake import FakeSpec, run_fake
+from plugind.protocol.proto import deviceplugin_v1beta1_pb2 as api
+from plugind.testing import Device, FakeDevices, FakePlugin
+from plugind.tests.end_to_end.leasing import leases, listed
+from plugind.tests.end_to_end.processes import DEADLINE, Daemon, Done, daemon, run
+
+GPU = "example.com/gpu"
+PARTS = Path(__file__).parents[2] / "deploy" / "slurm"
+SCRIPTS = ("prolog", "task-prolog", "epilog", "health", "plugind-slurm-reconcile", "common.sh")
+#: The name of the node. Tests that run at the same time must not find each other's processes.
+HERE = f"n{os.getpid()}"
+JOB = {
+    "SLURM_JOB_ID": "77",
+    "SLURM_JOB_UID": str(os.getuid()),
+    "SLURM_JOB_USER": "alice",
+    "SLURMD_NODENAME": HERE,
+    "SLURM_CLUSTER_NAME": "test",
+    "SLURM_SCRIPT_CONTEXT": "prolog_slurmd",
+}
+LEASE = f"slurm:test:{HERE}:77:0:{os.getuid()}:gpu"
+#: Stands for scontrol: answers from files, and notes what it is to change.
+SCONTROL = """#!/bin/sh
+case "$*" in
+  "-d show job"*) cat "$SLURM/job" ;;
+  "show hostnames n[1-2]") cat "$SLURM/hostnames" ;;
+  "show hostnames"*) echo "$3" ;;
+  "show config") cat "$SLURM/config" ;;
+  "-o show node"*) cat "$SLURM/node" ;;
+  update*) echo "$*" >>"$SLURM/updates" ;;
+  *) exit 9 ;;
+esac
+"""
+SQUEUE = """#!/bin/sh
+case "$*" in
+  "--noheader --nodelist=$SLURMD_NODENAME --format=%A") cat "$SLURM/jobs" ;;
+  "--noheader --jobs=77 --format=%j") cat "$SLURM/name" ;;
+  *) exit 9 ;;
+esac
+"""
+#: What ``scontrol -d show job`` shows, as far as it matters.
+SHOWN = """JobId=77 ArrayJobId=76 ArrayTaskId=1 JobName={name}
+   UserId=alice(1000) GroupId=alice(1000) MCS_label=N/A
+   NodeList=n[1-2]
+   JOB_GRES=(null)
+     Nodes={nodes} CPU_IDs=0 Mem=0 GRES={gres}
+     Nodes=n9 CPU_IDs=0 Mem=0 GRES=gpu(CNT:1)
+   MinCPUsNode=1 MinMemoryNode=0 MinTmpDiskNode=0
+   Comment={comment}
+"""
+#: What a user may write into a name or a comment.
+FORGED = f"""x
+   JOB_GRES=gpu:4
+     Nodes={HERE} CPU_IDs=0 Mem=0 GRES=gpu(CNT:4)"""
+NODE = "NodeName=n Arch=x86_64 State={} ThreadsPerCore=1 Comment=(null){}"
+
+
+@attrs.frozen
+class Slurm:
+    """A node of Slurm: a daemon, and what the stand-ins answer."""
+
+    daemon: Daemon
+    devices: FakeDevices
+    directory: Path
+
+    def __attrs_post_init__(self) -> None:
+        (programs := self.directory / "bin").mkdir()
+        plugind = f'#!/bin/sh\nexec {sys.executable} -P -m plugind "$@"\n'
+        for name, text in (("scontrol", SCONTROL), ("squeue", SQUEUE), ("logger", "#!/bin/sh\n"), ("plugind", plugind)):
+            (programs / name).write_text(text)
+            (programs / name).chmod(0o755)
+        self.says(map=f"gpu {GPU} count=4 ids=GPU-0,GPU-1,GPU-2,GPU-3\n", jobs="77\n", updates="")
+        self.says(config="x\nClusterName             = test\ny\n", node=NODE.format("IDLE", ""))
+
+    def says(self, **files: str) -> None:
+        """Have the stand-ins answer with these texts."""
+        for name, text in files.items():
+            (self.directory / name).write_text(text)
+
+    def shows(self, gres: str, *, name: str = "x", comment: str = "") -> None:
+        """Have Slurm show these GRES of the job."""
+        self.says(name=f"{name}\n", job=SHOWN.format(name=name, nodes="n[1-2]", gres=gres, comment=comment))
+
+    @property
+    def variables(self) -> Path:
+        """The file with the variables of the job."""
+        return self.directory / "state" / f"{HERE}.77"
+
+    @property
+    def updates(self) -> list[str]:
+        """What Slurm was told to change."""
+        return (self.directory / "updates").read_text().splitlines()
+
+    async def part(self, name: str, **more: str) -> Done:
+        """Run a part as Slurm does for the job."""
+        environment = {
+            **{name: text for name, text in os.environ.items() if not name.startswith("SLURM")},
+            **JOB,
+            "PATH": f"{self.directory / 'bin'}:{os.environ['PATH']}",
+            "SLURM": str(self.directory),
+            "PLUGIND_STATUS": self.daemon.status,
+            "PLUGIND_SLURM_MAP": str(self.directory / "map"),
+            "PLUGIND_SLURM_STATE": str(self.directory / "state"),
+            **more,
+        }
+        done = await trio.run_process(
+            ["sh", str(PARTS / name)], env=environment, check=False, capture_stdout=True, capture_stderr=True
+        )
+        return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    async def held(self) -> dict[str, list[str]]:
+        """Return the devices of each lease."""
+        return {name: list(it["devices"][GPU]) for name, it in (await leases(self.daemon)).items()}
+
+
+@asynccontextmanager
+async def slurm(directory: Path) -> AsyncIterator[Slurm]:
+    devices = FakeDevices(Device(f"GPU-{number}") for number in range(4))
+    plugin = FakePlugin("DevicePlugin", GPU, ("v1beta1",), serves=[devices])
+    with daemon(directory, "--state", str(directory / "kept")) as started:
+        await started.ready()
+        async with trio.open_nursery() as nursery:
+            spec = FakeSpec(str(started.root / "gpu.sock"), plugin)
+            await nursery.start(lambda task_status: run_fake(spec, on_call=lambda _: None, task_status=task_status))
+            await listed(started, GPU)
+            (place := directory / "slurm").mkdir()
+            with trio.fail_after(DEADLINE):
+                yield Slurm(started, devices, place)
+            nursery.cancel_scope.cancel()
+
+
+@contextmanager
+def process_of_the_job() -> Iterator[int]:
+    environment = {name: text for name, text in JOB.items() if name != "SLURM_SCRIPT_CONTEXT"}
+    with subprocess.Popen(["sleep", "600"], env={**os.environ, **environment}) as process:
+        try:
+            yield process.pid
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_part_is_a_script_that_a_shell_and_shellcheck_accept(name: str) -> None:
+    command = ["sh", "-n"] if shutil.which("shellcheck") is None else ["shellcheck", "-x", "-P", "SCRIPTDIR"]
+    done = subprocess.run([*command, name], cwd=PARTS, check=False, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+async def test_a_job_has_the_devices_that_slurm_chose_from_the_prolog_to_the_epilog(tmp_path: Path) -> None:
+    async with slurm(tmp_path) as it:
+        answer = it.devices.answer = api.AllocateResponse()
+        answer.container_responses.add().envs["WORDS"] = 'a "b" $(c) `d` \\e'
+        assert await it.part("prolog", SLURM_JOB_GPUS="1,3") == Done(0, "", "")
+        assert await it.held() == {LEASE: ["GPU-1", "GPU-3"]}
+        labels = (await leases(it.daemon))[LEASE]["request"]["labels"]
+        assert labels == {"job": "77", "user": "alice"}
+        assert it.variables.stat().st_mode & 0o777 == 0o600
+        exported = await it.part("task-prolog")
+        assert exported.out.splitlines() == [
+            'export WORDS=a "b" $(c) `d` \\e',
+            f"export PLUGIND_LEASE={LEASE}",
+            f"export PLUGIND_DEVICES={GPU}=GPU-1,GPU-3",
+            "export PLUGIND_NODES=",
+        ]
+        assert await it.part("epilog") == Done(0, "", "")
+        assert (await it.held(), it.variables.exists(), it.updates) == ({}, False, [])
+        assert await it.part("epilog") == Done(0, "", "")
+
+
+async def test_the_number_of_devices_comes_from_slurm_for_this_node_alone(tmp_path: Path) -> None:
+    async with slurm(tmp_path) as it:
+        it.says(map=f"# none\n\ngpu\t{GPU}\n", hostnames=f"{HERE}\nn2\n")
+        it.shows("nic:1(IDX:0),gpu:a100(CNT:3)")
+        assert await it.part("prolog") == Done(0, "", "")
+        assert {name: len(ids) for name, ids in (await it.held()).items()} == {LEASE: 3}
+        assert (await it.part("epilog")).code == 0
+        it.says(hostnames="n2\nn3\n")
+        assert await it.part("prolog") == Done(0, "", "")
+        assert (await it.held(), it.variables.exists()) == ({}, False)
+
+
+async def test_the_name_and_the_comment_of_a_job_give_it_no_devices(tmp_path: Path) -> None:
+    async with slurm(tmp_path) as it:
+        it.says(map=f"gpu {GPU}\n", hostnames=f"{HERE}\n")
+        it.shows("", name=FORGED, comment=FORGED)
+        assert await it.part("prolog") == Done(0, "", "")
+        assert await it.held() == {}
+        it.shows("gpu:2(IDX:0-1)", name=FORGED, comment=FORGED)
+        it.says(map=f"gpu {GPU} ids=GPU-3,GPU-2\nnic {GPU}\n")
+        assert await it.part("prolog") == Done(0, "", "")
+        assert await it.held() == {LEASE: ["GPU-3", "GPU-2"]}
+
+
+async def test_a_prolog_that_fails_leaves_no_lease(tmp_path: Path) -> None:
+    async with slurm(tmp_path) as it:
+        it.says(map=f"gpu {GPU} ids=GPU-0\nmore {GPU}\n", hostnames=f"{HERE}\n")
+        it.shows("gpu:1(IDX:0),more(CNT:4)")
+        failed = await it.part("prolog", SLURM_JOB_GPUS="0")
+        assert (failed.code, failed.err.splitlines()[-1]) == (1, f"plugind: job 77: {GPU} gives no 4 devices")
+        assert (await it.held(), it.variables.exists()) == ({}, False)
+        failed = await it.part("prolog", SLURM_JOB_GPUS="1")
+        why = f"{GPU}: Slurm chose the devices 1, and {it.directory / 'map'} has only the ids GPU-0"
+        assert (failed.code, failed.err) == (1, f"plugind: job 77: {why}\n")
+        # Without an answer of Slurm, nobody knows what the job has.
+        (it.directory / "job").unlink()
+        assert (await it.part("prolog", SLURM_JOB_GPUS="0")).code == 1
+
+
+async def test_a_job_without_devices_needs_no_plugind(tmp_path: Path) -> None:
+    async with slurm(tmp_path) as it:
+        nowhere = {"PLUGIND_STATUS": str(tmp_path / "nowhere")}
+        assert await it.part("prolog", **nowhere) == await it.part("epilog", **nowhere) == Done(0, "", "")
+
+
+async def test_a_job_that_is_requeued_gets_devices_again_unless_its_processes_live(tmp_path: Path) -> None:
+    async with slurm(tmp_path) as it:
+        assert (await it.part("prolog", SLURM_JOB_GPUS="0")).code == 0
+        again = {"SLURM_JOB_GPUS": "0-1", "SLURM_JOB_RESTART_COUNT": "1"}
+        with process_of_the_job() as pid:
+            refused = await it.part("prolog", **again)
+            words = f"plugind: job 77: processes of an earlier run live and have devices: {pid} \n"
+            assert (refused.code, refused.err, await it.held()) == (1, words, {LEASE: ["GPU-0"]})
+        assert (await it.part("prolog", **again)).code == 0
+        assert await it.held() == {LEASE.replace(":0:", ":1:"): ["GPU-0", "GPU-1"]}
+
+
+async def test_the_epilog_keeps_the_devices_of_processes_that_live_and_reconciling_frees_them(tmp_path: Path) -> None:
+    async with slurm(tmp_path) as it:
+        assert (await it.part("prolog", SLURM_JOB_GPUS="0")).code == 0
+        it.says(jobs="")
+        with process_of_the_job() as pid:
+            assert (await it.part("epilog")).code == 0
+            reason = f"plugind: leases: job 77 has ended, and its processes live: {pid} "
+            drained = f"update nodename={HERE} state=drain reason={reason}"
+            assert (await it.held(), it.updates) == ({LEASE: ["GPU-0"]}, [drained])
+            it.says(node=NODE.format("IDLE+DRAIN", f" Reason={reason} [root@2026-01-01T00:00:00]"), updates="")
+            assert (await it.part("plugind-slurm-reconcile", PLUGIND_SLURM_APART="0")).code == 0
+            assert (await it.held(), it.updates) == ({LEASE: ["GPU-0"]}, [])
+        assert (await it.part("plugind-slurm-reconcile", PLUGIND_SLURM_APART="0")).code == 0
+        assert (await it.held(), it.updates) == ({}, [f"update nodename={HERE} state=resume"])
+
+
+async def test_a_lease_without_a_job_ends_with_the_second_look_and_not_while_slurm_is_silent(tmp_path: Path) -> None:
+    async with slurm(tmp_path) as it:
+        assert (await it.part("prolog", SLURM_JOB_GPUS="2")).code == 0
+        reconcile = "plugind-slurm-reconcile"
+        note = it.directory / "state" / f"absent.{HERE}" / LEASE
+        assert ((await it.part(reconcile)).code, note.exists()) == (0, False)
+        it.says(jobs="78\n")
+        assert ((await it.part(reconcile)).code, note.exists()) == (0, True)
+        # A second look that is too early, and two that see nothing.
+        assert ((await it.part(reconcile)).code, await it.held()) == (0, {LEASE: ["GPU-2"]})
+        note.write_text("0\n")
+        (it.directory / "jobs").unlink()
+        assert ((await it.part(reconcile)).code, await it.held()) == (1, {LEASE: ["GPU-2"]})
+        it.says(jobs="", config="")
+        assert ((await it.part(reconcile)).code, await it.held()) == (1, {LEASE: ["GPU-2"]})
+        it.says(config="ClusterName = test\n")
+        assert ((await it.part(reconcile)).code, await it.held()) == (0, {})
+        assert (note.exists(), it.variables.exists(), it.updates) == (False, False, [])
+
+
+async def test_a_job_that_is_back_needs_two_looks_again(tmp_path: Path) -> None:
+    async with slurm(tmp_path) as it:
+        assert (await it.part("prolog", SLURM_JOB_GPUS="2")).code == 0
+        note = it.directory / "state" / f"absent.{HERE}" / LEASE
+        note.parent.mkdir()
+        note.write_text("0\n")
+        assert ((await it.part("plugind-slurm-reconcile")).code, note.exists()) == (0, False)
+        assert await it.held() == {LEASE: ["GPU-2"]}
+
+
+async def test_the_node_is_drained_while_a_device_is_unhealthy_and_only_for_that(tmp_path: Path) -> None:
+    async with slurm(tmp_path) as it:
+        assert ((await it.part("health")).code, it.updates) == (0, [])
+        it.devices.show(*(Device(f"GPU-{number}", "Unhealthy" if number else "Healthy") for number in range(4)))
+        waiting = "wait", "--resource", f"{GPU}=4", "--timeout", "0.1"
+        while run(*waiting, status=it.daemon.status).code == 0:  # noqa: ASYNC110 - it is another process
+            await trio.sleep(0.02)
+        assert (await it.part("health")).code == 0
+        (drained,) = it.updates
+        assert drained.startswith(
+            f"update nodename={HERE} state=drain reason=plugind: devices: {GPU} has 1 of 4 healthy"
+        )
+        reason = drained.partition("reason=")[2]
+        other = NODE.format("IDLE+DRAIN", " Reason=a fan is broken [root@2026-01-01T00:00:00]")
+        ours = NODE.format("IDLE+DRAIN", f" Reason={reason} [root@2026-01-01T00:00:00]")
+        for shown in (other, ours):
+            it.says(node=shown, updates="")
+            assert ((await it.part("health")).code, it.updates) == (0, [])
+        it.devices.show(*(Device(f"GPU-{number}") for number in range(4)))
+        await listed(it.daemon, GPU)
+        assert run("wait", "--resource", f"{GPU}=4", "--timeout", "60", status=it.daemon.status).code == 0
+        it.says(node=other)
+        assert ((await it.part("health")).code, it.updates) == (0, [])
+        it.says(node=ours)
+        assert ((await it.part("health")).code, it.updates) == (0, [f"update nodename={HERE} state=resume"])
