@@ -6,10 +6,10 @@ map=${PLUGIND_SLURM_MAP:-/etc/plugind/slurm-gres}
 state=${PLUGIND_SLURM_STATE:-/run/plugind-slurm}
 
 uptime_seconds() { cut -d . -f 1 /proc/uptime; }
-# Slurm's manual wants a prolog to take less than MessageTimeout, which is 10 s.
-end=$(($(uptime_seconds) + 8))
+# Slurm's manual wants a prolog to take less than MessageTimeout, which is 10 s; a prolog that fails needs 2 s to undo.
+end=$(($(uptime_seconds) + 7))
 
-# within COMMAND...: run it for no longer than what is left of the eight seconds.
+# within COMMAND...: run it for no longer than what is left of the seven seconds.
 within() {
   left=$((end - $(uptime_seconds)))
   [ "$left" -gt 0 ] || return 124
@@ -22,7 +22,7 @@ ask() {
     within plugind "$@"
     answered=$?
     [ "$answered" -eq 3 ] || return "$answered"
-    sleep 0.5
+    sleep 1
   done
 }
 

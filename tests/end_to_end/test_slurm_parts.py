@@ -1,7 +1,4 @@
-"""The parts of ``deploy/slurm`` against a daemon with a device plugin; stand-ins answer for Slurm.
-
-``python -m tests.tools.slurm_nodes`` tries them with Slurm itself.
-"""
+"""The parts of ``deploy/slurm`` against a daemon with a device plugin; stand-ins answer for Slurm."""
 
 from __future__ import annotations
 
@@ -119,6 +116,7 @@ class Slurm:
             "PLUGIND_STATUS": self.daemon.status,
             "PLUGIND_SLURM_MAP": str(self.directory / "map"),
             "PLUGIND_SLURM_STATE": str(self.directory / "state"),
+            "PLUGIND_SLURM_PATIENCE": "1",
             **more,
         }
         done = await trio.run_process(
@@ -256,6 +254,17 @@ async def test_the_epilog_keeps_the_devices_of_processes_that_live_and_reconcili
             assert (await it.held(), it.updates) == ({LEASE: ["GPU-0"]}, [])
         assert (await it.part("plugind-slurm-reconcile", PLUGIND_SLURM_APART="0")).code == 0
         assert (await it.held(), it.updates) == ({}, [f"update nodename={HERE} state=resume"])
+
+
+async def test_an_epilog_without_plugind_drains_the_node_and_keeps_what_it_needs_to_try_again(tmp_path: Path) -> None:
+    async with slurm(tmp_path) as it:
+        assert (await it.part("prolog", SLURM_JOB_GPUS="0")).code == 0
+        assert (await it.part("epilog", PLUGIND_STATUS=str(tmp_path / "nowhere"))).code == 0
+        reason = "plugind: leases: job 77 has ended, and plugind does not release what it has"
+        drained = f"update nodename={HERE} state=drain reason={reason}"
+        assert (await it.held(), it.updates, it.variables.exists()) == ({LEASE: ["GPU-0"]}, [drained], True)
+        assert (await it.part("epilog")).code == 0
+        assert (await it.held(), it.variables.exists()) == ({}, False)
 
 
 async def test_a_lease_without_a_job_ends_with_the_second_look_and_not_while_slurm_is_silent(tmp_path: Path) -> None:
