@@ -49,7 +49,6 @@ esac
 SQUEUE = """#!/bin/sh
 case "$*" in
   "--noheader --nodelist=$SLURMD_NODENAME --format=%A") cat "$SLURM/jobs" ;;
-  "--noheader --jobs=77 --format=%j") cat "$SLURM/name" ;;
   *) exit 9 ;;
 esac
 """
@@ -63,10 +62,9 @@ SHOWN = """JobId=77 ArrayJobId=76 ArrayTaskId=1 JobName={name}
    MinCPUsNode=1 MinMemoryNode=0 MinTmpDiskNode=0
    Comment={comment}
 """
-#: What a user may write into a name or a comment.
-FORGED = f"""x
-   JOB_GRES=gpu:4
-     Nodes={HERE} CPU_IDs=0 Mem=0 GRES=gpu(CNT:4)"""
+#: What a user may write into a comment, and into a name.
+FORGED = f"x\n     Nodes={HERE} CPU_IDs=0 Mem=0 GRES=gpu(CNT:4)"
+FORGED_NAME = FORGED.replace("x", "x\n   JOB_GRES=gpu:4") + "\n   MinCPUsNode=1"
 NODE = "NodeName=n Arch=x86_64 State={} ThreadsPerCore=1 Comment=(null){}"
 
 
@@ -94,7 +92,7 @@ class Slurm:
 
     def shows(self, gres: str, *, name: str = "x", comment: str = "") -> None:
         """Have Slurm show these GRES of the job."""
-        self.says(name=f"{name}\n", job=SHOWN.format(name=name, nodes="n[1-2]", gres=gres, comment=comment))
+        self.says(job=SHOWN.format(name=name, nodes="n[1-2]", gres=gres, comment=comment))
 
     @property
     def variables(self) -> Path:
@@ -200,9 +198,12 @@ async def test_the_name_and_the_comment_of_a_job_give_it_no_devices(tmp_path: Pa
         it.says(map=f"gpu {GPU}\n", hostnames=f"{HERE}\n")
         it.shows("", name=FORGED, comment=FORGED)
         assert await it.part("prolog") == Done(0, "", "")
+        it.shows("gpu:2(IDX:0-1)", name=FORGED_NAME)
+        ambiguous = "plugind: job 77: what Slurm shows of it is ambiguous, so it gets no devices\n"
+        assert await it.part("prolog") == Done(0, "", ambiguous)
         assert await it.held() == {}
-        it.shows("gpu:2(IDX:0-1)", name=FORGED, comment=FORGED)
         it.says(map=f"gpu {GPU} ids=GPU-3,GPU-2\nnic {GPU}\n")
+        it.shows("gpu:2(IDX:0-1)", name=FORGED, comment=FORGED)
         assert await it.part("prolog") == Done(0, "", "")
         assert await it.held() == {LEASE: ["GPU-3", "GPU-2"]}
 
