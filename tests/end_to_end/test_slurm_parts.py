@@ -203,7 +203,7 @@ async def test_the_name_and_the_comment_of_a_job_give_it_no_devices(tmp_path: Pa
         assert await it.part("prolog") == Done(0, "", ambiguous)
         assert await it.held() == {}
         it.says(map=f"gpu {GPU} ids=GPU-3,GPU-2\nnic {GPU}\n")
-        it.shows("gpu:2(IDX:0-1)", name=FORGED, comment=FORGED)
+        it.shows("gpu:a:1(IDX:0),gpu:b:1(IDX:1)", name=FORGED, comment=FORGED)
         assert await it.part("prolog") == Done(0, "", "")
         assert await it.held() == {LEASE: ["GPU-3", "GPU-2"]}
 
@@ -226,6 +226,8 @@ async def test_a_prolog_that_fails_leaves_no_lease(tmp_path: Path) -> None:
 async def test_a_job_without_devices_needs_no_plugind(tmp_path: Path) -> None:
     async with slurm(tmp_path) as it:
         nowhere = {"PLUGIND_STATUS": str(tmp_path / "nowhere")}
+        it.says(map=f"gpu {GPU}\n", hostnames=f"{HERE}\n")
+        it.shows("other:1(IDX:0)")
         assert await it.part("prolog", **nowhere) == await it.part("epilog", **nowhere) == Done(0, "", "")
 
 
