@@ -48,7 +48,7 @@ COMMANDS = {
     "install-unit": "write the systemd service of the daemon",
 }
 #: Commands that programs run; the help does not list them.
-_HIDDEN = ("lease-hook",)
+_HIDDEN = ("lease-hook", "nomad-device")
 #: What follows ``--`` is a command of the user for these.
 _RUNNING = ("allocate",)
 

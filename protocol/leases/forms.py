@@ -29,7 +29,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 #: What means something between double quotes, to sh and to systemd alike.
 _SPECIAL: Final = re.compile(r'(["\\$`])')
 #: How annotations begin that name CDI devices, to some container engines.
-_CDI_ANNOTATION: Final = "cdi.k8s.io/"
+CDI_ANNOTATION: Final = "cdi.k8s.io/"
 #: What a shell makes something else of in ``$(plugind allocate ...)``: words are split, and names of files are filled
 #: in. A backslash may keep a wildcard from that.
 _UNSAFE_WORD: Final = re.compile(r"[\s*?\[\\]")
@@ -114,7 +114,7 @@ def docker(lease: Lease) -> str:
       FormError: if they named CDI devices, or an option would be another one after a shell and Docker have read it.
     """
     answer = _answer(lease)
-    if answer.cdi_devices or any(key.startswith(_CDI_ANNOTATION) for key in answer.annotations):
+    if answer.cdi_devices or any(key.startswith(CDI_ANNOTATION) for key in answer.annotations):
         raise FormError("a plugin has named CDI devices, which Docker's plain options cannot give: use -o cdi")
     options = [("--device", _fields(it.host_path, it.container_path, it.permissions)) for it in answer.nodes]
     options += [

@@ -28,6 +28,8 @@ PROTOS = {
     "drabeta": "dra_v1beta1.proto",
     "drahealth": "dra_health_v1.proto",
     "drahealthalpha": "dra_health_v1alpha1.proto",
+    "nomadbase": "nomad_base.proto",
+    "nomaddevice": "nomad_device.proto",
     "pluginregistration": "pluginregistration.proto",
 }
 #: Where Debian has the Go package of a .proto file that comes with protobuf.

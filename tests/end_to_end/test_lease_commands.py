@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
@@ -49,10 +49,12 @@ class Node:
 
 
 @asynccontextmanager
-async def node(directory: Path, *ids: str, timeouts: Mapping[str, float] | None = None) -> AsyncIterator[Node]:
+async def node(
+    directory: Path, *ids: str, options: Sequence[str] = (), timeouts: Mapping[str, float] | None = None
+) -> AsyncIterator[Node]:
     devices = FakeDevices(map(Device, ids))
     plugin = FakePlugin("DevicePlugin", GPU, ("v1beta1",), serves=[devices])
-    with daemon(directory, "--state", str(directory / "state"), timeouts=timeouts) as started:
+    with daemon(directory, "--state", str(directory / "state"), *options, timeouts=timeouts) as started:
         await started.ready()
         async with trio.open_nursery() as nursery:
             spec = FakeSpec(str(started.root / "gpu.sock"), plugin)

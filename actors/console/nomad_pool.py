@@ -1,0 +1,173 @@
+"""The devices of a pool as an agent of Nomad sees them: followed while plugind runs, and kept while it does not.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Final
+
+import trio
+
+from ...protocol.leases.values import Lease, Pool
+from ...protocol.nomad import Listed, NomadError, chosen, fingerprint, listed, overlapping, reservation, statistics
+from ...protocol.proto import nomad_device_pb2 as pb
+from ..client.calls import Call, understood
+from ..client.client import Client
+from ..client.errors import ClientError, DaemonError, LeaseFailedError, NoDaemonError
+from ..client.lease_calls import is_unknown, new_id
+from ..client.reaching import watched
+from ..client.trio_transport import lines, talking
+from .ending import complain
+
+#: How the ids of all leases for Nomad begin.
+PREFIX: Final = "nomad-"
+#: Seconds until a daemon that has gone is asked again.
+RECONNECT: Final = 1.0
+#: Seconds for which a reservation waits until plugind runs again: a task whose reservation fails has failed for good.
+PATIENT: Final = 60.0
+#: Seconds for which a reservation waits for its devices, such as one that the last task has left uncertain.
+WAIT: Final = 65.0
+_UNKNOWN: Final = "no device plugin offers the resource"
+
+
+class NomadPool:
+    """Follows the devices of one pool, and leases them; :meth:`run` runs meanwhile."""
+
+    def __init__(self, client: Client, pools: Sequence[Pool]) -> None:
+        """Follow the resources of ``pools``, which all have one name, by asking with ``client``."""
+        self._client = client
+        self._pools = tuple(pools)
+        self._by_resource = {pool.resource: pool for pool in pools}
+        self._offered = {pool.resource: Listed() for pool in pools}
+        #: Set and replaced when something has changed.
+        self._changed = trio.Event()
+        #: Set once it is known what there is, or that plugind does not answer.
+        self._heard = trio.Event()
+        #: Why plugind does not answer; None while it does.
+        self._lost: str | None = None
+
+    async def run(self) -> None:
+        """Follow the devices until cancelled."""
+        while True:
+            try:
+                await self._follow()
+                self._lose("plugind has stopped")
+            except ClientError as error:
+                self._lose(str(error))
+            await trio.sleep(RECONNECT)
+
+    async def fingerprint(self, last: pb.FingerprintResponse | None) -> pb.FingerprintResponse:
+        """Return all devices with their health, once that is another than the ``last`` one."""
+        await self._heard.wait()
+        while True:
+            changed = self._changed
+            if (now := fingerprint(self._pools, self._offered)) != last:
+                return now
+            await changed.wait()
+
+    def statistics(self) -> pb.StatsResponse:
+        """Return the health of all devices now."""
+        return statistics(self._pools, self._offered, time.time())
+
+    async def reserve(self, names: Sequence[str]) -> pb.ContainerReservation:
+        """Lease these devices until they are reserved again; return what the task is to have.
+
+        Raises:
+          NomadError: if Nomad cannot have them, or cannot give them to a task.
+          ClientError: if plugind does not give them.
+        """
+        pool, ids = chosen(self._pools, names)
+        lease = await self._leased(pool, ids)
+        try:
+            return reservation(lease)
+        except NomadError:
+            await self._release(lease.id)
+            raise
+
+    async def _leased(self, pool: Pool, ids: tuple[str, ...]) -> Lease:
+        """Lease devices; ask again while plugind is being started again, for one lease however often it is asked."""
+        name, until = f"{PREFIX}{new_id()}", trio.current_time() + PATIENT
+        while True:
+            try:
+                for old in overlapping(await self._client.leases(PREFIX), PREFIX, pool.resource, ids):
+                    if old != name:
+                        await self._release(old)
+                return await self._client.take(
+                    {pool.resource: len(ids)}, until_release=True, ids=ids, id=name, pool=pool.name, wait=WAIT
+                )
+            except NoDaemonError:
+                if trio.current_time() >= until:
+                    raise
+                await trio.sleep(RECONNECT)
+
+    async def _release(self, lease: str) -> None:
+        try:
+            await self._client.release(lease)
+        except LeaseFailedError as error:
+            if not is_unknown(error):
+                raise
+
+    async def _follow(self) -> None:
+        path, timeout = self._client.path, self._client.timeout
+        call = Call("GET", watched("/v1/devices/watch", timeout), lambda content: content)
+        unheard = set(self._by_resource)
+        async with lines(path, call, timeout=timeout) as found:
+            with talking(path):
+                async for line in found:
+                    if line:
+                        unheard.discard(resource := understood(_name, line, found.version))
+                        await self._ask(resource)
+                    else:
+                        # A heartbeat: the first one follows the list.
+                        self._find(unheard)
+                        unheard.clear()
+
+    def _find(self, unheard: set[str]) -> None:
+        """Note that plugind has told of all that it knows, but of nothing that is ``unheard``."""
+        for resource in unheard:
+            self._note(resource, self._offered[resource].but_away(_UNKNOWN))
+        if self._lost is not None:
+            complain("plugind answers again")
+        self._lost = None
+        self._heard.set()
+
+    async def _ask(self, resource: str) -> None:
+        """Ask for the devices of a resource, of which the stream tells only that something has changed."""
+        if (pool := self._by_resource.get(resource)) is None:
+            return
+        before = self._offered[resource]
+        try:
+            (status,) = await self._client.devices(resource)
+        except DaemonError as error:
+            if error.status != 404:
+                raise
+            self._note(resource, before.but_away(_UNKNOWN))
+        else:
+            self._note(resource, listed(pool, before, status))
+
+    def _lose(self, why: str) -> None:
+        """Note that plugind does not answer: its devices stay, and none can be used."""
+        if self._lost is None:
+            complain(f"the devices are unhealthy until plugind answers: {why}")
+        self._lost = why
+        for resource, offered in self._offered.items():
+            self._note(resource, offered.but_away(f"plugind does not answer: {why}"))
+        self._heard.set()
+
+    def _note(self, resource: str, now: Listed) -> None:
+        if now != self._offered[resource]:
+            self._offered[resource] = now
+            self._changed.set()
+            self._changed = trio.Event()
+
+
+def _name(content: object) -> str:
+    """Return of which resource a line of the stream tells."""
+    match content:
+        case {"resource": str(name)}:
+            return name
+        case _:
+            raise ValueError("it is no resource that this version of plugind knows")
