@@ -72,11 +72,13 @@ from .actors.wiring import (
 )
 from .protocol import messages as m
 from .protocol import world
-from .protocol.config import Config, check_roots
+from .protocol.config import Config, Root, check_roots
 from .protocol.config_messages import (
     ConfigurationRead,
     ExpectationChanged,
     PausesChanged,
+    RootRemoved,
+    RootsChanged,
     SettingsChanged,
     TrustChanged,
     WorldChanged,
@@ -221,8 +223,8 @@ class Supervisor:
             check_handler(plugin_type, handler, self.config.timeouts.of_handler(plugin_type))
         self._reconciler_inbox, self._status_inbox = Inbox(reconciler_inbox), Inbox(status_inbox)
         self._liveness_inbox = Inbox(liveness_inbox)
-        check_status_socket(self.config.roots, status_config.socket)
-        check_device_directory(self.config, status_config.socket)
+        self._status_socket = status_config.socket
+        self._check_places(self.config)
         self._inboxes = Inboxes(self.config.hung_after or math.inf, self._log)
         # A node without a status socket has no clients to keep descriptors for.
         self._reserve = DescriptorReserve(RESERVED if status_config.socket is not None else 0)
@@ -263,7 +265,9 @@ class Supervisor:
             links=self._links,
             port=self._metrics_port,
         )
-        # A directory lives as long as the node, since it has the lock of its root.
+        # A directory lives as long as the node, or until its root is removed and no plugin of it is left to deregister,
+        # since it has the lock of its root.
+        self._open_directory = ports.directory
         self._directories = {root: ports.directory(root) for root in self.config.roots}
         self._blocked_steps = watchdog.BlockedSteps()
         calls = self._call_config(self.config)
@@ -308,6 +312,10 @@ class Supervisor:
         self._context: AbstractAsyncContextManager[None] | None = None
         self._nursery: trio.Nursery
         self._children: Children
+        #: The watchers of the last node, and whether others may start beside them: not while that node ends.
+        self._watching: Children | None = None
+        self._may_watch = False
+        self._reconfiguring = False
 
     @property
     def internals(self) -> Internals:
@@ -327,6 +335,16 @@ class Supervisor:
             self._status_inbox,
             self._inboxes,
         )
+
+    def _check_places(self, config: Config) -> None:
+        """Check that roots, the status socket and the directory of device plugins do not lie in each other.
+
+        Raises:
+          ConfigError: if one does.
+        """
+        check_roots(config.roots)
+        check_status_socket(config.roots, self._status_socket)
+        check_device_directory(config, self._status_socket)
 
     def _call_config(self, config: Config) -> CallConfig:
         limit = config.blocked_after
@@ -526,8 +544,13 @@ class Supervisor:
         async with trio.open_nursery() as nursery:
             children = Children(nursery, self._crashes)
             children.start(ChildSpec("liveness", self._run_liveness))
-            for root in self.config.roots:
-                children.start(ChildSpec(f"watcher {root.path}", partial(self._run_watcher, root)))
+            self._watching, self._may_watch = children, True
+            for root in self._watchers:
+                if root in self.config.roots:
+                    self._start_watcher(root)
+            # What was left to deregister of removed roots is not known any more.
+            for path in [root.path for root in self._directories]:
+                self._leave_root(path)
             if self._device_server is not None:
                 nursery.start_soon(self._device_server.report_again)
             self._registrations.when_none_is_detached(self._handlers.take_removed())
@@ -546,12 +569,23 @@ class Supervisor:
                     lives=self._lives,
                     end_handled=self._registrations.end_handled,
                     links=self._links,
+                    root_left=self._leave_root,
                 )
             except Exception:
                 await self._let_go()
                 raise
             finally:
                 nursery.cancel_scope.cancel()
+                self._may_watch = False
+
+    def _start_watcher(self, root: Root) -> None:
+        if self._watching is not None and self._may_watch:
+            self._watching.start(ChildSpec(_watcher_of(root), partial(self._run_watcher, root)))
+
+    def _leave_root(self, path: str) -> None:
+        """Release the lock of a root that was removed, unless it was added again."""
+        for root in [root for root in self._directories if root.path == path and root not in self.config.roots]:
+            self._directories.pop(root).release()
 
     async def _run_liveness(self) -> None:
         config = LivenessConfig(
@@ -645,28 +679,48 @@ class Supervisor:
     async def reconfigure(self, config: Config) -> None:
         """Use another configuration from now on. It may differ only in what a node takes while it runs.
 
-        That are ``backoff``, ``deregister_at_stop``, ``expected``, ``info_limits``, ``intensity``, ``max_instances``,
-        ``ready_when``, ``stable_after``, ``timeouts``, the pools, limits and operators of ``leases`` and, without
-        ``device_plugins``, ``trust``. What is under way keeps its deadline, and what begins from now on has the new
-        one. Plugins that are registered stay so, though they may exceed a lower limit, and leases keep their devices.
-        Plugins of a user who is not trusted any more are deregistered.
+        That are ``backoff``, ``deregister_at_stop``, ``endpoint_directories``, ``expected``, ``info_limits``,
+        ``intensity``, ``max_instances``, ``ready_when``, ``stable_after``, ``timeouts``, the pools, limits and
+        operators of ``leases``, without ``device_plugins`` also ``trust``, and which ``roots`` there are, as long as
+        none that stays has other options. What is under way keeps its deadline, and what begins from now on has the
+        new one. Plugins that are registered stay so, though they may exceed a lower limit, and leases keep their
+        devices. Plugins of a user who is not trusted any more are deregistered, and so are those of a root that is
+        removed. The watcher of a root that is added makes and locks it; a root that cannot be used is shown as such,
+        and is tried again.
 
         Raises:
+          RuntimeError: if an earlier call has not returned.
           ConfigError: if it differs in more, or cannot work. Nothing has changed then.
           NodeEndedError: if the node ended before.
         """
         from .protocol.settings.reload import changed_while_running
 
+        if self._reconfiguring:
+            raise RuntimeError("another configuration is being put in force: wait for that")
         if changed_while_running(self.config, config) != config:
             raise ConfigError("this configuration needs another node: a running one does not take all of its fields")
         self._handlers.check(self._call_config(config))
         check_pools(config.leases.pools)
+        self._check_places(config)
+        self._reconfiguring = True
+        try:
+            await self._reconfigure(config)
+        finally:
+            self._reconfiguring = False
+
+    async def _reconfigure(self, config: Config) -> None:
         users = self._users if config.trust == self.config.trust else await self._find_users(config.trust)
         with self._callers.asking("has no other configuration"):
             before, self.config = self.config, config
             if config.trust != before.trust:
                 await self._trust(config, users)
+            moved = (config.roots, config.endpoint_directories) != (before.roots, before.endpoint_directories)
+            if moved:
+                await self._place(config)
             await self._send_configuration(config)
+            if moved:
+                # Registrations have the new settings by then.
+                await self._change_watchers(config.roots)
             if config.leases != before.leases:
                 # Most nodes lease nothing, and need not have the actor that does.
                 self._leases.reconfigure(config.leases, operators_of(self._users))
@@ -692,12 +746,43 @@ class Supervisor:
         await report(self._to_liveness, changed)
         await report(self._to_status, changed)
 
+    async def _place(self, config: Config) -> None:
+        """Let the actors that do not register plugins go by other places of sockets and endpoints from now on."""
+        self._rules = rules = rules_of(config, self._users)
+        directories = tuple(directories_of(config))
+        files = self._endpoints.files.below(directories)
+        self._endpoints = attrs.evolve(self._endpoints.within(rules.endpoint_directories), files=files)
+        self._links.connect_by(connect_endpoints(self._endpoints, self._link_account))
+        await report(self._to_liveness, RootsChanged(config.roots, directories, rules.endpoint_directories))
+
+    async def _change_watchers(self, roots: Sequence[Root]) -> None:
+        """Have these roots watched, and no others.
+
+        The reconciler learns that a root is gone when its watcher has ended: no message of the watcher comes later.
+        """
+        for root in [root for root in self._watchers if root not in roots]:
+            if self._watching is not None:
+                await self._watching.stop(_watcher_of(root))
+            await report(self._to_reconciler, RootRemoved(root.path))
+            del self._watchers[root]
+        rules = self._rules
+        await report(
+            self._to_status, RootsChanged(rules.roots, tuple(directories_of(self.config)), rules.endpoint_directories)
+        )
+        for root in [root for root in roots if root not in self._watchers]:
+            if root not in self._directories:
+                self._directories[root] = self._open_directory(root)
+            self._watchers[root] = inbox = watcher.WatcherInbox()
+            self._start_watcher(root)
+            await report(self._to_reconciler, m.RootAdded(root.path, inbox))
+
     async def _send_configuration(self, config: Config) -> None:
         """Send the actors what they go by from now on."""
         self._crashes.allow(config.intensity)
         self._handlers.reconfigure(self._call_config(config))
         self._links.send_nowait(PausesChanged(follow_pauses(config)))
-        settings = registration_settings(config, self._users, self._registration_config.settings.number + 1)
+        number = self._registration_config.settings.number + 1
+        settings = registration_settings(config, self._users, self._rules.endpoint_directories, number)
         self._registration_config = attrs.evolve(self._registration_config, settings=settings)
         run = partial(_run_registration, self._registration_config)
         await self._registrations.reconfigure(run, SettingsChanged(settings))
@@ -969,6 +1054,10 @@ class Supervisor:
         with reply, answer:
             await report(self._to_reconciler, m.RetryAsked(socket, reply))
             return (await answer.receive()).answers
+
+
+def _watcher_of(root: Root) -> str:
+    return f"watcher {root.path}"
 
 
 def _run_registration(

@@ -69,7 +69,8 @@ to another plugin.
 The status socket and SIGHUP send ``ReloadAsked`` to the reloader (``plugind.actors.console.reloading``), which reads
 the configuration again. The supervisor then sends each actor what has changed for it: ``SettingsChanged`` to the
 registrations, ``CallTimeChanged`` to the handlers, ``PausesChanged`` to the links, ``WorldChanged`` to the reconciler,
-``LeaseRulesChanged`` to the lease actor, ``TrustChanged`` to the watchers, the liveness and the status actor, and
+``LeaseRulesChanged`` to the lease actor, ``TrustChanged`` to the watchers, the liveness and the status actor,
+``RootAdded`` and ``RootRemoved`` to the reconciler, ``RootsChanged`` to the liveness and the status actor, and
 ``ExpectationChanged`` and ``ConfigurationRead`` to the status actor. ``GET /config`` is ``ConfigurationAsked``.
 
 The supervisor starts the registration actor that the reconciler asks for, and returns its address. Actors do not

@@ -113,10 +113,11 @@ class Dialer(Protocol):
     """The port to the plugins; the real one is ``plugind.actors.io.grpc_client.dial``, tests use a simulated one."""
 
     async def __call__(
-        self, path: str, *, identity: Identity, timeout: float, refused_grace: float, judge: Judge
+        self, path: str, *, identity: Identity, root: str, timeout: float, refused_grace: float, judge: Judge
     ) -> RegistrationChannel:
         """Connect to the socket with this ``identity`` at ``path``, and to no other, within ``timeout`` seconds.
 
+        Below ``root``, in which it was found, no directory on the way to it may be a link.
         A full backlog is an error at once, since whoever waits for room in it must not keep a slot.
 
         ``judge`` decides by the process that listens whether it may be called, before anything is sent.
@@ -186,15 +187,15 @@ class Conversation:
         self.settings = settings
 
     async def dial(
-        self, identity: Identity, *, patient: bool, held_up: bool = False, uid: int | None = None
+        self, identity: Identity, root: str, *, patient: bool, held_up: bool = False, uid: int | None = None
     ) -> states.Dialed | states.Replaced | states.Failed | states.HeldUp:
         """Connect, as soon as there is a slot; ``patient`` allows for a plugin between bind and listen.
 
         A dial that is not ``patient`` is a retry, and those wait for the slots that first attempts leave.
 
-        No other socket is reached than that with this ``identity`` (fault 41), and the process that listens there must
-        be trusted, and be of this ``uid`` if that is given (fault 40). Return at once while dials pause, unless
-        ``held_up`` says that this is known.
+        No other socket is reached than that with this ``identity`` (fault 41), in this ``root``, and the process that
+        listens there must be trusted, and be of this ``uid`` if that is given (fault 40). Return at once while dials
+        pause, unless ``held_up`` says that this is known.
         """
         self._identity, self._deadline, self._closed_for, self._was_idle = identity, None, None, False
         if self._config.endpoints.is_status_socket(identity):
@@ -210,6 +211,7 @@ class Conversation:
                 self._config.dial,
                 self._path,
                 identity=identity,
+                root=root,
                 timeout=timeouts.dial,
                 refused_grace=timeouts.refused_grace if patient else 0.0,
                 judge=partial(self._judge, uid),
@@ -328,11 +330,16 @@ class Conversation:
                 uid=None if self.peer is None else self.peer.uid,
                 limits=limits,
             )
-            self.endpoint = self._config.endpoints.judge(info.endpoint, self._path, self._identity)
+            self.endpoint = self._endpoints.judge(info.endpoint, self._path, self._identity)
         except ValidationError as error:
             rejected = info_to_show(reply.type, reply.name, limits=limits)
             return states.InfoRejected(str(error)[:MAX_ERROR], rejected, silent=self._config.observes)
         return states.InfoObserved(info) if self._config.observes else states.InfoReceived(info)
+
+    @property
+    def _endpoints(self) -> Endpoints:
+        directories = self.settings.endpoint_directories
+        return self._config.endpoints if directories is None else self._config.endpoints.within(directories)
 
     async def notify(self, error: str | None) -> states.Notified | states.Failed:
         """Notify the plugin that it is registered, or of the ``error`` because of which it is not."""

@@ -25,7 +25,7 @@ from typing import Protocol, assert_never
 import trio
 
 from ..protocol import messages as m
-from ..protocol.config_messages import TrustChanged
+from ..protocol.config_messages import RootsChanged, TrustChanged
 from ..protocol.identity import Identity
 from ..protocol.liveness import Answer, EndpointAnswer, Owners, Schedule, Subject, answer_of
 from ..protocol.values import value
@@ -47,8 +47,12 @@ class ProcessPort(Protocol):
     A process that is watched has a number, which is never used again.
     """
 
-    def look(self, path: str, identity: Identity | None, *, take_process: bool) -> tuple[Answer, int | None]:
+    def look(
+        self, path: str, identity: Identity | None, *, root: str | None = None, take_process: bool
+    ) -> tuple[Answer, int | None]:
         """Connect to the file ``identity`` at ``path``, or to any file there, and close the connection.
+
+        Below ``root``, no directory on the way to that file may be a link.
 
         Returns what the connect says and, with ``take_process``, the process that listens, which is watched from now
         on; None if it cannot be watched.
@@ -156,6 +160,8 @@ class _Liveness:
                     self._schedule.ask(path)
             case TrustChanged():
                 self._endpoints = self._endpoints.trusting(message.distrust)
+            case RootsChanged():
+                self._endpoints = self._endpoints.within(message.endpoint_directories)
             case _:
                 assert_never(message)
 
@@ -205,7 +211,8 @@ class _Liveness:
     def _ask(self, subject: Subject) -> tuple[Answer, EndpointAnswer | None]:
         """Return what a connect says of the socket and, if nobody listens there, of an endpoint elsewhere."""
         unowned = subject.asked.registered and self._owners.of_path(subject.path) is None
-        answer, process = self._processes.look(subject.path, subject.asked.identity, take_process=unowned)
+        asked = subject.asked
+        answer, process = self._processes.look(subject.path, asked.identity, root=asked.root, take_process=unowned)
         if process is not None:
             self._owners.add(subject.path, process)
         if answer not in (Answer.REFUSED, Answer.MISSING) or subject.other_endpoint is None:

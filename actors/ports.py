@@ -108,16 +108,15 @@ class Ports:
 
 def real_ports(config: Config) -> Ports:
     """Return the real ports, within the limits of ``config``."""
-    roots, follow = [*directories_of(config)], config.follow_symlinks_inside_root
+    follow = config.follow_symlinks_inside_root
     return Ports(
         dial=partial(
             dial_registration,
             conversations=KnownConversations(config.wire_limits),
-            roots=roots,
             follow_symlinks=follow,
             shared=Shared(config.wire_limits.unparsed_bytes),
         ),
         directory=lambda root: RealDirectory(root.path, insecure=root.insecure, observe=config.observe),
-        processes=lambda: Processes(most_processes(), roots=roots, follow_symlinks=follow),
-        endpoints=RealEndpointFiles(tuple(roots), follow_symlinks=follow),
+        processes=lambda: Processes(most_processes(), follow_symlinks=follow),
+        endpoints=RealEndpointFiles(tuple(directories_of(config)), follow_symlinks=follow),
     )

@@ -18,6 +18,7 @@ import trio
 
 from ..protocol import messages as m
 from ..protocol import world
+from ..protocol.config_messages import RootRemoved
 from ..protocol.lives import Lives
 from ..protocol.plugins import MAX_INSTANCES
 from ..protocol.trust import AS_ROOT, Users
@@ -43,16 +44,18 @@ async def run(
     lives: Lives | None = None,
     end_handled: Callable[[str], object] = lambda _path: None,
     links: m.Address[m.LinkMessage] | None = None,
+    root_left: Callable[[str], object] = lambda _root: None,
 ) -> None:
     """Reconcile until a stop was asked for and the last registration actor has ended; begin with ``handlers``.
 
     ``watchers`` are the addresses of the watchers by root; ``max_instances`` may register under one name, and ``users``
     says who may share the name of another user. ``lives`` are the short lives of plugins so far, which outlive a
     reconciler that crashes. ``end_handled`` is given the path of each registration actor whose end was handled.
-    What is shown of roles is sent to ``links``, too.
+    What is shown of roles is sent to ``links``, too. ``root_left`` is given each root that was removed, once it has no
+    registration actor left.
     """
     decisions = world.World(handlers, users=users, max_instances=max_instances, lives=lives)
-    reconciler = _Reconciler(decisions, status, spawn, retire, watchers, end_handled, links)
+    reconciler = _Reconciler(decisions, status, spawn, retire, watchers, end_handled, links, root_left)
     await reconciler.take(m.ReportAsked())
     while not reconciler.finished:
         if (message := await _receive_until(inbox, reconciler.next_turn)) is None:
@@ -85,13 +88,15 @@ class _Reconciler:
         watchers: Mapping[str, m.Address[m.WatcherMessage]],
         end_handled: Callable[[str], object] = lambda _path: None,
         links: m.Address[m.LinkMessage] | None = None,
+        root_left: Callable[[str], object] = lambda _root: None,
     ) -> None:
         self.finished = False
         self._world = decisions
         self._status = status
         self._spawn = spawn
         self._retire = retire
-        self._watchers = watchers
+        self._watchers = dict(watchers)
+        self._root_left = root_left
         self._links = links
         self._end_handled = end_handled
         self._registrations: dict[str, m.Address[m.RegistrationMessage]] = {}
@@ -99,6 +104,10 @@ class _Reconciler:
     async def take(self, message: m.ReconcilerMessage) -> None:
         if isinstance(message, m.RegistrationEnded):
             self._registrations.pop(message.path, None)
+        elif isinstance(message, m.RootAdded):
+            self._watchers[message.root] = message.watcher
+        elif isinstance(message, RootRemoved):
+            self._watchers.pop(message.root, None)
         if effects := self._world.handle(message, trio.current_time()):
             await self._carry_out_all(effects)
         if isinstance(message, m.RegistrationEnded):
@@ -127,13 +136,17 @@ class _Reconciler:
             case world.StartRegistration():
                 self._registrations[effect.appeared.path] = self._spawn(effect)
             case world.Look():
-                self._watchers[effect.root].send_nowait(effect.message)
+                # What a watcher sent just before its root was removed may be read by a reconciler that began later.
+                if (watcher := self._watchers.get(effect.root)) is not None:
+                    watcher.send_nowait(effect.message)
             case world.Answer():
                 send_answer(effect.reply, effect.message)
             case world.AnswerCall():
                 send_answer(effect.reply, effect.message)
             case world.HandlerRetired():
                 self._retire(effect)
+            case world.RootLeft():
+                self._root_left(effect.root)
             case world.Stopped():
                 self.finished = True
             case _:

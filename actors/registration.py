@@ -553,7 +553,8 @@ class _Registration:
                 # A plugin in a crash loop is no new one: others go first, and it has had the time to listen.
                 patient = command.patient and not self._socket.short_lives
                 held_up, uid = command.held_up, command.uid
-                return self.conversation.dial(self._socket.identity, patient=patient, held_up=held_up, uid=uid)
+                socket = self._socket
+                return self.conversation.dial(socket.identity, socket.root, patient=patient, held_up=held_up, uid=uid)
             case states.AskInfo():
                 return self.conversation.get_info(self._on_heard)
             case states.Notify():
@@ -636,16 +637,18 @@ class _Registration:
                 self.wait.send(self._config.reconciler, gone)
 
     def _liveness(self) -> m.WatchLiveness:
-        path, generation, conversation = self._socket.path, self._state.generation, self.conversation
+        socket, generation, conversation = self._socket, self._state.generation, self.conversation
+        path, identity, root = socket.path, socket.identity, socket.root
         if not isinstance(self._state, _SERVING):
-            return m.WatchLiveness(path, generation, self._inbox, registered=False, identity=self._socket.identity)
+            return m.WatchLiveness(path, generation, self._inbox, registered=False, identity=identity, root=root)
         pid = 0 if conversation.peer is None else conversation.peer.pid
         return m.WatchLiveness(
             path,
             generation,
             self._inbox,
             registered=True,
-            identity=self._socket.identity,
+            identity=identity,
+            root=root,
             endpoint=self._state.info.endpoint,
             pid=pid,
             dialed=conversation.dialed_at,

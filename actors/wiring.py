@@ -129,9 +129,13 @@ def follow_pauses(config: Config) -> Backoff:
     return attrs.evolve(RESTARTS, jitter=config.backoff.jitter)
 
 
-def registration_settings(config: Config, users: Users, number: int = 0) -> RegistrationSettings:
+def registration_settings(
+    config: Config, users: Users, endpoint_directories: tuple[str, ...] | None = None, number: int = 0
+) -> RegistrationSettings:
     """Return what registration actors go by, after so many changes."""
-    return RegistrationSettings(config.timeouts, config.backoff, config.info_limits, config.trust, users, number)
+    return RegistrationSettings(
+        config.timeouts, config.backoff, config.info_limits, config.trust, users, endpoint_directories, number
+    )
 
 
 def watchers_of(

@@ -23,12 +23,13 @@ from .leases.config import LeasesConfig, LeaseUsers
 from .log_limits import LogLimits
 from .metrics_config import MetricsConfig
 from .plugins import MAX_INSTANCES, InfoLimits, check_name
+from .roots import Root, without_slash
 from .timeouts import Timeouts
 from .trust import Trust
 from .values import value
 from .wire.limits import REGISTRATION_LIMITS, Limits
 
-__all__ = ["Timeouts"]  # what is defined elsewhere
+__all__ = ["Root", "Timeouts"]  # what is defined elsewhere
 
 #: When an expected plugin is of use.
 ReadyWhen = Literal["registered", "healthy"]
@@ -37,30 +38,8 @@ _SHOWN = 64
 DEFAULT_ROOT = "/var/lib/kubelet/plugins_registry"
 
 
-def _root_path(path: str | os.PathLike[str]) -> str:
-    """Return ``path`` as text without a slash at its end."""
-    text = os.fspath(path)
-    return text.rstrip("/") or text[:1]
-
-
 def _directories(paths: Iterable[str | os.PathLike[str]] | None) -> tuple[str, ...] | None:
-    return None if paths is None else tuple(map(_root_path, paths))
-
-
-@attrs.frozen
-class Root:
-    """A directory in which plugins are discovered."""
-
-    #: An absolute path. A :class:`pathlib.Path` is converted.
-    path: str = attrs.field(converter=_root_path)
-    #: Whether plugins found here get a warning, because drivers should use another directory (behaviour 16).
-    deprecated: bool = False
-    #: Whether others may write to it and to directories below it, and so register plugins; otherwise such a root is
-    #: refused, and such a directory is left out (fault 3).
-    insecure: bool = False
-    #: Whether the node works without it: as long as it was never there, it is ``absent``, and nothing is wrong. It is
-    #: watched once it is there.
-    optional: bool = False
+    return None if paths is None else tuple(map(without_slash, paths))
 
 
 def device_plugins_beside(roots: Iterable[str]) -> str:
@@ -79,7 +58,7 @@ class DevicePluginDirectory:
     """
 
     #: An absolute path. A :class:`pathlib.Path` is converted.
-    directory: str = attrs.field(converter=_root_path)
+    directory: str = attrs.field(converter=without_slash)
     #: Whether to take the directory of a kubelet, which must not run any more.
     take_over_kubelet: bool = False
     #: Whether others may write to it and above it, and so register plugins (fault 3).

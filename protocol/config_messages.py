@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     # The commands that only ask a daemon load this module, and need no configuration.
     from .backoff import Backoff
     from .registration_settings import RegistrationSettings
+    from .roots import Root
     from .trust import Trust, Users
 
 
@@ -53,6 +54,24 @@ class TrustChanged:
     def distrust(self, uid: int, pid: int) -> str | None:
         """Return why process ``pid`` of this user is not trusted, and what to do; None if it is (fault 40)."""
         return self.trust.refusal(uid, pid, self.users)
+
+
+@value
+class RootRemoved:
+    """A root is watched no more, and its watcher has ended: its plugins are deregistered."""
+
+    root: str
+
+
+@value
+class RootsChanged:
+    """There are other roots, or endpoints may be in other directories, from now on."""
+
+    roots: tuple[Root, ...]
+    #: All directories in which plugins have sockets: the roots, and where device plugins call.
+    directories: tuple[str, ...]
+    #: Where endpoints may be.
+    endpoint_directories: tuple[str, ...]
 
 
 @value

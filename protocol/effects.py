@@ -91,10 +91,17 @@ class HandlerRetired:
 
 
 @value
+class RootLeft:
+    """No registration actor is left of a root that was removed: another node may have it."""
+
+    root: str
+
+
+@value
 class Stopped:
     """A stop was asked for, and the last registration actor has ended."""
 
 
 #: The effects that never wait.
-Immediate = StartRegistration | Send | Look | Answer | AnswerCall | HandlerRetired | Stopped
+Immediate = StartRegistration | Send | Look | Answer | AnswerCall | HandlerRetired | RootLeft | Stopped
 Effect = Immediate | Show

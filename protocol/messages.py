@@ -18,6 +18,8 @@ from .config_messages import (
     ConfigurationShown,
     ExpectationChanged,
     Reloaded,
+    RootRemoved,
+    RootsChanged,
     SettingsChanged,
     TrustChanged,
     WorldChanged,
@@ -350,6 +352,14 @@ class ReportAsked:
     """The status actor lost its view in a crash: report the present state again (fault 85)."""
 
 
+@value
+class RootAdded:
+    """A root is watched from now on."""
+
+    root: str
+    watcher: Address[WatcherMessage]
+
+
 ReconcilerMessage = (
     SocketAppeared
     | SocketVanished
@@ -374,6 +384,8 @@ ReconcilerMessage = (
     | StopForced
     | ReportAsked
     | WorldChanged
+    | RootAdded
+    | RootRemoved
 )
 
 # --- to a registration ------------------------------------------------------------------------------------------------
@@ -557,6 +569,8 @@ class WatchLiveness:
     registered: bool
     #: The file of the socket: no other one is connected to.
     identity: Identity | None = None
+    #: The root in which it was found.
+    root: str | None = None
     #: The endpoint of a registered plugin, which may be another socket.
     endpoint: str = ""
     #: The process that listened when the socket was dialed; 0 if it is not known.
@@ -581,7 +595,7 @@ class ProcessEnded:
     process: int
 
 
-LivenessMessage = WatchLiveness | UnwatchLiveness | ProcessEnded | TrustChanged
+LivenessMessage = WatchLiveness | UnwatchLiveness | ProcessEnded | TrustChanged | RootsChanged
 
 # --- to the status actor ----------------------------------------------------------------------------------------------
 
@@ -896,6 +910,7 @@ StatusMessage = (
     | ScansAwaited
     | ExpectationChanged
     | TrustChanged
+    | RootsChanged
     | ConfigurationRead
     | Subscribed
     | Unsubscribed

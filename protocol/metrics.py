@@ -167,6 +167,10 @@ class Metrics:
         self.roots.remade += max(0, report.remade - before.remade)
         self._reports[report.root] = report
 
+    def forget_root(self, root: str) -> None:
+        """Count the directories of a root no more; what its watcher has counted stays."""
+        self._reports.pop(root, None)
+
     def directories(self) -> dict[Condition, int]:
         """Return how many directories are in each condition now."""
         counts = dict.fromkeys(Condition, 0)

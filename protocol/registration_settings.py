@@ -23,5 +23,7 @@ class RegistrationSettings:
     limits: InfoLimits = attrs.field(factory=InfoLimits)
     trust: Trust = attrs.field(factory=Trust)
     users: Users = AS_ROOT
+    #: Where endpoints may be; None: in the directories of the start.
+    endpoint_directories: tuple[str, ...] | None = None
     #: How often they have changed. Of two, those with the higher number count.
     number: int = 0

@@ -38,7 +38,7 @@ import attrs
 from . import messages as m
 from .backoff import Backoff
 from .claims import Claim, Name, Phase, crowded, key_of, rank_if, rank_of, taken, taken_by_another_user
-from .config_messages import WorldChanged
+from .config_messages import RootRemoved, WorldChanged
 from .crashes import NO_CRASH, Crash, CrashSeries
 from .effects import (
     Answer,
@@ -48,6 +48,7 @@ from .effects import (
     Immediate,
     Look,
     PendingDeregistration,
+    RootLeft,
     Send,
     Show,
     StartRegistration,
@@ -71,6 +72,7 @@ __all__ = [
     "Immediate",
     "Look",
     "PendingDeregistration",
+    "RootLeft",
     "Send",
     "Show",
     "StartRegistration",
@@ -151,6 +153,8 @@ class World:
         self._handlers = {added.type: _Handler(added.handler, added.policy, added.linked) for added in handlers}
         #: Removed handlers that still have plugins, by type.
         self._retiring: dict[str, list[m.Address[m.HandlerMessage]]] = {}
+        #: The roots that were removed, each with the paths whose registration actors have not ended since.
+        self._leaving_roots: dict[str, set[str]] = {}
         #: The last request to stop.
         self._stopping: m.StopAsked | m.StopForced | None = None
         #: The turns of plugins that were told that their names are free.
@@ -247,6 +251,10 @@ class World:
                 self._report_all(now)
             case WorldChanged():
                 self._reconfigure(message)
+            case m.RootAdded():
+                self._leaving_roots.pop(message.root, None)
+            case RootRemoved():
+                self._root_removed(message.root, now)
             case _:
                 assert_never(message)
 
@@ -258,6 +266,22 @@ class World:
             for key, name in self._names.items():
                 if name.line:
                     self._freed(key, name)
+
+    def _root_removed(self, root: str, now: float) -> None:
+        """Desire nothing of this root any more, as if all of its sockets had gone."""
+        for path in [path for path, entry in self._refused.items() if entry.root == root]:
+            self._forget_refused(path, now)
+        for path in [path for path, entry in self._desired.items() if entry.root == root]:
+            del self._desired[path]
+            self._end_life(path)
+            self._reconcile(path, "its root was removed from the configuration")
+        self._leaving_roots[root] = {path for path, actor in self._actors.items() if actor.sent.root == root}
+        self._note_roots_left()
+
+    def _note_roots_left(self) -> None:
+        for root in [root for root, paths in self._leaving_roots.items() if not paths]:
+            del self._leaving_roots[root]
+            self._effects.append(RootLeft(root))
 
     # --- desired ---
 
@@ -741,6 +765,10 @@ class World:
             if crash is not None:
                 self._start_again(message.path, actor, crash, now)
         self._reconcile(message.path)
+        if self._leaving_roots and message.path not in self._actors:
+            for paths in self._leaving_roots.values():
+                paths.discard(message.path)
+            self._note_roots_left()
         if self._stopping is not None and not self._actors:
             self._effects.append(Stopped())
 

@@ -144,11 +144,12 @@ class Reloader:
         if config != old.config:
             await node.reconfigure(config)
         self._log.set_level(new.log_level)
-        given = {key: it for key, it in old.given.items() if not may_change(key, config)}
-        given |= {key: it for key, it in new.given.items() if may_change(key, config)}
+        may = partial(may_change, old=old.config, new=new.config)
+        given = {key: it for key, it in old.given.items() if not may(key)}
+        given |= {key: it for key, it in new.given.items() if may(key)}
         self._settings = attrs.evolve(old, config=config, log_level=new.log_level, given=given, files=new.files)
-        self._waiting = tuple(it for it in others if not may_change(it.setting.key, config))
-        changed = tuple(it.setting.key for it in others if may_change(it.setting.key, config))
+        self._waiting = tuple(it for it in others if not may(it.setting.key))
+        changed = tuple(it.setting.key for it in others if may(it.setting.key))
         return Reloaded(changed, tuple(it.setting.key for it in self._waiting))
 
     def _log_answer(self, answer: Reloaded) -> None:

@@ -66,6 +66,9 @@ class EndpointFiles(Protocol):
           BlockingIOError: if the backlog of the listener is full.
         """
 
+    def below(self, roots: tuple[str, ...]) -> EndpointFiles:
+        """Return the same for other ``roots``, below which no directory on the way to a plugin's socket is a link."""
+
     def connect_exactly(self, path: str, identity: Identity) -> EndpointConnection:
         """Connect to the socket with this ``identity`` at ``path``, and to no other (fault 41).
 
@@ -94,6 +97,10 @@ class Endpoints:
     def trusting(self, distrust: Callable[[int, int], str | None]) -> Self:
         """Return the same for other trusted users: ``distrust`` says why a uid and a process are not trusted."""
         return attrs.evolve(self, distrust=lambda peer: distrust(peer.uid, peer.pid))
+
+    def within(self, directories: tuple[str, ...]) -> Self:
+        """Return the same for endpoints in other ``directories``."""
+        return attrs.evolve(self, directories=directories)
 
     def judge(self, endpoint: str, socket: str, identity: Identity) -> FoundFile | None:
         """Return what is at ``endpoint``, or None if that is the path of the plugin's own ``socket``.
@@ -195,6 +202,10 @@ class RealEndpointFiles:
     roots: tuple[str, ...] = ()
     #: Whether a link stands for the socket that it leads to, if that is the plugin's own.
     follow_symlinks: bool = False
+
+    def below(self, roots: tuple[str, ...]) -> RealEndpointFiles:
+        """See :class:`EndpointFiles`."""
+        return attrs.evolve(self, roots=roots)
 
     def resolve(self, path: str) -> str:
         """See :class:`EndpointFiles`."""

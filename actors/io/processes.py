@@ -31,15 +31,16 @@ _UNCERTAINTY: Final = 2 / _TICKS_PER_SECOND
 class Processes:
     """The real :class:`~plugind.actors.liveness.ProcessPort`."""
 
-    def __init__(self, most: int, *, roots: Sequence[str] = (), follow_symlinks: bool = False) -> None:
-        """Watch ``most`` processes at once; for ``roots`` and ``follow_symlinks`` see :func:`.connect_to`."""
-        self._roots = roots
+    def __init__(self, most: int, *, follow_symlinks: bool = False) -> None:
+        """Watch ``most`` processes at once; for ``follow_symlinks`` see :func:`.connect_to`."""
         self._follow_symlinks = follow_symlinks
         self._pidfds = Pidfds(most)
         #: A socket that was refused can be used again, which halves the cost of a look.
         self._unconnected: socket.socket | None = None
 
-    def look(self, path: str, identity: Identity | None, *, take_process: bool) -> tuple[Answer, int | None]:
+    def look(
+        self, path: str, identity: Identity | None, *, root: str | None = None, take_process: bool
+    ) -> tuple[Answer, int | None]:
         """See :class:`~plugind.actors.liveness.ProcessPort`."""
         try:
             connection = self._unconnected or stream_socket()
@@ -47,7 +48,7 @@ class Processes:
             return answer_of(error), None
         self._unconnected = None
         try:
-            self._connect(connection, path, identity)
+            self._connect(connection, path, identity, root)
         except ConnectionRefusedError:
             self._unconnected = connection
             return Answer.REFUSED, None
@@ -57,11 +58,12 @@ class Processes:
         with connection:
             return Answer.ACCEPTED, self._peer_of(connection) if take_process else None
 
-    def _connect(self, connection: socket.socket, path: str, identity: Identity | None) -> None:
+    def _connect(self, connection: socket.socket, path: str, identity: Identity | None, root: str | None) -> None:
         if identity is None:
             connect(connection, path)
         else:
-            connect_to(connection, path, identity, roots=self._roots, follow_symlinks=self._follow_symlinks)
+            roots = () if root is None else (root,)
+            connect_to(connection, path, identity, roots=roots, follow_symlinks=self._follow_symlinks)
 
     def _peer_of(self, connection: socket.socket) -> int | None:
         try:

@@ -44,6 +44,10 @@ class MemoryEndpointFiles:
     directory: MemoryDirectory
     network: MemoryNetwork
 
+    def below(self, roots: tuple[str, ...]) -> MemoryEndpointFiles:  # noqa: ARG002 - the port's signature
+        """See :class:`~plugind.actors.io.endpoints.EndpointFiles`."""
+        return self
+
     def resolve(self, path: str) -> str:
         """See :class:`~plugind.actors.io.endpoints.EndpointFiles`. Directories in memory have no links to others."""
         return path

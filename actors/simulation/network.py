@@ -241,6 +241,7 @@ class MemoryNetwork:
         path: str,
         *,
         identity: Identity | None = None,
+        root: str | None = None,  # noqa: ARG002 - nothing in memory is a link
         timeout: float,
         refused_grace: float = 1.0,
         judge: Judge | None = None,

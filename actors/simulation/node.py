@@ -262,6 +262,7 @@ class SimulatedNode:
 
     async def reconfigure(self, config: Config) -> None:
         """Let the daemon use another configuration, as a reload does; see :meth:`.Supervisor.reconfigure`."""
+        self.directory.insecure_roots.update(root.path for root in config.roots if root.insecure)
         await self.supervisor.reconfigure(config)
         self.config = config
 

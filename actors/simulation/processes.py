@@ -25,7 +25,14 @@ class MemoryProcesses:
         self._watched: dict[int, Process] = {}
         self._ends, self._ended = trio.open_memory_channel[Process](math.inf)
 
-    def look(self, path: str, identity: Identity | None, *, take_process: bool) -> tuple[Answer, int | None]:
+    def look(
+        self,
+        path: str,
+        identity: Identity | None,
+        *,
+        root: str | None = None,  # noqa: ARG002 - nothing in memory is a link
+        take_process: bool,
+    ) -> tuple[Answer, int | None]:
         """See :class:`~plugind.actors.liveness.ProcessPort`."""
         try:
             process = self._network.look(path, identity)

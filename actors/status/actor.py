@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, assert_never
 
 import trio
 
-from ...protocol.config_messages import ConfigurationRead, ExpectationChanged, TrustChanged
+from ...protocol.config_messages import ConfigurationRead, ExpectationChanged, RootsChanged, TrustChanged
 from ...protocol.consumer_messages import CallsEnded, EventNoted, FactsAsked
 from ...protocol.device_messages import DevicesMessage
 from ...protocol.endpoint_owners import PluginDisplaced
@@ -290,6 +290,9 @@ class _Status:
                 offer(message.reply, view.counts())
             case TrustChanged():
                 self.memory.trust = message
+            case RootsChanged():
+                self.memory.change_roots(message)
+                self._answer_waiting()
             case ExpectationChanged():
                 self.memory.expectation = message
             case ConfigurationRead():
@@ -307,7 +310,7 @@ class _Status:
 
     def _answer_waiting(self) -> None:
         """Answer the callers that wait until a scan of each root was tried."""
-        if self.memory.awaiting_scans and self.memory.view.roots.keys() >= set(self._config.roots):
+        if self.memory.awaiting_scans and self.memory.view.roots.keys() >= set(self.memory.roots(self._config)):
             for address in self.memory.awaiting_scans:
                 offer(address, message=True)
             self.memory.awaiting_scans.clear()

@@ -375,7 +375,7 @@ class Api:
     def _health(self, _: Request) -> Response:
         now = trio.current_time()
         reports = self.memory.view.roots
-        names = dict.fromkeys((*self.config.roots, *reports))
+        names = dict.fromkeys((*self.memory.roots(self.config), *reports))
         roots = [self._root_health(root, reports.get(root), now) for root in names]
         actors = self._actors_health(now)
         words = {part["status"] for part in (*roots, *actors)}
@@ -477,7 +477,7 @@ class Api:
         for health in self.health():
             if health.condition is Condition.FAILED:
                 yield f"the actor {encodable(health.actor)} ({health.reason})"
-        for root in self.config.roots:
+        for root in self.memory.roots(self.config):
             report = view.roots.get(root)
             if report is None:
                 yield f"the first scan of {encodable(root)}"

@@ -13,7 +13,7 @@ import trio
 
 from ...protocol.call_durations import CallDurations
 from ...protocol.config import ReadyWhen
-from ...protocol.config_messages import ConfigurationRead, ExpectationChanged, TrustChanged
+from ...protocol.config_messages import ConfigurationRead, ExpectationChanged, RootsChanged, TrustChanged
 from ...protocol.leases.config import LeaseUsers
 from ...protocol.messages import Address, Lagged, LoopBlocked, ReloaderMessage, ViewMessage
 from ...protocol.metrics import Metrics
@@ -104,6 +104,8 @@ class Memory:
     expectation: ExpectationChanged | None = None
     #: Who is trusted since then; None if that has not changed.
     trust: TrustChanged | None = None
+    #: The roots since then; None if they have not changed.
+    changed_roots: RootsChanged | None = None
     #: The last time that the configuration was read again; None if it was not.
     configuration: ConfigurationRead | None = None
     #: The Register calls that were refused.
@@ -115,8 +117,25 @@ class Memory:
 
     def rules(self, config: StatusConfig) -> Rules:
         """Return the rules of the node."""
-        changed = self.trust
-        return config.rules if changed is None else attrs.evolve(config.rules, trust=changed.trust, users=changed.users)
+        rules, trust, roots = config.rules, self.trust, self.changed_roots
+        if trust is not None:
+            rules = attrs.evolve(rules, trust=trust.trust, users=trust.users)
+        if roots is not None:
+            rules = attrs.evolve(rules, roots=roots.roots, endpoint_directories=roots.endpoint_directories)
+        return rules
+
+    def roots(self, config: StatusConfig) -> tuple[str, ...]:
+        """Return the roots whose first scan readiness waits for."""
+        return config.roots if self.changed_roots is None else self.changed_roots.directories
+
+    def change_roots(self, changed: RootsChanged) -> None:
+        """Go by other roots, and forget what was known of those that are gone."""
+        self.changed_roots = changed
+        for root in self.view.roots.keys() - set(changed.directories):
+            del self.view.roots[root]
+            self.refused.pop(root, None)
+            self.over_refused.discard(root)
+            self.metrics.forget_root(root)
 
     def note_configuration(self, read: ConfigurationRead) -> None:
         """Count that the configuration was read again, and keep what came of it."""

@@ -15,6 +15,8 @@ from ..config import Config
 _PARTS: Final = ("backoff", "info_limits", "intensity", "timeouts")
 _OF_LEASES: Final = ("limits", "operators", "pools")
 _FIELDS: Final = ("deregister_at_stop", "expected", "max_instances", "ready_when", "stable_after")
+#: The settings of roots, and of where endpoints may be, which by default follows from the roots.
+_OF_ROOTS: Final = frozenset({"roots", "deprecated_roots", "insecure_roots", "optional_roots", "endpoint_directories"})
 #: Settings of the daemon that are no fields of the configuration.
 OF_DAEMON: Final = frozenset({"log_level"})
 
@@ -22,8 +24,16 @@ OF_DAEMON: Final = frozenset({"log_level"})
 def changed_while_running(old: Config, new: Config) -> Config:
     """Return ``old`` with the values of ``new`` that may change while a node runs."""
     trust = new.trust if _takes_trust(old) else old.trust
+    where = new if _takes_roots(old, new) else old
     leases = attrs.evolve(old.leases, **{name: getattr(new.leases, name) for name in _OF_LEASES})
-    return attrs.evolve(old, leases=leases, trust=trust, **{name: getattr(new, name) for name in (*_PARTS, *_FIELDS)})
+    return attrs.evolve(
+        old,
+        roots=where.roots,
+        endpoint_directories=where.endpoint_directories,
+        leases=leases,
+        trust=trust,
+        **{name: getattr(new, name) for name in (*_PARTS, *_FIELDS)},
+    )
 
 
 def _takes_trust(config: Config) -> bool:
@@ -31,11 +41,19 @@ def _takes_trust(config: Config) -> bool:
     return config.device_plugins is None
 
 
-def may_change(key: str, config: Config) -> bool:
-    """Whether a daemon of this configuration takes another value of the setting ``key`` while it runs."""
+def _takes_roots(old: Config, new: Config) -> bool:
+    """Whether a node takes the roots of ``new``: none of those that it has is watched in another way."""
+    before = {root.path: root for root in old.roots}
+    return all(before.get(root.path, root) == root for root in new.roots)
+
+
+def may_change(key: str, old: Config, new: Config) -> bool:
+    """Whether a daemon takes the value that the setting ``key`` has in ``new``, while it runs by ``old``."""
     part, _, name = key.partition(".")
     if part == "trust":
-        return _takes_trust(config)
+        return _takes_trust(old)
+    if key in _OF_ROOTS:
+        return _takes_roots(old, new)
     if part == "leases":
         return name.partition(".")[0] in _OF_LEASES
     return key in _FIELDS or key in OF_DAEMON or part in _PARTS

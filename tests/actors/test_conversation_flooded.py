@@ -36,7 +36,7 @@ async def test_a_flooder_gives_its_slot_back_fails_and_is_tried_again_later() ->
 
     endpoints = Endpoints(RealEndpointFiles(), ())
     flooder = Conversation(ConversationConfig(dial, slots, endpoints), "/a.sock", RegistrationSettings())
-    assert await flooder.dial(Identity(1, 2, 3), patient=True) == states.Dialed()
+    assert await flooder.dial(Identity(1, 2, 3), "/", patient=True) == states.Dialed()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(next_one)
         await trio.testing.wait_all_tasks_blocked()

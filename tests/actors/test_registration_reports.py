@@ -66,7 +66,7 @@ async def running(handler: Asked | None = None, failure: DialFailure = DialFailu
     """Run an actor whose dials fail after two seconds; with a ``handler``, a deregistration is pending."""
 
     async def refuse(
-        path: str, *, identity: Identity, timeout: float, refused_grace: float, judge: Judge
+        path: str, *, identity: Identity, root: str, timeout: float, refused_grace: float, judge: Judge
     ) -> RegistrationChannel:
         await trio.sleep(2)
         raise DialError(failure, path, "too slow")
@@ -199,7 +199,8 @@ async def test_a_socket_is_watched_while_it_is_stale_and_no_longer_and_again_aft
     """Behaviour 15, fault 85: a liveness actor that starts again asks for the report."""
     async with running(failure=DialFailure.REFUSED) as rig:
         await trio.sleep(2.2)
-        stale = m.WatchLiveness(SOCKET, 1, rig.inbox, registered=False, identity=appeared().identity)
+        socket = appeared()
+        stale = m.WatchLiveness(SOCKET, 1, rig.inbox, registered=False, identity=socket.identity, root=socket.root)
         assert rig.watched.receive_nowait() == stale
         rig.inbox.send_nowait(m.ReportAsked())
         await trio.testing.wait_all_tasks_blocked()

@@ -78,12 +78,12 @@ class Hook:
     dials: int = 0
 
     async def __call__(
-        self, path: str, *, identity: Identity, timeout: float, refused_grace: float, judge: Judge
+        self, path: str, *, identity: Identity, root: str, timeout: float, refused_grace: float, judge: Judge
     ) -> RegistrationChannel:
         self.dials += 1
         if self.dials == 1:
             self.happens()
-        return await DIAL(path, identity=identity, timeout=timeout, refused_grace=refused_grace, judge=judge)
+        return await DIAL(path, identity=identity, root=root, timeout=timeout, refused_grace=refused_grace, judge=judge)
 
 
 @asynccontextmanager

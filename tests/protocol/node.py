@@ -279,7 +279,7 @@ class Node:
                 path = effect.message.path
                 assert effect.root == "/reg"
                 assert self.world.desired()[path] == self.actors[path].state.generation, "it was superseded"
-            case w.Show() | w.Answer() | w.AnswerCall():
+            case w.Show() | w.Answer() | w.AnswerCall() | w.RootLeft():
                 pass
 
     def start(self, effect: w.StartRegistration) -> None:

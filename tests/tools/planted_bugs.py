@@ -300,10 +300,17 @@ def dial_whatever_is_there() -> Iterator[None]:
     dial = WatchedNetwork.dial
 
     async def by_path(
-        network: WatchedNetwork, path: str, *, identity: Identity, timeout: float, refused_grace: float, judge: Judge
+        network: WatchedNetwork,
+        path: str,
+        *,
+        identity: Identity,
+        root: str,
+        timeout: float,
+        refused_grace: float,
+        judge: Judge,
     ) -> RegistrationChannel:
         del identity
-        return await dial(network, path, timeout=timeout, refused_grace=refused_grace, judge=judge)
+        return await dial(network, path, root=root, timeout=timeout, refused_grace=refused_grace, judge=judge)
 
     with patch.object(WatchedNetwork, "dial", by_path):
         yield

@@ -88,7 +88,7 @@ async def dial_registration(
     identity: Identity | None = None,
     timeout: float,
     refused_grace: float = 1.0,
-    roots: Sequence[str] = (),
+    root: str | None = None,
     judge: Judge | None = None,
     follow_symlinks: bool = False,
     conversations: KnownConversations,
@@ -96,11 +96,15 @@ async def dial_registration(
 ) -> RegistrationChannel:
     """Connect for one registration, as :func:`dial` does for any calls. A full backlog is an error at once.
 
+    The socket was found in ``root``.
+
     Raises:
         DialError: there is no connection; its ``kind`` says why.
     """
     connection = _socket(path)
-    attempt = partial(_try, connection, path, identity, roots, follow_symlinks=follow_symlinks)
+    attempt = partial(
+        _try, connection, path, identity, () if root is None else (root,), follow_symlinks=follow_symlinks
+    )
     peer = await _reach(connection, path, attempt, timeout, refused_grace, judge, wait_if_full=False)
     return RegistrationChannel(SocketTransport(connection), conversations, peer=peer, shared=shared)
 

@@ -72,6 +72,7 @@ class WatchedNetwork(MemoryNetwork):
         path: str,
         *,
         identity: Identity | None = None,
+        root: str | None = None,
         timeout: float,
         refused_grace: float = 1.0,
         judge: Judge | None = None,
@@ -81,7 +82,7 @@ class WatchedNetwork(MemoryNetwork):
         if not path.startswith(f"{self._root}/"):
             # The plugins of other directories have oracles of their own.
             return await super().dial(
-                path, identity=identity, timeout=timeout, refused_grace=refused_grace, judge=judge
+                path, identity=identity, root=root, timeout=timeout, refused_grace=refused_grace, judge=judge
             )
         self._backoff.dialed(path)
         self._crashes.dialed(path, identity)
@@ -92,7 +93,7 @@ class WatchedNetwork(MemoryNetwork):
         began = trio.current_time()
         try:
             channel = await super().dial(
-                path, identity=identity, timeout=timeout, refused_grace=refused_grace, judge=judge
+                path, identity=identity, root=root, timeout=timeout, refused_grace=refused_grace, judge=judge
             )
         except DialError as error:
             if error.kind is DialFailure.REPLACED:

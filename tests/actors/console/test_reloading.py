@@ -21,7 +21,7 @@ from plugind.actors.console import run as daemon
 from plugind.actors.console.configured import Configured
 from plugind.actors.console.reloading import Reloader
 from plugind.actors.logs import Log
-from plugind.protocol.config import Config
+from plugind.protocol.config import Config, Root
 from plugind.protocol.config_messages import ConfigurationShown, Reloaded
 from plugind.protocol.errors import ConfigError
 from plugind.protocol.leases.values import Pool
@@ -278,3 +278,32 @@ async def test_a_disk_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(reloading, "READ_DEADLINE", 0.05)
     monkeypatch.setattr(scene.reloader, "_read", lambda: time.sleep(1.0))
     assert await scene.reload() == Reloaded(refused=("the configuration could not be read within 0.05 s",))
+
+
+async def test_roots_are_added_and_removed_and_those_that_stay_keep_their_options(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, 'roots = ["/a", "/b"]\n')
+    answer = await scene.reload('roots = ["/b"]\ndeprecated_roots = ["/c"]\n')
+    # Where endpoints may be follows from the roots.
+    assert answer == Reloaded(("roots", "deprecated_roots", "endpoint_directories"), ())
+    (config,) = scene.node.configs
+    assert config.roots == (Root("/b"), Root("/c", deprecated=True))
+    assert config.endpoint_directories == ("/b", "/c")
+    # None of this is used, since it watches a root in another way.
+    answer = await scene.reload('roots = ["/c", "/d"]\ndeprecated_roots = ["/b"]\nstable_after = 3\n')
+    assert answer == Reloaded(("stable_after",), ("roots", "deprecated_roots", "endpoint_directories"))
+    assert scene.node.configs[1:] == [attrs.evolve(config, stable_after=3.0)]
+    answer = await scene.reload('roots = ["/b"]\ndeprecated_roots = ["/c"]\ninsecure_roots = true\n')
+    assert answer == Reloaded(("stable_after",), ("insecure_roots",))
+    # Roots of which there was none before may have any options.
+    answer = await scene.reload('roots = ["/e"]\ninsecure_roots = true\n')
+    assert answer.needs_restart == ()
+    assert scene.node.configs[-1].roots == (Root("/e", insecure=True),)
+
+
+async def test_roots_that_lie_in_each_other_are_refused_with_all_else(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, 'roots = ["/a"]\n')
+    answer = await scene.reload('roots = ["/a", "/a/b"]\nstable_after = 3\n')
+    assert [problem.partition("the root")[1:] for problem in answer.refused] == [
+        ("the root", " /a/b lies in the root /a: name one of them")
+    ]
+    assert scene.node.configs == []

@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,16 @@ from plugind.actors.io import beneath
 from plugind.actors.io import directory as directory_module
 from plugind.actors.io.beneath import has_openat2, open_beneath, resolve, root_of
 from plugind.actors.io.directory import RealDirectory
+from plugind.actors.io.endpoints import RealEndpointFiles
 from plugind.actors.io.exact_connect import connect_to
 from plugind.actors.io.file_identity import identity_at
+from plugind.actors.io.grpc_client.dial import dial_registration
+from plugind.actors.io.processes import Processes
 from plugind.actors.io.unix_socket import stream_socket
 from plugind.protocol.discovery import Kind
+from plugind.protocol.liveness import Answer
+from plugind.protocol.wire.errors import DialError, DialFailure
+from plugind.protocol.wire.learning import KnownConversations
 
 
 @pytest.fixture(params=["openat2", "step by step"], autouse=True)
@@ -106,6 +113,27 @@ def test_the_socket_that_was_judged_is_not_dialed_through_a_link_either(tree: Pa
         connect_to(connection, str(tree / "root/way/a.sock"), judged, roots=[str(tree / "root")])
     with stream_socket() as connection, pytest.raises(ConnectionRefusedError):
         connect_to(connection, str(tree / "root/way/a.sock"), judged)
+
+
+async def test_whoever_connects_goes_by_the_root_that_is_named_for_the_socket(tree: Path) -> None:
+    """A dial, a look of the liveness actor, and the link of a plugin whose endpoint is its socket."""
+    judged = identity_at(os.lstat(tree / "secret/a.sock"), str(tree / "secret/a.sock"))
+    (tree / "root/way").symlink_to(tree / "secret")
+    path, root = str(tree / "root/way/a.sock"), str(tree / "root")
+    dial = partial(dial_registration, path, identity=judged, timeout=60.0, refused_grace=0.0)
+    with pytest.raises(DialError) as unnamed:
+        await dial(conversations=KnownConversations())
+    with pytest.raises(DialError) as named:
+        await dial(root=root, conversations=KnownConversations())
+    assert (unnamed.value.kind, named.value.kind) == (DialFailure.REFUSED, DialFailure.GONE)
+    with closing(Processes(1)) as processes:
+        assert processes.look(path, judged, take_process=False)[0] is Answer.REFUSED
+        assert processes.look(path, judged, root=root, take_process=False)[0] is not Answer.REFUSED
+    files = RealEndpointFiles()
+    with pytest.raises(ConnectionRefusedError):
+        files.connect_exactly(path, judged)
+    with pytest.raises(NotADirectoryError):
+        files.below((root,)).connect_exactly(path, judged)
 
 
 def test_a_link_that_is_accepted_is_opened_where_it_leads_inside_of_the_root(tree: Path) -> None:

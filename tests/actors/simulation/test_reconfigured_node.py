@@ -12,12 +12,13 @@ from trio.testing import MockClock
 
 from plugind.actors.simulation import PluggedIn
 from plugind.protocol.backoff import Backoff, RestartIntensity
-from plugind.protocol.config import Config, Timeouts
+from plugind.protocol.config import Config, Root, Timeouts
 from plugind.protocol.plugins import InfoLimits
 from plugind.protocol.status import StateName
 from plugind.testing import DEFAULT_CONFIG, Fails, FakeHandler, FakePlugin, SimulatedNode, Takes
 
 PLUGINS = 12
+ROOTS = ("/plugins", "/second", "/third")
 #: Virtual seconds of a run.
 RUN = 20.0
 
@@ -104,3 +105,44 @@ async def test_plugins_are_registered_whatever_was_changed_meanwhile_and_go_by_w
             PLUGINS + 1
         )
         assert {round(status.next_try or 0.0, 6) for status in node.statuses.values()} == {round(node.now + 0.2, 6)}
+
+
+async def change_roots(node: SimulatedNode, rng: random.Random) -> None:
+    while trio.current_time() < RUN:
+        others = rng.sample(ROOTS[1:], rng.randrange(len(ROOTS)))
+        await node.reconfigure(attrs.evolve(config_of(rng, node.config), roots=(*map(Root, (ROOTS[0], *others)),)))
+        for actor in ("reconciler", "watcher", "status"):
+            if rng.random() < 0.1:
+                node.crash(actor)
+        await trio.sleep(rng.choice((0.0, 0.05, 0.4, 2.0)))
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_the_plugins_of_the_roots_that_were_set_last_are_registered_and_no_others(
+    seed: int, autojump_clock: MockClock
+) -> None:
+    rng = random.Random(f"roots {seed}")
+    handler = FakeHandler()
+    for _ in range(100):
+        handler.script(rng.choice(("validate", "register", "deregister")), rng.choice((Takes(0.0), Takes(0.3))))
+    first = attrs.evolve(DEFAULT_CONFIG, seed=seed, intensity=RestartIntensity(restarts=1000))
+    async with SimulatedNode(first, handlers={"Colour": handler}) as node:
+        plugins = [
+            node.plug(f"{ROOTS[number % len(ROOTS)]}/{number}.sock", FakePlugin("Colour", f"{number}", delay=0.05))
+            for number in range(PLUGINS)
+        ]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(change_roots, node, rng)
+            nursery.start_soon(disturb, plugins, rng)
+        handler.calm()
+        for roots in (ROOTS[:2], ROOTS[1:], ROOTS):
+            await node.reconfigure(attrs.evolve(first, roots=(*map(Root, roots),)))
+            await node.settled(patience=300.0)
+            await trio.sleep(20.0)
+            wanted = {plugin.path for plugin in plugins if plugin.path.rpartition("/")[0] in roots}
+            assert {path: status.state for path, status in node.statuses.items()} == dict.fromkeys(
+                wanted, StateName.REGISTERED
+            )
+            assert held(handler) == {(it.socket, it.generation) for it in node.statuses.values()}
+            assert {report.root for report in (await node.snapshot()).roots} == set(roots)
+            assert sorted(node.leftovers()) == sorted(f"{path} has an actor" for path in wanted)

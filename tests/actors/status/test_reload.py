@@ -11,15 +11,18 @@ import trio
 
 from plugind.actors.io.http_server import Request, Response
 from plugind.actors.status.api import StatusConfig
+from plugind.protocol.config import Root
 from plugind.protocol.config_messages import (
     ConfigurationRead,
     ConfigurationShown,
     ExpectationChanged,
     Reloaded,
+    RootsChanged,
     TrustChanged,
 )
-from plugind.protocol.messages import ConfigurationAsked, ReloadAsked, ReloaderMessage
+from plugind.protocol.messages import ConfigurationAsked, ReloadAsked, ReloaderMessage, RootReported
 from plugind.protocol.rules import Rules
+from plugind.protocol.status import Watching
 from plugind.protocol.trust import Trust, Users
 from plugind.tests.actors.status.bench import Bench, bench, body_of
 
@@ -137,3 +140,25 @@ async def test_a_reload_is_refused_where_nobody_reads_a_configuration_or_too_man
         assert (await node.api(POST)).status == 503
         requests.close()
         assert (await node.api(POST)).status == 503
+
+
+async def test_other_roots_are_shown_and_awaited_from_the_message_on() -> None:
+    async with bench(StatusConfig(roots=("/a", "/b"))) as node:
+        for root in ("/a", "/b"):
+            await node.take(RootReported(root, Watching.EVENTS, trio.current_time(), ready=True))
+        assert await ready(node) == []
+        await node.take(RootsChanged((Root("/b"), Root("/c")), ("/b", "/c"), ("/run",)))
+        assert await ready(node) == ["the first scan of /c"]
+        health = body(await node.get("/healthz"))
+        roots = [(root["root"], root["status"]) for root in health["roots"]]  # type: ignore[attr-defined]
+        assert roots == [("/b", "ok"), ("/c", "starting")]
+        metrics = (await body_of(await node.get("/metrics"))).decode()
+        assert 'plugind_roots{watching="events"} 1.0\n' in metrics
+        rules = body(await node.get("/rules"))
+        shown = [root["root"] for root in rules["roots"]]  # type: ignore[attr-defined]
+        assert (shown, rules["endpoint_directories"]) == (["/b", "/c"], ["/run"])
+        # A status actor that is started again makes another one, with the same memory.
+        again = attrs.evolve(node.api)
+        assert body(await again(Request("GET", "/readyz", {}, b"")))["awaiting"] == ["the first scan of /c"]
+        await node.take(RootReported("/c", Watching.EVENTS, trio.current_time(), ready=True))
+        assert await ready(node) == []
