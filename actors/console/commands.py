@@ -46,6 +46,7 @@ COMMANDS = {
     "demo": "see a small node at work",
     "simulate": "play random scripts on a node in memory",
     "install-unit": "write the systemd service of the daemon",
+    "slurm-config": "print the lines for Slurm",
 }
 #: Commands that programs run; the help does not list them.
 _HIDDEN = ("lease-hook", "nomad-device")

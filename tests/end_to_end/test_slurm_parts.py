@@ -17,8 +17,8 @@ import trio
 from plugind.actors.console.fake import FakeSpec, run_fake
 from plugind.protocol.proto import deviceplugin_v1beta1_pb2 as api
 from plugind.testing import Device, FakeDevices, FakePlugin
-from plugind.tests.end_to_end.leasing import leases, listed
-from plugind.tests.end_to_end.processes import DEADLINE, Daemon, Done, daemon, run
+from plugind.tests.end_to_end.leasing import capacity, leases, listed
+from plugind.tests.end_to_end.processes import DEADLINE, Daemon, Done, daemon
 
 GPU = "example.com/gpu"
 PARTS = Path(__file__).parents[2] / "deploy" / "slurm"
@@ -121,6 +121,12 @@ class Slurm:
             ["sh", str(PARTS / name)], env=environment, check=False, capture_stdout=True, capture_stderr=True
         )
         return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    async def healthy(self, number: int) -> None:
+        """Wait until so many devices are healthy."""
+        with trio.fail_after(DEADLINE):
+            while (await capacity(self.daemon))[GPU] != number:  # noqa: ASYNC110 - it is in another process
+                await trio.sleep(0.02)
 
     async def held(self) -> dict[str, list[str]]:
         """Return the devices of each lease."""
@@ -304,9 +310,7 @@ async def test_the_node_is_drained_while_a_device_is_unhealthy_and_only_for_that
     async with slurm(tmp_path) as it:
         assert ((await it.part("health")).code, it.updates) == (0, [])
         it.devices.show(*(Device(f"GPU-{number}", "Unhealthy" if number else "Healthy") for number in range(4)))
-        waiting = "wait", "--resource", f"{GPU}=4", "--timeout", "0.1"
-        while run(*waiting, status=it.daemon.status).code == 0:  # noqa: ASYNC110 - it is another process
-            await trio.sleep(0.02)
+        await it.healthy(1)
         assert (await it.part("health")).code == 0
         (drained,) = it.updates
         assert drained.startswith(
@@ -319,8 +323,7 @@ async def test_the_node_is_drained_while_a_device_is_unhealthy_and_only_for_that
             it.says(node=shown, updates="")
             assert ((await it.part("health")).code, it.updates) == (0, [])
         it.devices.show(*(Device(f"GPU-{number}") for number in range(4)))
-        await listed(it.daemon, GPU)
-        assert run("wait", "--resource", f"{GPU}=4", "--timeout", "60", status=it.daemon.status).code == 0
+        await it.healthy(4)
         it.says(node=other)
         assert ((await it.part("health")).code, it.updates) == (0, [])
         it.says(node=ours)

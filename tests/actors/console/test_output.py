@@ -27,6 +27,7 @@ WITHOUT = {
     "fake": "each call is a line of JSON in any case",
     "page": "it serves a page, and prints its address",
     "install-unit": "it writes files, or prints them as they are",
+    "slurm-config": "it prints lines for files",
 }
 #: Their usual form is no text for people.
 OTHER_FORMS = {"config": "toml", "ls": None, "devices": None, "leases": None, "allocate": None}
