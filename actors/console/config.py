@@ -17,8 +17,11 @@ from ...protocol.settings.given import Given, Problem, SettingsError, Source, me
 from ...protocol.settings.variables import CONFIG_VARIABLE
 from ...protocol.settings.writing import to_toml
 from ...protocol.text import escaped
+from ..handlers.handler import check_handler
+from ..handlers.registry import built_in_handlers, installed_handlers
 from ..io.config_files import DEFAULT_FILE, ConfigFile, read_file, read_files
 from ..io.users import users_of
+from ..node_paths import check_device_directory, check_status_socket
 from ..wiring import check_pools
 from . import run as daemon
 from .answers import daemon as asked
@@ -184,9 +187,15 @@ def _check_together(given: dict[str, Given], files: tuple[ConfigFile, ...]) -> N
       ConfigError: if they cannot work together.
     """
     try:
-        config = configured(given, os.environ).config
+        settings = configured(given, os.environ)
+        config = settings.config
         users_of(config.trust)
         check_pools(config.leases.pools)
+        check_status_socket(config.roots, settings.status_path)
+        check_device_directory(config, settings.status_path)
+        handlers = {} if config.observe else {**built_in_handlers(), **installed_handlers()}
+        for plugin_type, handler in handlers.items():
+            check_handler(plugin_type, handler, config.timeouts.of_handler(plugin_type))
     except SettingsError:
         raise
     except ConfigError as error:

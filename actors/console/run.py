@@ -9,7 +9,7 @@ import argparse
 import gc
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
@@ -48,7 +48,8 @@ from .times import seconds
 from .typed_options import warn_of_types
 
 #: What a daemon needs once it has plugins or clients. It is loaded as soon as the daemon is ready, so that nobody waits
-#: for it, and that what is installed later is not mixed with what runs. It is loaded piece by piece, with turns for
+#: for it, and that what is installed later is not mixed with what runs: after an upgrade the files are others, and while
+#: it is under way they are missing, which would end the daemon. It is loaded piece by piece, with turns for
 #: others between them; the longest piece, protobuf, takes 10 ms.
 LOADED_WHEN_READY = (
     "google.protobuf.descriptor_pool",
@@ -61,8 +62,13 @@ LOADED_WHEN_READY = (
     "..handlers.dra_calls",
     "..leases.actor",
     "..io.http_server",
+    "..io.http_machine",
     "..status.serving",
+    ".in_force",
+    "...protocol.settings.files",
 )
+#: What a daemon needs in observe mode.
+LOADED_TO_OBSERVE = ("..handlers.csi_observer", "..handlers.dra_observer")
 
 #: The modules whose classes are then completed: those that registrations use, so that the first plugin is as quick as
 #: any other.
@@ -343,7 +349,8 @@ async def serve(
                     await node.snapshot()
                     roots = ", ".join(root.path for root in config.roots)
                     log.event(Level.INFO, "started", version=__version__, status=status, roots=roots, pid=os.getpid())
-                    nursery.start_soon(_announce, node, log, reloader)
+                    late = (*LOADED_WHEN_READY, *(LOADED_TO_OBSERVE if config.observe else ()))
+                    nursery.start_soon(_announce, node, log, reloader, late)
                     nursery.start_soon(reloader.run, node)
                     nursery.start_soon(answer, requests, node, log, stop, reloader.ask)
                     await stop.wait()
@@ -365,15 +372,18 @@ async def _stop_on_signal(
     everything.cancel()
 
 
-async def _announce(node: Node, log: DaemonLog, reloader: Reloader) -> None:
-    """Notify the service manager that the daemon is ready: a scan of each root was tried (behaviour 40)."""
+async def _announce(node: Node, log: DaemonLog, reloader: Reloader, late: Iterable[str]) -> None:
+    """Notify the service manager that the daemon is ready: a scan of each root was tried (behaviour 40).
+
+    Then load the modules ``late``.
+    """
     with suppress(NodeEndedError):
         await node.wait_scanned()
         await tell_surely("READY=1")
         reloader.is_announced = True
         async with trio.open_nursery() as nursery:
             nursery.start_soon(keep_informed, node, log)
-            for name in LOADED_WHEN_READY:
+            for name in late:
                 import_module(name, __package__)
                 await trio.lowlevel.checkpoint()
             for _ in complete_classes(USED_BY_REGISTRATIONS):

@@ -2,7 +2,9 @@
 
 Whoever can write to such a file can let any user register plugins. So each has to belong to root or to the user of the
 daemon, and nobody else may write to it. That is asked of the open file, so that nothing can change in between. Links
-are followed: who owns the file at their end counts.
+are followed: who owns the file at their end counts. The same holds of the directory of drop-ins: whoever writes there
+could put a link to any file of root's. On a mount that is read-only nobody writes, whatever the mode is: a volume of
+Kubernetes has mode 0777.
 
 PYTEST_DONT_REWRITE
 """
@@ -64,11 +66,20 @@ def read_file(path: str) -> ConfigFile:
 
 def _drop_ins(directory: str) -> list[str]:
     try:
-        names = sorted(name for name in os.listdir(directory) if name.endswith(_SUFFIX) and not name.startswith("."))
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
         return []
     except OSError as error:
         raise _error(directory, f"cannot be read: {error.strerror}") from None
+    try:
+        wrong = _open_to_others(os.fstat(descriptor))
+        if wrong is not None and not os.fstatvfs(descriptor).f_flag & os.ST_RDONLY:
+            raise _error(directory, wrong)
+        names = sorted(name for name in os.listdir(descriptor) if name.endswith(_SUFFIX) and not name.startswith("."))
+    except OSError as error:
+        raise _error(directory, f"cannot be read: {error.strerror}") from None
+    finally:
+        os.close(descriptor)
     if len(names) > MAX_DROP_INS:
         raise _error(directory, f"has {len(names)} files that end with {_SUFFIX}: at most {MAX_DROP_INS} are read")
     return names
@@ -94,6 +105,11 @@ def _read(path: str, *, required: bool) -> ConfigFile | None:
 def _wrong_with(status: os.stat_result) -> str | None:
     if not stat.S_ISREG(status.st_mode):
         return "it is no regular file"
+    return _open_to_others(status)
+
+
+def _open_to_others(status: os.stat_result) -> str | None:
+    """Return what lets others than root and this user write to a file or a directory."""
     access = access_of(status)
     if not access.is_trusted:
         return f"user {access.owner} owns it: give it to root, or to the user that runs plugind"

@@ -129,6 +129,35 @@ def test_a_link_to_nothing_beside_the_first_file_is_an_error(tmp_path: Path) -> 
     assert refused(path) == f"{path}.d/1.toml: cannot be read: No such file or directory"
 
 
+@pytest.mark.parametrize("mode", [0o777, 0o775, 0o1777])
+def test_a_directory_in_which_others_may_put_files_is_refused(mode: int, tmp_path: Path) -> None:
+    """They could put a link there to a file of root that says something else."""
+    path = written(tmp_path / "p.toml")
+    directory = written(tmp_path / "p.toml.d" / "1.toml").parent
+    directory.chmod(mode)
+    assert refused(path) == f"{directory}: others may write to it (mode {mode:04o}): chmod go-w"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a directory away")
+def test_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path / "p.toml")
+    directory = tmp_path / "p.toml.d"
+    directory.mkdir()
+    os.chown(directory, 1234, 1234)
+    assert refused(path).startswith(f"{directory}: user 1234 owns it: ")
+
+
+def test_the_mode_of_a_directory_on_a_read_only_mount_counts_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path / "p.toml")
+    other = written(tmp_path / "p.toml.d" / "1.toml")
+    other.parent.chmod(0o777)
+    flags = os.statvfs_result((0, 0, 0, 0, 0, 0, 0, 0, os.ST_RDONLY, 255))
+    monkeypatch.setattr(os, "fstatvfs", lambda _: flags)
+    assert [file.path for file in read_files(str(path), required=True)] == [str(path), str(other)]
+
+
 def test_so_many_files_are_not_read(tmp_path: Path) -> None:
     path = written(tmp_path / "p.toml")
     for number in range(MAX_DROP_INS + 1):
