@@ -14,7 +14,7 @@ from plugind.actors.console import run
 
 #: Where imports are at the start, before READY: what only some daemons have.
 AT_START = {"plugind.actors.ports", "plugind.supervisor", "plugind.actors.handlers.registry"}
-#: Where the first scrape brings prometheus_client, which takes 7 MiB. An error there ends that request alone.
+#: Where the first scrape brings prometheus_client, which takes 7 MiB. An error there restarts the status actor.
 OF_SCRAPES = {"plugind.actors.status.api"}
 _LOADED = """
 import json, sys
