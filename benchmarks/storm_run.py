@@ -153,6 +153,7 @@ class _Storm:
                 self._existing(daemon, started_ns)
             else:
                 daemon.wait_ready()
+                daemon.wait_at_rest()
                 self.result.base_mib = daemon.memory_kib() / 1024
                 self._storm(daemon)
             self._afterwards(daemon)

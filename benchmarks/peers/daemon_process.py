@@ -26,6 +26,8 @@ _PATIENCE = 60.0
 #: The module of a daemon whose handlers of CSI and DRA drivers call no driver, and that of ``plugind``.
 JUDGING = ("plugind.benchmarks.peers.judging",)
 CONSUMING = ("plugind",)
+#: Seconds in which a daemon at rest needs no more than a fiftieth of a core.
+_REST = 0.2
 #: Seconds until the daemon must have stopped.
 _STOP = 20.0
 
@@ -149,6 +151,21 @@ class DaemonProcess:
                 pass  # The daemon does not listen yet.
             time.sleep(0.01)
         raise RuntimeError(f"the daemon was not ready in {_PATIENCE:g} s")
+
+    def wait_at_rest(self) -> None:
+        """Return once it needs next to no CPU: what it does right after it is ready belongs to its start.
+
+        Raises:
+          RuntimeError: if it is never at rest within a minute.
+          OSError: if the process has ended.
+        """
+        deadline = time.monotonic() + _PATIENCE
+        while time.monotonic() < deadline:
+            before = self.cpu_seconds()
+            time.sleep(_REST)
+            if self.cpu_seconds() - before < _REST / 50:
+                return
+        raise RuntimeError(f"the daemon was not at rest in {_PATIENCE:g} s")
 
     def _is_ready(self) -> bool:
         if self.status is None:

@@ -12,10 +12,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 
-from plugind import Handler, Plugin
-from plugind.actors.console import commands, run
-from plugind.actors.handlers.csi import CSIHandler
-from plugind.actors.handlers.dra import DRAHandler
+from plugind.actors.console.start import imports_of_daemon
+
+with imports_of_daemon():
+    from plugind import Handler, Plugin
+    from plugind.actors.console import commands, run
+    from plugind.actors.handlers.csi import CSIHandler
+    from plugind.actors.handlers.dra import DRAHandler
 
 
 class JudgingCSI:
