@@ -404,7 +404,10 @@ def test_a_check_without_a_file_reads_those_of_a_daemon(scene: Scene, capsys: py
             "leases.pools = [{name='a',resource='v.com/g'},{name='b',resource='v.com/g',ids=['1']}]",
             "the pools a and b have devices of v.com/g in common",
         ),
-        ("timeouts.handler = 20", "a call of the handler for DevicePlugin may wait for 15 s, and is ended after 20 s: "),
+        (
+            "timeouts.handler = 20",
+            "a call of the handler for DevicePlugin may wait for 15 s, and is ended after 20 s: ",
+        ),
         ("roots = ['/a']\nstatus = '/a/s.sock'", "the status socket /a/s.sock lies in the root /a"),
     ],
 )
