@@ -48,9 +48,9 @@ from .times import seconds
 from .typed_options import warn_of_types
 
 #: What a daemon needs once it has plugins or clients. It is loaded as soon as the daemon is ready, so that nobody waits
-#: for it, and that what is installed later is not mixed with what runs: after an upgrade the files are others, and while
-#: it is under way they are missing, which would end the daemon. It is loaded piece by piece, with turns for
-#: others between them; the longest piece, protobuf, takes 10 ms.
+#: for it, and that what is installed later is not mixed with what runs: after an upgrade the files are others, and
+#: during it they are missing, which would end the daemon. It is loaded piece by piece, with turns for others between
+#: them; the longest piece, protobuf, takes 10 ms.
 LOADED_WHEN_READY = (
     "google.protobuf.descriptor_pool",
     "...protocol.proto.pluginregistration_pb2",

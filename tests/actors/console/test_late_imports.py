@@ -1,4 +1,4 @@
-"""A daemon imports all that it may need once it is ready: later its files may be those of another version, or be gone."""
+"""A daemon imports all that it may need once it is ready: later its files may be others, or be gone."""
 
 from __future__ import annotations
 
