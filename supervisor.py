@@ -16,7 +16,7 @@ import os
 import random
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -686,10 +686,10 @@ class Supervisor:
         new one. Plugins that are registered stay so, though they may exceed a lower limit, and leases keep their
         devices. Plugins of a user who is not trusted any more are deregistered, and so are those of a root that is
         removed. The watcher of a root that is added makes and locks it; a root that cannot be used is shown as such,
-        and is tried again.
+        and is tried again. A caller who is cancelled leaves either the old configuration in force or the whole new one.
 
         Raises:
-          RuntimeError: if an earlier call has not returned.
+          RuntimeError: if an earlier change is still being put in force.
           ConfigError: if it differs in more, or cannot work. Nothing has changed then.
           NodeEndedError: if the node ended before.
         """
@@ -702,28 +702,38 @@ class Supervisor:
         self._handlers.check(self._call_config(config))
         check_pools(config.leases.pools)
         self._check_places(config)
-        self._reconfiguring = True
-        try:
-            await self._reconfigure(config)
-        finally:
-            self._reconfiguring = False
+        with self._callers.asking("has no other configuration"), ExitStack() as under_way:
+            self._reconfiguring = True
+            under_way.callback(self._end_reconfiguring)
+            users = self._users if config.trust == self.config.trust else await self._find_users(config.trust)
+            applied = trio.Event()
+            # A task of the node, so that a caller who is cancelled does not leave a half of it in force.
+            self._nursery.start_soon(self._apply, config, users, applied, under_way.pop_all())
+            await applied.wait()
 
-    async def _reconfigure(self, config: Config) -> None:
-        users = self._users if config.trust == self.config.trust else await self._find_users(config.trust)
-        with self._callers.asking("has no other configuration"):
-            before, self.config = self.config, config
-            if config.trust != before.trust:
-                await self._trust(config, users)
-            moved = (config.roots, config.endpoint_directories) != (before.roots, before.endpoint_directories)
-            if moved:
-                await self._place(config)
-            await self._send_configuration(config)
-            if moved:
-                # Registrations have the new settings by then.
-                await self._change_watchers(config.roots)
-            if config.leases != before.leases:
-                # Most nodes lease nothing, and need not have the actor that does.
-                self._leases.reconfigure(config.leases, operators_of(self._users))
+    def _end_reconfiguring(self) -> None:
+        self._reconfiguring = False
+
+    async def _apply(self, config: Config, users: Users, applied: trio.Event, under_way: ExitStack) -> None:
+        # Once the actors have ended, the node ends, and the caller is told so.
+        with under_way, suppress(trio.ClosedResourceError):
+            await self._reconfigure(config, users)
+            applied.set()
+
+    async def _reconfigure(self, config: Config, users: Users) -> None:
+        before, self.config = self.config, config
+        if config.trust != before.trust:
+            await self._trust(config, users)
+        moved = (config.roots, config.endpoint_directories) != (before.roots, before.endpoint_directories)
+        if moved:
+            await self._place(config)
+        await self._send_configuration(config)
+        if moved:
+            # Registrations have the new settings by then.
+            await self._change_watchers(config.roots)
+        if config.leases != before.leases:
+            # Most nodes lease nothing, and need not have the actor that does.
+            self._leases.reconfigure(config.leases, operators_of(self._users))
 
     async def _find_users(self, trust: Trust) -> Users:
         if not trust.names:

@@ -266,3 +266,18 @@ async def test_one_configuration_is_put_in_force_at_a_time(autojump_clock: MockC
         await trio.sleep(5.0)
         assert errors == ["another configuration is being put in force: wait for that"]
         assert list(watched(await node.snapshot())) == [root.path for root in node.supervisor.config.roots]
+
+
+async def test_a_caller_who_is_cancelled_leaves_the_whole_new_configuration_in_force(autojump_clock: MockClock) -> None:
+    """The watcher of the removed root has not ended when the caller leaves; what comes after that is done, too."""
+    async with SimulatedNode(rooted(FIRST, OTHER)) as node:
+        await trio.sleep(1.0)
+        with trio.CancelScope() as caller:
+            caller.cancel()
+            await node.reconfigure(rooted(FIRST, "/third"))
+        assert caller.cancelled_caught
+        await trio.sleep(5.0)
+        assert list(watched(await node.snapshot())) == [FIRST, "/third"]
+        # No caller waits for it any more, so that the next change may come.
+        await node.reconfigure(rooted(FIRST))
+        assert list(watched(await node.snapshot())) == [FIRST]
