@@ -98,7 +98,7 @@ def operators_of(users: Users) -> frozenset[int]:
 
 
 def check_pools(pools: Sequence[Pool]) -> None:
-    """Check that no device is in two pools.
+    """Check that no device is in two pools, and that no two pools of a resource have the same name.
 
     Raises:
       ConfigError: if one is.
@@ -110,7 +110,7 @@ def check_pools(pools: Sequence[Pool]) -> None:
     try:
         Pools(pools)
     except ValueError as error:
-        raise ConfigError(f"{error}: name each device in one --pool") from error
+        raise ConfigError(f"{error}: each device may be in one pool, and each pool needs a name of its own") from error
 
 
 def limited_log(log: Logger, config: Config) -> LimitedLog | None:

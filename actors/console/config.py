@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from ...protocol.errors import ConfigError
 from ...protocol.settings.files import parse
@@ -20,12 +20,11 @@ from ...protocol.text import escaped
 from ..handlers.handler import check_handler
 from ..handlers.registry import built_in_handlers, installed_handlers
 from ..io.config_files import DEFAULT_FILE, ConfigFile, read_file, read_files
-from ..io.users import users_of
 from ..node_paths import check_device_directory, check_status_socket
 from ..wiring import check_pools
 from . import run as daemon
 from .answers import daemon as asked
-from .configured import configured
+from .configured import configured, unresolved
 from .ending import EXIT_CONFIG, EXIT_OK, CommandError, say
 from .in_force import in_force, row, source_row
 from .plain import fetched
@@ -47,6 +46,7 @@ exit codes:
   2   wrong usage
   69  with --running, no daemon answers, 75 it is busy
   78  it cannot: each line on standard error says where something is wrong"""
+T = TypeVar("T")
 #: In the column of the comments.
 _WIDTH = 44
 
@@ -152,10 +152,13 @@ def check_files(args: argparse.Namespace) -> int:
     try:
         files = _files(args)
         parsed = [parse(file.path, file.content) for file in files]
-        problems = tuple(problem for one in parsed for problem in one.problems)
+        problems = [problem for one in parsed for problem in one.problems]
+        given = merged(one.given for one in parsed)
+        # A list in which something is wrong may also name a user who is not there.
+        problems += unresolved((*given.values(), *(rest for one in parsed for rest in one.rest)))
         if problems:
-            raise SettingsError(problems)
-        _check_together(merged(one.given for one in parsed), files)
+            raise SettingsError(tuple(problems))
+        _check_together(given, files)
     except ConfigError as error:
         if args.output != "json":
             raise _unusable(error) from error
@@ -184,20 +187,28 @@ def _check_together(given: dict[str, Given], files: tuple[ConfigFile, ...]) -> N
     """Check what can be said only of all settings.
 
     Raises:
-      ConfigError: if they cannot work together.
+      SettingsError: if they cannot work together.
     """
-    try:
-        settings = configured(given, os.environ)
+    everywhere, problems = Source("file", files[-1].path if files else DEFAULT_FILE), list[Problem]()
+
+    def check(function: Callable[..., T], *arguments: Any, key: str | None = None) -> T | None:
+        try:
+            return function(*arguments)
+        except SettingsError as error:
+            problems.extend(error.problems)
+        except ConfigError as error:
+            at = everywhere if key is None or key not in given else given[key].source
+            problems.append(Problem(at, str(error) if at is everywhere else f"{key}: {error}"))
+        return None
+
+    settings = check(configured, given, os.environ)
+    if settings is not None:
         config = settings.config
-        users_of(config.trust)
-        check_pools(config.leases.pools)
-        check_status_socket(config.roots, settings.status_path)
-        check_device_directory(config, settings.status_path)
+        check(check_pools, config.leases.pools, key="leases.pools")
+        check(check_status_socket, config.roots, settings.status_path, key="status")
+        check(check_device_directory, config, settings.status_path)
         handlers = {} if config.observe else {**built_in_handlers(), **installed_handlers()}
         for plugin_type, handler in handlers.items():
-            check_handler(plugin_type, handler, config.timeouts.of_handler(plugin_type))
-    except SettingsError:
-        raise
-    except ConfigError as error:
-        where = Source("file", files[-1].path if files else DEFAULT_FILE)
-        raise SettingsError((Problem(where, str(error)),)) from error
+            check(check_handler, plugin_type, handler, config.timeouts.of_handler(plugin_type))
+    if problems:
+        raise SettingsError(tuple(problems))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import grp
 import os
 import pwd
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import attrs
@@ -93,6 +93,9 @@ def configured(given: Mapping[str, Given], environment: Mapping[str, str], files
     Raises:
       ConfigError: if that cannot work.
     """
+    problems = unresolved(it for it in given.values() if it.key != _TRUSTED)
+    if problems:
+        raise SettingsError(problems)
     values = {key: it.value for key, it in given.items()}
     return Configured(
         config=_config(given, values, environment),
@@ -104,6 +107,53 @@ def configured(given: Mapping[str, Given], environment: Mapping[str, str], files
         given=given,
         files=tuple(files),
     )
+
+
+def unresolved(given: Iterable[Given]) -> tuple[Problem, ...]:
+    """Return the users and groups in ``given`` that the system does not know, and ranges that are too large."""
+    return tuple(
+        Problem(it.source, f"{it.key}: {text}")
+        for it in given
+        if it.key in _NAMES_IN
+        for text in _NAMES_IN[it.key](it.value)
+    )
+
+
+def _wrong_users(users: Iterable[TrustedUser]) -> Iterator[str]:
+    for user in users:
+        try:
+            _uids(user)
+        except ConfigError as error:
+            yield str(error)
+
+
+def _wrong_names(users: Iterable[TrustedUser]) -> Iterator[str]:
+    return _wrong_users(user for user in users if isinstance(user, str))
+
+
+def _wrong_group(group: int | str | None) -> Iterator[str]:
+    try:
+        gid_of(group)
+    except ConfigError as error:
+        yield str(error)
+
+
+def _wrong_in_pools(pools: Iterable[PoolGiven]) -> Iterator[str]:
+    for pool in pools:
+        yield from (f"the pool {pool.name}: {text}" for text in _wrong_users(pool.users))
+
+
+#: Its names are looked up again when a daemon starts or reloads, by :func:`~.io.users.users_of`.
+_TRUSTED: Final = "trust.uids"
+#: The settings that name users or groups, and what finds those that the system does not know.
+_NAMES_IN: Final[Mapping[str, Callable[[Any], Iterable[str]]]] = {
+    "status_group": _wrong_group,
+    _TRUSTED: _wrong_names,
+    "leases.users.uids": _wrong_users,
+    "leases.users.group": _wrong_group,
+    "leases.operators": _wrong_users,
+    "leases.pools": _wrong_in_pools,
+}
 
 
 def _config(given: Mapping[str, Given], values: Mapping[str, Any], environment: Mapping[str, str]) -> Config:
@@ -221,11 +271,7 @@ def _log_limits(values: Mapping[str, Any]) -> LogLimits | None:
 
 
 def _leases(given: Mapping[str, Given]) -> LeasesConfig:
-    """Return the configuration of leases, with uids in the place of names.
-
-    Raises:
-      SettingsError: if there is no user or group of a name.
-    """
+    """Return the configuration of leases, with uids in the place of names."""
     defaults = LeasesConfig()
     return LeasesConfig(
         users=LeaseUsers(
@@ -244,12 +290,7 @@ def _leases(given: Mapping[str, Given]) -> LeasesConfig:
 
 
 def _resolved(given: Given | None, resolve: Callable[[Any], Any], default: Any) -> Any:
-    if given is None:
-        return default
-    try:
-        return resolve(given.value)
-    except ConfigError as error:
-        raise SettingsError((Problem(given.source, str(error)),)) from None
+    return default if given is None else resolve(given.value)
 
 
 def _pools_of(pools: Iterable[PoolGiven]) -> tuple[Pool, ...]:

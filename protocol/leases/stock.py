@@ -84,11 +84,13 @@ class Pools:
         """Take the pools.
 
         Raises:
-            ValueError: A device is in two of ``pools``.
+            ValueError: A device is in two of ``pools``, or two of a resource have the same name.
         """
         self._pools: dict[str, dict[str, Pool]] = {}
         for pool in pools:
             beside = self._pools.setdefault(pool.resource, {})
+            if pool.name in beside:
+                raise ValueError(f"two pools of {pool.resource} are called {pool.name}")
             for other in beside.values():
                 if not (pool.ids and other.ids) or not pool.ids.isdisjoint(other.ids):
                     raise ValueError(

@@ -34,6 +34,8 @@ class Parsed:
     given: tuple[Given, ...]
     #: All that is wrong with it; nothing of it may be used then.
     problems: tuple[Problem, ...] = ()
+    #: Of the lists in which something is wrong, the values with which nothing is: they serve to find more problems.
+    rest: tuple[Given, ...] = ()
 
 
 def parse(name: str, raw: bytes) -> Parsed:
@@ -56,7 +58,7 @@ def parse(name: str, raw: bytes) -> Parsed:
         return Parsed((), (_syntax_error(name, error),))
     reader = _Reader(name, lines_of(text))
     given = tuple(reader.read(content, ()))
-    return Parsed(given, tuple(reader.problems))
+    return Parsed(given, tuple(reader.problems), tuple(reader.rest))
 
 
 def _syntax_error(name: str, error: ValueError) -> Problem:
@@ -72,10 +74,11 @@ class _Reader:
     name: str
     lines: dict[tuple[str, ...], int]
     problems: list[Problem] = attrs.field(factory=list)
+    rest: list[Given] = attrs.field(factory=list)
 
     def read(self, table: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[Given]:
         for name, value in table.items():
-            if len(self.problems) == MOST_PROBLEMS:
+            if len(self.problems) >= MOST_PROBLEMS:
                 return
             path = (*above, name)
             key = ".".join(path)
@@ -94,12 +97,16 @@ class _Reader:
         try:
             found = setting.from_toml(value)
         except WrongValueError as error:
-            self._note(path, error.of(setting.key))
+            for text in error.each_of(setting.key):
+                self._note(path, text)
+            if error.rest is not None:
+                self.rest.append(Given(setting.key, error.rest, self._source(path)))
         else:
             yield Given(setting.key, found, self._source(path))
 
     def _note(self, path: tuple[str, ...], text: str) -> None:
-        self.problems.append(Problem(self._source(path), text))
+        if len(self.problems) < MOST_PROBLEMS:
+            self.problems.append(Problem(self._source(path), text))
 
     def _source(self, path: tuple[str, ...]) -> Source:
         return Source("file", self.name, line_of(self.lines, path))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
 from ..errors import ConfigError
@@ -28,12 +28,22 @@ _SHOWN: Final = 64
 
 
 class WrongValueError(ValueError):
-    """A setting cannot have this value. The text says what it must be; it may begin with "is", after the key."""
+    """A setting cannot have this value. Each text says what it must be; it may begin with "is", after the key."""
+
+    def __init__(self, *texts: str, rest: Any = None) -> None:
+        super().__init__("; ".join(texts))
+        #: All that is wrong with the value.
+        self.texts = texts
+        #: Of a list, the values with which nothing is wrong: what else may be wrong with them can be found, too.
+        self.rest = rest
 
     def of(self, key: str) -> str:
-        """Return the text with the key before it."""
-        text = str(self)
-        return f"{key} {text}" if text.startswith(("is ", "must ")) else f"{key}: {text}"
+        """Return the texts with the key before each."""
+        return "; ".join(self.each_of(key))
+
+    def each_of(self, key: str) -> tuple[str, ...]:
+        """Return each text, with the key before it."""
+        return tuple(f"{key} {it}" if it.startswith(("is ", "must ")) else f"{key}: {it}" for it in self.texts)
 
 
 class Kind(Protocol):
@@ -305,6 +315,8 @@ class ListOf:
 
     kind: Kind
     separator: str = ","
+    #: Whether a value that is there twice counts once. Otherwise both are returned.
+    joins_equal: bool = True
 
     @property
     def words(self) -> str:
@@ -315,12 +327,25 @@ class ListOf:
         """Return the values."""
         if not isinstance(value, list):
             raise wrong(value, self.words)
-        return tuple(dict.fromkeys(map(self.kind.from_toml, value)))
+        return self._all(self.kind.from_toml, value)
 
     def from_text(self, text: str, here: str) -> Any:
         """Return the values between the separators."""
         words = [word for word in text.split(self.separator) if word]
-        return tuple(dict.fromkeys(self.kind.from_text(word, here) for word in words))
+        return self._all(lambda word: self.kind.from_text(word, here), words)
+
+    def _all(self, parse: Callable[[Any], Any], values: Iterable[object]) -> tuple[Any, ...]:
+        """Return what each of the values means, or raise one error with all that is wrong with any."""
+        found, texts = list[Any](), list[str]()
+        for given in values:
+            try:
+                found.append(parse(given))
+            except WrongValueError as error:
+                texts += error.texts
+        all_of_them = tuple(dict.fromkeys(found) if self.joins_equal else found)
+        if texts:
+            raise WrongValueError(*dict.fromkeys(texts), rest=all_of_them)
+        return all_of_them
 
 
 @value
@@ -338,16 +363,17 @@ class ByType:
         """Return the table."""
         if not isinstance(value, dict):
             raise wrong(value, self.words)
-        return dict(self._each(value))
-
-    def _each(self, table: Mapping[object, object]) -> Iterator[tuple[str, Any]]:
-        for name, given in table.items():
-            if not isinstance(name, str) or not name:
-                raise WrongValueError("the name of a plugin type is empty")
+        found, texts = dict[str, Any](), list[str]()
+        for name, given in value.items():
+            if not name:
+                texts.append("the name of a plugin type is empty")
             try:
-                yield name, self.kind.from_toml(given)
+                found[name] = self.kind.from_toml(given)
             except WrongValueError as error:
-                raise WrongValueError(error.of(f"the value of {shown(name)}")) from None
+                texts += error.each_of(f"the value of {shown(name)}")
+        if texts:
+            raise WrongValueError(*texts)
+        return found
 
     def from_text(self, text: str, here: str) -> Any:
         """Return the table."""

@@ -6,16 +6,19 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from ..plugins import wrong_with_resource
 from ..text import cut
 from ..trust import TrustedUser
 from ..values import value
-from .kinds import ListOf, Text, User, WrongValueError, shown, wrong
+from .kinds import Kind, ListOf, Text, User, WrongValueError, shown, wrong
 
 #: How many characters of a wrong pool are shown.
 _SHOWN: Final = 64
+_OF_NAMES: Final = "letters, digits, '_', '.' and '-', at most 128"
+_RESOURCE: Final = "the name of a resource, such as vendor.com/gpu"
 _POOL_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 
@@ -39,15 +42,18 @@ class PoolKind:
         """Return the pool."""
         if not isinstance(value, dict):
             raise wrong(value, self.words)
-        unknown = next((key for key in value if key not in ("name", "resource", "ids", "users")), None)
-        if unknown is not None:
-            raise WrongValueError(f"a pool has no {shown(unknown)}: it is {self.words}")
-        name, resource = value.get("name"), value.get("resource")
-        if not isinstance(name, str) or not _POOL_NAME.fullmatch(name):
-            raise WrongValueError("the name of a pool has letters, digits, '_', '.' and '-', at most 128")
-        ids = ListOf(Text()).from_toml(value.get("ids", []))
-        users = ListOf(User()).from_toml(value.get("users", []))
-        return _pool(name, resource, ids, users)
+        name = value.get("name")
+        pool = f"the pool {shown(name)}" if isinstance(name, str) else "a pool without a name"
+        texts = [f"{pool} has no {shown(key)}: it is {self.words}" for key in value if key not in _FIELDS]
+        found = dict[str, Any]()
+        for field, parse in _FIELDS.items():
+            try:
+                found[field] = parse(value.get(field))
+            except WrongValueError as error:
+                texts += (f"{pool}: {text}" for text in error.each_of(field))
+        if texts:
+            raise WrongValueError(*texts)
+        return PoolGiven(**found)
 
     def from_text(self, text: str, here: str) -> Any:
         """Return the pool of ``NAME=RESOURCE[:ID,...][@USER,...]``."""
@@ -63,13 +69,36 @@ class PoolKind:
         if "" in named:
             raise WrongValueError(f"{text!r} names a device without an id: give ids with a comma between two")
         allowed = [User().from_text(user, here) for user in users.split(",")] if users else []
-        return _pool(name, resource, tuple(named), tuple(allowed))
+        return PoolGiven(name, _resource(resource), tuple(named), tuple(allowed))
 
 
-def _pool(name: str, resource: object, ids: Any, users: Any) -> PoolGiven:
+def _name(name: object) -> str:
+    if name is None:
+        raise WrongValueError(f"is missing: it must have {_OF_NAMES}")
+    if not isinstance(name, str) or not _POOL_NAME.fullmatch(name):
+        raise WrongValueError(f"is {shown(name)}: it must have {_OF_NAMES}")
+    return name
+
+
+def _resource(resource: object) -> str:
+    if resource is None:
+        raise WrongValueError(f"is missing: it must be {_RESOURCE}")
     if not isinstance(resource, str):
-        raise wrong(resource, "the name of a resource, such as vendor.com/gpu")
+        raise wrong(resource, _RESOURCE)
     why = wrong_with_resource(resource)
     if why is not None:
         raise WrongValueError(f"{resource[:_SHOWN]!r} does not name a resource, such as vendor.com/gpu: {why}")
-    return PoolGiven(name, resource, ids, users)
+    return resource
+
+
+def _list_of(kind: Kind) -> Callable[[object], Any]:
+    return lambda given: () if given is None else ListOf(kind).from_toml(given)
+
+
+#: The fields of a pool in a file, and how each is read; None stands for a field that is not there.
+_FIELDS: Final[Mapping[str, Callable[[object], Any]]] = {
+    "name": _name,
+    "resource": _resource,
+    "ids": _list_of(Text()),
+    "users": _list_of(User()),
+}

@@ -105,7 +105,7 @@ _KINDS: Final[Mapping[str, Kind]] = {
     "leases.users.uids": ListOf(User()),
     "leases.users.group": OrOff(Group()),
     "leases.operators": ListOf(User()),
-    "leases.pools": ListOf(PoolKind(), ";"),
+    "leases.pools": ListOf(PoolKind(), ";", joins_equal=False),
     "leases.limits.leases": Integer(0),
     "leases.limits.devices": Integer(0),
     "leases.limits.all_leases": Integer(0),

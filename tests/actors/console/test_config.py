@@ -294,9 +294,13 @@ def test_the_directories_of_endpoints_are_replaced_or_joined_to_the_default_ones
 
 def test_a_user_or_group_of_the_file_that_does_not_exist_is_named_with_its_line(scene: Scene) -> None:
     scene.write("\n[leases.users]\nuids = ['no-such-user']\n")
-    assert scene.refused() == (f"{scene.file}:3: no user is called 'no-such-user': name another one, or give the uid")
+    assert scene.refused() == (
+        f"{scene.file}:3: leases.users.uids: no user is called 'no-such-user': name another one, or give the uid"
+    )
     scene.write("[leases.users]\ngroup = 'no-such-group'\n")
-    assert scene.refused() == (f"{scene.file}:2: no group is called 'no-such-group': name another one, or give the gid")
+    assert scene.refused() == (
+        f"{scene.file}:2: leases.users.group: no group is called 'no-such-group': name another one, or give the gid"
+    )
 
 
 # --- the command ---
@@ -397,18 +401,26 @@ def test_a_check_without_a_file_reads_those_of_a_daemon(scene: Scene, capsys: py
     ("text", "said"),
     [
         ("roots = ['/a', '/a/b']", "the root /a/b lies in the root /a: name one of them"),
-        ("trust.uids = ['no-such-user']", "no user is called 'no-such-user': trust another one, or give the uid"),
+        ("trust.uids = ['no-such-user']", "1: trust.uids: no user is called 'no-such-user': name another one, or give"),
         ("expected = ['a\\tb']", "no plugin can have the expected name"),
         ("device_plugins.take_over_kubelet = true", "--take-over-kubelet is for the directory of device plugins"),
         (
             "leases.pools = [{name='a',resource='v.com/g'},{name='b',resource='v.com/g',ids=['1']}]",
-            "the pools a and b have devices of v.com/g in common",
+            "1: leases.pools: the pools a and b have devices of v.com/g in common",
+        ),
+        (
+            "leases.pools = [{name='a',resource='v.com/g'},{name='a',resource='v.com/g'}]",
+            "1: leases.pools: two pools of v.com/g are called a",
+        ),
+        (
+            "leases.pools = [{name='a',resource='v.com/g',ids=['1']},{name='a',resource='v.com/g',ids=['2']}]",
+            "1: leases.pools: two pools of v.com/g are called a",
         ),
         (
             "timeouts.handler = 20",
             "a call of the handler for DevicePlugin may wait for 15 s, and is ended after 20 s: ",
         ),
-        ("roots = ['/a']\nstatus = '/a/s.sock'", "the status socket /a/s.sock lies in the root /a"),
+        ("roots = ['/a']\nstatus = '/a/s.sock'", "2: status: the status socket /a/s.sock lies in the root /a"),
     ],
 )
 def test_a_check_finds_what_only_all_settings_together_show(
@@ -416,7 +428,32 @@ def test_a_check_finds_what_only_all_settings_together_show(
 ) -> None:
     scene.write(text.replace("'a\\tb'", '"a\\tb"'))
     assert commands.main(["config", "check", str(scene.file)]) == 78
-    assert capsys.readouterr().err.startswith(f"plugind: {scene.file}: {said}")
+    assert capsys.readouterr().err.startswith(f"plugind: {scene.file}:{said if said[0].isdigit() else ' ' + said}")
+
+
+def test_a_check_says_all_that_is_wrong_with_users_and_with_settings_that_exclude_each_other(
+    scene: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scene.write("trust.uids = ['nobody-1', -1, 1.5, 'nobody-2']\n[leases.users]\nuids = ['nobody-3', 'root']\n")
+    assert commands.main(["config", "check", str(scene.file)]) == 78
+    said = [line.removeprefix(f"plugind: {scene.file}:") for line in capsys.readouterr().err.splitlines()]
+    assert [line.partition(": ")[0] for line in said] == ["1", "1", "3", "1", "1"]
+    assert [
+        next(word for word in ("'nobody-1'", "'nobody-2'", "'nobody-3'", "1.5", "-1") if word in line) for line in said
+    ] == [
+        "-1",
+        "1.5",
+        "'nobody-3'",
+        "'nobody-1'",
+        "'nobody-2'",
+    ]
+    scene.write(
+        "roots = ['/a']\nstatus = '/a/s.sock'\ntimeouts.handler = 20\n"
+        "leases.pools = [{name='a',resource='v.com/g'},{name='b',resource='v.com/g'}]\n"
+    )
+    assert commands.main(["config", "check", str(scene.file)]) == 78
+    said = [line.removeprefix(f"plugind: {scene.file}") for line in capsys.readouterr().err.splitlines()]
+    assert [line[:19] for line in said] == [":4: leases.pools: t", ":2: status: the sta", ": a call of the han"]
 
 
 def test_a_daemon_does_not_start_with_a_wrong_file(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:

@@ -93,7 +93,7 @@ def test_a_wrong_option_says_what_to_give(option: str, word: str, why: str, caps
 
 def test_a_device_in_two_pools_is_an_error_at_the_start() -> None:
     config = Config(leases=parsed("--pool", f"a={GPU}", "--pool", f"b={GPU}:GPU-0"))
-    with pytest.raises(ConfigError, match=f"the pools a and b have devices of {GPU} in common: name each device"):
+    with pytest.raises(ConfigError, match=f"the pools a and b have devices of {GPU} in common: each device may be"):
         Supervisor(config)
 
 

@@ -112,10 +112,22 @@ def test_an_unknown_key_names_the_one_that_is_meant() -> None:
         ("csi.refresh = 9", "csi.refresh is 9: it must be a number from 10 to 86400"),
         ("health_checks.jitter = 1", "health_checks.jitter is 1.0: it must be a part of the period"),
         ("leases.pools = [1]", "leases.pools is 1: it must be a table with a name, a resource"),
-        ("leases.pools = [{name = 'a', size = 1}]", 'leases.pools: a pool has no "size": it is a table'),
-        ("leases.pools = [{name = 'a b'}]", "leases.pools: the name of a pool has letters"),
-        ("leases.pools = [{name = 'a', resource = 'gpu'}]", "leases.pools: 'gpu' does not name a resource"),
-        ("leases.pools = [{name = 'a'}]", "leases.pools is None: it must be the name of a resource"),
+        (
+            "leases.pools = [{name = 'a', resource = 'v.com/g', size = 1}]",
+            'leases.pools: the pool "a" has no "size": it is a table',
+        ),
+        (
+            "leases.pools = [{name = 'a b', resource = 'v.com/g'}]",
+            'leases.pools: the pool "a b": name is "a b": it must have letters',
+        ),
+        (
+            "leases.pools = [{name = 'a', resource = 'gpu'}]",
+            "leases.pools: the pool \"a\": resource: 'gpu' does not name a resource",
+        ),
+        (
+            "leases.pools = [{name = 'a'}]",
+            'leases.pools: the pool "a": resource is missing: it must be the name of a resource',
+        ),
         ("'timeouts.dial' = 5", "unknown key 'timeouts.dial': did you mean timeouts.dial?"),
     ],
 )
@@ -123,6 +135,48 @@ def test_a_wrong_value_says_what_it_must_be(text: str, said: str) -> None:
     """``true`` is no 1.0, and a string is no list of its characters."""
     (problem,) = wrong(f"# first line\n{text}\n")
     assert problem.startswith(f"c.toml:2: {said}")
+
+
+def test_all_that_is_wrong_with_a_list_is_said() -> None:
+    text = """
+        trust.uids = ["csi", -1, 1.5, -1]
+        [timeouts.handlers]
+        A = 0
+        B = true
+        [[leases.pools]]
+        nane = "a"
+        [[leases.pools]]
+        name = "b"
+        resource = "gpu"
+        ids = ["", 7]
+        users = [true]
+    """
+    of_b = 'c.toml:6: leases.pools: the pool "b"'
+    nameless = "c.toml:6: leases.pools: a pool without a name"
+    said = wrong(text)
+    assert len(said) == 11
+    for problem, begin in zip(
+        said,
+        [
+            "c.toml:2: trust.uids: -1 is no uid from 0 to",
+            "c.toml:2: trust.uids is 1.5: it must be a uid",
+            'c.toml:3: timeouts.handlers: the value of "A" is 0: it must',
+            'c.toml:3: timeouts.handlers: the value of "B" is true: it must',
+            f'{nameless} has no "nane": it is',
+            f"{nameless}: name is missing: it must have letters",
+            f"{nameless}: resource is missing: it must be the name",
+            f"{of_b}: resource: 'gpu' does not name a resource",
+            f'{of_b}: ids is "": it must be',
+            f"{of_b}: ids is 7: it must be",
+            f"{of_b}: users is true: it must be",
+        ],
+        strict=True,
+    ):
+        assert problem.startswith(begin)
+
+
+def test_a_list_with_more_mistakes_than_are_told_ends_the_list_of_problems() -> None:
+    assert len(wrong(f"trust.uids = {list(range(-MOST_PROBLEMS - 5, 0))}\nrescan = true")) == MOST_PROBLEMS
 
 
 @pytest.mark.parametrize(
