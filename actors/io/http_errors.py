@@ -14,5 +14,15 @@ class BadRequestError(Exception):
         self.status = status
 
 
+def check_head(length: int, most: int) -> None:
+    """Check that the head of a request, which is the request line and the headers, has no more than ``most`` bytes.
+
+    Raises:
+      BadRequestError: if it has.
+    """
+    if length > most:
+        raise BadRequestError(f"its head is over {most} bytes", 431)
+
+
 class TooLargeError(Exception):
     """The body is over the limit."""

@@ -16,6 +16,7 @@ import trio
 
 from ...protocol.simple_requests import SimpleRequest, head_of, read
 from .client_streams import ClientStream
+from .http_errors import check_head
 
 if TYPE_CHECKING:
     from .http_machine import Machine
@@ -49,6 +50,7 @@ class HttpExchange:
         if request is None or len(request.body) > self._most_body:
             self._machine = self._new_machine(first)
             return await self._machine.receive(self.stream, self._most_body)
+        check_head(len(first) - len(request.body), self._most_header)
         self._received = first
         return request
 

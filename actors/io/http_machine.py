@@ -8,16 +8,19 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Sequence
 from http import HTTPStatus
+from typing import Final
 
 import h11
 import trio
 
 from ...protocol.simple_requests import SimpleRequest
-from .http_errors import BadRequestError, TooLargeError
+from .http_errors import BadRequestError, TooLargeError, check_head
 
 Headers = Sequence[tuple[str, str]]
+_SHOWN_BYTES: Final = re.compile(r"""bytearray\(b('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\)""")
 
 
 class Machine:
@@ -25,7 +28,9 @@ class Machine:
 
     def __init__(self, received: bytes, most_header: int) -> None:
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=most_header)
-        self._h11.receive_data(received)
+        self._most_header = most_header
+        self._received = 0
+        self._receive_data(received)
 
     async def receive(self, stream: trio.abc.Stream, most_body: int) -> SimpleRequest:
         """Return the request, once it is whole.
@@ -44,9 +49,11 @@ class Machine:
         while True:
             event = self._h11.next_event()
             if event is h11.NEED_DATA:
-                await self._receive_more(stream)
+                await self._receive_more(stream, head, most_body)
             elif isinstance(event, h11.Request):
                 head = event
+                # h11 has a limit only for a head that is not whole yet.
+                check_head(self._received - len(self._h11.trailing_data[0]), self._most_header)
             elif isinstance(event, h11.Data):
                 body += event.data
                 if len(body) > most_body:
@@ -56,12 +63,18 @@ class Machine:
             else:
                 return _simple(head, bytes(body))
 
-    async def _receive_more(self, stream: trio.abc.Stream) -> None:
+    async def _receive_more(self, stream: trio.abc.Stream, head: h11.Request | None, most_body: int) -> None:
         if self._h11.they_are_waiting_for_100_continue:
+            if head is not None and _least_body(head) > most_body:
+                raise TooLargeError
             await stream.send_all(self._sent(h11.InformationalResponse(status_code=100, headers=[])))
         data = bytes(await stream.receive_some(65536))
         if not data and self._h11.their_state is h11.IDLE and not self._h11.trailing_data[0]:
             raise trio.BrokenResourceError("the client closed before it sent a request")
+        self._receive_data(data)
+
+    def _receive_data(self, data: bytes) -> None:
+        self._received += len(data)
         self._h11.receive_data(data)
 
     def skip_request(self) -> None:
@@ -94,7 +107,14 @@ def _refusing() -> Iterator[None]:
     try:
         yield
     except h11.RemoteProtocolError as error:
-        raise BadRequestError(str(error), error.error_status_hint) from error
+        # h11 shows the bytes as its buffer has them.
+        raise BadRequestError(_SHOWN_BYTES.sub(r"\1", str(error)), error.error_status_hint) from error
+
+
+def _least_body(head: h11.Request) -> int:
+    """Return how many bytes the body has that is announced; of one in chunks only that it has some is known."""
+    length = next((int(text) for name, text in head.headers if name == b"content-length"), None)
+    return 1 if length is None else length
 
 
 def _simple(head: h11.Request, body: bytes) -> SimpleRequest:

@@ -23,7 +23,7 @@ from ..page.documents import CONTENT_TYPE, SAFE_HEADERS, CountsPage
 #: Seconds in which all who ask for metrics get one text, so that nobody can occupy the node with making it.
 SHARED_FOR = 1.0
 _WHOSE = (
-    "this is not the host that was asked for: ask by localhost or an IP address, or have plugind know the name with"
+    "this is not the host that was asked for: ask by localhost or {addresses}, or have plugind know the name with"
     " --metrics-host"
 )
 _GETTING = ("GET", "HEAD")
@@ -71,7 +71,8 @@ class PortApi:
     async def __call__(self, request: Request, /) -> Response:
         """Return the answer to ``request``."""
         if not self._hosts.admits(request.host):
-            return problem(421, _WHOSE, SAFE_HEADERS)
+            addresses = "a loopback address" if self._hosts.loopback else "an IP address"
+            return problem(421, _WHOSE.format(addresses=addresses), SAFE_HEADERS)
         shared = self._shared.get(request.path)
         if shared is None:
             return problem(404, f"there is no {encodable(request.path)} here: ask the status socket", SAFE_HEADERS)

@@ -224,17 +224,29 @@ async def test_a_connection_has_one_answer_whatever_is_hidden_behind_its_request
         assert read(await client.answer(sent))[0] == status
 
 
+async def test_a_refusal_shows_what_was_sent_and_by_which_hosts_to_ask() -> None:
+    async with port() as client:
+        assert b"'Host : localhost'" in (said := await client.answer(b"GET / HTTP/1.1\r\nHost : localhost\r\n\r\n"))
+        assert b"bytearray" not in said
+        assert b"localhost or a loopback address" in (await client.get("/metrics", "10.1.2.3"))[1]
+
+
 @pytest.mark.parametrize(
     ("sent", "status"),
     [
         (b"GET /" + b"x" * 100_000, 431),
+        (b"GET /" + b"x" * 60_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", 431),
+        (_HEAD + b"A: " + b"x" * 60_000 + b"\r\n\r\n", 431),
+        (_HEAD + b"Authorization: " + b"x" * 60_000 + b"\r\n\r\n", 431),
+        (_HEAD + b"Expect: 100-continue\r\nContent-Length: 5\r\n\r\n", 413),
+        (_HEAD + b"Expect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n", 413),
         (_HEAD + b"A: " + b"x" * 100_000, 431),
         (_HEAD + b"A: b\r\n" * 50_000 + b"\r\n", 431),
         (b"POST /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4294967296\r\n\r\n" + b"x" * 200_000, 413),
         (_HEAD + b"Transfer-Encoding: chunked\r\n\r\n10000\r\n" + b"x" * 65_536, 413),
     ],
 )
-async def test_a_huge_request_is_refused_before_it_is_read(sent: bytes, status: int) -> None:
+async def test_a_huge_request_and_a_body_are_refused_before_they_are_read(sent: bytes, status: int) -> None:
     async with port() as client:
         stream = await client.connect()
         async with stream, trio.open_nursery() as nursery:
