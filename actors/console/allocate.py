@@ -161,7 +161,7 @@ def _run(args: argparse.Namespace) -> int:
     try:
         lease = answer(path, allocation(asked), seconds=deadline_of(asked), patience=PATIENCE)
     except ClientError as error:
-        code = fail(error)
+        code = fail(error, args.output)
         _say_none(args.output)
         return code if command is None else EXIT_NOT_RUN
     for warning in lease.warnings:

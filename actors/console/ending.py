@@ -30,10 +30,12 @@ EXIT_INTERRUPTED = 130
 class CommandError(Exception):
     """A command failed. The text is one line with the reason, or with what to do about it."""
 
-    def __init__(self, line: str, code: int = EXIT_FAILED) -> None:
+    def __init__(self, line: str, code: int = EXIT_FAILED, **details: object) -> None:
         super().__init__(line, code)
         self.line = line
         self.code = code
+        #: What a program is told besides the reason (``-o json``).
+        self.details = details
 
 
 class OutputError(Exception):
@@ -77,13 +79,32 @@ def run_to_end(run: Callable[[argparse.Namespace], int], args: argparse.Namespac
         code = run(args)
     except _FORESEEN as error:
         code = code_of(error)
+        _tell_program(error, args)
     except BaseExceptionGroup as group:
         # A nursery has put a group around it.
         foreseen, others = group.split(_FORESEEN)
         if foreseen is None or others is not None:
             raise
         code = code_of(foreseen)
+        _tell_program(foreseen, args)
     return flush(code)
+
+
+def _tell_program(error: BaseException, args: argparse.Namespace) -> None:
+    """Say on standard output why a command has failed, if it was asked for JSON."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, CommandError) and getattr(args, "output", None) == "json":
+        say_error(error.line, **error.details)
+
+
+def say_error(reason: str, **details: object) -> None:
+    """Write the object that a program reads when a command has failed. The exit code says so, too."""
+    import json
+
+    # The reason is on standard error, so nothing is lost where standard output cannot be written.
+    with contextlib.suppress(OutputError):
+        say(json.dumps({"error": reason, **details}) + "\n", now=True)
 
 
 def code_of(error: BaseException) -> int:

@@ -6,12 +6,14 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import sys
+import time
 from contextlib import suppress
 from typing import Final
 
+from ...protocol.leases.leases_json import lease_to_json
 from ...protocol.leases.replies import Problem
 from ..client.errors import ClientError, LeaseFailedError, NoDaemonError
-from .ending import EXIT_FAILED, EXIT_USAGE, complain
+from .ending import EXIT_FAILED, EXIT_USAGE, complain, say_error
 from .status_socket import unreachable
 
 EXIT_NO_DAEMON: Final = 3
@@ -26,12 +28,16 @@ _LATE: Final = "it is stopped, or hangs: look at its log, then continue or resta
 _CODES: Final = {Problem.USAGE: EXIT_USAGE, Problem.REFUSED: EXIT_REFUSED, Problem.TIMEOUT: EXIT_TIMED_OUT}
 
 
-def fail(error: ClientError) -> int:
-    """Print why a daemon has not done what it was asked for; return the exit code."""
+def fail(error: ClientError, form: str | None = None) -> int:
+    """Print why a daemon has not done what it was asked for, also in JSON if that is the form; return the exit code."""
+    why = unreachable(error, late=_LATE) if isinstance(error, NoDaemonError) else str(error)
+    complain(why)
+    if form == "json":
+        holders = error.holders if isinstance(error, LeaseFailedError) else ()
+        boottime = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        say_error(why, **{"holders": [lease_to_json(it, boottime) for it in holders]} if holders else {})
     if isinstance(error, NoDaemonError):
-        complain(unreachable(error, late=_LATE))
         return EXIT_NO_DAEMON
-    complain(str(error))
     if not isinstance(error, LeaseFailedError):
         return EXIT_FAILED
     if error.holders:

@@ -88,10 +88,12 @@ def run(args: argparse.Namespace) -> int:
             return watch_leases(path, args.prefix, as_json=args.output == "json")
         if args.action is not None:
             answer(path, recovery(), seconds=WRITING)
+            if args.output == "json":
+                say(json.dumps({"recovered": True}) + "\n")
             return EXIT_OK
         found = answer(path, all_leases(args.prefix), seconds=ANSWER_TIMEOUT, silence=ANSWER_TIMEOUT)
     except ClientError as error:
-        return fail(error)
+        return fail(error, args.output)
     if args.output == "json":
         boottime = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         say(json.dumps(snapshot_to_json(found, found.time, boottime)) + "\n")

@@ -60,7 +60,8 @@ def run(args: argparse.Namespace) -> int:
         raise refusal(answer, status, version)
     said = _decoded(answer)
     if status == _REFUSED:
-        raise CommandError("\nplugind: ".join(_strings(said, "problems")), EXIT_CONFIG)
+        problems = _strings(said, "problems")
+        raise CommandError("\nplugind: ".join(problems), EXIT_CONFIG, problems=problems)
     changed, needs_restart = (_strings(said, key) for key in ("changed", "needs_restart"))
     if args.output == "json":
         say(json.dumps({"changed": changed, "needs_restart": needs_restart}) + "\n")

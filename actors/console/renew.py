@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         lease = answer(status_path(args), renewal(args.id), seconds=WRITING)
     except ClientError as error:
-        return fail(error)
+        return fail(error, args.output)
     if args.output == "json":
         say(json.dumps(lease_to_json(lease, time.clock_gettime_ns(time.CLOCK_BOOTTIME))) + "\n")
     elif isinstance(lease.owner, TimeOwner):

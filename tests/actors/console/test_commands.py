@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
 from inspect import signature
+from pathlib import Path
 
 import pytest
 
-from plugind.actors.console import commands
+from plugind.actors.console import commands, leases
+from plugind.actors.console.commands import main
 from plugind.actors.console.ending import CommandError, run_to_end
 
 COMMANDS = ["run", "config", "ls", "describe", "watch", "page", "wait", "retry", "reload", "probe", "fake", "demo"]
@@ -120,6 +123,46 @@ def test_an_interrupt_ends_a_command_as_a_shell_expects() -> None:
         raise KeyboardInterrupt
 
     assert run_to_end(run, argparse.Namespace()) == 130
+
+
+def test_a_program_that_asks_for_json_is_told_why_a_command_has_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    def run(_: argparse.Namespace) -> int:
+        raise BaseExceptionGroup("of a nursery", [CommandError("a: wrong\nplugind: b: wrong", 78, problems=["a", "b"])])
+
+    assert run_to_end(run, argparse.Namespace(output="json")) == 78
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == {"error": "a: wrong\nplugind: b: wrong", "problems": ["a", "b"]}
+    assert printed.err == "plugind: a: wrong\nplugind: b: wrong\n"
+    assert run_to_end(run, argparse.Namespace(output="text")) == 78
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("words", [["describe", "nope"], ["devices", "nope/x"], ["retry", "nope"], ["reload"]])
+def test_each_command_without_a_daemon_says_so_in_json(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words, f"--status={tmp_path}/none.sock", "-o", "json"]) == 69
+    printed = capsys.readouterr()
+    assert printed.err == f"plugind: {json.loads(printed.out)['error']}\n"
+
+
+@pytest.mark.parametrize(
+    "words", [["renew", "a"], ["leases"], ["leases", "recover", "--none-held"], ["allocate", "v.com/g=1", "--ttl=9"]]
+)
+def test_each_command_about_leases_without_a_daemon_says_so_in_json(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words, f"--status={tmp_path}/none.sock", "-o", "json"]) == 3
+    printed = capsys.readouterr()
+    assert printed.err == f"plugind: {json.loads(printed.out)['error']}\n"
+
+
+def test_the_end_of_a_recovery_is_said_in_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(leases, "answer", lambda *_, **__: None)
+    assert main(["leases", "recover", "--none-held", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"recovered": True}
 
 
 @pytest.mark.parametrize(
