@@ -42,6 +42,7 @@ _NO_STATE = (
     "this plugind leases no devices, since it keeps no state, and would give them to others after a restart: start it"
     " with --device-plugins, or with --state DIR"
 )
+_OBSERVING = "this plugind leases no devices, since it only observes plugins: start it without --observe"
 
 
 def rules_of(config: Config, users: Users) -> Rules:
@@ -88,7 +89,8 @@ def leases_of(
       ConfigError: if a device is in two pools.
     """
     check_pools(config.leases.pools)
-    closed = None if store.lasting or config.leases.without_state else _NO_STATE
+    why_not = _OBSERVING if config.observe else _NO_STATE
+    closed = None if store.lasting or config.leases.without_state else why_not
     return LeaseUnit(store, ports, config.leases, log, operators=operators_of(users), closed=closed)
 
 

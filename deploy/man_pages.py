@@ -143,7 +143,8 @@ def _settings_page(date: str) -> str:
         r" plugind\-run(1) and environment variables count more. Each must belong to root or to the user of the daemon,"
         " and nobody else may write to it. The keys of a part may stand in a table of its name.",
         ".PP",
-        r"\fBplugind config check\fR says what is wrong with the files, and \fBplugind config\fR what is in force.",
+        r"\fBplugind config check\fR says what is wrong with the files, and \fBplugind config \-\-running\fR what is in"
+        r" force in the daemon. \fBplugind reload\fR reads the files again, and says which keys need a restart.",
         ".SH SETTINGS",
         *(line for setting in settings().values() for line in _setting(setting)),
         ".SH SEE ALSO",

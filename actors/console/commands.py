@@ -37,7 +37,7 @@ COMMANDS = {
     "leases": "list the leases",
     "describe": "tell all about a plugin",
     "watch": "print changes as they happen",
-    "page": "show all of that in a browser",
+    "page": "show plugins, devices and leases in a browser",
     "wait": "wait until plugins are registered",
     "retry": "try a plugin now",
     "reload": "read the configuration of the daemon again",

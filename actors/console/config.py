@@ -35,7 +35,6 @@ _EPILOG = """examples:
   plugind config                                  what 'plugind run' would use, as a configuration file
   plugind config --root /tmp/plugins -o json      the same with an option, for programs
   plugind config check /etc/plugind/plugind.toml  whether a file can be used
-
   plugind config --running                        what a daemon uses, and what waits for its restart
 
 It takes the options of 'plugind run'. What it prints is a configuration file: the comment behind each value says where

@@ -20,6 +20,7 @@ HIDDEN: Final = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")
 _BASE: Final = """\
 [Unit]
 Description=Registrar of the plugins of this node
+Documentation=man:plugind(1) man:plugind.toml(5)
 # A root busy for a moment, or a crash, is no reason to give up for ever.
 StartLimitIntervalSec=0
 

@@ -62,6 +62,7 @@ def _fill(root: Path, scratch: Path, release: Release) -> None:
     _copy(_HERE / "launcher", root / "usr/bin/plugind")
     _write_service(root)
     _write(root / _CONFIGURATION, sample())
+    (root / f"{_CONFIGURATION}.d").mkdir()
     _write_manuals(root / "usr")
     _compress(documents / "changelog.Debian.gz", changelog(release))
     _compress(documents / "changelog.gz", (REPOSITORY / "CHANGELOG.md").read_text())

@@ -14,8 +14,8 @@ _HEAD: Final = """\
 # The configuration of plugind: plugind.toml(5) tells more of it.
 #
 # Each setting is shown with what it is by default. To change one, take the "#" away from it, and from the name in
-# brackets above it. "plugind config check" says what is wrong, "plugind config" what is in force. Most settings need
-# a restart (systemctl restart plugind); "systemctl reload plugind" says which.
+# brackets above it. "plugind config check" says what is wrong, "plugind config --running" what is in force.
+# Most settings need a restart (systemctl restart plugind); "systemctl reload plugind" says which.
 #
 # An upgrade of the package asks before it replaces this file. Files in /etc/plugind/plugind.toml.d count more.
 """

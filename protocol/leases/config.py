@@ -15,9 +15,9 @@ from .values import Pool
 class Limits:
     """How much a user may have; root has no limit of its own."""
 
-    #: Leases of one user, also those that wait.
+    #: Leases of one user other than root, also those that wait.
     leases: int = 1024
-    #: Devices of one user, also those that it waits for.
+    #: Devices of one user other than root, also those that it waits for.
     devices: int = 4096
     #: Leases of all users.
     all_leases: int = 32768

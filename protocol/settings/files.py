@@ -116,15 +116,26 @@ def _dotted(path: tuple[str, ...]) -> str:
     return ".".join(repr(part) if "." in part else part for part in path)
 
 
-def unknown_key(key: str, shown_as: str | None = None) -> str:
-    """Return what is wrong with a key that no setting has, and which one may be meant."""
-    import difflib
+def _meant(key: str) -> str | None:
+    """Return the key that is most like ``key``: in its table, if that is there, else in any."""
+    from difflib import get_close_matches
 
     keys = [*settings(), *PARTS]
-    (found,) = difflib.get_close_matches(key[:_SHOWN], keys, 1) or (None,)
-    if found is None:
-        # Perhaps the table is wrong.
-        last = key.rpartition(".")[2]
-        found = next((other for other in keys if other.rpartition(".")[2] == last), None)
+    table, _, name = key.rpartition(".")
+    # Of equal names the first one counts.
+    elsewhere = {other.rpartition(".")[2]: other for other in reversed(keys)}
+    beside = {last: other for other in keys for above, _, last in [other.rpartition(".")] if above == table}
+    whole = {other: other for other in keys}
+    by_name = [(name, beside), (name, elsewhere)]
+    for word, others in [*by_name, (key, whole)] if table in ("", *PARTS) else [(key, whole), *by_name]:
+        close = get_close_matches(word, others, 1)
+        if close:
+            return others[close[0]]
+    return None
+
+
+def unknown_key(key: str, shown_as: str | None = None) -> str:
+    """Return what is wrong with a key that no setting has, and which one may be meant."""
+    found = _meant(key[:_SHOWN])
     meant = "" if found is None else f": did you mean {found}?"
     return f"unknown key {cut(escaped(shown_as or key), _SHOWN)}{meant}"

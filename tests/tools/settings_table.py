@@ -31,6 +31,8 @@ OTHERS = {
     "metrics_path_labels": "Whether `plugin_manager_total_plugins` is labelled by socket path, as by the kubelet.",
     "log_format": "The format of log lines.",
     "log_level": "What is logged.",
+    "trust.uids": 'Who is trusted besides root and the user that runs plugind: uids, ranges such as `"1000-1999"`, and'
+    " names of users.",
     "device_plugins.directory": "Where device plugins may also register by a call, as nearly all do.",
     "dra.health": "Of which DRA drivers the health of devices is watched: of those that announce a service, or of all.",
     "health_checks.off": 'The plugin types that are not checked; with `"*"`, none is but those of `periods`.',
@@ -43,7 +45,7 @@ DEFAULTS = {
     "roots": "`/var/lib/kubelet/plugins_registry`",
     "optional_roots": "true only without `roots` and with device plugins",
     "status": "depends on the user",
-    "endpoint_directories": "`default`: beside the roots",
+    "endpoint_directories": '`["default"]`, the directories beside the roots',
     "state": "depends on the user; off without device plugins",
     "timeouts.handlers": "`CSIPlugin` has 175 s",
 }
@@ -57,7 +59,9 @@ def table() -> str:
 
 def _row(setting: Setting) -> str:
     option = OPTIONS.get(setting.key)
-    cells = (f"`{setting.key}`", setting.kind.words, default(setting), f"`{option}`" if option else "", about(setting))
+    of_option = f"`{option}`" if option else ""
+    what = _RULE.sub("", about(setting))
+    cells = (f"`{setting.key}`", setting.kind.words, default(setting), of_option, what)
     return f"| {' | '.join(cells)} |"
 
 
@@ -73,7 +77,8 @@ def about(setting: Setting) -> str:
     part, _, name = setting.key.rpartition(".")
     sentence = re.match(r".*?\.(?= |$)", " ".join(_comments(part)[name].split()))
     assert sentence is not None, f"the comment of {setting.key} has no sentence"
-    return markdown(sentence[0]).strip().replace("|", "\\|")
+    unit = " In seconds." if part == "timeouts" else ""
+    return markdown(sentence[0]).strip().replace("|", "\\|") + unit
 
 
 def about_plainly(setting: Setting) -> str:

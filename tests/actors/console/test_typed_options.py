@@ -11,7 +11,7 @@ from plugind.protocol.logs import Field, Level
 from plugind.tests.end_to_end.processes import daemon
 
 HANDLED = {"DevicePlugin", "CSIPlugin"}
-WARNING = "an option names a plugin type without a handler"
+WARNING = "a setting names a plugin type without a handler"
 
 
 class Log:
@@ -32,17 +32,17 @@ def warned(config: Config) -> list[Field]:
     warn_of_types(config, HANDLED, log)
     assert all(line[:2] == (Level.WARNING, WARNING) for line in log.lines)
     assert all(line[2]["handlers"] == "CSIPlugin, DevicePlugin" for line in log.lines)
-    return [line[2]["option"] for line in log.lines]
+    return [f"{line[2]['setting']}: {line[2]['plugin_type']}" for line in log.lines]
 
 
-def test_a_type_without_a_handler_is_warned_of_with_its_option_and_the_types_that_have_one() -> None:
+def test_a_type_without_a_handler_is_warned_of_with_its_setting_and_the_types_that_have_one() -> None:
     """``--health DevicePlugins=off`` had no effect, and nothing said so."""
     timeouts = Timeouts(handlers={"CSIPlugin": 1.0, "Nope": 5.0})
     checks = HealthChecks(off={"DevicePlugins", "DevicePlugin"}, periods={"CsiPlugin": 60.0})
     assert warned(Config(timeouts=timeouts, health_checks=checks)) == [
-        "--handler-timeout Nope=…",
-        "--health CsiPlugin=…",
-        "--health DevicePlugins=…",
+        "timeouts.handlers (--handler-timeout): Nope",
+        "health_checks.off (--health): DevicePlugins",
+        "health_checks.periods (--health): CsiPlugin",
     ]
 
 
@@ -55,5 +55,6 @@ async def test_the_daemon_warns_at_its_start_and_runs(tmp_path: Path) -> None:
     with daemon(tmp_path, "--health", "DevicePlugins=off", "--health", "DevicePlugin=off") as node:
         await node.ready()
         (line,) = await node.logged(WARNING)
-    assert (line["level"], line["option"]) == ("warning", "--health DevicePlugins=…")
+    assert (line["level"], line["setting"]) == ("warning", "health_checks.off (--health)")
+    assert line["plugin_type"] == "DevicePlugins"
     assert line["handlers"] == "CSIPlugin, DRAPlugin, DevicePlugin"

@@ -64,11 +64,14 @@ def test_a_number_of_seconds_is_a_float_whatever_the_file_has() -> None:
 
 def test_an_unknown_key_names_the_one_that_is_meant() -> None:
     text = "rescan = 5\n[timeouts]\n# a comment\ngetinfo = 2\n[timeout]\nx = 1\n[trust]\nexpected = []\n[zzz]\n"
+    text += "[timeouts.rots]\n[helth_checks]\nperiod = 1\n"
     assert wrong(text) == [
         "c.toml:4: unknown key timeouts.getinfo: did you mean timeouts.get_info?",
+        "c.toml:10: unknown key timeouts.rots: did you mean roots?",
         "c.toml:5: unknown key timeout: did you mean timeouts?",
         "c.toml:8: unknown key trust.expected: did you mean expected?",
         "c.toml:9: unknown key zzz",
+        "c.toml:11: unknown key helth_checks: did you mean health_checks?",
     ]
 
 
