@@ -41,8 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "  plugind page                              open the address that it prints\n"
         "  ssh -L 8080:127.0.0.1:8080 NODE plugind page --port 8080\n"
         "                                            the page of another machine\n\n"
-        "exit codes: 0 stopped by SIGINT or SIGTERM, 1 the port is taken, 2 usage,\n"
-        "69 no daemon answers, or it may not be asked, 75 it is busy"
+        "exit codes: 0 stopped by SIGINT or SIGTERM, 1 the daemon does not tell this user, or the port is taken,\n"
+        "2 usage, 69 no daemon answers, or its socket may not be used, 75 it is busy"
     )
     parser.add_argument(
         "--port",

@@ -121,6 +121,16 @@ async def test_a_daemon_that_observes_alone_tells_nobody_and_writes_nothing_into
     assert not (tmp_path / "observer" / "state").exists()
 
 
+async def test_a_daemon_that_observes_leases_nothing_and_says_why(tmp_path: Path) -> None:
+    (root := tmp_path / "root").mkdir(mode=0o755)
+    with observer(tmp_path / "observer", root) as observing:
+        await observing.ready()
+        words = ("allocate", "v.com/gpu=1", "--ttl", "60")
+        done = await trio.to_thread.run_sync(lambda: run(*words, status=observing.status))
+    why = "this plugind leases no devices, since it only observes plugins: start it without --observe"
+    assert (done.code, done.out, done.err) == (1, "", f"plugind: {why}\n")
+
+
 async def test_a_missing_root_is_not_made(tmp_path: Path) -> None:
     root = tmp_path / "root"
     with observer(tmp_path / "observer", root) as observing:

@@ -56,6 +56,7 @@ def test_the_package_has_all_that_an_operator_looks_for() -> None:
     ]
     assert {path: modes.get(path) for path in expected} == dict.fromkeys(expected, "-rw-r--r--")
     assert modes["/usr/bin/plugind"] == "-rwxr-xr-x"
+    assert modes["/etc/plugind/plugind.toml.d/"] == "drwxr-xr-x"
     assert {line.split()[1] for line in lines} == {"root/root"}
     assert not [path for path in modes if path.endswith((".pyc", "/RECORD", "/direct_url.json"))]
 

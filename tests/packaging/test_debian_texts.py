@@ -55,6 +55,10 @@ def test_the_configuration_file_cites_no_rules() -> None:
     assert re.findall(r"\b(?:fault|behaviour)s? \d+", sample()) == []
 
 
+def test_the_configuration_file_names_the_command_that_says_what_is_in_force() -> None:
+    assert '"plugind config --running" what is in force' in sample()
+
+
 def test_the_changelog_has_the_version_the_maintainer_and_the_time_of_the_release() -> None:
     assert changelog(RELEASE) == (
         "plugind (0.1.0-1) unstable; urgency=medium\n\n  * Built from the tree of plugind.\n\n"

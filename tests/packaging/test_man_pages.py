@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from plugind.actors.console.commands import COMMANDS, whole_parser
+from plugind.actors.console.unit_files import unit
 from plugind.protocol.settings.table import settings
 from plugind.tests.end_to_end.packages import program
 
@@ -76,6 +77,19 @@ def test_the_page_of_plugind_has_each_command_with_its_line(pages: dict[str, str
 def test_the_page_of_the_configuration_has_each_setting(pages: dict[str, str]) -> None:
     text = as_text(pages["man5/plugind.toml.5"]).split("\nSETTINGS\n")[1].split("\nSEE ALSO\n")[0]
     assert re.findall(r"^ {7}([a-z_.]+)(?=\s)", text, re.MULTILINE) == [*settings()]
+
+
+def test_the_page_of_the_configuration_says_how_to_see_what_is_in_force(pages: dict[str, str]) -> None:
+    """Without ``--running``, 'plugind config' shows what the next daemon would use."""
+    text = " ".join(as_text(pages["man5/plugind.toml.5"]).split())
+    assert "plugind config --running what is in force in the daemon" in text
+
+
+def test_the_unit_names_manuals_that_are_there(pages: dict[str, str]) -> None:
+    (line,) = (line for line in unit("/usr/bin/plugind").splitlines() if line.startswith("Documentation="))
+    named = re.findall(r"man:([a-z.]+)\((\d)\)", line)
+    assert len(named) == 2
+    assert {f"man{section}/{name}.{section}" for name, section in named} <= {*pages}
 
 
 def test_examples_stay_as_they_are_and_exit_codes_have_a_section(pages: dict[str, str]) -> None:
