@@ -38,6 +38,10 @@ class CommandError(Exception):
         self.details = details
 
 
+class CutOffError(CommandError):
+    """What a command prints as it comes has ended early. Each line of it stands by itself, so none is added for it."""
+
+
 class OutputError(Exception):
     """Standard output cannot be written."""
 
@@ -94,7 +98,9 @@ def _tell_program(error: BaseException, args: argparse.Namespace) -> None:
     """Say on standard output why a command has failed, if it was asked for JSON."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    if isinstance(error, CommandError) and getattr(args, "output", None) == "json":
+    if isinstance(error, CutOffError) or getattr(args, "output", None) != "json":
+        return
+    if isinstance(error, CommandError):
         say_error(error.line, **error.details)
 
 

@@ -15,7 +15,7 @@ from ..client.calls import Call, understood
 from ..client.errors import NoDaemonError
 from ..client.reaching import ANSWER_TIMEOUT, watched
 from ..client.sync_transport import lines
-from .ending import EXIT_OK, CommandError, complain, say
+from .ending import EXIT_OK, CutOffError, complain, say
 from .lease_failures import EXIT_NO_DAEMON
 from .lease_words import device_words, owner, user, wanted_words
 from .phrases import text, time_of_day, unix_time
@@ -26,7 +26,7 @@ def watch_leases(path: str, prefix: str, *, as_json: bool) -> int:
 
     Raises:
       ClientError: if it does not answer.
-      CommandError: if it goes away.
+      CutOffError: if it goes away.
     """
     call = Call("GET", watched("/v1/leases/watch", ANSWER_TIMEOUT), lambda content: content)
     with lines(path, call, silence=ANSWER_TIMEOUT) as found:
@@ -34,7 +34,7 @@ def watch_leases(path: str, prefix: str, *, as_json: bool) -> int:
             for line in filter(None, found):
                 _show(line, found.version, prefix, as_json=as_json)
         except NoDaemonError as error:
-            raise CommandError(f"the daemon at {escaped(path)} went away: {error.reason}", EXIT_NO_DAEMON) from error
+            raise CutOffError(f"the daemon at {escaped(path)} went away: {error.reason}", EXIT_NO_DAEMON) from error
     complain(f"the daemon at {escaped(path)} stopped")
     return EXIT_OK
 

@@ -16,7 +16,7 @@ from ..io.http_client import UnreachableError
 from .answers import Daemon, Plugin, add_daemon_arguments, daemon, plugin_in
 from .client import asked, has_heartbeats, watch_target
 from .description import change, said_of
-from .ending import EXIT_OK, EXIT_UNREACHABLE, CommandError, complain, say
+from .ending import EXIT_OK, EXIT_UNREACHABLE, CutOffError, complain, say
 from .output import add_output_argument
 
 
@@ -77,6 +77,6 @@ async def _watch(daemon: Daemon, as_json: bool) -> int:
                 if plugin is not None and (as_json or news.take(plugin)):
                     say(line.decode() + "\n" if as_json else change(plugin), now=True)
         except UnreachableError as error:
-            raise CommandError(f"the daemon at {path} went away: {error.reason}", EXIT_UNREACHABLE) from error
+            raise CutOffError(f"the daemon at {path} went away: {error.reason}", EXIT_UNREACHABLE) from error
     complain(f"the daemon at {path} stopped")
     return EXIT_OK

@@ -194,11 +194,13 @@ def test_without_a_daemon_a_command_prints_one_line_and_exits_69(
             dead.bind(status)
     why = "Connection refused" if left else "No such file or directory"
     hint = "start one with 'plugind run', or name its socket with --status or PLUGIND_STATUS"
-    reason = f"no daemon answers at {status} ({why}); {hint}\n"
+    reason = f"no daemon answers at {status} ({why}); {hint}"
     for command in ("ls", "ls --json", "describe a", "watch", "retry a", "wait a --timeout 0.1"):
         code = commands.main([*command.split(), "--status", status])
         prefix = "plugind: cannot tell whether a is registered: " if command.startswith("wait") else "plugind: "
-        assert (command, code, *capsys.readouterr()) == (command, 69, "", prefix + reason)
+        # A program is told the same on standard output.
+        said = json.dumps({"error": reason}) + "\n" if command.endswith("--json") else ""
+        assert (command, code, *capsys.readouterr()) == (command, 69, said, f"{prefix}{reason}\n")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -51,9 +52,10 @@ async def test_a_daemon_that_is_stopped_hangs_no_command(command: str, quiet: Da
     await quiet.ready()
     with stopped(quiet.process):
         done = run(*command.split(), "--answer-timeout", "0.3", status=quiet.status)
-    assert (done.code, done.out) == (69, "")
-    why = f"process {quiet.process.pid} is stopped and sent nothing within 0.3 s"
-    assert f"no daemon answers at {quiet.status} ({why}); --answer-timeout gives it more time\n" in done.err
+    reason = f"process {quiet.process.pid} is stopped and sent nothing within 0.3 s"
+    why = f"no daemon answers at {quiet.status} ({reason}); --answer-timeout gives it more time"
+    assert (done.code, done.out) == (69, json.dumps({"error": why}) + "\n" if "json" in command else "")
+    assert f"{why}\n" in done.err
 
 
 async def test_wait_does_not_call_a_plugin_unregistered_that_it_could_not_ask_about(quiet: Daemon) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from plugind.actors.console import commands, leases
 from plugind.actors.console.commands import main
-from plugind.actors.console.ending import CommandError, run_to_end
+from plugind.actors.console.ending import CommandError, CutOffError, run_to_end
 
 COMMANDS = ["run", "config", "ls", "describe", "watch", "page", "wait", "retry", "reload", "probe", "fake", "demo"]
 COMMANDS += ["simulate"]
@@ -135,6 +135,16 @@ def test_a_program_that_asks_for_json_is_told_why_a_command_has_failed(capsys: p
     assert printed.err == "plugind: a: wrong\nplugind: b: wrong\n"
     assert run_to_end(run, argparse.Namespace(output="text")) == 78
     assert capsys.readouterr().out == ""
+
+
+def test_what_is_printed_line_by_line_has_no_line_of_another_kind_at_its_end(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def run(_: argparse.Namespace) -> int:
+        raise CutOffError("the daemon went away", 69)
+
+    assert run_to_end(run, argparse.Namespace(output="json")) == 69
+    assert (*capsys.readouterr(),) == ("", "plugind: the daemon went away\n")
 
 
 @pytest.mark.parametrize("words", [["describe", "nope"], ["devices", "nope/x"], ["retry", "nope"], ["reload"]])
