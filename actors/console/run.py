@@ -69,6 +69,8 @@ LOADED_WHEN_READY = (
 )
 #: What a daemon needs in observe mode.
 LOADED_TO_OBSERVE = ("..handlers.csi_observer", "..handlers.dra_observer")
+#: What a daemon needs that is scraped: 7 MiB with prometheus_client, which others load when they are asked.
+LOADED_FOR_METRICS = ("..status.exposition",)
 
 #: The modules whose classes are then completed: those that registrations use, so that the first plugin is as quick as
 #: any other.
@@ -349,8 +351,7 @@ async def serve(
                     await node.snapshot()
                     roots = ", ".join(root.path for root in config.roots)
                     log.event(Level.INFO, "started", version=__version__, status=status, roots=roots, pid=os.getpid())
-                    late = (*LOADED_WHEN_READY, *(LOADED_TO_OBSERVE if config.observe else ()))
-                    nursery.start_soon(_announce, node, log, reloader, late)
+                    nursery.start_soon(_announce, node, log, reloader, loaded_late(config))
                     nursery.start_soon(reloader.run, node)
                     nursery.start_soon(answer, requests, node, log, stop, reloader.ask)
                     await stop.wait()
@@ -358,6 +359,13 @@ async def serve(
             nursery.cancel_scope.cancel()
     # At its end the interpreter collects garbage, several times. With 10,000 plugins that takes as long as the stop.
     gc.freeze()
+
+
+def loaded_late(config: Config) -> tuple[str, ...]:
+    """Return the modules that a daemon with this configuration loads once it is ready."""
+    to_observe = LOADED_TO_OBSERVE if config.observe else ()
+    for_metrics = () if config.metrics.address is None else LOADED_FOR_METRICS
+    return (*LOADED_WHEN_READY, *to_observe, *for_metrics)
 
 
 async def _stop_on_signal(

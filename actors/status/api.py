@@ -341,8 +341,12 @@ class Api:
 
     async def metrics(self, _: Request) -> Response:
         """Return the metrics as they are now."""
-        # What renders it is imported for the first scrape: it is a tenth of all that the daemon imports.
-        from . import exposition, exposition_of_node
+        # What renders it is a tenth of all that a daemon imports. One with a port for metrics has it once it is ready,
+        # another one imports it for the first question. Its files may be gone, or be others, after an upgrade.
+        try:
+            from . import exposition, exposition_of_node
+        except (ImportError, OSError, SyntaxError) as error:
+            return problem(503, f"what renders metrics cannot be imported: {error}: restart plugind after an upgrade")
 
         devices = await self.devices.snapshot(METRICS_DEADLINE)
         leases = await self.leases.snapshot(METRICS_DEADLINE)

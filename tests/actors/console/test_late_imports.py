@@ -10,17 +10,19 @@ from collections.abc import Iterator
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
 
+import pytest
+
 from plugind.actors.console import run
+from plugind.protocol.config import Config
+from plugind.protocol.metrics_config import MetricsConfig
 
 #: Where imports are at the start, before READY: what only some daemons have.
 AT_START = {"plugind.actors.ports", "plugind.supervisor", "plugind.actors.handlers.registry"}
-#: Where the first scrape brings prometheus_client, which takes 7 MiB. An error there restarts the status actor.
-OF_SCRAPES = {"plugind.actors.status.api"}
 _LOADED = """
 import json, sys
 from importlib import import_module
 from plugind.actors.console import run
-for name in (*run.LOADED_WHEN_READY, *run.LOADED_TO_OBSERVE):
+for name in (*run.LOADED_WHEN_READY, *run.LOADED_TO_OBSERVE, *run.LOADED_FOR_METRICS):
     import_module(name, run.__package__)
 files = {name: module.__file__ for name, module in sys.modules.items() if name.startswith("plugind")}
 print(json.dumps(files))
@@ -56,7 +58,7 @@ def test_a_daemon_that_is_ready_has_every_module_that_one_of_its_functions_impor
     files = loaded_when_ready()
     missing = [
         f"{name}:{node.lineno} imports {module}"
-        for name in sorted(files.keys() - AT_START - OF_SCRAPES)
+        for name in sorted(files.keys() - AT_START)
         for node in late_imports(ast.parse(Path(files[name]).read_text()))
         for module in modules_of(node, name if files[name].endswith("__init__.py") else name.rpartition(".")[0])
         if module not in files
@@ -66,8 +68,21 @@ def test_a_daemon_that_is_ready_has_every_module_that_one_of_its_functions_impor
 
 def test_what_is_loaded_once_a_daemon_is_ready_was_not_loaded_before() -> None:
     """Otherwise the list would name modules for no reason."""
-    names = [resolve_name(name, run.__package__) for name in (*run.LOADED_WHEN_READY, *run.LOADED_TO_OBSERVE)]
+    late = (*run.LOADED_WHEN_READY, *run.LOADED_TO_OBSERVE, *run.LOADED_FOR_METRICS)
+    names = [resolve_name(name, run.__package__) for name in late]
     there = f"[name for name in {names} if name in sys.modules]"
     code = f"import json, sys; from plugind.actors.console import run; print(json.dumps({there}))"
     done = subprocess.run((sys.executable, "-P", "-c", code), capture_output=True, text=True, timeout=60, check=True)
     assert json.loads(done.stdout) == []
+
+
+@pytest.mark.parametrize(
+    ("config", "more"),
+    [
+        (Config(), ()),
+        (Config(observe=True), run.LOADED_TO_OBSERVE),
+        (Config(metrics=MetricsConfig("127.0.0.1:9000")), run.LOADED_FOR_METRICS),
+    ],
+)
+def test_a_daemon_loads_what_its_configuration_needs(config: Config, more: tuple[str, ...]) -> None:
+    assert run.loaded_late(config) == (*run.LOADED_WHEN_READY, *more)

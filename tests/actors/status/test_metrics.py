@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import json
 import platform
+import sys
+from pathlib import Path
 
 import attrs
 import pytest
@@ -8,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from trio.testing import MockClock
 
 from plugind import __version__
+from plugind.actors import status
 from plugind.actors.status.api import StatusConfig
 from plugind.protocol.messages import (
     ActorRestarted,
@@ -160,3 +164,24 @@ async def test_the_healthy_are_of_use_alone_where_the_node_is_ready_only_then(au
             await node.take(HealthReported("/r/a.sock", 1, health, "", (), 0.0))
             series = (await body_of(await node.get("/metrics"))).decode().splitlines()
             assert f'plugind_expected_plugin{{name="a"}} {value}' in series
+
+
+@pytest.mark.parametrize("half_written", [None, "def render("])
+async def test_metrics_that_cannot_be_loaded_any_more_are_refused_and_the_actor_goes_on(
+    half_written: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    """An upgrade moves the files of a daemon away that nobody has asked for metrics yet."""
+    if half_written is not None:
+        (tmp_path / "exposition.py").write_text(half_written)
+    async with bench() as node:
+        with monkeypatch.context() as upgraded:
+            for name in ("exposition", "exposition_of_node"):
+                upgraded.delitem(sys.modules, f"{status.__name__}.{name}", raising=False)
+                upgraded.delattr(status, name, raising=False)
+            upgraded.setattr(status, "__path__", [str(tmp_path)])
+            answer = await node.get("/metrics")
+            assert answer.status == 503
+            said = json.loads(await body_of(answer))["error"]
+            assert said.startswith("what renders metrics cannot be imported: ")
+            assert said.endswith(": restart plugind after an upgrade")
+        assert (await node.get("/metrics")).status == 200
