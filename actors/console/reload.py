@@ -22,6 +22,11 @@ from .output import add_output_argument
 from .settings import name_status
 from .status_socket import unreachable
 
+#: What to do if there is no daemon. The one of a service is there, but may be where nothing says any more.
+_NONE = (
+    "start one with 'plugind run', or name its socket with --status or PLUGIND_STATUS: if 'status' was changed since"
+    " its start, the one before"
+)
 #: The status of the answer to a configuration that cannot be used.
 _REFUSED = 422
 
@@ -79,7 +84,7 @@ async def _asked(daemon: Daemon) -> tuple[int, bytes, str | None]:
         async with ask(daemon.path, "POST", "/reload", timeout=timeout) as reply:
             return reply.status, await reply.body(), reply.version
     except UnreachableError as error:
-        raise CommandError(unreachable(error), EXIT_UNREACHABLE) from error
+        raise CommandError(unreachable(error, none=_NONE), EXIT_UNREACHABLE) from error
 
 
 def _decoded(answer: bytes) -> dict[str, object]:

@@ -16,8 +16,9 @@ from ...protocol.settings.given import Given, Problem, SettingsError, Source, me
 from ...protocol.settings.kinds import DEFAULT, WrongValueError
 from ...protocol.settings.variables import CONFIG_VARIABLE, NAMES, PREFIX, meant_by
 from ...protocol.text import escaped
-from ..client.paths import STATUS_VARIABLE
+from ..client.paths import STATUS_VARIABLE, default_status_path
 from ..io.config_files import DEFAULT_FILE, ConfigFile, read_files
+from ..io.unix_socket import listens
 from .ending import complain
 
 #: Options whose value is that of one key.
@@ -120,7 +121,8 @@ def files_of(args: argparse.Namespace, environment: Mapping[str, str], default_f
 def name_status(args: argparse.Namespace, environment: Mapping[str, str], default_file: str = DEFAULT_FILE) -> None:
     """Let ``--status`` name the socket of the configuration files, unless it or the variable names one.
 
-    It is for commands that ask a daemon about its configuration. What else is wrong with the files is not said here.
+    It is for commands that ask a daemon about its configuration. What else is wrong with the files is not said here. A
+    daemon that was started before the files of the service named another socket still answers at the default one.
     """
     if args.status is not None or environment.get(STATUS_VARIABLE):
         return
@@ -132,8 +134,16 @@ def name_status(args: argparse.Namespace, environment: Mapping[str, str], defaul
         complain(f"{error}: the status socket may be another one")
         return
     given = merged(parse(file.path, file.content).given for file in files)
-    if "status" in given:
-        args.status = given["status"].value
+    if "status" not in given:
+        return
+    args.status = path = given["status"].value
+    before, is_of_service = default_status_path(), not (args.config or environment.get(CONFIG_VARIABLE))
+    if is_of_service and not listens(path) and listens(before):
+        complain(
+            f"no daemon answers at {escaped(path)}, which {given['status'].source} names: asking the one at"
+            f" {escaped(before)}, since 'status' needs a restart"
+        )
+        args.status = before
 
 
 def values_of(

@@ -101,6 +101,19 @@ def connect(connection: socket.socket, path: str) -> None:
         connection.connect(f"/proc/self/fd/{descriptor}")
 
 
+def listens(path: str) -> bool:
+    """Whether somebody listens at ``path``; also if that is not for this user, or if the path cannot be one."""
+    with stream_socket() as probe:
+        try:
+            connect(probe, path)
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        except OSError:
+            # It is for the caller's own connection to say what is wrong.
+            return True
+    return True
+
+
 @value
 class UnixListener:
     """A socket that listens on ``path``; a context manager that closes it."""

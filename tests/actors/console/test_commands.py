@@ -156,6 +156,13 @@ def test_each_command_without_a_daemon_says_so_in_json(
     assert printed.err == f"plugind: {json.loads(printed.out)['error']}\n"
 
 
+def test_a_reload_without_a_daemon_says_that_its_socket_may_be_another_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["reload", f"--status={tmp_path}/none.sock"]) == 69
+    assert capsys.readouterr().err.endswith(": if 'status' was changed since its start, the one before\n")
+
+
 @pytest.mark.parametrize(
     "words", [["renew", "a"], ["leases"], ["leases", "recover", "--none-held"], ["allocate", "v.com/g=1", "--ttl=9"]]
 )

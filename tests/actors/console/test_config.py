@@ -5,16 +5,21 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import socket
 import tomllib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 
-from plugind.actors.console import commands
+from plugind.actors.console import commands, reload
 from plugind.actors.console import run as daemon
+from plugind.actors.console import settings as console_settings
 from plugind.actors.console.configured import Configured
+from plugind.actors.console.settings import name_status
 from plugind.protocol.config import DEFAULT_ROOT, Config, DevicePluginDirectory, Root, Timeouts
 from plugind.protocol.errors import ConfigError
 from plugind.protocol.health_checks import HealthChecks
@@ -301,6 +306,76 @@ def test_a_user_or_group_of_the_file_that_does_not_exist_is_named_with_its_line(
     assert scene.refused() == (
         f"{scene.file}:2: leases.users.group: no group is called 'no-such-group': name another one, or give the gid"
     )
+
+
+# --- the socket of a daemon ---
+
+
+def named(scene: Scene, words: Sequence[str], **environment: str) -> str | None:
+    """Return the socket that 'plugind reload' asks with these options."""
+    parser = argparse.ArgumentParser()
+    reload.add_arguments(parser)
+    args = parser.parse_args(words)
+    name_status(args, environment, str(scene.file))
+    status: str | None = args.status
+    return status
+
+
+@contextmanager
+def listening(path: str) -> Iterator[None]:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        yield
+
+
+@pytest.fixture
+def usual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The default socket, at which somebody listens."""
+    path = str(tmp_path / "usual.sock")
+    monkeypatch.setattr(console_settings, "default_status_path", lambda: path)
+    with listening(path):
+        yield path
+
+
+def test_the_socket_of_the_file_is_asked_unless_another_one_is_named(scene: Scene, usual: str) -> None:
+    assert named(scene, []) is None
+    other = str(scene.directory / "other.sock")
+    scene.write(f"status = '{other}'\n")
+    with listening(other):
+        assert named(scene, []) == other
+        assert named(scene, ["--status", usual]) == usual
+        assert named(scene, [], PLUGIND_STATUS=usual) is None
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_a_daemon_that_still_listens_at_the_default_socket_is_asked_there(
+    left: bool, scene: Scene, usual: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file of the service names another socket since the daemon was started; a socket may be left there."""
+    other = str(scene.directory / "other.sock")
+    if left:
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind(other)
+    scene.write(f"rescan = 5\nstatus = '{other}'\n")
+    assert named(scene, []) == usual
+    assert capsys.readouterr().err == (
+        f"plugind: no daemon answers at {other}, which {scene.file}:2 names: asking the one at {usual}, since 'status'"
+        " needs a restart\n"
+    )
+
+
+def test_where_a_file_was_named_or_nobody_listens_its_socket_is_asked(
+    scene: Scene, usual: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The daemon at the default socket is that of another configuration then."""
+    other = str(scene.directory / "other.sock")
+    scene.write(f"status = '{other}'\n")
+    assert named(scene, ["--config", str(scene.file)]) == other
+    assert named(scene, [], PLUGIND_CONFIG=str(scene.file)) == other
+    monkeypatch.setattr(console_settings, "default_status_path", lambda: str(scene.directory / "nobody.sock"))
+    assert named(scene, []) == other
+    assert capsys.readouterr().err == ""
 
 
 # --- the command ---
