@@ -16,7 +16,7 @@ from argparse_manpage.manpage import Manpage
 from plugind.actors.console.commands import COMMANDS, whole_parser
 from plugind.protocol.settings.table import Setting, settings
 from plugind.protocol.version import __version__
-from plugind.tests.tools.settings_table import about_plainly, default
+from plugind.tests.tools.settings_table import about_plainly, default, needed
 
 #: Where ``man`` finds the pages, below a prefix such as ``/usr``.
 PLACE: Final = "share/man"
@@ -156,7 +156,10 @@ def _settings_page(date: str) -> str:
 def _setting(setting: Setting) -> Iterator[str]:
     yield ".TP"
     yield rf"\fB{setting.key}\fR"
-    yield _marked(f"{about_plainly(setting)} It is {setting.kind.words}; default: {default(setting)}.")
+    yield _marked(
+        f"{about_plainly(setting)} It is {setting.kind.words}; default: {default(setting)}."
+        f" A change needs {needed(setting)}."
+    )
 
 
 def _marked(markdown: str) -> str:

@@ -38,7 +38,8 @@ _EPILOG = """examples:
   plugind config --running                        what a daemon uses, and what waits for its restart
 
 It takes the options of 'plugind run'. What it prints is a configuration file: the comment behind each value says where
-it comes from, an option, a variable, a line of a file, or the default.
+it comes from, an option, a variable, a line of a file, or the default. In the JSON, 'change_needs' of a setting says
+whether another value counts after a reload ('plugind reload') or a restart of a daemon with this configuration.
 
 exit codes:
   0   the configuration can be used

@@ -6,12 +6,13 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import attrs
 
 from ...protocol.log_limits import LogLimits
 from ...protocol.settings.given import BY_DEFAULT, Given, Source
+from ...protocol.settings.reload import change_needs
 from ...protocol.settings.table import Setting, settings
 from ...protocol.settings.writing import to_json
 from .configured import Configured
@@ -30,6 +31,8 @@ class InForce:
     setting: Setting
     value: Any
     source: Source
+    #: What it takes for another value to count while the daemon runs.
+    change_needs: Literal["reload", "restart"]
 
 
 def in_force(settings_of: Configured) -> Iterator[InForce]:
@@ -37,7 +40,8 @@ def in_force(settings_of: Configured) -> Iterator[InForce]:
     values = _values(settings_of)
     for key, setting in settings().items():
         given = settings_of.given.get(key)
-        yield InForce(setting, _value(setting, values, given), BY_DEFAULT if given is None else given.source)
+        source = BY_DEFAULT if given is None else given.source
+        yield InForce(setting, _value(setting, values, given), source, change_needs(key, settings_of.config))
 
 
 def differing(old: Configured, new: Configured) -> tuple[InForce, ...]:
@@ -59,6 +63,7 @@ def row(it: InForce) -> dict[str, Any]:
         "source": source_row(it.source),
         "option": OPTIONS.get(it.setting.key),
         "variable": it.setting.variable,
+        "change_needs": it.change_needs,
     }
 
 

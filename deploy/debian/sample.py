@@ -8,14 +8,14 @@ from typing import Final
 
 from plugind.protocol.settings.table import Setting, settings
 from plugind.protocol.settings.writing import to_json, to_toml
-from plugind.tests.tools.settings_table import DEFAULTS, about_plainly
+from plugind.tests.tools.settings_table import DEFAULTS, about_plainly, needed
 
 _HEAD: Final = """\
 # The configuration of plugind: plugind.toml(5) tells more of it.
 #
 # Each setting is shown with what it is by default. To change one, take the "#" away from it, and from the name in
 # brackets above it. "plugind config check" says what is wrong, "plugind config --running" what is in force.
-# Most settings need a restart (systemctl restart plugind); "systemctl reload plugind" says which.
+# Each says whether a change of it needs a reload (systemctl reload plugind) or a restart (systemctl restart plugind).
 #
 # An upgrade of the package asks before it replaces this file. Files in /etc/plugind/plugind.toml.d count more.
 """
@@ -45,7 +45,8 @@ def sample() -> str:
 
 
 def _comment(setting: Setting) -> Iterator[str]:
-    text = f"{about_plainly(setting)} It is {setting.kind.words}.".replace("`", "")
+    said = f"{about_plainly(setting)} It is {setting.kind.words}. A change needs {needed(setting)}."
+    text = said.replace("`", "")
     yield "\n"
     yield from (f"# {line}\n" for line in textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False))
 

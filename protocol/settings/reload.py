@@ -5,7 +5,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 import attrs
 
@@ -17,6 +17,8 @@ _OF_LEASES: Final = ("limits", "operators", "pools")
 _FIELDS: Final = ("deregister_at_stop", "expected", "max_instances", "ready_when", "stable_after")
 #: The settings of roots, and of where endpoints may be, which by default follows from the roots.
 _OF_ROOTS: Final = frozenset({"roots", "deprecated_roots", "insecure_roots", "optional_roots", "endpoint_directories"})
+#: Those of them that say how a root is watched, which is decided once for each root.
+_OF_EACH_ROOT: Final = frozenset({"insecure_roots", "optional_roots"})
 #: Settings of the daemon that are no fields of the configuration.
 OF_DAEMON: Final = frozenset({"log_level"})
 
@@ -57,3 +59,12 @@ def may_change(key: str, old: Config, new: Config) -> bool:
     if part == "leases":
         return name.partition(".")[0] in _OF_LEASES
     return key in _FIELDS or key in OF_DAEMON or part in _PARTS
+
+
+def change_needs(key: str, config: Config) -> Literal["reload", "restart"]:
+    """Return what it takes for another value of the setting ``key`` to count in a daemon that runs by ``config``.
+
+    That holds if nothing else is changed with it. A root that stays and becomes deprecated or not needs a restart, too.
+    """
+    takes_it = key not in _OF_EACH_ROOT and may_change(key, config, config)
+    return "reload" if takes_it else "restart"

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from functools import cache
 
 from plugind.actors.console.settings import OPTIONS
-from plugind.protocol.config import Config
+from plugind.protocol.config import Config, DevicePluginDirectory
+from plugind.protocol.settings.reload import change_needs
 from plugind.protocol.settings.table import PARTS, Setting, settings
 from plugind.protocol.settings.writing import to_json, to_toml
 from plugind.tests.tools.api_page import class_comments, markdown
@@ -53,7 +54,7 @@ DEFAULTS = {
 
 def table() -> str:
     """Return the table, with a line for each setting."""
-    rows = ["| key | value | default | option | what it is |", "|---|---|---|---|---|"]
+    rows = ["| key | value | default | option | a change needs | what it is |", "|---|---|---|---|---|---|"]
     return "\n".join([*rows, *map(_row, settings().values())])
 
 
@@ -61,13 +62,20 @@ def _row(setting: Setting) -> str:
     option = OPTIONS.get(setting.key)
     of_option = f"`{option}`" if option else ""
     what = _RULE.sub("", about(setting))
-    cells = (f"`{setting.key}`", setting.kind.words, default(setting), of_option, what)
+    cells = (f"`{setting.key}`", setting.kind.words, default(setting), of_option, needed(setting), what)
     return f"| {' | '.join(cells)} |"
 
 
 def default(setting: Setting) -> str:
     """Return what a setting is if nobody gives a value."""
     return DEFAULTS.get(setting.key) or f"`{to_toml(to_json(setting.default))}`"
+
+
+def needed(setting: Setting) -> str:
+    """Return what it takes for another value to count while a daemon runs."""
+    usual = change_needs(setting.key, Config())
+    beside = change_needs(setting.key, Config(device_plugins=DevicePluginDirectory("/d")))
+    return f"a {usual}" if usual == beside else f"a {usual}; with device plugins a {beside}"
 
 
 def about(setting: Setting) -> str:

@@ -446,7 +446,9 @@ def test_programs_read_json(scene: Scene, capsys: pytest.CaptureFixture[str]) ->
         "source": {"kind": "file", "name": str(scene.file), "line": 2},
         "option": "--rescan",
         "variable": "PLUGIND_RESCAN",
+        "change_needs": "restart",
     }
+    assert rows["expected"]["change_needs"] == "reload"
     assert rows["expected"]["value"] == ["a"]
     assert rows["csi.refresh"]["value"] is None
     assert rows["seed"]["source"] == {"kind": "default", "name": None, "line": None}

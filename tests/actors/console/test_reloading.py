@@ -21,12 +21,14 @@ from plugind.actors.console import run as daemon
 from plugind.actors.console.configured import Configured
 from plugind.actors.console.reloading import Reloader
 from plugind.actors.logs import Log
-from plugind.protocol.config import Config, Root
+from plugind.protocol.config import Config, DevicePluginDirectory, Root
 from plugind.protocol.config_messages import ConfigurationShown, Reloaded
 from plugind.protocol.errors import ConfigError
 from plugind.protocol.leases.values import Pool
 from plugind.protocol.logs import Level
 from plugind.protocol.messages import ConfigurationAsked
+from plugind.protocol.settings.reload import change_needs
+from plugind.protocol.settings.table import Setting, settings
 from plugind.protocol.trust import Trust
 from plugind.supervisor import NodeEndedError
 
@@ -307,3 +309,77 @@ async def test_roots_that_lie_in_each_other_are_refused_with_all_else(tmp_path: 
         ("the root", " /a/b lies in the root /a: name one of them")
     ]
     assert scene.node.configs == []
+
+
+#: Other values of the settings that are neither numbers nor switches.
+OTHER_VALUES = {
+    "roots": "['/r', '/other']",
+    "deprecated_roots": "['/other']",
+    "status": "'/run/other.sock'",
+    "status_group": "7",
+    "log_format": "'json'",
+    "log_level": "'debug'",
+    "observe_again": "70",
+    "endpoint_directories": "['/other']",
+    "expected": "['a']",
+    "ready_when": "'healthy'",
+    "hung_after": "20",
+    "blocked_after": "2",
+    "state": "'/other'",
+    "seed": "7",
+    "trust.uids": "[7]",
+    "timeouts.handlers": "{ A = 70 }",
+    "wire_limits.small_data": "70",
+    "wire_limits.total_bytes": "7000000",
+    "wire_limits.call_frames": "300",
+    "wire_limits.call_header_bytes": "40000",
+    "wire_limits.call_bytes": "300000",
+    "device_plugins.directory": "'/d'",
+    "health_checks.periods": "{ A = 70 }",
+    "health_checks.off": "['A']",
+    "dra.health": "'try'",
+    "csi.refresh": "70",
+    "csi.topology_collisions": "'warn'",
+    "leases.pools": "[{ name = 'a', resource = 'v.com/gpu' }]",
+    "leases.operators": "[7]",
+    "leases.cdi_directory": "'/other'",
+    "leases.users.uids": "[7]",
+    "leases.users.group": "7",
+    "metrics.address": "'9000'",
+    "metrics.hosts": "['a']",
+}
+
+
+def other_value(setting: Setting) -> str:
+    """Return another value than the default, as a file has it."""
+    if setting.key in OTHER_VALUES:
+        return OTHER_VALUES[setting.key]
+    if isinstance(setting.default, bool):
+        return "false" if setting.default else "true"
+    assert isinstance(setting.default, int | float), setting
+    return str(setting.default + 1) if isinstance(setting.default, int) else f"{setting.default * 1.05:.3f}"
+
+
+@pytest.mark.parametrize("key", settings())
+async def test_a_change_of_a_setting_needs_what_is_said_of_it(key: str, tmp_path: Path) -> None:
+    base = "roots = ['/r']\n" + {
+        "device_plugins.take_over_kubelet": "device_plugins.directory = '/var/lib/kubelet/device-plugins'\n",
+        "device_plugins.insecure": "device_plugins.directory = '/d'\n",
+        "metrics.hosts": "metrics.address = '9000'\n",
+    }.get(key, "")
+    scene = Scene(tmp_path, base)
+    changed = f"{key} = {other_value(settings()[key])}\n"
+    answer = await scene.reload(changed if key == "roots" else base + changed)
+    assert answer.refused == ()
+    assert (key in answer.changed, key in answer.needs_restart) == (
+        (True, False) if change_needs(key, Config()) == "reload" else (False, True)
+    )
+    # What is said of the daemon as it runs is the same.
+    assert [row["change_needs"] for row in (await shown(scene)).settings if row["key"] == key] == [
+        "reload" if key in answer.changed else "restart"
+    ]
+
+
+def test_who_is_trusted_needs_a_restart_with_device_plugins() -> None:
+    """The mode of ``kubelet.sock`` follows from it."""
+    assert change_needs("trust.uids", Config(device_plugins=DevicePluginDirectory("/d"))) == "restart"
