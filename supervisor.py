@@ -250,6 +250,7 @@ class Supervisor:
                 expected=self.config.expected,
                 ready_when=self.config.ready_when,
                 rules=self._rules,
+                observes=self.config.observe,
                 lease_users=lease_users_of(self.config, self._users),
                 heartbeat=max(StatusConfig().heartbeat, 3 * self.config.rescan),
             ),

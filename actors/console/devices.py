@@ -46,6 +46,7 @@ LEASE says which lease has the device, and whose it is; 'plugind leases' tells m
 
 exit codes: 0 ok, 1 there is no such resource, 2 usage, 69 no daemon answers, 75 it is busy"""
 _EMPTY = "no devices: no device plugin has registered; 'plugind ls' shows those that are on their way"
+_OBSERVED = "no devices: this daemon only observes plugins (--observe), and does not ask them for their devices"
 _NOT_SERVED = "most register by a call, for which 'plugind run --device-plugins=DIR' serves DIR/kubelet.sock"
 
 
@@ -76,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     if args.output == "json":
         say(json.dumps({**content, "resources": resources}) + "\n")
     elif not resources:
-        say("".join(f"{line}\n" for line in why_none(roots)))
+        say("".join(f"{line}\n" for line in why_none(roots, observes=content.get("observes") is True)))
     else:
         width = shutil.get_terminal_size().columns if args.output is None and sys.stdout.isatty() else None
         say("".join(f"{line}\n" for line in lines(resources, width)))
@@ -116,8 +117,12 @@ def not_healthy(plugins: Iterable[Plugin], resource: str | None = None) -> Itera
             yield f"the plugin {text(plugin.get('socket'))} of {text(name)} is {text(health)}{reason}"
 
 
-def why_none(roots: Sequence[Plugin]) -> Iterator[str]:
+def why_none(roots: Sequence[Plugin], *, observes: bool = False) -> Iterator[str]:
     """Yield the lines for a daemon that knows no resource and whose roots are these."""
+    if observes:
+        yield _OBSERVED
+        yield from to_mend(roots)
+        return
     yield _EMPTY
     where = [root for root in roots if root.get("watching") == Watching.SERVING]
     for root in where:

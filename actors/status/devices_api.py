@@ -51,6 +51,8 @@ class DevicesApi:
     #: None if this node has no device plugins.
     devices: Address[DevicesMessage] | None = None
     refused_calls: RefusedCalls = attrs.field(factory=RefusedCalls)
+    #: Whether this node only observes plugins: it asks none for its devices.
+    observes: bool = False
     _watches: set[trio.MemorySendChannel[DevicesViewMessage]] = attrs.field(factory=set)
 
     def end_watches(self) -> None:
@@ -91,7 +93,8 @@ class DevicesApi:
 
     async def _write(self, snapshot: DevicesSnapshot, resources: list[ResourceStatus], send: Send) -> None:
         now, unix = snapshot.time, self.wall() - trio.current_time() + snapshot.time
-        await send(json.dumps({"time": timestamp(unix), "problem": snapshot.problem})[:-1].encode())
+        head = {"time": timestamp(unix), "problem": snapshot.problem, "observes": self.observes}
+        await send(json.dumps(head)[:-1].encode())
         before = b', "resources": ['
         for resource in resources:
             await send(before + json.dumps(resource_to_json(resource, now, unix))[:-1].encode() + b', "devices": [')

@@ -29,7 +29,7 @@ from ..mailbox import Audience
 class StatusConfig:
     """What a node serves on its status socket: ``Supervisor(config, status_config=StatusConfig(socket=PATH))``.
 
-    Times are seconds. The supervisor sets ``roots``, ``expected``, ``ready_when``, ``rules``,
+    Times are seconds. The supervisor sets ``roots``, ``expected``, ``ready_when``, ``rules``, ``observes``,
     ``lease_users`` and ``heartbeat`` itself.
     """
 
@@ -45,6 +45,8 @@ class StatusConfig:
     reload: Address[ReloaderMessage] | None = None
     #: The rules of the node, for ``GET /rules``.
     rules: Rules = attrs.field(factory=Rules)
+    #: Whether the node only observes plugins, so that it has no devices.
+    observes: bool = False
     #: Who may see and lease devices, besides root and the user of the daemon.
     lease_users: LeaseUsers = attrs.field(factory=LeaseUsers)
     #: The members of this group may ask everything that changes nothing.

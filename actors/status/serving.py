@@ -54,7 +54,7 @@ def served(
     reserve: DescriptorReserve | None,
 ) -> Served:
     """Return what serves the status socket and the metrics port; see :func:`~plugind.actors.status.actor.run`."""
-    devices_api = DevicesApi(config.wall, devices, memory.refused_calls)
+    devices_api = DevicesApi(config.wall, devices, memory.refused_calls, config.observes)
     api = Api(config, memory, reconciler, health, devices_api, LeasesApi(config.wall, leases), links)
     users, allowed = config.lease_users, frozenset({0, os.geteuid()})
     # The words of the first kind that somebody belongs to say what is refused.

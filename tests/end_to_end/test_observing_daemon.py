@@ -121,12 +121,16 @@ async def test_a_daemon_that_observes_alone_tells_nobody_and_writes_nothing_into
     assert not (tmp_path / "observer" / "state").exists()
 
 
-async def test_a_daemon_that_observes_leases_nothing_and_says_why(tmp_path: Path) -> None:
+async def test_a_daemon_that_observes_has_no_devices_leases_none_and_says_why(tmp_path: Path) -> None:
     (root := tmp_path / "root").mkdir(mode=0o755)
     with observer(tmp_path / "observer", root) as observing:
         await observing.ready()
         words = ("allocate", "v.com/gpu=1", "--ttl", "60")
         done = await trio.to_thread.run_sync(lambda: run(*words, status=observing.status))
+        listed = await trio.to_thread.run_sync(lambda: run("devices", status=observing.status))
+    assert (listed.code, listed.err) == (0, "")
+    assert listed.out.startswith("no devices: this daemon only observes plugins (--observe)")
+    assert "--device-plugins" not in listed.out
     why = "this plugind leases no devices, since it only observes plugins: start it without --observe"
     assert (done.code, done.out, done.err) == (1, "", f"plugind: {why}\n")
 

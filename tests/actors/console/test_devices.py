@@ -226,6 +226,14 @@ def test_an_empty_list_says_how_device_plugins_register(roots: list[Plugin], exp
     assert others == expected
 
 
+def test_a_daemon_that_observes_has_no_devices_and_nothing_is_recommended_that_it_refuses() -> None:
+    lost: Plugin = {"root": "/r", "watching": "unavailable", "reason": "/r is missing"}
+    assert [*why_none([lost], observes=True)] == [
+        "no devices: this daemon only observes plugins (--observe), and does not ask them for their devices",
+        "root /r is unavailable: /r is missing",
+    ]
+
+
 REFUSED = "the last Register call for it, by pid 812, was refused 12 s ago: it is no good"
 
 

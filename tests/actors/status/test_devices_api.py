@@ -105,6 +105,7 @@ async def test_the_list_has_each_resource_with_its_plugins_and_its_devices(autoj
     assert answer == {
         "time": "1970-01-01T00:16:46.000Z",
         "problem": None,
+        "observes": False,
         "resources": [
             {
                 "resource": GPU,
