@@ -102,8 +102,9 @@ def until(lease: Lease) -> str:
 
 
 def left(time_owner: TimeOwner) -> str:
-    """Return how long a lease that ends at a time still lasts, as a clock counts."""
-    return by_the_clock(_left(time_owner))
+    """Return when a lease for some time ends, ``in 7h58m``; or how long it will be, before that time has begun."""
+    shown = duration(_left(time_owner))
+    return f"{shown} long" if time_owner.expires is None else f"in {shown}"
 
 
 def _left(time_owner: TimeOwner) -> float:

@@ -466,9 +466,9 @@ def test_the_leases_are_listed(plugind: Run) -> None:
     header, *rows = done.out.splitlines()
     assert header.split() == ["LEASE", "STATE", "OWNER", "USER", "SINCE", "UNTIL", "DEVICES", "REASON"]
     assert [row.split()[:2] for row in rows[:3]] == [["a1b2", "held"], ["q", "queued"], ["u", "uncertain"]]
-    assert rows[0].endswith("it ends   GPU-0                -")
-    assert rows[1].endswith("00:01:00  1 of vendor.com/gpu  -")
-    assert rows[2].endswith("released  GPU-0                Allocate timed out")
+    assert rows[0].endswith("it ends     GPU-0                -")
+    assert rows[1].endswith("1m00s long  1 of vendor.com/gpu  -")
+    assert rows[2].endswith("released    GPU-0                Allocate timed out")
     assert rows[3:] == ["3 leases: 1 queued, 1 held, 1 uncertain", "leases cannot be written now: disk full"]
     assert done.asked[0].line == "GET /v1/leases?prefix=a%20b HTTP/1.1"
 
@@ -494,6 +494,19 @@ def test_leases_are_followed_until_the_daemon_stops(plugind: Run, tmp_path: Path
         ["--:--:--", "gone", "a1b2", "pid", "991", "root", "GPU-0", "it", "was", "released"],
     ]
     assert (done.code, done.err) == (0, f"plugind: the daemon at {tmp_path}/status.sock stopped\n")
+
+
+def test_when_a_lease_for_some_time_ends_cannot_be_read_as_a_time_of_day(
+    plugind: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight hours were shown as 08:00:00."""
+    monkeypatch.setattr(time, "clock_gettime_ns", lambda _: 1_000 * 10**9)
+    timed = attrs.evolve(LEASE, owner=TimeOwner(28_800.0, (1_000 + 28_680) * 10**9))
+    over = attrs.evolve(LEASE, id="over", owner=TimeOwner(60.0, 999 * 10**9))
+    found = LeasesSnapshot(0.0, (timed, over))
+    lines = plugind([answer(200, snapshot_to_json(found, 0.0, 1_000 * 10**9))], "leases").out.splitlines()
+    untils = [line[lines[0].index("UNTIL") : lines[0].index("DEVICES")].strip() for line in lines[1:3]]
+    assert untils == ["in 7h58m", "in 0s"]
 
 
 def test_a_watch_follows_the_leases_whose_ids_begin_so(plugind: Run) -> None:
