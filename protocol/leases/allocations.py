@@ -343,7 +343,8 @@ class Allocations:
         if self.withheld is not None:
             return self.withheld_failure()
         request = entry.lease.request
-        text = shortage(self.stock, self._line.reserved_before(entry.arrival, self.stock), request)
+        before = self._line.reserved_before(entry.arrival, self.stock)
+        text = shortage(self.stock, before, request, entry.lease.uid)
         holders = islice(self.stock.holders(entry.resources), MAX_HOLDERS)
         return Failure(problem, text, tuple(self.entries[it].lease for it in holders))
 

@@ -6,25 +6,32 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Final
+
+import attrs
 
 from .line import Reserved, available, fits
 from .stock import Resource, Stock
 from .values import Lease, Request, Wanted
 
-
-def shortage(stock: Stock, reserved: Reserved, request: Request) -> str:
-    """Return why the request, which does not fit, cannot have what it wants."""
-    return next(_texts(stock, reserved, request))
+#: How many pools are named that have devices.
+_MOST_POOLS: Final = 3
 
 
-def _texts(stock: Stock, reserved: Reserved, request: Request) -> Iterator[str]:
+def shortage(stock: Stock, reserved: Reserved, request: Request, uid: int) -> str:
+    """Return why the request of a user, which does not fit, cannot have what it wants."""
+    return next(_texts(stock, reserved, request, uid))
+
+
+def _texts(stock: Stock, reserved: Reserved, request: Request, uid: int) -> Iterator[str]:
     for wanted in request.wanted:
         one = Request((wanted,), request.ids, request.include, request.pool, ignore_missing=request.ignore_missing)
         if not fits(stock, reserved, one):
-            yield _text(stock, reserved, request, wanted)
+            yield _text(stock, reserved, request, wanted, uid)
 
 
-def _text(stock: Stock, reserved: Reserved, request: Request, wanted: Wanted) -> str:
+def _text(stock: Stock, reserved: Reserved, request: Request, wanted: Wanted, uid: int) -> str:
     name = wanted.resource
     resource = stock.find(name)
     if resource is None:
@@ -44,7 +51,23 @@ def _text(stock: Stock, reserved: Reserved, request: Request, wanted: Wanted) ->
         for device_id in request.ids or request.include
         if (why := _wrong(stock, resource, reserved, request, device_id))
     ]
-    return f"{text} ({', '.join(wrong)})" if wrong else text
+    if wrong:
+        return f"{text} ({', '.join(wrong)})"
+    return text if request.ids or request.include else text + _elsewhere(stock, reserved, request, wanted, uid)
+
+
+def _elsewhere(stock: Stock, reserved: Reserved, request: Request, wanted: Wanted, uid: int) -> str:
+    """Return what the user could take from other pools. One that is closed to the user is not spoken of."""
+    places = [*stock.pools.admitting(wanted.resource, uid), None]
+    others = [(it, attrs.evolve(request, pool=it)) for it in places if it != request.pool]
+    free = ((pool, number) for pool, asked in others if (number := available(stock, reserved, asked, wanted)))
+    said = [f"{number} in {_place(pool)}" for pool, number in islice(free, _MOST_POOLS)]
+    how = "ask with --pool" if request.pool is None else "ask with another --pool, or without one"
+    return f"; more are free, {', '.join(said)}: {how}" if said else ""
+
+
+def _place(pool: str | None) -> str:
+    return "no pool" if pool is None else f"the pool {pool}"
 
 
 def _because(resource: Resource) -> str:

@@ -102,6 +102,10 @@ class Pools:
         """Return the pool of a resource, or None."""
         return self._pools.get(resource, {}).get(name)
 
+    def admitting(self, resource: str, uid: int) -> Iterator[str]:
+        """Yield the names of the pools of a resource from which a user may take devices."""
+        return (it.name for it in self._pools.get(resource, {}).values() if it.admits(uid))
+
     def of(self, resource: str, device: str) -> str | None:
         """Return the name of the pool that has the device, or None."""
         pools = self._pools.get(resource)

@@ -138,17 +138,47 @@ TOO_FEW = "requested number of devices unavailable for vendor.com/gpu. Requested
 )
 def test_pod_container_device_to_allocate(words: str, asked: Request, text: str) -> None:
     """TestPodContainerDeviceToAllocate: the right errors, with the kubelet's words."""
-    assert shortage(stock(*words.split(), taken="a" if words else ""), NONE, asked) == text
+    assert shortage(stock(*words.split(), taken="a" if words else ""), NONE, asked, 7) == text
+
+
+def test_what_is_free_in_other_pools_is_said_to_those_who_may_take_it() -> None:
+    closed = Pool("closed", GPU, frozenset("de"), frozenset((1000,)))
+    of = stock(*"abcdefg", taken="a b d", pools=(Pool("lab", GPU, frozenset("bc")), closed))
+    # Of those in no pool, f and g are free.
+    three, inside, named = request((GPU, 3)), request((GPU, 2), pool="lab"), request((GPU, 3), include="f")
+    few = TOO_FEW.format(3, 2)
+    assert shortage(of, NONE, three, 7) == f"{few}; more are free, 1 in the pool lab: ask with --pool"
+    assert shortage(of, NONE, three, 1000) == (
+        f"{few}; more are free, 1 in the pool lab, 1 in the pool closed: ask with --pool"
+    )
+    assert shortage(of, NONE, inside, 7) == (
+        TOO_FEW.format(2, 1) + "; more are free, 2 in no pool: ask with another --pool, or without one"
+    )
+    assert shortage(of, NONE, named, 0) == few
+    # What others wait for is not free.
+    waited = Reserved()
+    waited.add(request((GPU, 1), pool="lab"))
+    assert shortage(of, waited, three, 7) == few
+
+
+def test_of_many_pools_with_free_devices_only_some_are_named() -> None:
+    ids = [f"g{number}" for number in range(9)]
+    of = stock(*ids, pools=tuple(Pool(f"p{it}", GPU, frozenset((it,))) for it in ids))
+    found = shortage(of, NONE, ONE, 7)
+    assert found == (
+        TOO_FEW.format(1, 0)
+        + "; more are free, 1 in the pool pg0, 1 in the pool pg1, 1 in the pool pg2: ask with --pool"
+    )
 
 
 def test_a_plugin_that_is_not_there_is_named_with_the_reason() -> None:
     of = Stock()
     of.offer(offer([], key=None, reason="no device plugin has registered since the restart"))
-    assert shortage(of, NONE, ONE) == (
+    assert shortage(of, NONE, ONE, 7) == (
         "unknown Device Plugin vendor.com/gpu (no device plugin has registered since the restart)"
     )
     of.offer(offer(["a"], key=None, reason="the stream ended"))
-    assert shortage(of, NONE, ONE) == (
+    assert shortage(of, NONE, ONE, 7) == (
         "no healthy devices present; cannot allocate unhealthy devices vendor.com/gpu (the stream ended)"
     )
 
