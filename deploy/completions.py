@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import shtab
 
 from plugind.actors.console.commands import whole_parser
+from plugind.actors.handlers.registry import built_in_handlers
+from plugind.protocol.settings.table import settings
 
 #: Where each shell finds its completions, below a prefix such as ``/usr``.
 PLACES: Final[Mapping[str, str]] = {
@@ -24,13 +26,59 @@ _MEANINGS: Final = {
 }
 
 
+#: A value follows a word that ends with "=", and no space. zsh is told so where the word is offered; fish knows it.
+_WITHOUT_SPACE: Final = """
+
+_plugind() {
+  _shtab_plugind "$@"
+  if [[ ${#COMPREPLY[@]} = 1 && ${COMPREPLY[0]} == *= ]]; then
+    compopt -o nospace 2>/dev/null || :
+  fi
+}
+
+complete -o bashdefault -F _plugind plugind
+"""
+
+
 def completions() -> Mapping[str, str]:
     """Return the script for each shell, by its name."""
-    parser = whole_parser()
+    parser, of_options = whole_parser(), _of_options()
     for action in actions_of(parser):
-        if isinstance(action.metavar, str) and action.metavar in _MEANINGS:
-            action.complete = _MEANINGS[action.metavar]  # type: ignore[attr-defined]  # where shtab looks for it
-    return {shell: shtab.complete(parser, shell=shell) for shell in PLACES}
+        meant = next((of_options[it] for it in action.option_strings if it in of_options), None)
+        if meant is None and isinstance(action.metavar, str):
+            meant = _MEANINGS.get(action.metavar)
+        if meant is not None:
+            action.complete = meant  # type: ignore[attr-defined]  # where shtab looks for it
+    scripts = {shell: shtab.complete(parser, shell=shell) for shell in PLACES}
+    return {**scripts, "bash": scripts["bash"] + _WITHOUT_SPACE}
+
+
+def _of_options() -> Mapping[str, Mapping[str, str | dict[str, str]]]:
+    """Return what is offered for the values of options, where that is none of a few words."""
+    types = sorted(built_in_handlers())
+    times = [f"{it}=" for it in types]
+    return {
+        "--type": _words("types", types),
+        "--handler-timeout": _words("handler_times", times),
+        "--health": _words("health_checks", ["off", *times]),
+        "--set": _words("keys", [f"{key}=" for key in settings()]),
+    }
+
+
+def _words(name: str, words: Sequence[str]) -> Mapping[str, str | dict[str, str]]:
+    """Return what offers ``words``, of which none has a character that a shell expands. shtab has no such type."""
+    function, listed = f"_plugind_{name}", " ".join(words)
+    with_value, others = ([it for it in words if it.endswith("=") is has] for has in (True, False))
+    in_zsh = [f"  compadd {how}-- {' '.join(some)}\n" for how, some in (("-S '' ", with_value), ("", others)) if some]
+    return {
+        "bash": function,
+        "zsh": function,
+        "fish": listed,
+        "preamble": {
+            "bash": f"{function}() {{\n  compgen -W '{listed}' -- \"$1\"\n}}",
+            "zsh": f"{function}() {{\n{''.join(in_zsh)}}}",
+        },
+    }
 
 
 def actions_of(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:

@@ -69,6 +69,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     check.description = "Say all that is wrong with a file, or with all files that 'plugind run' would read."
     check.add_argument("file", nargs="?", metavar="FILE", help="the file (default: all that a daemon would read)")
     check.add_argument(
+        "--config",
+        metavar="FILE",
+        # One before the word 'check' counts, too.
+        default=argparse.SUPPRESS,
+        help="check this file and those in FILE.d, as 'plugind run --config FILE' reads them",
+    )
+    check.add_argument(
         "-o",
         "--output",
         choices=("text", "json"),
@@ -178,6 +185,8 @@ def _problems(error: ConfigError) -> list[dict[str, Any]]:
 
 def _files(args: argparse.Namespace) -> tuple[ConfigFile, ...]:
     if args.file is not None:
+        if args.config is not None:
+            args.parser.error("FILE is checked by itself, and --config FILE with those in FILE.d: give one of them")
         return (read_file(args.file),)
     named = args.config or os.environ.get(CONFIG_VARIABLE)
     return read_files(os.path.abspath(named or DEFAULT_FILE), required=bool(named))

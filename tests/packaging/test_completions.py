@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from plugind.actors.console.commands import COMMANDS, whole_parser
+from plugind.protocol.settings.table import settings
 from plugind.tests.end_to_end.packages import program
 from plugind.tests.end_to_end.processes import DEADLINE
 
@@ -189,3 +190,31 @@ def test_values_are_offered_where_there_are_few_and_where_they_are_paths(offered
     assert levels == {"warning"}
     assert {path.rstrip("/").rpartition("/")[2] for path in directories} == {"directory"}
     assert {path.rstrip("/").rpartition("/")[2] for path in files} == {"directory", "file.sock"}
+
+
+def test_keys_of_the_configuration_and_types_of_plugins_are_offered(offered: Offered) -> None:
+    lines = [
+        ["plugind", "run", "--set", ""],
+        ["plugind", "config", "--set", "timeouts.h"],
+        ["plugind", "ls", "--type", ""],
+        ["plugind", "wait", "a", "--type", "D"],
+        ["plugind", "run", "--health", ""],
+        ["plugind", "run", "--handler-timeout", "C"],
+    ]
+    keys, some_keys, types, some_types, checks, times = offered(lines)
+    assert keys == {f"{key}=" for key in settings()}
+    assert some_keys == {"timeouts.handler=", "timeouts.handlers="}
+    assert types == {"CSIPlugin", "DRAPlugin", "DevicePlugin"}
+    assert some_types == {"DRAPlugin", "DevicePlugin"}
+    assert checks == {"CSIPlugin=", "DRAPlugin=", "DevicePlugin=", "off"}
+    assert times == {"CSIPlugin="}
+
+
+def test_no_space_follows_a_key_in_bash(scripts: Mapping[str, str], place: Path) -> None:
+    """bash reads the option of the completion that is under way; here a function stands in its place."""
+    said = """compopt() { printf '%s ' "$@"; }"""
+    lines = [["plugind", "run", "--set", "resc"], ["plugind", "run", "--set", "timeouts.h"], ["plugind", "rel"]]
+    rescan, two, command = in_bash(f"{scripts['bash']}\n{said}", place, lines)
+    assert rescan == {"-o nospace rescan="}
+    assert two == {"timeouts.handler=", "timeouts.handlers="}
+    assert command == {"release", "reload"}

@@ -470,8 +470,18 @@ def test_a_check_says_all_that_is_wrong_and_nothing_else(scene: Scene, capsys: p
 def test_a_check_without_a_file_reads_those_of_a_daemon(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
     scene.write("rescan = 1\n")
     beside = scene.write("strict = 1\n", drop_in="1.toml")
-    assert commands.main(["config", f"--config={scene.file}", "check"]) == 78
-    assert capsys.readouterr().err == f"plugind: {beside}:1: strict is 1: it must be true or false\n"
+    for words in ([f"--config={scene.file}", "check"], ["check", "--config", str(scene.file)]):
+        assert commands.main(["config", *words]) == 78
+        assert capsys.readouterr().err == f"plugind: {beside}:1: strict is 1: it must be true or false\n"
+
+
+def test_a_check_of_two_things_is_a_wrong_usage(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+    """One of them would not be checked."""
+    scene.write("rescan = 1\n")
+    with pytest.raises(SystemExit) as ended:
+        commands.main(["config", "check", str(scene.file), f"--config={scene.file}"])
+    assert ended.value.code == 2
+    assert "FILE is checked by itself, and --config FILE with those in FILE.d: give one" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
