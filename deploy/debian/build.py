@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from plugind.actors.console.unit_files import DROP_INS, drop_ins, files
+from plugind.deploy.debian.documents import documents
 from plugind.deploy.debian.sample import sample
 from plugind.deploy.debian.texts import NAME, Release, bundled, changelog, control, copyright_file
 from plugind.deploy.man_pages import PLACE
@@ -34,7 +35,8 @@ _SOURCES: Final = ("pyproject.toml", "README.md", "LICENSE", "py.typed", "actors
 #: What pip writes for itself, with paths of this machine.
 _OF_PIP: Final = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
 _SCRIPTS: Final = ("postinst", "prerm", "postrm")
-_DOCS: Final = ("README.md", "SECURITY.md", "docs/*.md")
+#: Modules of other packages that only their own tests use.
+_TESTS: Final = ("_tests", "tests", "testdata", "_testcapi*", "testing_refleaks.py")
 
 
 def build(directory: Path, release: Release) -> Path:
@@ -56,18 +58,15 @@ def _fill(root: Path, scratch: Path, release: Release) -> None:
     library = root / _LIBRARY
     _install(library, scratch)
     parts = sorted(map(bundled, distributions(path=[str(library)])), key=lambda part: part.name.lower())
-    documents = root / "usr/share/doc/plugind"
-    _write(documents / "copyright", copyright_file(part for part in parts if part.name != NAME))
+    directory = root / "usr/share/doc/plugind"
+    _write(directory / "copyright", copyright_file(part for part in parts if part.name != NAME))
     _clean(library)
     _copy(_HERE / "launcher", root / "usr/bin/plugind")
     _write_service(root)
     _write(root / _CONFIGURATION, sample())
     (root / f"{_CONFIGURATION}.d").mkdir()
     _write_manuals(root / "usr")
-    _compress(documents / "changelog.Debian.gz", changelog(release))
-    _compress(documents / "changelog.gz", (REPOSITORY / "CHANGELOG.md").read_text())
-    for document in sorted(path for pattern in _DOCS for path in REPOSITORY.glob(pattern)):
-        _copy(document, documents / document.name)
+    _write_documents(directory, release)
     _write_control(root, scratch, release)
 
 
@@ -89,8 +88,10 @@ def _install(library: Path, scratch: Path) -> None:
 
 
 def _clean(library: Path) -> None:
-    """Remove what only pip needs, strip what is compiled, and make no module a program."""
+    """Remove what only pip and tests need, strip what is compiled, and make no module a program."""
     shutil.rmtree(library / "bin", ignore_errors=True)
+    for of_tests in [it for name in _TESTS for it in library.rglob(name)]:
+        shutil.rmtree(of_tests) if of_tests.is_dir() else of_tests.unlink(missing_ok=True)
     for metadata in library.glob("*.dist-info"):
         for name in _OF_PIP:
             (metadata / name).unlink(missing_ok=True)
@@ -117,6 +118,14 @@ def _write_manuals(prefix: Path) -> None:
         else:
             # zsh keeps the other directory for an administrator.
             _write(prefix / place.replace("zsh/site-functions", "zsh/vendor-completions"), text)
+
+
+def _write_documents(directory: Path, release: Release) -> None:
+    _compress(directory / "changelog.Debian.gz", changelog(release))
+    _compress(directory / "changelog.gz", (REPOSITORY / "CHANGELOG.md").read_text())
+    for name, content in documents().items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_bytes(content)
 
 
 def _write_control(root: Path, scratch: Path, release: Release) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from plugind.actors.console.commands import COMMANDS
 from plugind.actors.console.unit_files import drop_ins
+from plugind.deploy.debian.documents import documents
 from plugind.protocol.version import __version__
 from plugind.tests.end_to_end.debian import package
 from plugind.tests.end_to_end.packages import program
@@ -49,7 +51,7 @@ def test_the_package_has_all_that_an_operator_looks_for() -> None:
         "/usr/share/doc/plugind/copyright",
         "/usr/share/doc/plugind/changelog.gz",
         "/usr/share/doc/plugind/changelog.Debian.gz",
-        "/usr/share/doc/plugind/operations.md",
+        *(f"/usr/share/doc/plugind/{name}" for name in documents()),
         f"/usr/lib/plugind/plugind-{__version__}.dist-info/METADATA",
         *pages,
         *others,
@@ -59,6 +61,8 @@ def test_the_package_has_all_that_an_operator_looks_for() -> None:
     assert modes["/etc/plugind/plugind.toml.d/"] == "drwxr-xr-x"
     assert {line.split()[1] for line in lines} == {"root/root"}
     assert not [path for path in modes if path.endswith((".pyc", "/RECORD", "/direct_url.json"))]
+    of_tests = re.compile(r"/(_?tests?|testdata)/|/_testcapi|/test_\w+\.py$")
+    assert [path for path in modes if of_tests.search(path)] == []
 
 
 def test_the_package_needs_the_python_and_the_machine_for_which_its_modules_are_compiled() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from plugind.actors.console import commands
+from plugind.deploy.debian.documents import documents, missing
 from plugind.deploy.debian.sample import sample
 from plugind.deploy.debian.texts import Bundled, Release, bundled, changelog, control, copyright_file
 from plugind.protocol.settings.table import settings
@@ -107,3 +108,35 @@ def test_the_scripts_are_scripts_of_the_shell_that_debian_has(name: str) -> None
     done = subprocess.run([program("sh"), "-n", script], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert script.read_text().startswith("#!/bin/sh\nset -e\n")
+
+
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+OF_SOURCE = re.compile(r"`[^`]+` \(in plugind's source\)")
+
+
+def test_what_a_document_of_the_package_names_is_in_the_package_or_said_to_be_elsewhere() -> None:
+    files = documents()
+    pages = {name: content.decode() for name, content in files.items() if name.endswith(".md")}
+    assert {"README.md", "SECURITY.md", "docs/operations.md", "docs/leases.md"} <= {*pages}
+    for name, text in pages.items():
+        assert [*missing(OF_SOURCE.sub("", text), files)] == [], name
+        links = [it for it in LINK.findall(text) if "://" not in it]
+        assert [it for it in links if str(Path(name).parent / it) not in files] == [], name
+        # Without Sphinx, its directives would be seen.
+        assert "```{" not in text
+
+
+def test_a_document_that_names_the_source_says_so() -> None:
+    operations = documents()["docs/operations.md"].decode()
+    assert "`tests/end_to_end/test_capabilities.py` (in plugind's source)" in operations
+    assert "`docs/configuration.md` (in" not in operations
+    assert "`deploy/systemd/` (in" not in operations
+
+
+def test_the_package_has_the_files_for_engines_and_not_those_that_build_it() -> None:
+    files = documents()
+    assert {"deploy/slurm/prolog", "deploy/prometheus/plugind.alerts.yml", "docs/page-light.png"} <= {*files}
+    assert [name for name in files if name.startswith("deploy/debian") or "__pycache__" in name] == []
+    assert all(
+        f"`{name}`" in files["README.md"].decode() for name in files if name.startswith("docs/") and "md" in name
+    )
