@@ -211,24 +211,19 @@ class Cluster:
     def plugin(self, node: str) -> None:
         """Start the device plugin of a node."""
         place = self.directory / node
-        (place / "root").mkdir(exist_ok=True)
+        (place / "root").mkdir()
         devices = [word for number in range(4) for word in ("--device", f"GPU-{number}={self.device(node, number)}")]
-        socket_path = str(place / "root" / "gpu.sock")
-        command = [
-            *PLUGIND,
-            "fake",
-            "--type",
-            "DevicePlugin",
-            "--name",
-            GPU,
-            "--same-paths",
-            *devices,
-            "--socket",
-            socket_path,
-        ]
+        command = [*PLUGIND, "fake", "--type", "DevicePlugin", "--name", GPU, "--same-paths", *devices]
+        command += ["--socket", str(place / "root" / "gpu.sock"), "--control", str(place / "control")]
         with (place / "fake.log").open("ab") as log:
             self.plugins[node] = subprocess.Popen(command, stdout=log, stderr=log)
         self.stack.callback(_ended, self.plugins[node])
+
+    def command(self, node: str, line: str) -> None:
+        """Give the device plugin of a node a command; it is an error if nobody reads it."""
+        pipe = os.open(self.directory / node / "control", os.O_WRONLY | os.O_NONBLOCK)
+        with open(pipe, "w", encoding="ascii") as control:
+            control.write(f"{line}\n")
 
     def plugind(self, node: str, *words: str) -> str:
         """Run a command of plugind against the daemon of a node."""
@@ -300,13 +295,17 @@ def _ended(process: subprocess.Popen[bytes]) -> None:
 
 def jobs(it: Cluster) -> None:
     """Jobs of one to four devices on one to three nodes, and an array."""
+    before = len(list((it.directory / "seen").iterdir()))
     sizes = [(1 + at % 4, 1 + at % 3) for at in range(24)]
     asked = {it.submit(gpus, 0.5, f"-N{nodes}"): (gpus, nodes) for gpus, nodes in sizes}
-    it.submit(1, 0.5, "--array=1-8")
+    it.submit(1, 0.5, "-N1", "--array=1-8")
     until("all jobs have ended", lambda: not it.queued())
     for job, (gpus, nodes) in asked.items():
         if [len(ids) for ids in it.seen(job).values()] != [gpus] * nodes:
             raise CampaignError(f"job {job} was to have {gpus} devices on {nodes} nodes, and saw {it.seen(job)}")
+    expected = before + 8 + sum(nodes for _, nodes in asked.values())
+    if (found := len(list((it.directory / "seen").iterdir()))) != expected:
+        raise CampaignError(f"{expected} tasks were to have begun by now, and {found} have")
 
 
 def requeued(it: Cluster) -> None:
@@ -400,13 +399,12 @@ def _reconcile_until_idle(it: Cluster, node: str) -> None:
 
 def unhealthy(it: Cluster) -> None:
     """A node is drained while a device is unhealthy, and resumed afterwards."""
-    device = it.device("n2", 3)
-    device.rename(device.with_suffix(".away"))
+    it.command("n2", "unhealthy GPU-3")
     until("n2 has three healthy devices", lambda: "3 healthy" in it.plugind("n2", "devices"))
     it.part("n2", "health")
     if not it.reason("n2").startswith(f"plugind: devices: {GPU} has 3 of 4"):
         raise CampaignError(f"n2 is drained for another reason: {it.reason('n2')}")
-    device.with_suffix(".away").rename(device)
+    it.command("n2", "healthy GPU-3")
     it.plugind("n2", "wait", "--resource", f"{GPU}=4", "--timeout", "60")
     it.part("n2", "health")
     until("n2 is idle", lambda: it.states()["n2"] == "idle")
