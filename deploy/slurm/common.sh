@@ -50,8 +50,8 @@ processes_of() {
   grep -lszFx -e "SLURM_JOB_ID=$1" /proc/[0-9]*/environ | while IFS=/ read -r _ _ pid _; do
     [ "$(awk '/^Uid:/ { print $2 }' "/proc/$pid/status" 2>/dev/null)" = "$2" ] || continue
     grep -qszFx -e "SLURMD_NODENAME=$3" "/proc/$pid/environ" || continue
-    # A part of Slurm's own that runs for the job, such as this one.
-    grep -qsz -e '^SLURM_SCRIPT_CONTEXT=' "/proc/$pid/environ" || echo "$pid"
+    # What Slurm itself runs for a job of root, such as this part. Its tasks have the context of the task prolog.
+    grep -qsz -e '^SLURM_SCRIPT_CONTEXT=\(prolog\|epilog\)_slurmd$' "/proc/$pid/environ" || echo "$pid"
   done
 }
 

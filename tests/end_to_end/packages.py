@@ -41,6 +41,10 @@ PACKAGES = {
     "sh": "dash",
     "dpkg-deb": "dpkg",
     "lintian": "lintian",
+    "slurmctld": "slurmctld",
+    "slurmd": "slurmd",
+    "sbatch": "slurm-client",
+    "munged": "munge",
 }
 
 

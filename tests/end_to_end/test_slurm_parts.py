@@ -37,7 +37,8 @@ LEASE = f"slurm:test:{HERE}:77:0:{os.getuid()}:gpu"
 #: Stands for scontrol: answers from files, and notes what it is to change.
 SCONTROL = """#!/bin/sh
 case "$*" in
-  "-d show job"*) cat "$SLURM/job" ;;
+  "-d show job 77") cat "$SLURM/job" ;;
+  "-d show job "*) cat "$SLURM/job.${4}" ;;
   "show hostnames n[1-2]") cat "$SLURM/hostnames" ;;
   "show hostnames"*) echo "$3" ;;
   "show config") cat "$SLURM/config" ;;
@@ -53,7 +54,7 @@ case "$*" in
 esac
 """
 #: What ``scontrol -d show job`` shows, as far as it matters.
-SHOWN = """JobId=77 ArrayJobId=76 ArrayTaskId=1 JobName={name}
+SHOWN = """JobId=77 {of}JobName={name}
    UserId=alice(1000) GroupId=alice(1000) MCS_label=N/A
    NodeList=n[1-2]
    JOB_GRES=(null)
@@ -92,7 +93,7 @@ class Slurm:
 
     def shows(self, gres: str, *, name: str = "x", comment: str = "") -> None:
         """Have Slurm show these GRES of the job."""
-        self.says(job=SHOWN.format(name=name, nodes="n[1-2]", gres=gres, comment=comment))
+        self.says(job=SHOWN.format(of="", name=name, nodes="n[1-2]", gres=gres, comment=comment))
 
     @property
     def variables(self) -> Path:
@@ -151,8 +152,9 @@ async def slurm(directory: Path) -> AsyncIterator[Slurm]:
 
 @contextmanager
 def process_of_the_job() -> Iterator[int]:
-    environment = {name: text for name, text in JOB.items() if name != "SLURM_SCRIPT_CONTEXT"}
-    with subprocess.Popen(["sleep", "600"], env={**os.environ, **environment}) as process:
+    # Where there is a task prolog, Slurm leaves this in the environment of tasks.
+    environment = {**os.environ, **JOB, "SLURM_SCRIPT_CONTEXT": "prolog_task"}
+    with subprocess.Popen(["sleep", "600"], env=environment) as process:
         try:
             yield process.pid
         finally:
@@ -197,6 +199,21 @@ async def test_the_number_of_devices_comes_from_slurm_for_this_node_alone(tmp_pa
         it.says(hostnames="n2\nn3\n")
         assert await it.part("prolog") == Done(0, "", "")
         assert (await it.held(), it.variables.exists()) == ({}, False)
+
+
+@pytest.mark.parametrize(
+    ("of", "one"), [("ArrayJobId=77 ArrayTaskId=9 ", "77_9"), ("HetJobId=77 HetJobOffset=0 ", "77+0")]
+)
+async def test_the_first_job_of_an_array_or_of_several_components_gets_its_own_devices(
+    tmp_path: Path, of: str, one: str
+) -> None:
+    async with slurm(tmp_path) as it:
+        it.says(map=f"gpu {GPU}\n", hostnames=f"{HERE}\n")
+        mine, other = (SHOWN.format(of=of, name="x", nodes="n[1-2]", gres=f"gpu(CNT:{n})", comment="") for n in (2, 1))
+        # By the id alone Slurm shows all of them.
+        it.says(**{"job": f"{mine}\n\n{other}", f"job.{one}": mine})
+        assert await it.part("prolog") == Done(0, "", "")
+        assert {name: len(ids) for name, ids in (await it.held()).items()} == {LEASE: 2}
 
 
 async def test_the_name_and_the_comment_of_a_job_give_it_no_devices(tmp_path: Path) -> None:
