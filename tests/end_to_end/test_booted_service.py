@@ -95,6 +95,17 @@ def test_a_reload_fails_if_the_configuration_cannot_be_used_and_the_daemon_goes_
     machine.run("systemctl", "reload", "plugind")
 
 
+def test_a_reload_finds_the_daemon_though_the_file_names_another_socket_for_the_next_one(machine: Machine) -> None:
+    before = pid(machine)
+    machine.write("/etc/plugind/plugind.toml", 'status = "/run/plugind/other.sock"\n')
+    machine.run("systemctl", "reload", "plugind")
+    said = [str(entry["MESSAGE"]) for entry in machine.journal("-u", "plugind")]
+    machine.run("rm", "/etc/plugind/plugind.toml")
+    assert "needs a restart: status" in said
+    assert pid(machine) == before
+    machine.run("systemctl", "reload", "plugind")
+
+
 def test_the_journal_finds_a_plugin_by_its_name_and_no_time_or_level_is_said_twice(machine: Machine) -> None:
     machine.until(lambda: bool(machine.journal(f"PLUGIND_NAME={NAME}", "PLUGIND_EVENT=plugin registered")))
     entry = machine.journal(f"PLUGIND_NAME={NAME}", "PLUGIND_EVENT=plugin registered")[0]
