@@ -46,11 +46,19 @@ Prolog=/etc/slurm/prolog.d/*
 Epilog=/etc/slurm/epilog.d/*
 PrologEpilogTimeout=60
 TaskProlog={parts}/task-prolog
-# A job whose prolog has failed on one node may begin on another one.
+# So that a process that leaves its session ends with its job.
+ProctrackType=proctrack/cgroup
+{confined}# A job whose prolog has failed on one node may begin on another one.
 SchedulerParameters=nohold_on_prolog_fail
 # A script of your own may call it instead.
 HealthCheckProgram={parts}/health
 HealthCheckInterval=60
+"""
+
+
+_CONFINED: Final = """\
+# With ConstrainDevices=yes in cgroup.conf, a job can open the devices alone that Slurm chose for it.
+TaskPlugin=task/cgroup
 """
 
 
@@ -160,7 +168,9 @@ def _node_of(client: SyncClient, resource: str, device: str, pool: str | None) -
 
 def _texts(all_of: Sequence[Gres], node: str, parts: str, pool: str | None) -> Iterator[str]:
     counts = ",".join(f"{it.name}:{it.number}" for it in all_of)
-    yield _SLURM_CONF.format(types=",".join(it.name for it in all_of), node=node, counts=counts, parts=parts)
+    types = ",".join(it.name for it in all_of)
+    confined = _CONFINED if any(it.files for it in all_of) else ""
+    yield _SLURM_CONF.format(types=types, node=node, counts=counts, parts=parts, confined=confined)
     lines = [line for it in all_of for line in _gres_lines(it, node)]
     yield "".join(f"{line}\n" for line in ["# gres.conf; several lines of one GRES stay in this order", *lines])
     yield "".join(f"{line}\n" for line in ["# /etc/plugind/slurm-gres", *(_map_line(it, pool) for it in all_of)])

@@ -12,9 +12,9 @@ import time
 
 def main(name: str, seconds: str) -> None:
     """Start both, with ``name`` in their arguments; say that they run, and end after so many seconds."""
-    sleep = f"sleep 600 # {name}"
-    subprocess.run(["sh", "-c", f"setsid sh -c '{sleep}; true' </dev/null &"], timeout=60, check=True)
-    left = subprocess.Popen(["sh", "-c", f"{sleep}\ntrue"])
+    script = f": {name}; sleep 600; true"
+    subprocess.run(["sh", "-c", f"setsid sh -c '{script}' </dev/null &"], timeout=60, check=True)
+    left = subprocess.Popen(["sh", "-c", script])
     sys.stdout.write("both run\n")
     sys.stdout.flush()
     time.sleep(float(seconds))

@@ -59,6 +59,8 @@ async def test_the_lines_count_the_devices_of_each_resource(tmp_path: Path) -> N
         assert (done.code, done.err) == (0, "")
         lines = settings(done.out.splitlines())
         assert {"GresTypes=gpu", "NodeName=n1 Gres=gpu:2", "TaskProlog=/parts/task-prolog"} < set(lines)
+        # Nothing confines a job where Slurm only counts.
+        assert "TaskPlugin=task/cgroup" not in lines
         assert lines[-2:] == ["NodeName=n1 Name=gpu Count=2", f"gpu {GPU} count=2"]
 
 
@@ -67,6 +69,7 @@ async def test_devices_are_in_the_order_of_their_nodes_and_are_free_again(tmp_pa
         done = await config(started, f"card={GPU}", "--find-nodes")
         assert (done.code, done.err) == (0, "")
         files = [f"NodeName=n1 Name=card File=/dev/gpu{number}" for number in (0, 9, 10)]
+        assert "TaskPlugin=task/cgroup" in settings(done.out.splitlines())
         assert settings(done.out.splitlines())[-4:] == [*files, f"card {GPU} count=3 ids=C,B,A"]
         assert await leases(started) == {}
 

@@ -185,7 +185,7 @@ async def test_a_job_has_the_devices_that_slurm_chose_from_the_prolog_to_the_epi
             "export PLUGIND_NODES=",
         ]
         assert await it.part("epilog") == Done(0, "", "")
-        assert (await it.held(), it.variables.exists(), it.updates) == ({}, False, [])
+        assert (await it.held(), list(it.variables.parent.iterdir()), it.updates) == ({}, [], [])
         assert await it.part("epilog") == Done(0, "", "")
 
 
@@ -199,6 +199,21 @@ async def test_the_number_of_devices_comes_from_slurm_for_this_node_alone(tmp_pa
         it.says(hostnames="n2\nn3\n")
         assert await it.part("prolog") == Done(0, "", "")
         assert (await it.held(), it.variables.exists()) == ({}, False)
+
+
+async def test_a_task_with_gpus_that_begins_without_a_prolog_is_refused(tmp_path: Path) -> None:
+    async with slurm(tmp_path) as it:
+        none = "plugind: no lease has the GPUs of job 77 here, since its prolog has not ended\n"
+        assert await it.part("task-prolog", SLURM_JOB_GPUS="1") == Done(1, "", none)
+        assert await it.part("task-prolog", SLURM_STEP_GPUS="1") == Done(1, "", none)
+        # The prolog has begun.
+        it.variables.parent.mkdir()
+        it.variables.touch()
+        assert await it.part("task-prolog", SLURM_JOB_GPUS="1") == Done(1, "", none)
+        # A job without GPUs, and GPUs that are no resource of plugind.
+        assert await it.part("task-prolog") == Done(0, "", "")
+        it.says(map=f"nic {GPU}\n")
+        assert await it.part("task-prolog", SLURM_JOB_GPUS="1") == Done(0, "", "")
 
 
 @pytest.mark.parametrize(
@@ -261,6 +276,8 @@ async def test_a_job_that_is_requeued_gets_devices_again_unless_its_processes_li
         with process_of_the_job() as pid:
             refused = await it.part("prolog", **again)
             words = f"plugind: job 77: processes of an earlier run live and have devices: {pid} \n"
+            # As often as Slurm tries.
+            assert await it.part("prolog", **again) == refused
             assert (refused.code, refused.err, await it.held()) == (1, words, {LEASE: ["GPU-0"]})
         assert (await it.part("prolog", **again)).code == 0
         assert await it.held() == {LEASE.replace(":0:", ":1:"): ["GPU-0", "GPU-1"]}

@@ -90,6 +90,7 @@ JobAcctGatherType=jobacct_gather/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SchedulerParameters=nohold_on_prolog_fail,batch_sched_delay=0,bf_interval=2,sched_interval=2,sched_min_interval=0
+PrologFlags=Alloc
 ReturnToService=1
 MailProg=/bin/true
 MpiDefault=none
@@ -108,7 +109,6 @@ ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 """
 _PARTS: Final = """\
-PrologFlags=Alloc
 Prolog={directory}/etc/prolog.d/*
 Epilog={directory}/etc/epilog.d/*
 TaskProlog={directory}/etc/task-prolog

@@ -36,6 +36,8 @@ PACKAGES: Final = {
 PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 #: The exit code of a module that was ended by its deadline, as timeout(1) has it.
 TOO_LONG: Final = 124
+#: That of one that Ctrl-C has ended, as of a shell.
+INTERRUPTED: Final = 128 + signal.SIGINT
 #: Seconds until the processes of a namespace must have ended that was killed.
 _PATIENCE: Final = 10.0
 _NAMESPACES: Final = ("--pid", "--fork", "--kill-child", "--mount-proc", "--net", "--ipc", "--uts")
@@ -58,7 +60,8 @@ def lacking(needed: Mapping[str, str] = PACKAGES) -> str:
 def run_isolated(module: str, words: Sequence[str], seconds: float) -> int:
     """Run a Python module, and end it with all that it has started when it ends, or this process does.
 
-    Returns its exit code, or TOO_LONG after so many seconds. SIGINT, SIGTERM and SIGHUP end it, too.
+    Returns its exit code, TOO_LONG after so many seconds, or INTERRUPTED after Ctrl-C. SIGTERM and SIGHUP end it with
+    this process.
 
     Raises:
       OSError: if its cgroups cannot be made or removed.
@@ -73,6 +76,8 @@ def run_isolated(module: str, words: Sequence[str], seconds: float) -> int:
                 return process.wait(seconds)
             except subprocess.TimeoutExpired:
                 return TOO_LONG
+            except KeyboardInterrupt:
+                return INTERRUPTED
             finally:
                 _end(process)
 
