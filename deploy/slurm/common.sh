@@ -31,7 +31,7 @@ say() {
   logger -t plugind-slurm -- "$*" 2>/dev/null || :
 }
 
-# The lines of the map, without comments: GRES RESOURCE [count=N] [ids=ID,ID...] [pool=POOL].
+# The lines of the map, without comments: GRES RESOURCE [count=N] [ids=ID,ID... [types=1]] [pool=POOL].
 map_lines() { sed -e 's/#.*//' -e '/^[[:space:]]*$/d' "$map"; }
 
 # field NAME LINE: what the line of the map has as NAME=.

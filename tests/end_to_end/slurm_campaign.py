@@ -20,7 +20,7 @@ from typing import Final
 import attrs
 
 from plugind.benchmarks.peers.slurm.cluster import Cluster, ClusterError, cluster, until
-from plugind.benchmarks.peers.slurm.files import IDS, NODES, RESOURCE, Way
+from plugind.benchmarks.peers.slurm.files import IDS, NODES, RESOURCE, TYPES, Way
 from plugind.client import ClientError
 
 #: Takes a line about what was done.
@@ -89,6 +89,17 @@ def _submit_and_judge(it: Cluster, sizes: Sequence[tuple[int, int]], tasks: int)
     of_array = [record for record in it.records() if record.job not in before | set(asked)]
     found = [len(record.ids) for record in of_array if record.end]
     check(found == [1] * tasks, f"{tasks} tasks of an array were to have a device each, and saw {of_array}")
+
+
+def two_types(it: Cluster) -> None:
+    """A job has a device of each type, where the GRES has types."""
+    if it.way is Way.COUNT:
+        return
+    job = it.submit(0, 0, "-N1", "--gres=" + ",".join(f"{it.way.gres}:{name}:1" for name in TYPES))
+    until("the job has ended", lambda: not it.queued())
+    (record,) = it.records(job)
+    found = [sum(name in ids for name in record.ids) for ids in TYPES.values()]
+    check(found == [1, 1], f"the job saw {record}")
 
 
 def components(it: Cluster) -> None:
@@ -307,6 +318,7 @@ ALL: Final[Sequence[Case]] = (
     jobs,
     two_at_once,
     suspended,
+    two_types,
     components,
     requeued,
     cancelled_amid_the_prolog,

@@ -49,8 +49,8 @@ def tried(way: str, *cases: str) -> dict[str, object]:
 
 
 def test_jobs_have_the_devices_that_slurm_chose_until_their_processes_have_ended() -> None:
-    judged = tried("ids", "few_jobs", "cancelled_amid_the_prolog", "nodes_lost")
-    assert judged == {"way": "ids", "confined": can_confine(), "jobs": 6, "tasks": 8, "devices": 17}
+    judged = tried("ids", "few_jobs", "two_types", "cancelled_amid_the_prolog", "nodes_lost")
+    assert judged == {"way": "ids", "confined": can_confine(), "jobs": 7, "tasks": 9, "devices": 19}
 
 
 def test_jobs_whose_devices_slurm_only_counts_have_so_many() -> None:

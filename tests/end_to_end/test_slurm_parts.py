@@ -83,7 +83,7 @@ class Slurm:
         for name, text in (("scontrol", SCONTROL), ("squeue", SQUEUE), ("logger", "#!/bin/sh\n"), ("plugind", plugind)):
             (programs / name).write_text(text)
             (programs / name).chmod(0o755)
-        self.says(map=f"gpu {GPU} count=4 ids=GPU-0,GPU-1,GPU-2,GPU-3\n", jobs="77\n", updates="")
+        self.says(map=f"gpu {GPU} count=4 ids=GPU-0,GPU-1,GPU-2,GPU-3 types=1\n", jobs="77\n", updates="")
         self.says(config="x\nClusterName             = test\ny\n", node=NODE.format("IDLE", ""))
 
     def says(self, **files: str) -> None:
@@ -201,6 +201,20 @@ async def test_the_number_of_devices_comes_from_slurm_for_this_node_alone(tmp_pa
         assert (await it.held(), it.variables.exists()) == ({}, False)
 
 
+async def test_of_gpus_of_several_types_a_job_has_those_that_slurm_shows(tmp_path: Path) -> None:
+    async with slurm(tmp_path) as it:
+        it.says(map=f"gpu {GPU} ids=GPU-0,GPU-1,GPU-2,GPU-3\n", hostnames=f"{HERE}\n")
+        it.shows("gpu:a:0(IDX:),gpu:b:1(IDX:1),gpu:c:1(IDX:3)")
+        # In the environment Slurm has those of one type.
+        assert await it.part("prolog", SLURM_JOB_GPUS="3") == Done(0, "", "")
+        assert await it.held() == {LEASE: ["GPU-1", "GPU-3"]}
+        assert (await it.part("epilog")).code == 0
+        # A job without GPUs is no question.
+        (it.directory / "job").unlink()
+        assert await it.part("prolog") == Done(0, "", "")
+        assert await it.held() == {}
+
+
 async def test_a_task_with_gpus_that_begins_without_a_prolog_is_refused(tmp_path: Path) -> None:
     async with slurm(tmp_path) as it:
         none = "plugind: no lease has the GPUs of job 77 here, since its prolog has not ended\n"
@@ -253,6 +267,7 @@ async def test_a_prolog_that_fails_leaves_no_lease(tmp_path: Path) -> None:
         failed = await it.part("prolog", SLURM_JOB_GPUS="0")
         assert (failed.code, failed.err.splitlines()[-1]) == (1, f"plugind: job 77: {GPU} gives no 4 devices")
         assert (await it.held(), it.variables.exists()) == ({}, False)
+        it.shows("gpu:1(IDX:1),more(CNT:4)")
         failed = await it.part("prolog", SLURM_JOB_GPUS="1")
         why = f"{GPU}: Slurm chose the devices 1, and {it.directory / 'map'} has only the ids GPU-0"
         assert (failed.code, failed.err) == (1, f"plugind: job 77: {why}\n")

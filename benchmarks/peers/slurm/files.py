@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +13,8 @@ RESOURCE: Final = "example.com/gpu"
 NODES: Final = ("n1", "n2", "n3")
 #: The devices of each node, in the order in which Slurm counts them.
 IDS: Final = ("GPU-0", "GPU-1", "GPU-2", "GPU-3")
+#: The types that they have where Slurm chooses.
+TYPES: Final = {"old": IDS[:2], "new": IDS[2:]}
 
 
 class Way(enum.Enum):
@@ -97,7 +100,7 @@ MpiDefault=none
 KillWait=2
 MaxJobCount=2000
 GresTypes={gres}
-NodeName=n[1-3] NodeHostname=localhost NodeAddr=127.0.0.1 Port=[17001-17003] CPUs=64 Gres={gres}:4
+NodeName=n[1-3] NodeHostname=localhost NodeAddr=127.0.0.1 Port=[17001-17003] CPUs=64 Gres={counts}
 PartitionName=all Nodes=n[1-3] Default=YES State=UP
 """
 _CONFINED: Final = """\
@@ -141,7 +144,7 @@ def write_files(directory: Path, way: Way, *, confined: bool, apart: int, expire
     ids = f" ids={','.join(IDS)}" if way is Way.IDS else ""
     (directory / "etc" / "slurm-gres").write_text(f"{way.gres} {RESOURCE} count={len(IDS)}{ids}\n")
     (directory / "etc" / "gres.conf").write_text("".join(_gres_lines(directory, way)))
-    text = _SLURM_CONF.format(directory=directory, gres=way.gres, expire=expire)
+    text = _SLURM_CONF.format(directory=directory, gres=way.gres, counts=_counts(way), expire=expire)
     (directory / "etc" / "slurm.conf").write_text(text + (_CONFINED if confined else _UNCONFINED))
     call_parts(directory, called=parts)
     if confined:
@@ -161,10 +164,19 @@ def _without_parts(text: str) -> str:
     return "".join(line for line in text.splitlines(keepends=True) if not line.startswith(names))
 
 
-def _gres_lines(directory: Path, way: Way) -> list[str]:
+def _counts(way: Way) -> str:
+    types = [f"{way.gres}:{name}:{len(ids)}" for name, ids in TYPES.items()]
+    return ",".join(types) if way is Way.IDS else f"{way.gres}:{len(IDS)}"
+
+
+def _gres_lines(directory: Path, way: Way) -> Iterator[str]:
     if way is Way.COUNT:
-        return [f"NodeName=n[1-3] Name={way.gres} Count={len(IDS)}\n"]
-    return [f"NodeName={node} Name={way.gres} File={directory}/{node}/gpu[0-{len(IDS) - 1}]\n" for node in NODES]
+        yield f"NodeName=n[1-3] Name={way.gres} Count={len(IDS)}\n"
+        return
+    for node in NODES:
+        for name, ids in TYPES.items():
+            numbers = f"[{IDS.index(ids[0])}-{IDS.index(ids[-1])}]"
+            yield f"NodeName={node} Name={way.gres} Type={name} File={directory}/{node}/gpu{numbers}\n"
 
 
 def _program(path: Path, text: str) -> None:
