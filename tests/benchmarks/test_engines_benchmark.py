@@ -49,9 +49,9 @@ def test_it_measures_jobs_of_slurm() -> None:
         program(name)
     if lacks := namespaces.lacking():
         pytest.skip(lacks)
-    small = ["--way", "count", "--row", "1", "--at-once", "2", "--rounds", "1", "--within", str(DEADLINE)]
+    small = ["--way", "count", "--row", "1", "--at-once", "2", "--rounds", "1", "--within", str(2 * DEADLINE)]
     command = [sys.executable, "-P", "-m", "plugind.benchmarks.engines", *small, "-o", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * DEADLINE, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3 * DEADLINE, check=False)
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)
     assert [(row["way"], row["load"], row["jobs"]) for row in rows] == [("count", ROW, 1), ("count", AT_ONCE, 2)]

@@ -39,8 +39,8 @@ def tried(way: str, *cases: str) -> dict[str, object]:
     for name in ("slurmctld", "slurmd", "sbatch", "munged"):
         program(name)
     needs_namespaces()
-    command = [*TOOL, "--way", way, "--within", str(DEADLINE), "--only", *cases]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * DEADLINE, check=False)
+    command = [*TOOL, "--way", way, "--within", str(2 * DEADLINE), "--only", *cases]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3 * DEADLINE, check=False)
     assert done.returncode == 0, done.stderr
     (result,) = json.loads(done.stdout)["ways"]
     assert [case["case"] for case in result["cases"]] == list(cases)

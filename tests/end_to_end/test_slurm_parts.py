@@ -345,6 +345,17 @@ async def test_a_lease_without_a_job_ends_with_the_second_look_and_not_while_slu
         assert (note.exists(), it.variables.exists(), it.updates) == (False, False, [])
 
 
+async def test_reconciling_leaves_the_variables_of_a_run_that_has_begun_since_the_first_look(tmp_path: Path) -> None:
+    async with slurm(tmp_path) as it:
+        assert (await it.part("prolog", SLURM_JOB_GPUS="2")).code == 0
+        it.says(jobs="")
+        assert (await it.part("plugind-slurm-reconcile", PLUGIND_SLURM_APART="600")).code == 0
+        after = (it.directory / "state" / f"absent.{HERE}" / LEASE).stat().st_mtime + 1
+        os.utime(it.variables, (after, after))
+        assert (await it.part("plugind-slurm-reconcile", PLUGIND_SLURM_APART="0")).code == 0
+        assert (await it.held(), it.variables.exists()) == ({}, True)
+
+
 async def test_a_job_that_is_back_needs_two_looks_again(tmp_path: Path) -> None:
     async with slurm(tmp_path) as it:
         assert (await it.part("prolog", SLURM_JOB_GPUS="2")).code == 0
