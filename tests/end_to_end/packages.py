@@ -45,6 +45,7 @@ PACKAGES = {
     "slurmd": "slurmd",
     "sbatch": "slurm-client",
     "munged": "munge",
+    "openssl": "openssl",
 }
 
 
