@@ -25,6 +25,10 @@ _PCI: Final = re.compile(r"[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
 NOT_HEARD: Final = "plugind has not said yet which devices there are"
 
 
+#: A device as Nomad names it: vendor, type, name and id.
+Instance = tuple[str, str, str, str]
+
+
 class NomadError(Exception):
     """Nomad asks for what it cannot get; the text says why."""
 
@@ -63,18 +67,27 @@ def fingerprint(pools: Sequence[Pool], offered: Mapping[str, Listed]) -> pb.Fing
 
 
 def _group(pool: Pool, offered: Listed, *, several: bool) -> pb.DeviceGroup:
-    vendor, kind = _names(pool.resource)
+    vendor, kind, name = _names(pool.resource)
     devices = [_detected(device, offered, _id(pool, device.id, several=several)) for device in offered.devices]
-    return pb.DeviceGroup(vendor=vendor, device_type=kind, device_name=kind, devices=devices)
+    return pb.DeviceGroup(vendor=vendor, device_type=kind, device_name=name, devices=devices)
 
 
-def _names(resource: str) -> tuple[str, str]:
+def _names(resource: str) -> tuple[str, str, str]:
     vendor, _, kind = resource.partition("/")
-    return vendor, kind
+    return vendor, kind, kind
 
 
 def _id(pool: Pool, device: str, *, several: bool) -> str:
     return encodable(f"{pool.resource}={device}" if several else device)
+
+
+def instances(pools: Sequence[Pool], devices: Mapping[str, Iterable[str]]) -> frozenset[Instance]:
+    """Return the devices of these resources, by Nomad's names, that are in the pools."""
+    return frozenset(
+        (*_names(pool.resource), _id(pool, device, several=len(pools) > 1))
+        for pool in pools
+        for device in devices.get(pool.resource, ())
+    )
 
 
 def _detected(device: Device, offered: Listed, name: str) -> pb.DetectedDevice:
@@ -103,7 +116,7 @@ def statistics(pools: Sequence[Pool], offered: Mapping[str, Listed], unix: float
 
 
 def _statistics(pool: Pool, offered: Listed, unix: float, *, several: bool) -> pb.DeviceGroupStats:
-    vendor, kind = _names(pool.resource)
+    vendor, kind, name = _names(pool.resource)
     healthy = sum(_usable(device, offered) for device in offered.devices)
     counts = f"{healthy} of {len(offered.devices)} devices are healthy"
     when = pb.Timestamp(seconds=int(unix), nanos=int(unix % 1 * 1e9))
@@ -113,7 +126,7 @@ def _statistics(pool: Pool, offered: Listed, unix: float, *, several: bool) -> p
         )
         for device in offered.devices
     }
-    return pb.DeviceGroupStats(vendor=vendor, type=kind, name=kind, instance_stats=stats)
+    return pb.DeviceGroupStats(vendor=vendor, type=kind, name=name, instance_stats=stats)
 
 
 def chosen(pools: Sequence[Pool], names: Iterable[str]) -> tuple[Pool, tuple[str, ...]]:

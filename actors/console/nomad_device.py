@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Sequence
@@ -25,7 +26,9 @@ from ..io.grpc_server.limits import ServerLimits
 from ..io.grpc_server.serve import Service, serve_listener
 from ..io.unix_socket import UnixListener, listen
 from .ending import EXIT_OK, EXIT_USAGE, CommandError, say
+from .nomad_options import add_agent_arguments, agent_of
 from .nomad_pool import NomadPool
+from .nomad_reconciler import Reconciler
 from .nomad_services import Base, Broker, Controller, Devices, PluginHealth
 from .status_socket import add_status_argument, status_path
 
@@ -34,6 +37,8 @@ COOKIE_NAME: Final = "NOMAD_PLUGIN_MAGIC_COOKIE"
 COOKIE: Final = "e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255"
 #: go-plugin kills a plugin 2 s after it has asked it to end.
 _LIMITS: Final = ServerLimits(grace=0.5)
+#: Seconds by which the pauses between two looks at the allocations differ at most.
+JITTER: Final = 15.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,6 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the pool, in the words of 'plugind run --pool'; again for each resource of the pool",
     )
     add_status_argument(parser)
+    add_agent_arguments(parser)
 
 
 def _pool(text: str) -> PoolGiven:
@@ -69,7 +75,7 @@ def _pool(text: str) -> PoolGiven:
 
 def run(args: argparse.Namespace) -> int:
     """Be a plugin until the agent ends it; return the exit code."""
-    pools = _checked(args.pools)
+    pools, agent = _checked(args.pools), agent_of(args)
     if os.environ.get(COOKIE_NAME) != COOKIE:
         raise CommandError("this is a plugin of Nomad: its agent starts it, see docs/engines.md")
     if os.environ.get("PLUGIN_CLIENT_CERT"):
@@ -84,7 +90,9 @@ def run(args: argparse.Namespace) -> int:
             listener = listen(path)
         except OSError as error:
             raise CommandError(f"cannot listen at {path}: {error.strerror}") from error
-        trio.run(_serve, listener, path, NomadPool(Client(status_path(args)), pools), pools[0].name)
+        client = Client(status_path(args))
+        reconciler = None if agent is None else Reconciler(client, agent, pools)
+        trio.run(_serve, listener, path, NomadPool(client, pools), reconciler)
     return EXIT_OK
 
 
@@ -101,23 +109,29 @@ def _checked(given: Sequence[PoolGiven]) -> list[Pool]:
     return [Pool(pool.name, pool.resource, frozenset(pool.ids)) for pool in given]
 
 
-async def _serve(listener: UnixListener, path: str, pool: NomadPool, name: str) -> None:
+async def _serve(listener: UnixListener, path: str, pool: NomadPool, reconciler: Reconciler | None) -> None:
     stopping = trio.Event()
     services: list[Service] = [
         PluginHealth(),
         Broker(),
         Controller(stopping),
-        Base(f"plugind-{name}"),
+        Base(f"plugind-{pool.name}"),
         Devices(pool),
     ]
     with trio.open_signal_receiver(signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_stop_by, signals, stopping)
             nursery.start_soon(pool.run)
+            if reconciler is not None:
+                nursery.start_soon(reconciler.run, _later)
             # The socket is bound already, so a connection that comes at once waits.
             say(f"1|2|unix|{path}|grpc|\n", now=True)
             await serve_listener(services, listener, limits=_LIMITS, stopping=stopping)
             nursery.cancel_scope.cancel()
+
+
+def _later() -> float:
+    return random.uniform(0.0, JITTER)
 
 
 async def _stop_by(signals: AsyncIterator[int], stopping: trio.Event) -> None:

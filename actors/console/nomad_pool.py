@@ -38,6 +38,8 @@ class NomadPool:
 
     def __init__(self, client: Client, pools: Sequence[Pool]) -> None:
         """Follow the resources of ``pools``, which all have one name, by asking with ``client``."""
+        #: The name of the pool.
+        self.name = pools[0].name
         self._client = client
         self._pools = tuple(pools)
         self._by_resource = {pool.resource: pool for pool in pools}

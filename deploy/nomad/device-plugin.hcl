@@ -6,5 +6,8 @@ plugin_dir = "/opt/nomad/plugins"
 plugin "plugind" {
   # The pool in the words of plugind's own --pool. One more --pool for each further resource.
   args = ["nomad-device", "--pool", "nomad=example.com/gpu"]
+  # To end the leases of tasks that have ended, by the API of this agent:
+  # args = ["nomad-device", "--pool", "nomad=example.com/gpu",
+  #         "--reconcile", "--address", "http://127.0.0.1:4646", "--token-file", "/etc/nomad.d/plugind.token"]
   config {}
 }

@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -73,11 +73,13 @@ class Plugin:
 
 
 @contextmanager
-def plugin(status: str) -> Iterator[Plugin]:
+def plugin(
+    status: str, *options: str, command: Sequence[str] = PLUGIND, more: Mapping[str, str] | None = None
+) -> Iterator[Plugin]:
     with tempfile.TemporaryDirectory(dir="/tmp") as directory:
-        environment = {**os.environ, COOKIE_NAME: COOKIE, "PLUGIN_UNIX_SOCKET_DIR": directory}
-        command = [*PLUGIND, "nomad-device", *POOL, "--status", status]
-        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        environment = {**os.environ, **(more or {}), COOKIE_NAME: COOKIE, "PLUGIN_UNIX_SOCKET_DIR": directory}
+        words = [*command, "nomad-device", *POOL, "--status", status, *options]
+        with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True) as process:
             try:
                 assert process.stdout is not None
                 fields = process.stdout.readline().rstrip("\n").split("|")
@@ -142,6 +144,9 @@ def test_the_handshake_and_the_base_services_are_those_that_an_agent_needs(tmp_p
         ({COOKIE_NAME: COOKIE}, (*POOL, "--pool", "other=a.com/b"), 2, "all --pool have one name"),
         ({COOKIE_NAME: COOKIE}, (*POOL, *POOL), 2, "each --pool has another resource"),
         ({COOKIE_NAME: COOKIE}, ("--pool", "gpu"), 2, "is no pool"),
+        ({COOKIE_NAME: COOKIE}, (*POOL, "--ca-cert", "/ca"), 2, "--ca-cert is of use with --reconcile alone"),
+        ({COOKIE_NAME: COOKIE}, (*POOL, "--reconcile", "--address", "a:1"), 2, "the address of the agent cannot be"),
+        ({COOKIE_NAME: COOKIE, "NOMAD_TOKEN": "a b"}, (*POOL, "--reconcile"), 2, "$NOMAD_TOKEN cannot be used"),
     ],
 )
 def test_what_is_started_in_another_way_says_why_it_ends(
