@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+import attrs
+
 from .devices import Device, ResourceState, ResourceStatus
 from .leases.forms import CDI_ANNOTATION, variables
 from .leases.values import Answer, Lease, Pool
@@ -23,8 +25,6 @@ from .values import value
 _PCI: Final = re.compile(r"[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
 #: Why devices are unhealthy of which plugind has said nothing yet.
 NOT_HEARD: Final = "plugind has not said yet which devices there are"
-
-
 #: A device as Nomad names it: vendor, type, name and id.
 Instance = tuple[str, str, str, str]
 
@@ -43,10 +43,12 @@ class Listed:
     away: str | None = NOT_HEARD
     #: Why plugind calls them unhealthy, where the plugin did not.
     reason: str | None = None
+    #: By id, why a device cannot be Nomad's now: somebody else has leased it.
+    taken: Mapping[str, str] = attrs.field(factory=dict, hash=False)
 
     def but_away(self, why: str) -> Listed:
         """Return the same devices, none of which can be used now."""
-        return Listed(self.devices, why)
+        return Listed(self.devices, why, taken=self.taken)
 
 
 def listed(pool: Pool, before: Listed, found: ResourceStatus) -> Listed:
@@ -56,8 +58,20 @@ def listed(pool: Pool, before: Listed, found: ResourceStatus) -> Listed:
     """
     if found.state in (ResourceState.LISTED, ResourceState.LOST):
         devices = tuple(device for device in found.listed.devices.values() if pool.has(device.id))
-        return Listed(devices, None, found.reason)
+        return Listed(devices, None, found.reason, before.taken)
     return before.but_away(found.reason or f"the resource is {found.state}")
+
+
+def taken(resource: str, leases: Iterable[Lease]) -> Mapping[str, str]:
+    """Return the devices of a resource that these leases have, each with words that say so.
+
+    A reservation of such a device would fail, and a task whose reservation fails has failed for good.
+    """
+    return {
+        device: f"somebody else has leased it: user {it.uid}, by the lease {it.id}"
+        for it in leases
+        for device in it.devices.get(resource, ())
+    }
 
 
 def fingerprint(pools: Sequence[Pool], offered: Mapping[str, Listed]) -> pb.FingerprintResponse:
@@ -97,13 +111,15 @@ def _detected(device: Device, offered: Listed, name: str) -> pb.DetectedDevice:
 
 
 def _usable(device: Device, offered: Listed) -> bool:
-    return offered.away is None and device.healthy
+    return offered.away is None and device.healthy and device.id not in offered.taken
 
 
 def _health(device: Device, offered: Listed) -> str:
     """Return the health in words."""
     if offered.away is not None:
         return encodable(offered.away)
+    if device.healthy and device.id in offered.taken:
+        return encodable(offered.taken[device.id])
     word = device.health or "the plugin says nothing of its health"
     return encodable(word if device.healthy or offered.reason is None else f"{word}: {offered.reason}")
 

@@ -6,13 +6,26 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Final
 
+import attrs
 import trio
 
-from ...protocol.leases.values import Lease, Pool
-from ...protocol.nomad import Listed, NomadError, chosen, fingerprint, listed, overlapping, reservation, statistics
+from ...protocol.leases.leases_json import lease_from_json
+from ...protocol.leases.values import Lease, LeaseState, Pool
+from ...protocol.nomad import (
+    Listed,
+    NomadError,
+    chosen,
+    fingerprint,
+    listed,
+    overlapping,
+    reservation,
+    statistics,
+    taken,
+)
 from ...protocol.proto import nomad_device_pb2 as pb
 from ..client.calls import Call, understood
 from ..client.client import Client
@@ -20,6 +33,7 @@ from ..client.errors import ClientError, DaemonError, LeaseFailedError, NoDaemon
 from ..client.lease_calls import is_unknown, new_id
 from ..client.reaching import watched
 from ..client.trio_transport import lines, talking
+from ..io.http_client import Lines
 from .ending import complain
 
 #: How the ids of all leases for Nomad begin.
@@ -113,19 +127,70 @@ class NomadPool:
                 raise
 
     async def _follow(self) -> None:
-        path, timeout = self._client.path, self._client.timeout
-        call = Call("GET", watched("/v1/devices/watch", timeout), lambda content: content)
+        """Follow the leases and the devices until one of the two streams ends.
+
+        Raises:
+          ClientError: if it ends with an error.
+        """
+        failed: list[ClientError] = []
+        leases_listed = trio.Event()
+        async with trio.open_nursery() as nursery:
+
+            async def until_end(follow: Callable[[trio.Event], Awaitable[None]]) -> None:
+                try:
+                    await follow(leases_listed)
+                except ClientError as error:
+                    failed.append(error)
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(until_end, self._follow_leases)
+            nursery.start_soon(until_end, self._follow_devices)
+        if failed:
+            raise failed[0]
+
+    async def _follow_leases(self, leases_listed: trio.Event) -> None:
+        """Follow what others have leased; set ``leases_listed`` once all that is leased now has been told."""
+        others: dict[str, Lease] = {}
+        async with self._lines("/v1/leases/watch") as found:
+            async for line in found:
+                if line:
+                    lease = understood(lease_from_json, line, found.version)
+                    if lease.id.startswith(PREFIX):
+                        continue
+                    others.pop(lease.id, None)
+                    if lease.state is not LeaseState.GONE:
+                        others[lease.id] = lease
+                else:
+                    # A heartbeat: the first one follows the list.
+                    leases_listed.set()
+                if leases_listed.is_set():
+                    self._take(others)
+
+    async def _follow_devices(self, leases_listed: trio.Event) -> None:
+        # No device is shown as healthy before it is known who has leased it.
+        await leases_listed.wait()
         unheard = set(self._by_resource)
+        async with self._lines("/v1/devices/watch") as found:
+            async for line in found:
+                if line:
+                    unheard.discard(resource := understood(_name, line, found.version))
+                    await self._ask(resource)
+                else:
+                    self._find(unheard)
+                    unheard.clear()
+
+    @asynccontextmanager
+    async def _lines(self, watch: str) -> AsyncIterator[Lines]:
+        path, timeout = self._client.path, self._client.timeout
+        call = Call("GET", watched(watch, timeout), lambda content: content)
         async with lines(path, call, timeout=timeout) as found:
             with talking(path):
-                async for line in found:
-                    if line:
-                        unheard.discard(resource := understood(_name, line, found.version))
-                        await self._ask(resource)
-                    else:
-                        # A heartbeat: the first one follows the list.
-                        self._find(unheard)
-                        unheard.clear()
+                yield found
+
+    def _take(self, others: Mapping[str, Lease]) -> None:
+        """Note the leases of others."""
+        for resource, offered in self._offered.items():
+            self._note(resource, attrs.evolve(offered, taken=taken(resource, others.values())))
 
     def _find(self, unheard: set[str]) -> None:
         """Note that plugind has told of all that it knows, but of nothing that is ``unheard``."""

@@ -28,7 +28,7 @@ from plugind.protocol.proto import nomad_base_pb2 as base
 from plugind.protocol.proto import nomad_device_pb2 as nomad
 from plugind.testing import Device
 from plugind.tests.end_to_end.go_programs import go_program
-from plugind.tests.end_to_end.leasing import allocate, leases, listed
+from plugind.tests.end_to_end.leasing import allocate, leases, listed, release
 from plugind.tests.end_to_end.packages import go_package
 from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, daemon
 from plugind.tests.end_to_end.test_lease_commands import GPU, Node, node
@@ -185,6 +185,25 @@ async def test_a_device_is_leased_until_it_is_reserved_again(tmp_path: Path) -> 
             "GPU-0": "Healthy",
             "GPU-1": "Healthy",
         }
+
+
+async def test_a_device_of_the_pool_that_somebody_else_has_leased_is_unhealthy_meanwhile(tmp_path: Path) -> None:
+    """Else Nomad would choose it, and the task would fail for good."""
+    async with node(tmp_path, "GPU-0", "GPU-1", options=POOL) as it:
+        status, held = await allocate(it.daemon, GPU, pool="nomad", ids=["GPU-0"], id="train")
+        assert status == 201, held
+        why = f"somebody else has leased it: user {os.getuid()}, by the lease train"
+        with plugin(it.daemon.status) as agent:
+            found = agent.fingerprint()
+            # The first list says so already.
+            assert seen(await aside(lambda: next(found))) == {"GPU-0": why, "GPU-1": "Healthy"}
+            # What Nomad itself has leased is healthy.
+            await agent.reserve("GPU-1")
+            await release(it.daemon, "train")
+            both = {"GPU-0": "Healthy", "GPU-1": "Healthy"}
+            assert seen(await aside(lambda: next(found))) == both
+            await allocate(it.daemon, GPU, pool="nomad", ids=["GPU-0"], id="train")
+            assert seen(await aside(lambda: next(found))) == {"GPU-0": why, "GPU-1": "Healthy"}
 
 
 async def test_devices_stay_and_are_unhealthy_while_plugind_is_away(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from plugind.protocol.nomad import (
     overlapping,
     reservation,
     statistics,
+    taken,
 )
 from plugind.protocol.proto import nomad_device_pb2 as pb
 
@@ -108,6 +109,27 @@ def test_the_health_of_a_lost_plugins_devices_has_its_reason() -> None:
     found = listed(ONE[0], Listed(), status(ResourceState.LOST, Device("gpu-0", "Unhealthy"), reason="it has ended"))
     (group,) = fingerprint(ONE, {GPU: found}).device_group
     assert group.devices[0].health_description == "Unhealthy: it has ended"
+
+
+def test_a_device_that_somebody_else_has_leased_is_unhealthy_and_says_by_whom() -> None:
+    """It stays so while the list changes, the plugin is away and comes back."""
+    leases = [lease("train", "gpu-0"), lease("job", "gpu-7")]
+    assert taken(NIC, leases) == {}
+    why = "somebody else has leased it: user 0, by the lease train"
+    before = Listed(taken=taken(GPU, leases))
+    sick = Device("gpu-1", "Overheated")
+    found = listed(ONE[0], before, status(ResourceState.LISTED, Device("gpu-0"), sick))
+    back = listed(ONE[0], found.but_away("away"), status(ResourceState.LISTED, Device("gpu-0"), sick))
+    assert found == back
+    (group,) = fingerprint(ONE, {GPU: found}).device_group
+    assert [(it.ID, it.healthy, it.health_description) for it in group.devices] == [
+        ("gpu-0", False, why),
+        ("gpu-1", False, "Overheated"),
+    ]
+    (counted,) = statistics(ONE, {GPU: found}, 0.0).groups
+    assert counted.instance_stats["gpu-0"].summary == pb.StatValue(string_val=why, desc="0 of 2 devices are healthy")
+    (away,) = fingerprint(ONE, {GPU: found.but_away("away")}).device_group
+    assert [it.health_description for it in away.devices] == ["away", "away"]
 
 
 def test_statistics_have_the_health_of_each_device_and_the_count_of_healthy_ones() -> None:
