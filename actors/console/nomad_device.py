@@ -48,8 +48,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " until Nomad gives them to another one."
     )
     parser.epilog = (
-        "example, in the configuration of the agent:\n"
-        '  plugin "plugind-device" { args = ["nomad-device", "--pool", "nomad=vendor.com/gpu"]  config {} }\n\n'
+        "examples:\n"
+        "  # in the configuration of the agent\n"
+        '  plugin "plugind" {\n'
+        '    args = ["nomad-device", "--pool", "nomad=vendor.com/gpu", "--reconcile"]\n'
+        "    config {}\n"
+        "  }\n\n"
+        "The agent starts this command; docs/engines.md says how to set it up.\n\n"
         "exit codes: 0 the agent has ended it, 1 it was not started by an agent, 2 usage"
     )
     parser.add_argument(

@@ -30,6 +30,8 @@ _HERE: Final = Path(__file__).parent
 #: Where the packages of Python are.
 _LIBRARY: Final = "usr/lib/plugind"
 _CONFIGURATION: Final = "etc/plugind/plugind.toml"
+#: Where Slurm finds its parts.
+_SLURM: Final = "usr/share/plugind/slurm"
 #: What of the tree a wheel is built from.
 _SOURCES: Final = ("pyproject.toml", "README.md", "LICENSE", "py.typed", "actors", "protocol")
 #: What pip writes for itself, with paths of this machine.
@@ -63,6 +65,7 @@ def _fill(root: Path, scratch: Path, release: Release) -> None:
     _clean(library)
     _copy(_HERE / "launcher", root / "usr/bin/plugind")
     _write_service(root)
+    _copy(REPOSITORY / "deploy/slurm", root / _SLURM)
     _write(root / _CONFIGURATION, sample())
     (root / f"{_CONFIGURATION}.d").mkdir()
     _write_manuals(root / "usr")
@@ -159,9 +162,16 @@ def _libraries(root: Path, scratch: Path) -> list[str]:
 def _settle(root: Path, epoch: int) -> None:
     """Give all files the same time and the modes that they are to have, whatever the umask is."""
     for path in (root, *root.rglob("*")):
-        programs = path.parent.name == "bin" or (path.parent.name == "DEBIAN" and path.name in _SCRIPTS)
-        path.chmod(0o755 if path.is_dir() or programs else 0o644)
+        path.chmod(0o755 if path.is_dir() or _is_program(root, path) else 0o644)
         os.utime(path, (epoch, epoch))
+
+
+def _is_program(root: Path, path: Path) -> bool:
+    if path.parent == root / "DEBIAN":
+        return path.name in _SCRIPTS
+    if path.parent == root / _SLURM:
+        return path.read_bytes().startswith(b"#!")
+    return path.parent.name == "bin"
 
 
 def _write(path: Path, text: str) -> None:
