@@ -26,8 +26,9 @@ RESOURCES: Final = "resources"
 LEASES: Final = "leases"
 #: The least seconds between the beginnings of two batches for one browser.
 BATCH_EVERY: Final = 0.25
-#: Seconds without a batch after which a comment shows the browser that the connection is alive.
-COMMENT_EVERY: Final = 10.0
+#: Seconds without a batch after which a comment shows the browser that the connection is alive. The program of the page
+#: takes a connection for broken after a silence of four times that (``SILENCE``).
+COMMENT_EVERY: Final = 2.5
 #: How many keys are in one event at most. A batch has as many events as it needs.
 PIECE: Final = 250
 

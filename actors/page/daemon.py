@@ -17,6 +17,7 @@ import trio
 from ...protocol.status_json import Json
 from ..io.http_client import Lines, Reply, UnreachableError, ask
 from .board import LEASES, PLUGINS, RESOURCES, Board
+from .user_names import UserNames
 
 #: Seconds before a daemon that has gone is asked again.
 AGAIN: Final = 1.0
@@ -72,24 +73,46 @@ class LaggedError(Exception):
     """The daemon has dropped changes: what is watched has to be read anew."""
 
 
-async def follow(path: str, timeout: float, board: Board, wall: Callable[[], float] = time.time) -> None:
+async def follow(
+    path: str, timeout: float, board: Board, wall: Callable[[], float] = time.time, names: UserNames | None = None
+) -> None:
     """Follow the daemon whose status socket is at ``path``, and its successors there, for ever.
 
-    It may be silent for ``timeout`` seconds.
+    It may be silent for ``timeout`` seconds. ``names`` has the names of users.
     """
+    names = names or UserNames()
+    # One place: that a daemon has come while it is asked is said once more afterwards.
+    came, wake = trio.open_memory_channel[None](1)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_follow_health, path, timeout, board)
+        nursery.start_soon(_follow_health, path, timeout, board, wake)
         for watch in WATCHES:
-            nursery.start_soon(_Follower(watch, path, timeout, board, wall).run)
+            nursery.start_soon(_Follower(watch, path, timeout, board, wall, names, came).run)
 
 
-async def _follow_health(path: str, timeout: float, board: Board) -> None:
-    """Ask how the daemon is, time and again; one that does not answer is away, which the watches say."""
+async def _follow_health(path: str, timeout: float, board: Board, wake: trio.MemoryReceiveChannel[None]) -> None:
+    """Ask how the daemon is and which version it has, time and again, and at once when one has come.
+
+    Nothing is said of one that does not answer: it is away, which the watches say.
+    """
     while True:
-        with contextlib.suppress(UnreachableError, WatchEndedError):
-            async with ask(path, "GET", "/healthz", timeout=timeout) as reply:
-                board.tell("health", _health(_object_in(await reply.body())))
-        await trio.sleep(HEALTH_EVERY)
+        for topic, target, words in (("health", "/healthz", _health), ("version", "/", _version)):
+            board.tell(topic, await _asked(path, target, timeout, words))
+        with trio.move_on_after(HEALTH_EVERY):
+            await wake.receive()
+
+
+async def _asked(path: str, target: str, timeout: float, words: Callable[[Mapping[str, Any]], Json]) -> Json:
+    """Return ``words`` of an answer; None if there is none that the page understands."""
+    with contextlib.suppress(UnreachableError, WatchEndedError):
+        async with ask(path, "GET", target, timeout=timeout) as reply:
+            return words(_object_in(await reply.body()))
+    return None
+
+
+def _version(answer: Mapping[str, Any]) -> Json:
+    """Return the version of a daemon; older ones do not say it."""
+    version = answer.get("version")
+    return version if isinstance(version, str) else None
 
 
 def _health(answer: Mapping[str, Any]) -> Json:
@@ -113,6 +136,11 @@ class _Follower:
     _timeout: float
     _board: Board
     _wall: Callable[[], float]
+    _names: UserNames
+    #: Takes the word that a daemon has come.
+    _came: trio.MemorySendChannel[None]
+    #: When the daemon has said something last, by the wall clock; None if it never has.
+    _heard: float | None = attrs.field(init=False, default=None)
     #: Since when there is no such watch, by the wall clock; None while there is one.
     _away_since: float | None = attrs.field(init=False, default=None)
 
@@ -127,7 +155,8 @@ class _Follower:
                 if error.missing:
                     self._board.keep_only(self._watch.table, set())
                 if self._away_since is None:
-                    self._away_since = self._wall()
+                    # What is shown is from then, which is earlier than now if the daemon has been silent.
+                    self._away_since = self._wall() if self._heard is None else self._heard
                 self._tell("missing" if error.missing else "away", error.reason)
                 await trio.sleep(AGAIN_IF_MISSING if error.missing else AGAIN)
 
@@ -160,6 +189,7 @@ class _Follower:
         """Take the first list, in whose place what was there before goes, and then each change."""
         listed: set[str] | None = set()
         async for line in lines:
+            self._heard = self._wall()
             if line:
                 entry = _object_in(line)
                 if isinstance(entry.get("error"), str):
@@ -173,6 +203,8 @@ class _Follower:
                 self._board.keep_only(self._watch.table, listed)
                 self._away_since = None
                 self._tell("there")
+                with contextlib.suppress(trio.WouldBlock):  # It is said already, and not read yet.
+                    self._came.send_nowait(None)
                 listed = None
 
     def _take_entry(self, entry: Mapping[str, Any]) -> str:
@@ -182,7 +214,10 @@ class _Follower:
         if entry.get("state") == _GONE:
             self._board.remove(self._watch.table, key)
         else:
-            self._board.put(self._watch.table, key, {name: entry.get(name) for name in self._watch.fields})
+            shown = {name: entry.get(name) for name in self._watch.fields}
+            if "uid" in shown:
+                shown["user"] = self._names.of(shown["uid"])
+            self._board.put(self._watch.table, key, shown)
         return key
 
 

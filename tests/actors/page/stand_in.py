@@ -23,6 +23,7 @@ from plugind.protocol.devices import Device, DeviceList, ResourceState, Resource
 from plugind.protocol.devices_json import device_to_json, resource_to_json
 from plugind.protocol.leases.leases_json import lease_to_json
 from plugind.protocol.leases.values import Lease
+from plugind.protocol.logs import timestamp
 from plugind.protocol.status import HistoryEntry, PluginStatus, StateName
 from plugind.protocol.status_json import Json, described_to_json, plugin_to_json
 
@@ -59,6 +60,8 @@ class StandIn:
     #: The whole of each resource.
     devices: dict[str, dict[str, Json]] = attrs.field(factory=dict)
     health: dict[str, Json] = attrs.field(factory=lambda: {"status": "ok", "roots": [], "actors": []})
+    #: What it says of its version; None for one that does not.
+    version: str | None = None
     #: What is answered in the place of anything else, by the path of the request.
     instead: dict[str, Response] = attrs.field(factory=dict)
     #: The requests so far, by path.
@@ -81,7 +84,7 @@ class StandIn:
 
     def put_lease(self, lease: Lease) -> None:
         """Set a lease."""
-        self.put("/v1/leases/watch", lease_to_json(lease, 0))
+        self.put("/v1/leases/watch", {"time": timestamp(time.time()), **lease_to_json(lease, 0)})
 
     def put(self, path: str, entry: Mapping[str, Json]) -> None:
         """Set an entry of the watch at ``path``, and tell who watches; one in the state ``gone`` is removed."""
@@ -126,7 +129,7 @@ class StandIn:
         if request.path == "/v1/devices":
             found = self.devices.get(request.query["resource"])
             return problem(404, "no such resource") if found is None else json_response(200, {"resources": [found]})
-        return json_response(200, self.health if request.path == "/healthz" else {})
+        return json_response(200, self.health if request.path == "/healthz" else {"version": self.version})
 
     async def _write(self, path: str, pause: float, send: Send) -> None:
         writer, reader = trio.open_memory_channel[bytes](1_000_000)

@@ -89,7 +89,7 @@ async def test_a_slow_browser_gets_fewer_batches_and_nothing_waits_for_it(autoju
             await trio.sleep(1.0)
         assert fast.browser.values == 100
         # A batch takes it 19.8 s: one event with the newest state, and the end.
-        assert slow.browser.values == 5
+        assert slow.browser.values == 6
         await trio.sleep(100.0)
         nursery.cancel_scope.cancel()
     assert slow.browser.tables == fast.browser.tables
@@ -114,8 +114,8 @@ async def test_a_value_that_changes_while_a_batch_is_sent_is_sent_as_it_is_then(
     assert len(seen) == 3 * PIECE - 1
 
 
-async def test_a_comment_every_ten_seconds_says_that_the_connection_is_alive(autojump_clock: MockClock) -> None:
+async def test_a_comment_every_few_seconds_says_that_the_connection_is_alive(autojump_clock: MockClock) -> None:
     shown, received = board(), Received()
-    with trio.move_on_after(35.0):
+    with trio.move_on_after(9.0):
         await shown.stream(received.send)
     assert (received.browser.batches, received.browser.comments) == (1, 3)

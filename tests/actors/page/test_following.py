@@ -13,6 +13,7 @@ import trio
 from plugind.actors.io.http_server import Response, problem
 from plugind.actors.page.board import LEASES, PLUGINS, RESOURCES, Board
 from plugind.actors.page.daemon import follow
+from plugind.actors.page.user_names import UserNames
 from plugind.protocol.leases.values import Lease, LeaseState, ProcessIdentity, ProcessOwner, Request, TimeOwner, Wanted
 from plugind.protocol.status import StateName
 from plugind.tests.actors.page.events import Browser
@@ -47,10 +48,12 @@ class Shown:
 
 
 @asynccontextmanager
-async def following(path: str, timeout: float = 60.0) -> AsyncIterator[Shown]:
+async def following(
+    path: str, timeout: float = 60.0, *, wall: Callable[[], float] = lambda: UNIX, names: UserNames | None = None
+) -> AsyncIterator[Shown]:
     shown = Shown(Board())
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(follow, path, timeout, shown.board, lambda: UNIX)
+        nursery.start_soon(follow, path, timeout, shown.board, wall, names)
         nursery.start_soon(shown.board.stream, shown.send)
         yield shown
         nursery.cancel_scope.cancel()
@@ -190,3 +193,36 @@ async def test_the_parts_of_a_daemon_that_are_not_well_are_named(tmp_path: Path)
             health = shown.browser.tables["node"]["health"]
     assert health["status"] == "failed"
     assert health["reasons"] == ["/r is degraded: polling", *["loop is failed: blocked"] * 15]
+
+
+async def test_the_user_of_a_lease_has_its_name(tmp_path: Path) -> None:
+    users = tmp_path / "passwd"
+    users.write_text("anna:x:1000:1000::/home/anna:/bin/sh\n")
+    async with standing_in(str(tmp_path / "s")) as daemon, following(daemon.path, names=UserNames(users)) as shown:
+        for number, uid in enumerate((1000, 1001)):
+            request = Request((Wanted(GPU, 1),))
+            daemon.put_lease(Lease(str(number), uid, request, TimeOwner(60.0), LeaseState.HELD, 5.0))
+        await shown.until(lambda tables: {"0", "1"} <= {*tables.get(LEASES, {})})
+        leases = shown.browser.tables[LEASES]
+        assert [(leases[key]["uid"], leases[key]["user"]) for key in ("0", "1")] == [(1000, "anna"), (1001, None)]
+
+
+async def test_a_daemon_is_away_since_it_was_heard_last_and_its_health_and_version_are_known_when_it_is_back(
+    tmp_path: Path,
+) -> None:
+    path, times = str(tmp_path / "s"), [UNIX]
+    async with following(path, wall=lambda: times[0]) as shown:
+        async with standing_in(path) as daemon:
+            daemon.version = "1.0"
+            await shown.until(is_there)
+            await shown.until(lambda tables: {"health", "version"} <= {*tables["node"]})
+            times[0] += 100.0
+            daemon.end_watches()
+            await shown.until(lambda tables: tables["node"][PLUGINS]["state"] == "away")
+            assert shown.browser.tables["node"][PLUGINS]["since"] == UNIX
+        await shown.until(lambda tables: {"health", "version"}.isdisjoint(tables["node"]))
+        async with standing_in(path) as daemon:
+            daemon.version, daemon.health = "2.0", {"status": "degraded"}
+            await shown.until(is_there)
+            await shown.until(lambda tables: tables["node"].get("version") == "2.0")
+            await shown.until(lambda tables: tables["node"]["health"]["status"] == "degraded")
