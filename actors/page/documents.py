@@ -26,6 +26,14 @@ _OF_DOCUMENTS = (
     ("X-Frame-Options", "DENY"),
     ("Cache-Control", "no-store"),
 )
+#: In the place of a zero.
+_NONE = "\N{EN DASH}"
+#: The states in the order of their columns, as on the page of ``plugind page``: those that last, and then the others.
+_STATES = (
+    *(StateName.REGISTERED, StateName.OBSERVED, StateName.WAITING, StateName.PARKED, StateName.STALE),
+    *(StateName.DIALING, StateName.ASKING_INFO, StateName.VALIDATING, StateName.REGISTERING, StateName.NOTIFYING),
+    StateName.LEAVING,
+)
 
 
 @value
@@ -53,13 +61,16 @@ class CountsPage:
     headers: tuple[tuple[str, str], ...]
 
     def filled(self, counts: Mapping[tuple[StateName, str], int]) -> bytes:
-        """Return the page with these numbers of sockets by state and type."""
-        states = [*dict.fromkeys(state for (state, _), number in counts.items() if number)]
-        types = sorted({label for _, label in counts})
-        lines = [_line("th", ("type", *states, "all"))]
-        for label in types:
-            numbers = [counts.get((state, label), 0) for state in states]
-            lines.append(_line("td", (label, *map(str, numbers), str(sum(numbers)))))
+        """Return the page with these numbers of sockets by state and type.
+
+        Each state has its column, so that none moves as sockets change. A type without sockets has no line.
+        """
+        lines = [_line("th", ("type", "all", *_STATES))]
+        for label in sorted({label for (_, label), number in counts.items() if number}):
+            numbers = [counts.get((state, label), 0) for state in _STATES]
+            lines.append(_line("td", (label, *map(_number, (sum(numbers), *numbers)))))
+        if len(lines) == 1:
+            lines.append(_line("td", ("no sockets", *(_NONE for _ in range(len(_STATES) + 1)))))
         return f"{self._before}{''.join(lines)}{self._after}".encode()
 
 
@@ -68,6 +79,10 @@ def counts_page() -> CountsPage:
     style = _file("page.css")
     before, _, after = _file("counts.html").replace("/* page.css */", style).partition("<!-- counts -->")
     return CountsPage(before, after, _headers(style))
+
+
+def _number(number: int) -> str:
+    return str(number) if number else _NONE
 
 
 def _line(tag: str, cells: tuple[str, ...]) -> str:

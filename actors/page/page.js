@@ -29,12 +29,32 @@
     return seconds < 60 ? `${seconds.toFixed(1)} s` : duration(seconds);
   }
 
-  function clock(unix) {
-    const when = new Date(unix * 1000);
-    const two = (number) => String(number).padStart(2, "0");
+  // Times are those of the browser's zone, with their offset, in the form that the commands have: 14:03:05+01:00.
+  const two = (number) => String(number).padStart(2, "0");
+  const dateOf = (when) => `${when.getFullYear()}-${two(when.getMonth() + 1)}-${two(when.getDate())}`;
+
+  function timeOf(when) {
+    const offset = Math.abs(when.getTimezoneOffset());
+    const sign = when.getTimezoneOffset() > 0 ? "-" : "+";
     const time = [when.getHours(), when.getMinutes(), when.getSeconds()].map(two).join(":");
-    if (when.toDateString() === new Date().toDateString()) return time;
-    return `${when.getFullYear()}-${two(when.getMonth() + 1)}-${two(when.getDate())} ${time}`;
+    return `${time}${sign}${two(Math.floor(offset / 60))}:${two(offset % 60)}`;
+  }
+
+  // Whether it is a number of seconds that is a date, too.
+  const isTime = (unix) => typeof unix === "number" && !Number.isNaN(new Date(unix * 1000).getTime());
+
+  // The time of day; with the date unless that is the one of today.
+  function clock(unix) {
+    if (!isTime(unix)) return "at a time unknown";
+    const when = new Date(unix * 1000);
+    return dateOf(when) === dateOf(new Date(now() * 1000)) ? timeOf(when) : `${dateOf(when)} ${timeOf(when)}`;
+  }
+
+  // The whole date, here and in UTC.
+  function whole(unix) {
+    if (!isTime(unix)) return "";
+    const when = new Date(unix * 1000);
+    return `${dateOf(when)} ${timeOf(when)}, in UTC ${when.toISOString().replace("T", " ").replace(/\..*/, "")}`;
   }
 
   const unixOf = (text) => (text ? Date.parse(text) / 1000 : null);
@@ -51,6 +71,23 @@
     if (node.textContent !== text) node.textContent = text;
   }
 
+  function timeElement(unix, className) {
+    const made = element("time", className, clock(unix));
+    if (isTime(unix)) {
+      made.dateTime = new Date(unix * 1000).toISOString();
+      made.title = whole(unix);
+    }
+    return made;
+  }
+
+  // Texts that tell how long something has been so. They are written anew each second, as long as they are visible.
+  let running = [];
+  function runningText(tag, className, text) {
+    const made = element(tag, className, text());
+    running.push({ made, text });
+    return made;
+  }
+
   // --- what is known -------------------------------------------------------------------------------------------------
 
   const tables = { plugins: new Map(), resources: new Map(), leases: new Map(), node: new Map() };
@@ -58,12 +95,49 @@
   let holders = new Map();
   // Seconds by which the clock of the node is ahead of this one.
   let ahead = 0;
-  const now = () => Date.now() / 1000 + ahead;
+  // When that stopped which is shown, by the clock of the node; null while it is as the daemon says now.
+  let stopped = null;
+  const now = () => (stopped === null ? Date.now() / 1000 + ahead : stopped);
 
-  const STATES = [
-    "registered", "observed", "notifying", "registering", "validating", "asking-info", "dialing", "waiting", "stale",
-    "parked", "leaving",
-  ];
+  // What the words mean, as docs/states.md says it.
+  const MEANINGS = {
+    plugins: {
+      registered: "The handler has accepted it, and the plugin has been told.",
+      observed: "With --observe: it has said what it is, and another consumer, such as a kubelet, registers it.",
+      waiting: "The last try failed, and the next one comes after a delay that doubles from 0.5 s to 122 s.",
+      parked:
+        "It is not tried again by itself: nobody handles its type, its user is not trusted, or it has another name's place.",
+      stale: "Nobody listens on the socket: the file was left behind.",
+      dialing: "plugind connects to the socket.",
+      "asking-info": "The plugin is asked who it is (GetInfo).",
+      validating: "Its name is claimed, and its handler judges its name and versions.",
+      registering: "Its handler registers it.",
+      notifying: "The plugin is told whether it is registered.",
+      leaving: "It is being deregistered.",
+      gone: "The socket is gone.",
+      standby:
+        "It is registered, and not in use: another instance of the name is used now, or a plugin of another name has its endpoint.",
+    },
+    resources: {
+      awaited: "known from before a restart, while no plugin has registered for it",
+      starting: "A plugin has registered, and has listed no device yet.",
+      listed: "A plugin keeps the list of its devices up to date.",
+      lost: "No plugin does any more: its devices count as unhealthy, and it goes after five minutes.",
+      gone: "It is no longer known.",
+    },
+    leases: {
+      queued: "It waits in line for devices.",
+      choosing: "Its devices are being chosen.",
+      pending: "Its devices are fixed, and their plugins prepare them.",
+      held: "Its owner has the devices.",
+      uncertain: "Whether a plugin has prepared its devices is not known: nobody gets them.",
+      gone: "It has ended.",
+    },
+  };
+  const meaningOf = (table, state) => (Object.hasOwn(MEANINGS[table], state) ? MEANINGS[table][state] : "");
+  const STANDBY = "standby";
+  // Each state has a column among the counts, those that last first, so that none moves as plugins change.
+  const STATES = Object.keys(MEANINGS.plugins).filter((it) => it !== "gone" && it !== STANDBY);
   const TONES = ["bad", "warn", "busy", "idle", "ok"];
 
   // Observed plugins are those of another consumer, which has registered them.
@@ -72,8 +146,8 @@
   function toneOfPlugin(it) {
     if (isSettled(it)) {
       if (it.serving === false || it.health === "unhealthy" || it.health === "disconnected") return "bad";
-      if (it.active === false) return "idle";
-      return it.warnings && it.warnings.length ? "warn" : "ok";
+      if (it.warnings && it.warnings.length) return "warn";
+      return it.active === false ? "idle" : "ok";
     }
     if (it.state === "parked" || it.cause) return "bad";
     return it.state === "stale" ? "warn" : "busy";
@@ -85,28 +159,37 @@
       if (it.health === "unhealthy" || it.health === "disconnected") {
         return `${it.health}${it.health_reason ? ": " + it.health_reason : ""}`;
       }
-      if (it.active === false) return it.reason || "standby: another instance of the name is used";
-      return (it.warnings && it.warnings[0]) || "";
+      const warnings = Array.isArray(it.warnings) ? it.warnings : [];
+      const stands = it.active === false && !warnings.length ? ["another instance of the name is used"] : [];
+      return [...stands, ...warnings].join("; ");
     }
     return it.cause || it.reason || "";
   }
 
+  // The word of the list for a state: some plugins are registered, and not in use.
+  const wordOf = (it) => (it.state === "registered" && it.active === false ? STANDBY : it.state);
+
+  const userOf = (uid, name) => `user ${uid}${name ? ` (${name})` : uid === 0 ? " (root)" : ""}`;
+
+  // Who has a lease, and until when, if that is a time.
   function ownerOf(lease) {
     const owner = lease.owner || {};
+    const end = endOf(lease);
     switch (owner.kind) {
       case "process": return `process ${owner.pid}`;
-      case "container": return owner.init ? `container, process ${owner.init.pid}` : "container";
-      case "time": return "time";
+      case "container": return owner.init ? `container, process ${owner.init.pid}` : "container that has not started";
+      case "time": return end === null ? `ttl of ${lasting(owner.seconds)}` : `ttl, until ${clock(end)}`;
       case "connection": return "connection";
-      default: return "nobody";
+      default: return "nobody, until it is released";
     }
   }
 
+  const lasting = (seconds) => (typeof seconds === "number" ? duration(seconds) : "a time unknown");
   const endOf = (lease) => {
     const left = lease.owner && lease.owner.ends_in;
     return typeof left === "number" ? (unixOf(lease.time) || now()) + left : null;
   };
-  const holderOf = (lease) => `${lease.key}: ${ownerOf(lease)} of user ${lease.uid}`;
+  const holderOf = (lease) => `${ownerOf(lease)}, ${userOf(lease.uid, lease.user)}`;
 
   function devicesOf(lease) {
     return Object.entries(lease.devices || {}).flatMap(([resource, ids]) => ids.map((id) => `${resource}=${id}`));
@@ -130,7 +213,7 @@
       it.from = unixOf(it.since);
       it.label = it.name === null || it.name === undefined ? it.key : it.name;
       it.kind = it.type || "no type yet";
-      it.words = [it.label, it.key, it.kind, it.state, it.why, it.reason, it.health];
+      it.words = [it.label, it.key, it.kind, it.state, wordOf(it), it.why, it.reason, it.health];
     },
     resources(it) {
       it.tone = it.state === "listed" ? (it.allocatable < it.capacity ? "warn" : "ok") : it.state === "lost" ? "bad" : "busy";
@@ -145,10 +228,8 @@
       it.why = it.reason || (devices.length ? devices : wantedOf(it)).join(", ");
       it.from = typeof it.created_unix === "number" ? it.created_unix : null;
       it.label = it.key;
-      it.holder = `${ownerOf(it)} of user ${it.uid}`;
-      it.words = [it.key, it.state, it.holder, it.why, ...devices];
+      it.words = [it.key, it.state, holderOf(it), it.why, ...devices];
     },
-    node() {},
   };
 
   const hidden = (it) => {
@@ -170,6 +251,8 @@
       for (const [key, entry] of Object.entries(entries)) {
         if (entry === null) {
           tables[table].delete(key);
+        } else if (table === "node") {
+          tables.node.set(key, entry);
         } else {
           entry.key = key;
           COMPLETE[table](entry);
@@ -188,6 +271,42 @@
         for (const id of ids) holders.get(resource).set(id, lease);
       }
     }
+  }
+
+  // --- texts that are too long for their place ------------------------------------------------------------------------
+
+  // Names and paths differ at their ends, too: those of one directory, those of one driver. So the style cuts a path at
+  // the front of its directory first, and then any text in its middle. The whole text stays in the document. The end of
+  // a path that is never cut has more than what the sockets of one kind have in common, such as -reg.sock.
+  const [TAIL_OF_PATH, TAIL_OF_NAME, SHORT] = [14, 5, 6];
+  const LEFTWARD = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\u{10800}-\u{10fff}\u{1e800}-\u{1efff}]/u;
+
+  function parts(text) {
+    // The parts of a text that is written from right to left would change their order.
+    if (LEFTWARD.test(text)) return ["", text, ""];
+    const isPath = text.startsWith("/");
+    const end = isPath ? text.lastIndexOf("/") + 1 : 0;
+    const base = end > SHORT ? end : 0;
+    const letters = [...text.slice(base)];
+    let at = Math.max(Math.ceil(letters.length / 2), letters.length - (isPath ? TAIL_OF_PATH : TAIL_OF_NAME));
+    while (at < letters.length && /\p{M}/u.test(letters[at])) at += 1;
+    return [text.slice(0, base), letters.slice(0, at).join(""), letters.slice(at).join("")];
+  }
+
+  function setCut(cell, text) {
+    if (cell.textContent === text && cell.children.length) return;
+    const [directory, front, tail] = parts(text);
+    const outer = element("span", "directory");
+    const inner = element("bdi", "");
+    inner.textContent = directory;
+    outer.append(inner);
+    const end = element("span", "tail");
+    const innerEnd = element("bdi", "");
+    innerEnd.textContent = tail;
+    end.append(innerEnd);
+    const middle = element("span", "front");
+    middle.textContent = front;
+    cell.replaceChildren(...[directory && outer, front && middle, tail && end].filter((it) => it));
   }
 
   // --- a list whose rows are in the document only while they are visible ----------------------------------------------
@@ -223,7 +342,8 @@
       });
       this.inner = element("div", "body");
       this.inner.setAttribute("role", "rowgroup");
-      this.none = element("p", "empty", "nothing to show");
+      this.none = element("div", "empty", "nothing to show");
+      this.none.setAttribute("role", "row");
       this.outer.append(head, this.inner, this.none);
       this.outer.addEventListener("scroll", () => this.draw(), { passive: true });
       this.outer.addEventListener("keydown", (event) => this.press(event));
@@ -267,7 +387,9 @@
     }
 
     get rowHeight() {
-      return parseFloat(getComputedStyle(this.outer).getPropertyValue("--row")) || 36;
+      // In units of the font: whoever prefers larger text gets higher rows.
+      const unit = parseFloat(getComputedStyle(document.documentElement).fontSize);
+      return unit * parseFloat(getComputedStyle(this.outer).getPropertyValue("--row"));
     }
 
     draw() {
@@ -312,8 +434,10 @@
       this.columns.forEach((column, index) => {
         const cell = row.children[index];
         const text = printable(column.text(entry));
-        setText(cell, text);
-        if (cell.title !== text) cell.title = text;
+        if (column.cut) setCut(cell, text);
+        else setText(cell, text);
+        const title = column.about ? printable(column.about(entry)) : text;
+        if (cell.title !== title) cell.title = title;
         if (column.tone) {
           const className = `cell ${column.className || ""} mark ${column.tone(entry)}`;
           if (cell.className !== className) cell.className = className;
@@ -360,38 +484,54 @@
 
   // --- the lists -----------------------------------------------------------------------------------------------------
 
-  const age = (it) => (it.from === null || it.from === undefined ? "" : duration(now() - it.from));
-  const AGE = { title: "For", width: "7em", narrow: "5.5em", className: "number faint first", text: age, order: (it) => -(it.from || 0) };
-  const stateColumn = (text) => ({
+  const age = (it) => (isTime(it.from) ? duration(now() - it.from) : "");
+  const AGE = {
+    title: "For", width: "7em", narrow: "5.5em", className: "number faint first", text: age, order: (it) => -(it.from || 0),
+    about: (it) => (isTime(it.from) ? `since ${whole(it.from)}` : ""),
+  };
+  const stateColumn = (table, text) => ({
     title: "State", width: "9.5em", narrow: "8em", className: "first", text, tone: (it) => it.tone, order: text,
+    about: (it) => [text(it), meaningOf(table, text(it))].filter((part) => part).join(": "),
   });
+  // A socket that has never said its name is known by its path.
+  const pathOf = (it) => (it.label === it.key ? it.key : `${it.label}, at ${it.key}`);
   const COLUMNS = {
     plugins: [
-      stateColumn((it) => (it.state === "registered" && it.active === false ? "standby" : it.state)),
-      { title: "Name", width: "minmax(8em, 3fr)", className: "strong first", text: (it) => it.label, order: (it) => it.label },
+      stateColumn("plugins", wordOf),
+      {
+        title: "Name", width: "minmax(9em, 3fr)", narrow: "minmax(9em, 5fr)", className: "strong first cut", cut: true, text: (it) => it.label,
+        order: (it) => it.label, about: pathOf,
+      },
       { title: "Type", width: "9em", className: "hideable", text: (it) => it.kind, order: (it) => it.kind },
-      { title: "Cause", width: "minmax(8em, 5fr)", className: "wide faint", text: (it) => it.why, order: (it) => it.why },
+      {
+        title: "Cause", width: "minmax(8em, 5fr)", narrow: "minmax(6em, 3fr)", className: "wide faint", text: (it) => it.why,
+        order: (it) => it.why,
+      },
       AGE,
     ],
     resources: [
-      stateColumn((it) => it.state),
-      { title: "Resource", width: "minmax(8em, 3fr)", className: "strong first", text: (it) => it.key, order: (it) => it.key },
+      stateColumn("resources", (it) => it.state),
+      { title: "Resource", width: "minmax(9em, 3fr)", className: "strong first cut", cut: true, text: (it) => it.key, order: (it) => it.key },
       {
         title: "Healthy", width: "7em", className: "number first",
         text: (it) => `${it.allocatable} of ${it.capacity}`, order: (it) => it.allocatable,
       },
       { title: "Leased", width: "6em", className: "number hideable", text: (it) => leasedOf(it.key), order: (it) => leasedOf(it.key) },
-      { title: "Plugin", width: "minmax(8em, 4fr)", className: "wide faint", text: (it) => it.why || it.plugin || "", order: (it) => it.plugin || "" },
+      {
+        title: "Plugin", width: "minmax(8em, 4fr)", className: "wide faint cut", cut: true, text: (it) => it.why || it.plugin || "",
+        order: (it) => it.plugin || "",
+      },
       { ...AGE, className: "number faint hideable" },
     ],
     leases: [
-      stateColumn((it) => it.state),
-      { title: "Lease", width: "minmax(7em, 2fr)", className: "strong first", text: (it) => it.key, order: (it) => it.key },
-      { title: "Holder", width: "minmax(9em, 2fr)", className: "hideable", text: (it) => it.holder, order: (it) => it.holder },
+      stateColumn("leases", (it) => it.state),
+      { title: "Lease", width: "minmax(7em, 2fr)", className: "strong first cut", cut: true, text: (it) => it.key, order: (it) => it.key },
+      { title: "Holder", width: "minmax(9em, 3fr)", className: "hideable", text: holderOf, order: holderOf },
       { title: "Devices", width: "minmax(8em, 4fr)", className: "wide faint", text: (it) => it.why, order: (it) => it.why },
       AGE,
     ],
   };
+  const TITLES = { plugins: "plugins", resources: "devices", leases: "leases" };
   const NAMES = { plugins: ["socket", "sockets"], resources: ["resource", "resources"], leases: ["lease", "leases"] };
   const grids = {};
   let tab = "plugins";
@@ -420,6 +560,13 @@
     return found;
   }
 
+  // A reader of the screen says how many entries there are once a filter has changed, and not as plugins change.
+  let announcing = false;
+  function announce() {
+    announcing = true;
+    draw();
+  }
+
   function drawList() {
     const found = filtered();
     grids[tab].show(found);
@@ -427,38 +574,46 @@
     const [one, more] = NAMES[tab];
     const number = found.length === all ? "" : `${found.length.toLocaleString("en")} of `;
     setText(byId("shown"), number + many(all, one, more));
+    if (announcing) setText(byId("found"), byId("shown").textContent);
+    announcing = false;
+  }
+
+  // Types and states stay among the counts once they were there, so that nothing moves while they come and go.
+  let typesSeen = new Set();
+  const statesSeen = [...STATES];
+  const MOST_STATES = 24;
+
+  function countTypes() {
+    const sizes = new Map([...typesSeen].map((kind) => [kind, 0]));
+    for (const it of tables.plugins.values()) sizes.set(it.kind, (sizes.get(it.kind) || 0) + 1);
+    let kinds = [...sizes.keys()].sort((a, b) => sizes.get(b) - sizes.get(a) || (a < b ? -1 : 1));
+    if (kinds.length > MOST_TYPES) kinds = kinds.filter((kind) => sizes.get(kind));
+    typesSeen = new Set(kinds.slice(0, 4 * MOST_TYPES));
+    ownLine = new Set(kinds.slice(0, MOST_TYPES));
+    return kinds.length > MOST_TYPES ? [...ownLine, OTHERS] : [...ownLine];
   }
 
   function drawCounts() {
-    const sizes = new Map();
-    for (const it of tables.plugins.values()) sizes.set(it.kind, (sizes.get(it.kind) || 0) + 1);
-    const kinds = [...sizes.keys()].sort((a, b) => sizes.get(b) - sizes.get(a) || (a < b ? -1 : 1));
-    ownLine = new Set(kinds.slice(0, MOST_TYPES));
-    const counts = new Map();
-    const present = new Set();
-    let bad = 0;
-    let registered = 0;
-    let observed = 0;
+    const counts = new Map(countTypes().map((line) => [line, new Map()]));
+    let [bad, registered, standby, observed] = [0, 0, 0, 0];
     for (const it of tables.plugins.values()) {
-      const line = lineOf(it);
-      if (!counts.has(line)) counts.set(line, new Map());
-      const row = counts.get(line);
+      const row = counts.get(lineOf(it));
       row.set(it.state, (row.get(it.state) || 0) + 1);
-      present.add(it.state);
+      if (!statesSeen.includes(it.state) && statesSeen.length < MOST_STATES) statesSeen.push(it.state);
       if (it.tone === "bad" || it.tone === "warn") bad += 1;
       if (it.state === "registered") registered += 1;
+      if (wordOf(it) === STANDBY) standby += 1;
       if (it.state === "observed") observed += 1;
     }
     const all = tables.plugins.size;
     const leases = tables.leases.size ? ` · ${many(tables.leases.size, "lease", "leases")}` : "";
-    const settled = `${registered.toLocaleString("en")} registered`;
+    const stands = standby ? ` (${standby.toLocaleString("en")} of them standby)` : "";
+    const settled = `${registered.toLocaleString("en")} registered${stands}`;
     const elsewhere = observed ? ` · ${observed.toLocaleString("en")} observed` : "";
     const problems = many(bad, "problem", "problems");
     setText(byId("sentence"), `${many(all, "socket", "sockets")} · ${settled}${elsewhere} · ${problems}${leases}`);
-    const states = STATES.filter((state) => present.has(state));
-    for (const state of [...present].sort()) if (!states.includes(state)) states.push(state);
     const rows = [...counts.keys()].sort().map((kind) => ({ kind, row: counts.get(kind) }));
-    fillCounts(states, rows);
+    fillCounts(statesSeen, rows);
   }
 
   // Buttons that are there stay there: one that has the focus must not lose it by a change elsewhere.
@@ -470,9 +625,10 @@
       table.dataset.shape = shape;
       table.replaceChildren(table.caption);
       const line = table.createTHead().insertRow();
-      for (const title of ["type", ...states, "all"]) {
+      for (const title of ["type", "all", ...states]) {
         const head = element("th", "", title);
         head.scope = "col";
+        head.title = meaningOf("plugins", title);
         line.append(head);
       }
       const body = table.createTBody();
@@ -480,75 +636,119 @@
         const made = body.insertRow();
         const head = element("th", "", kind);
         head.scope = "row";
+        head.title = printable(kind);
         made.append(head);
-        for (const state of [...states, null]) made.insertCell().append(countButton(kind, state));
+        for (const state of [null, ...states]) made.insertCell().append(countButton(kind, state));
       }
       for (const button of table.querySelectorAll("button")) if (button.dataset.what === focused) button.focus();
     }
     rows.forEach(({ kind, row }, line) => {
-      const numbers = states.map((state) => row.get(state) || 0);
-      numbers.push(numbers.reduce((sum, it) => sum + it, 0));
-      numbers.forEach((number, index) => {
-        const button = table.tBodies[0].rows[line].cells[index + 1].firstChild;
-        setText(button, number ? number.toLocaleString("en") : "–");
-        const state = index < states.length ? states[index] : null;
-        button.setAttribute("aria-pressed", String(chosenType === kind && chosenState === state));
+      const sum = [...row.values()].reduce((before, it) => before + it, 0);
+      [null, ...states].forEach((state, index) => {
+        const number = state === null ? sum : row.get(state) || 0;
+        fillCount(table.tBodies[0].rows[line].cells[index + 1].firstChild, number, kind, state);
       });
     });
+  }
+
+  function fillCount(button, number, kind, state) {
+    const pressed = chosenType === kind && chosenState === state;
+    setText(button, number ? number.toLocaleString("en") : "–");
+    button.setAttribute("aria-pressed", String(pressed));
+    const label = `${number.toLocaleString("en")} ${kind}${state === null ? "" : ", " + state}: show only these`;
+    if (button.ariaLabel !== printable(label)) button.ariaLabel = printable(label);
+    // By keys, only numbers are reached; one that has become zero keeps the focus until it is left.
+    const reached = number > 0 || pressed || document.activeElement === button;
+    button.tabIndex = reached ? 0 : -1;
+    button.classList.toggle("zero", number === 0);
   }
 
   function countButton(kind, state) {
     const button = element("button");
     button.dataset.what = JSON.stringify([kind, state]);
-    button.setAttribute("aria-label", printable(`only ${kind}${state === null ? "" : ", " + state}`));
     button.addEventListener("click", () => {
       const was = chosenType === kind && chosenState === state;
       [chosenType, chosenState] = was ? [null, null] : [kind, state];
-      if (tab === "plugins") draw();
-      else showTab("plugins");
+      if (tab !== "plugins") showTab("plugins");
+      announce();
     });
     return button;
   }
 
-  // Whether what is shown is what the daemon says now.
-  function isLive() {
+  // --- the daemon, and whether it is there ---------------------------------------------------------------------------
+
+  // Why what is shown is not what the daemon says now: who is away, since when, and the reason. Null while it is. The
+  // time is null if nothing was shown before.
+  function absence() {
     const watched = tables.node.get("plugins");
-    return connected && watched !== undefined && watched.state === "there";
+    if (!connected) return { who: "'plugind page'", since: heardAt, reason: refused || broken };
+    if (watched === undefined || watched.state === "there") return null;
+    return { who: "daemon", since: watched.since, reason: `The daemon does not answer: ${watched.reason}.` };
   }
 
   function drawNode() {
+    const away = absence();
+    const stale = away !== null && isTime(away.since);
+    stopped = stale ? away.since : null;
+    document.body.classList.toggle("stale", stale);
     const daemon = tables.node.get("daemon");
     if (daemon) {
-      setText(byId("where"), printable(`on ${daemon.host}, asked at ${daemon.path}`));
-      document.title = printable(`plugind on ${daemon.host}`);
+      const version = tables.node.get("version");
+      setText(byId("where"), printable(`${version ? version + " " : ""}on ${daemon.host}, asked at ${daemon.path}`));
+      document.title = printable(`${stale ? "away: " : ""}plugind on ${daemon.host}`);
     }
-    const health = tables.node.get("health");
-    byId("health").hidden = !health || !isLive();
-    if (health) {
-      const tone = { ok: "ok", degraded: "warn", failed: "bad" }[health.status] || "busy";
-      byId("health").className = `mark ${tone}`;
-      setText(byId("health"), printable(health.status));
-      byId("health").title = printable((health.reasons || []).join("\n"));
-    }
-    drawBanner(health);
+    drawHealth(stale, away);
+    drawBanner(away);
+    const live = away === null && tables.node.has("plugins");
+    byId("connection").className = live ? "live" : "";
+    setText(byId("connection"), live ? "live" : away !== null && away.reason ? "not live" : "connecting");
   }
 
-  function drawBanner(health) {
-    const watched = tables.node.get("plugins");
-    let text = "";
-    if (!connected && wasConnected) text = "'plugind page' does not answer any more: this is what it said last.";
-    else if (watched && watched.state !== "there") {
-      text = `The daemon is away since ${clock(watched.since)} (${watched.reason}). This is what it said last.`;
-    } else if (health && health.status === "failed") text = `The daemon has failed: ${(health.reasons || []).join("; ")}`;
+  function drawHealth(stale, away) {
+    const health = tables.node.get("health");
+    const mark = byId("health");
+    mark.hidden = stale ? false : away !== null || !health;
+    if (stale) {
+      mark.className = "mark bad";
+      const seen = Object.keys(COLUMNS).some((name) => tables[name].size) ? ", what you see is from then" : "";
+      setText(mark, `${away.who} away since ${clock(away.since)}${seen}`);
+      mark.title = whole(away.since);
+    } else if (health) {
+      mark.className = `mark ${{ ok: "ok", degraded: "warn", failed: "bad" }[health.status] || "busy"}`;
+      setText(mark, printable(health.status));
+      mark.title = printable(Array.isArray(health.reasons) ? health.reasons.join("\n") : "");
+    }
+  }
+
+  // How many reasons are said before the number of the others.
+  const MOST_REASONS = 3;
+
+  function drawBanner(away) {
+    const health = tables.node.get("health");
+    let [text, tone] = ["", "bad"];
+    if (away !== null) text = away.reason || "";
+    else if (health && health.status !== "ok") {
+      const reasons = health.reasons || [];
+      const others = reasons.length > MOST_REASONS ? `; and ${reasons.length - MOST_REASONS} more` : "";
+      const words = health.status === "failed" ? "The daemon has failed" : `The daemon is ${health.status}`;
+      text = `${words}: ${reasons.slice(0, MOST_REASONS).join("; ")}${others}`;
+      tone = health.status === "failed" ? "bad" : "warn";
+    } else {
+      // The devices and the leases are watched by themselves.
+      const other = tables.node.get(tab);
+      if (other && other.state === "away") {
+        text = `No news of ${TITLES[tab]} since ${clock(other.since)}, what you see of them is from then: ${other.reason}`;
+        tone = "warn";
+      }
+    }
     const banner = byId("banner");
     banner.hidden = text === "";
+    banner.className = tone;
     setText(banner, printable(text));
-    const without = connected ? "the daemon is away" : wasConnected ? "not connected" : "connecting";
-    byId("connection").className = isLive() ? "live" : "";
-    setText(byId("connection"), isLive() ? "live" : without);
     const missing = tables.node.get(tab);
     if (missing && missing.state === "missing") setText(grids[tab].none, printable(missing.reason));
-    else setText(grids[tab].none, "nothing to show");
+    else if (tables[tab].size) setText(grids[tab].none, `none of the ${TITLES[tab]} is so: empty the filter to see all`);
+    else setText(grids[tab].none, tables.node.has("plugins") ? `no ${TITLES[tab]}` : "");
   }
 
   let drawing = false;
@@ -616,6 +816,7 @@
     const had = byId("details").contains(document.activeElement);
     looked = null;
     deviceGrid = null;
+    running = [];
     byId("details").hidden = true;
     byId("details").replaceChildren();
     if (had) grids[tab].outer.focus();
@@ -656,7 +857,7 @@
     if (looked === null) return;
     askAbout();
     const entry = tables[looked.table].get(looked.key);
-    const state = JSON.stringify([entry || null, looked.table === "resources" ? [...(holders.get(looked.key) || new Map()).keys()] : 0]);
+    const state = JSON.stringify([entry || null, looked.table === "resources" ? [...(holders.get(looked.key) || new Map()).keys()] : 0, stopped]);
     if (looked.drawn === state) return;
     looked.drawn = state;
     const details = byId("details");
@@ -665,13 +866,14 @@
     const inner = deviceGrid ? deviceGrid.outer.scrollTop : 0;
     const focusGrid = deviceGrid !== null && document.activeElement === deviceGrid.outer;
     const focusClose = document.activeElement && document.activeElement.id === "close";
-    const parts = DETAILS[looked.table](looked.key, entry, looked.answer);
-    if (looked.failure) parts.push(element("p", "mark bad", looked.failure));
+    running = [];
+    const made = DETAILS[looked.table](looked.key, entry, looked.answer);
+    if (looked.failure) made.push(element("p", "mark bad", looked.failure));
     const close = element("button", "", "✕");
     close.id = "close";
     close.title = "close (Escape)";
     close.addEventListener("click", closeDetails);
-    details.replaceChildren(close, ...parts);
+    details.replaceChildren(close, ...made);
     if (deviceGrid) {
       deviceGrid.outer.scrollTop = inner;
       deviceGrid.draw();
@@ -684,14 +886,33 @@
   function facts(pairs) {
     const list = element("dl", "facts");
     for (const [name, text] of pairs) {
-      if (text === null || text === undefined || text.length === 0) continue;
-      list.append(element("dt", "", name), element("dd", "", Array.isArray(text) ? text.join(", ") : text));
+      if (text === null || text === undefined || text === "" || (Array.isArray(text) && !text.length)) continue;
+      const said = element("dd", "");
+      said.append(text instanceof Node ? text : printable(Array.isArray(text) ? text.join(", ") : text));
+      list.append(element("dt", "", name), said);
     }
     return list;
   }
 
-  const moment = (text) => (text ? `${clock(unixOf(text))} (${duration(now() - unixOf(text))} ago)` : null);
-  const heading = (tone, text) => element("p", `mark ${tone}`, text);
+  const countdown = (seconds) => (seconds < 120 ? `${Math.ceil(seconds)} s` : duration(seconds));
+
+  // A time, and how long ago that is; or in how long it will be.
+  function moment(unix) {
+    if (!isTime(unix)) return unix === null || unix === undefined ? null : clock(unix);
+    const made = element("span", "");
+    const distance = () => (unix > now() ? ` (in ${countdown(unix - now())})` : ` (${duration(now() - unix)} ago)`);
+    made.append(timeElement(unix), runningText("span", "", distance));
+    return made;
+  }
+  const momentOf = (text) => moment(unixOf(text));
+
+  // The state, and what the word means.
+  function heading(table, tone, state) {
+    const made = [element("p", `mark ${tone}`, state)];
+    const meaning = meaningOf(table, state);
+    if (meaning) made.push(element("p", "meaning", meaning));
+    return made;
+  }
 
   function timeline(history) {
     const made = [];
@@ -708,7 +929,7 @@
       strip.append(part);
     });
     const ends = element("p", "ends");
-    ends.append(element("span", "", clock(times[0])), element("span", "", "now"));
+    ends.append(timeElement(times[0], ""), stopped === null ? element("span", "", "now") : timeElement(stopped, ""));
     const list = element("ol", "timeline");
     for (let index = history.length - 1; index >= 0; index -= 1) {
       const it = history[index];
@@ -718,8 +939,11 @@
       dot.setAttribute("aria-hidden", "true");
       const tries = it.attempt > 1 ? `, try ${it.attempt}` : "";
       const state = element("strong", "", it.state);
-      const last = index === history.length - 1 ? "since then" : `for ${precise(lasted[index])}`;
-      item.append(dot, state, element("span", "when", `  ${clock(times[index])}, ${last}${tries}`));
+      const when = element("span", "when", " ");
+      const last = index === history.length - 1;
+      const lasting = () => (last ? `, for ${duration(now() - times[index])} now` : `, for ${precise(lasted[index])}`);
+      when.append(timeElement(times[index]), runningText("span", "", lasting), tries);
+      item.append(dot, state, when);
       const why = it.reason || it.cause;
       if (why) item.append(element("span", "why", why));
       list.append(item);
@@ -735,14 +959,14 @@
       if (!entry) COMPLETE.plugins(shownAs);
       const made = [
         element("h2", "", shownAs.label),
-        heading(entry ? shownAs.tone : "idle", entry ? shownAs.state : "gone"),
+        ...heading("plugins", entry ? shownAs.tone : "idle", entry ? wordOf(shownAs) : "gone"),
         facts([
-          ["cause", shownAs.why], ["reason", it.reason], ["next try", it.next_try_at && clock(unixOf(it.next_try_at))],
+          ["cause", shownAs.why], ["reason", it.reason === shownAs.why ? null : it.reason], ["next try", momentOf(it.next_try_at)],
           ["attempt", it.attempt], ["type", it.type], ["socket", key], ["endpoint", it.endpoint],
-          ["versions", it.versions], ["root", it.root], ["since", moment(it.since)],
+          ["versions", it.versions], ["root", it.root], ["since", momentOf(it.since)],
           ["registered in", typeof it.registered_in === "number" ? precise(it.registered_in) : null],
           ["health", it.health && `${it.health}${it.health_reason ? ": " + it.health_reason : ""}`],
-          ["process", typeof it.pid === "number" ? `${it.pid} of user ${it.uid}` : null],
+          ["process", typeof it.pid === "number" ? `${it.pid}, ${userOf(it.uid)}` : null],
           ["source", it.source], ["generation", it.generation], ["warnings", it.warnings],
         ]),
       ];
@@ -751,7 +975,7 @@
         const listed = it.device_plugin;
         made.push(element("h3", "", "Devices"), facts([
           ["resource", listed.resource], ["healthy", `${listed.healthy} of ${listed.devices}`],
-          ["lists", listed.lists], ["last list", moment(listed.last_list)], ["lost since", moment(listed.lost_since)],
+          ["lists", listed.lists], ["last list", momentOf(listed.last_list)], ["lost since", momentOf(listed.lost_since)],
           ["why", listed.reason], ["warning", listed.warning],
         ]));
       }
@@ -764,11 +988,11 @@
       const it = resource || entry || {};
       const made = [
         element("h2", "", key),
-        heading(entry ? entry.tone : "idle", entry ? entry.state : "gone"),
+        ...heading("resources", entry ? entry.tone : "idle", entry ? entry.state : "gone"),
         facts([
           ["why", it.reason], ["healthy", `${it.allocatable} of ${it.capacity}`], ["leased", String(leasedOf(key))],
-          ["plugin", it.plugin], ["since", moment(it.since)],
-          ["standby", (it.plugins || []).filter((one) => !one.active).map((one) => one.socket)],
+          ["plugin", it.plugin], ["since", momentOf(it.since)],
+          ["standby", (Array.isArray(it.plugins) ? it.plugins : []).filter((one) => !one.active).map((one) => one.socket)],
         ]),
       ];
       if (resource) {
@@ -783,14 +1007,14 @@
       return made;
     },
     leases(key, entry) {
-      if (!entry) return [element("h2", "", key), heading("idle", "gone")];
+      if (!entry) return [element("h2", "", key), ...heading("leases", "idle", "gone")];
       const ends = endOf(entry);
       const made = [
         element("h2", "", key),
-        heading(entry.tone, entry.state),
+        ...heading("leases", entry.tone, entry.state),
         facts([
-          ["holder", entry.holder], ["why", entry.reason], ["asked for", entry.from && `${clock(entry.from)} (${age(entry)} ago)`],
-          ["ends", ends && clock(ends)], ["waits for", entry.state === "queued" ? wantedOf(entry) : null],
+          ["holder", holderOf(entry)], ["why", entry.reason], ["asked for", moment(entry.from)],
+          ["ends", moment(ends)], ["waits for", entry.state === "queued" ? wantedOf(entry) : null],
           ["warnings", entry.warnings],
         ]),
       ];
@@ -801,12 +1025,12 @@
   };
 
   const DEVICE_COLUMNS = [
-    { title: "Device", width: "minmax(4.5em, 2fr)", className: "strong first", text: (it) => it.id, order: (it) => it.id },
+    { title: "Device", width: "minmax(4.5em, 2fr)", className: "strong first cut", cut: true, text: (it) => it.id, order: (it) => it.id },
     { title: "Health", width: "6.8em", className: "first", text: (it) => it.health, tone: (it) => it.tone, order: (it) => it.health },
     { title: "NUMA", width: "3.7em", className: "number faint hideable", text: (it) => (it.numa || []).join(" "), order: (it) => (it.numa || [])[0] || 0 },
     {
       title: "Holder", width: "minmax(8em, 7fr)", className: "wide", order: (it) => (it.lease ? it.lease.key : ""),
-      text: (it) => (it.lease ? holderOf(it.lease) : "free"),
+      text: (it) => (it.lease ? `${it.lease.key}: ${holderOf(it.lease)}` : "free"),
     },
   ];
 
@@ -824,57 +1048,87 @@
     headers: { Authorization: `Bearer ${sessionStorage.getItem(KEPT) || ""}` },
     cache: "no-store", credentials: "omit", referrerPolicy: "no-referrer", redirect: "error",
   };
-  // The server sends something every ten seconds.
-  const SILENCE = 30000;
+  // The server sends something every 2.5 seconds.
+  const SILENCE = 10000;
+  // A page that nobody sees leaves its place to others after a minute, and takes it again when it is seen.
+  const UNSEEN = 60000;
+  const GONE = "'plugind page' does not answer any more: if it has ended, start it again and open the address that it prints.";
+  const SILENT = "'plugind page' is silent. A browser has few connections for one address: close other pages of this one.";
+  const REFUSED = "This address has no token, or an old one. Open the one that 'plugind page' has printed.";
   let connected = false;
-  let wasConnected = false;
+  // Why there is no connection, if one was tried; and why none is tried any more.
+  let broken = null;
+  let refused = null;
+  // When the server has sent something last, by the clock of the node.
+  let heardAt = null;
+  let leave = () => {};
+
+  const seen = () =>
+    new Promise((done) => {
+      const look = () => {
+        if (document.hidden) return;
+        document.removeEventListener("visibilitychange", look);
+        done();
+      };
+      document.addEventListener("visibilitychange", look);
+      look();
+    });
 
   async function follow() {
-    for (;;) {
-      let why = null;
+    while (refused === null) {
+      await seen();
       const stop = new AbortController();
+      leave = () => stop.abort(null);
+      let why = GONE;
       try {
-        const reply = await fetch("/events", { ...FETCH, signal: stop.signal });
-        if (reply.status === 401) {
-          refuse();
-          return;
-        }
-        if (!reply.ok) throw new Error((await reply.json()).error);
-        await readEvents(reply.body, stop);
+        await readEvents(stop);
       } catch (error) {
-        why = error;
+        // What fetch throws of its own says no more than that there is nobody.
+        why = error === null ? null : error instanceof TypeError || !error.message ? GONE : error.message;
       }
-      stop.abort(why);
+      stop.abort();
       connected = false;
-      draw();
-      await new Promise((done) => setTimeout(done, 1000));
+      broken = why;
+      if (why !== null) {
+        draw();
+        await new Promise((done) => setTimeout(done, 1000));
+      }
     }
   }
 
-  async function readEvents(body, stop) {
-    const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  async function readEvents(stop) {
+    const within = async (promise) => {
+      const silence = setTimeout(() => stop.abort(new Error(SILENT)), SILENCE);
+      try {
+        return await promise;
+      } finally {
+        clearTimeout(silence);
+      }
+    };
+    const reply = await within(fetch("/events", { ...FETCH, signal: stop.signal }));
+    if (reply.status === 401) refused = REFUSED;
+    if (!reply.ok) throw new Error(`'plugind page' refuses: ${(await within(reply.json())).error}`);
+    const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = "";
     for (;;) {
-      const silence = setTimeout(() => stop.abort(), SILENCE);
-      const { value, done } = await reader.read();
-      clearTimeout(silence);
+      const { value, done } = await within(reader.read());
       if (done) return;
-      connected = wasConnected = true;
       const events = (rest + value).split("\n\n");
       rest = events.pop();
       for (const event of events) {
         const found = /^event: (\w+)\ndata: (.*)$/.exec(event);
         if (found) take(found[1], JSON.parse(found[2]));
       }
+      connected = true;
+      heardAt = Date.now() / 1000 + ahead;
     }
   }
 
-  function refuse() {
-    const banner = byId("banner");
-    banner.hidden = false;
-    setText(banner, "This address has no token, or an old one. Open the one that 'plugind page' has printed.");
-    setText(byId("connection"), "not connected");
-  }
+  let unseen = null;
+  document.addEventListener("visibilitychange", () => {
+    clearTimeout(unseen);
+    if (document.hidden) unseen = setTimeout(() => leave(), UNSEEN);
+  });
 
   // --- the start -----------------------------------------------------------------------------------------------------
 
@@ -886,22 +1140,26 @@
   }
   byId("tabs").addEventListener("keydown", (event) => {
     const names = Object.keys(COLUMNS);
-    const step = { ArrowRight: 1, ArrowLeft: names.length - 1 }[event.key];
-    if (step === undefined) return;
-    showTab(names[(names.indexOf(tab) + step) % names.length]);
+    const at = names.indexOf(tab);
+    const to = { ArrowRight: at + 1, ArrowLeft: at + names.length - 1, Home: 0, End: names.length - 1 }[event.key];
+    if (to === undefined) return;
+    showTab(names[to % names.length]);
     byId(`tab-${tab}`).focus();
+    event.preventDefault();
   });
   byId("filter").addEventListener("input", () => {
     grids[tab].outer.scrollTop = 0;
-    draw();
+    announce();
   });
-  byId("problems").addEventListener("change", draw);
+  byId("problems").addEventListener("change", announce);
   byId("chosen").addEventListener("click", () => {
     [chosenType, chosenState] = [null, null];
-    draw();
+    announce();
+    byId("filter").focus();
   });
   addEventListener("keydown", (event) => {
-    const typing = event.target instanceof HTMLInputElement;
+    if (event.altKey || event.ctrlKey || event.metaKey) return;
+    const typing = event.target === byId("filter");
     if (event.key === "/" && !typing) {
       byId("filter").focus();
       event.preventDefault();
@@ -909,7 +1167,7 @@
       closeDetails();
     } else if (event.key === "Escape" && event.target === byId("filter")) {
       byId("filter").value = "";
-      draw();
+      announce();
     } else if (event.key === "ArrowDown" && event.target === byId("filter")) {
       grids[tab].outer.focus();
       event.preventDefault();
@@ -918,7 +1176,9 @@
   addEventListener("resize", draw);
   // Ages grow while nothing changes.
   setInterval(() => {
-    if (!document.hidden) grids[tab].draw();
+    if (document.hidden) return;
+    grids[tab].draw();
+    for (const { made, text } of running) setText(made, text());
   }, 1000);
   follow();
 })();

@@ -7,6 +7,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -14,9 +15,10 @@ from pathlib import Path
 
 import attrs
 import pytest
+import trio
 
 from plugind.actors.io.http_server import problem
-from plugind.protocol.leases.values import Lease, LeaseState, ProcessIdentity, ProcessOwner, Request, Wanted
+from plugind.protocol.leases.values import Lease, LeaseState, ProcessIdentity, ProcessOwner, Request, TimeOwner, Wanted
 from plugind.protocol.plugin_health import Health
 from plugind.protocol.status import PluginStatus, StateName
 from plugind.tests.actors.page.stand_in import GPU, StandIn, history, plugin, resource
@@ -31,6 +33,25 @@ SHOWN = "document.getElementById('shown').textContent"
 SENTENCE = "document.getElementById('sentence').textContent"
 BANNER = "document.getElementById('banner')"
 DETAILS = "document.getElementById('details')"
+HEALTH = "document.getElementById('health').textContent"
+#: What the header says while what is shown is old.
+AWAY = r"/ away since \d\d:\d\d:\d\d[+-]\d\d:\d\d, what you see is from then$/"
+#: How the counts and the health look.
+LOOK = "[getComputedStyle(document.getElementById('summary')).filter, document.getElementById('health').className]"
+COLOURS = "['#sentence', '#counts button'].map((it) => getComputedStyle(document.querySelector(it)).color)"
+#: The cells of the first row.
+CELLS = "document.querySelector('#pane .grid:not([hidden]) .row[aria-rowindex=\"2\"]').children"
+#: Whether a letter of a cell is inside of the part of the cell that has it.
+IN_SIGHT = """((cell, at) => {
+    const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+    let node = texts.nextNode();
+    while (at >= node.length) { at -= node.length; node = texts.nextNode(); }
+    const range = document.createRange();
+    range.setStart(node, at); range.setEnd(node, at + 1);
+    const letter = range.getBoundingClientRect();
+    const part = node.parentElement.closest('.cut > span').getBoundingClientRect();
+    return letter.left >= part.left - 0.5 && letter.right <= part.right + 0.5;
+})"""
 #: Clicks on the row with this name.
 CLICK = """const row = [...document.querySelectorAll('#pane .grid:not([hidden]) .row')]
     .find((it) => it.children[1].textContent === arguments[0]); row.click()"""
@@ -191,7 +212,11 @@ def test_the_history_of_a_plugin_is_a_timeline_that_grows(scene: Scene) -> None:
     scene.shown.until(f"{parts}.length === 4")
     shown = scene.shown.run(f"return {parts}")
     assert [state for state, _, _ in shown] == ["registered", "dialing", "waiting", "dialing"]
-    assert [when.partition(", ")[2] for _, when, _ in shown] == ["since then", "for 500 ms", "for 58.5 s", "for 1.5 s"]
+    lasted = [when.partition(", ")[2] for _, when, _ in shown]
+    assert re.fullmatch(r"for \d+ s now", lasted[0])
+    assert lasted[1:] == [
+        *("for 500 ms", "for 58.5 s", "for 1.5 s"),
+    ]
     assert [why for _, _, why in shown] == [None, None, "it refused", None]
     assert scene.shown.run("return document.querySelectorAll('#details .strip span').length") == 4
     scene.put(lambda: plugin("a", StateName.STALE, history=history(*past, (0.0, StateName.STALE, "it has left"))))
@@ -200,7 +225,7 @@ def test_the_history_of_a_plugin_is_a_timeline_that_grows(scene: Scene) -> None:
 
 def test_devices_are_shown_with_their_holders_and_leases_with_their_devices(scene: Scene) -> None:
     owner = ProcessOwner(ProcessIdentity(991, 7, "boot"))
-    lease = Lease("train", 1000, Request((Wanted(GPU, 1),)), owner, LeaseState.HELD, 5.0, {GPU: ("d1",)})
+    lease = Lease("train", 4_000_000, Request((Wanted(GPU, 1),)), owner, LeaseState.HELD, 5.0, {GPU: ("d1",)})
 
     def act(daemon: StandIn) -> None:
         daemon.put_resource(resource(d0="Healthy", d1="Healthy", d2="Sick"))
@@ -215,7 +240,7 @@ def test_devices_are_shown_with_their_holders_and_leases_with_their_devices(scen
     devices = """[...document.querySelectorAll('#details .row')].sort((a, b) => a.ariaRowIndex - b.ariaRowIndex)
         .map((row) => [row.children[0].textContent, row.children[1].textContent, row.children[3].textContent])"""
     scene.shown.until(f"{devices}.length === 3")
-    holder = "train: process 991 of user 1000"
+    holder = "train: process 991, user 4000000"
     assert scene.shown.run(f"return {devices}") == [
         ["d2", "Sick", "free"],
         ["d0", "Healthy", "free"],
@@ -224,7 +249,7 @@ def test_devices_are_shown_with_their_holders_and_leases_with_their_devices(scen
     scene.player.do(lambda daemon: daemon.put_lease(attrs.evolve(lease, devices={GPU: ("d0",)})))
     scene.shown.until(f"JSON.stringify({devices}[1]) === JSON.stringify(arguments[0])", ["d0", "Healthy", holder])
     scene.shown.run("document.getElementById('tab-leases').click()")
-    scene.shown.until(row, ["held", "train", "process 991 of user 1000", f"{GPU}=d0"])
+    scene.shown.until(row, ["held", "train", "process 991, user 4000000", f"{GPU}=d0"])
     scene.player.do(lambda daemon: daemon.remove("/v1/leases/watch", "train"))
     scene.until_names()
 
@@ -403,32 +428,187 @@ def test_a_page_without_the_token_says_where_to_find_it(scene: Scene) -> None:
     assert "401" in "".join(scene.shown.complaints())
 
 
-def test_a_daemon_that_has_gone_is_away_and_its_plugins_stay(scene: Scene) -> None:
-    health = "document.getElementById('health')"
+def test_a_daemon_that_has_gone_is_away_since_then_and_what_it_has_said_stays_without_colours(scene: Scene) -> None:
     scene.put(made("a"))
     scene.until_names("a")
-    scene.shown.until(f"!{health}.hidden && {health}.textContent === 'ok'")
+    scene.shown.until(f"{HEALTH} === 'ok'")
+    scene.shown.until("document.title.startsWith('plugind on ')")
+    assert scene.shown.run(f"return {LOOK}") == ["none", "mark ok"]
+    coloured = scene.shown.run(f"return {COLOURS}")
 
     def leave(daemon: StandIn) -> None:
         daemon.instead["/watch"] = problem(503, "the node is about to stop")
         daemon.end_watches()
 
     scene.player.do(leave)
-    scene.shown.until(f"!{BANNER}.hidden && {BANNER}.textContent.includes('(the node is about to stop)')")
+    scene.shown.until(f"{AWAY}.test({HEALTH})")
+    assert scene.shown.run(f"return {HEALTH}").startswith("daemon away since ")
+    assert scene.shown.run(f"return {LOOK}") == ["grayscale(1)", "mark bad"]
+    # The end of the watch is said first, and then why there is none.
+    scene.shown.until(f"{BANNER}.textContent === 'The daemon does not answer: the node is about to stop.'")
+    # Text is grey, and no lighter than it may be.
+    faint = scene.shown.run("return getComputedStyle(document.getElementById('shown')).color")
+    assert scene.shown.run(f"return {COLOURS}") == [faint] * 2
+    assert faint not in coloured
+    assert scene.shown.run("return document.title.startsWith('away: plugind on ')")
+    # Nothing grows older than it was then.
+    assert scene.shown.run(f"return {ROWS}[0][4]") == scene.shown.run(
+        f"return new Promise((done) => setTimeout(() => done({ROWS}[0][4]), 2100))"
+    )
     scene.until_names("a")
-    assert scene.shown.run(f"return {health}.hidden")
     scene.player.do(lambda daemon: daemon.instead.clear())
     scene.shown.until(f"{BANNER}.hidden && document.getElementById('connection').textContent === 'live'")
+    scene.shown.until(f"{HEALTH} === 'ok'")
+    assert scene.shown.run(f"return {LOOK}") == ["none", "mark ok"]
+    assert scene.shown.run(f"return {COLOURS}") == coloured
 
 
-def test_a_server_that_has_gone_is_said_and_what_was_shown_stays(chromium: Browser, tmp_path: Path) -> None:
+def test_a_server_that_is_silent_or_has_gone_is_said_and_what_was_shown_stays(
+    chromium: Browser, tmp_path: Path
+) -> None:
     with playing(str(tmp_path / "s")) as player:
         player.do(lambda daemon: daemon.put_plugin(plugin("a")))
         with page_of(str(tmp_path / "s")) as (address, process):
             chromium.open(address)
-            chromium.until(f"{NAMES}[0] === 'a'")
+            chromium.until(f"{NAMES}[0] === 'a' && {HEALTH} === 'ok'")
+            process.send_signal(signal.SIGSTOP)
+            chromium.until(f"{AWAY}.test({HEALTH})")
+            assert chromium.run(f"return {HEALTH}").startswith("'plugind page' away since ")
+            assert "is silent" in chromium.run(f"return {BANNER}.textContent")
+            process.send_signal(signal.SIGCONT)
+            chromium.until(f"{HEALTH} === 'ok' && document.body.className === ''")
             process.send_signal(signal.SIGTERM)
             assert process.wait() == 0
             chromium.until(f"{BANNER}.textContent.includes('does not answer any more')")
             assert chromium.run(f"return {NAMES}") == ["a"]
+            assert chromium.run(f"return {AWAY}.test({HEALTH})")
     chromium.open("about:blank")
+
+
+def test_a_daemon_that_has_said_nothing_is_away_and_nothing_is_from_then(chromium: Browser, tmp_path: Path) -> None:
+    with playing(str(tmp_path / "s")) as player:
+        player.do(lambda daemon: daemon.instead.update({"/watch": problem(503, "the node has not started")}))
+        with page_of(player.daemon.path) as (address, _):
+            chromium.open(address)
+            chromium.until(f"/^daemon away since \\d\\d:\\d\\d:\\d\\d[+-]\\d\\d:\\d\\d$/.test({HEALTH})")
+        chromium.open("about:blank")
+
+
+def test_sockets_without_a_name_are_told_apart_also_beside_the_details(scene: Scene) -> None:
+    directory = "/var/lib/kubelet/plugins_registry/a.directory.with.a.long.name/another"
+    paths = [f"{directory}/driver-{number}.example.com-reg.sock" for number in range(3)]
+    scene.put(*(made("x", StateName.WAITING, name=None, type=None, cause="no answer", socket=path) for path in paths))
+    scene.until_names(*paths)
+    for width in (1280, 1180):
+        scene.shown.set_width(width, 800)
+        scene.shown.run(CLICK, paths[1])
+        scene.shown.until(f"!{DETAILS}.hidden && {DETAILS}.textContent.includes('waiting')")
+        # The visible part of each name: what is inside of its part of the cell.
+        visible = scene.shown.run(f"""return [...document.querySelectorAll('#plugins .row')]
+            .sort((a, b) => a.ariaRowIndex - b.ariaRowIndex).map((row) => [row.children[1].title,
+            [...row.children[1].textContent].filter((_, at) => {IN_SIGHT}(row.children[1], at)).join('')])""")
+        assert [title for title, _ in visible] == paths
+        for number, (_, text) in enumerate(visible):
+            assert text.endswith(f"{number}.example.com-reg.sock"[-14:])
+        assert len({text for _, text in visible}) == 3, visible
+        # Details have it whole.
+        assert scene.shown.run(f"return {DETAILS}.textContent.includes(arguments[0])", paths[1])
+        scene.shown.press(ESCAPE)
+
+
+def test_every_time_has_its_offset_and_the_whole_date_in_its_title(scene: Scene) -> None:
+    scene.shown.set_zone("Asia/Kolkata")
+    past = ((200_000.0, StateName.DIALING, None), (9.0, StateName.WAITING, "no"))
+    scene.put(lambda: plugin("a", StateName.WAITING, next_try=trio.current_time() + 60, history=history(*past)))
+    scene.until_names("a")
+    scene.shown.run(CLICK, "a")
+    times = "[...document.querySelectorAll('time')].map((it) => [it.textContent, it.title, it.dateTime])"
+    scene.shown.until(f"{times}.length >= 5")
+    for text, title, machine in scene.shown.run(f"return {times}"):
+        assert re.fullmatch(r"(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d\+05:30", text)
+        assert re.fullmatch(r"(\S+ \S+)\+05:30, in UTC \d{4}-\d\d-\d\d \d\d:\d\d:\d\d", title)
+        assert title.startswith(text) or f" {text}" in title
+        assert title.rpartition("in UTC ")[2] == machine[:19].replace("T", " ")
+    # Another day has its date.
+    assert scene.shown.run(f"return {times}.some(([text]) => text.startsWith('20'))")
+    assert re.match(r"since \S+ \S+\+05:30, in UTC ", scene.shown.run(f"return {CELLS}[4].title"))
+    # Whatever has the form of a time has an offset.
+    said = scene.shown.run("return document.body.innerText")
+    assert re.findall(r"\d:\d\d:\d\d(?!\+05:30)", said) == []
+    scene.shown.set_zone("")
+
+
+def test_a_lease_for_some_time_says_when_it_ends_and_its_user(scene: Scene) -> None:
+    request = Request((Wanted(GPU, 1),))
+    lease = Lease("train", 0, request, TimeOwner(600.0, 500_000_000_000), LeaseState.HELD, 5.0, {GPU: ("d1",)})
+    scene.player.do(lambda daemon: daemon.put_lease(lease))
+    scene.player.do(
+        lambda daemon: daemon.put_lease(
+            attrs.evolve(
+                lease, id="wait", uid=4_000_000_000, owner=TimeOwner(600.0), state=LeaseState.QUEUED, devices={}
+            )
+        )
+    )
+    scene.shown.run("document.getElementById('tab-leases').click()")
+    scene.until_names("wait", "train")
+    waits, held = scene.shown.run(f"return {ROWS}.map((cells) => cells[2])")
+    assert waits == "ttl of 10 min, user 4000000000"
+    assert re.fullmatch(
+        r"ttl, until \d\d:\d\d:\d\d[+-]\d\d:\d\d, user 0 \(root\)", re.sub(r"\d{4}-\d\d-\d\d ", "", held)
+    )
+    # It is the time at which it ends, and no time that moves.
+    assert held == scene.shown.run(f"return new Promise((done) => setTimeout(() => done({ROWS}[1][2]), 1200))")
+
+
+def test_columns_of_counts_and_tabs_stay_where_they_are_as_numbers_change(scene: Scene) -> None:
+    places = """JSON.stringify([
+        ...document.querySelectorAll('#counts thead th, #tabs button, #filter, #plugins .head button')]
+        .map((it) => [it.textContent, it.getBoundingClientRect().left, it.getBoundingClientRect().right]))"""
+    scene.put(made("a"))
+    scene.until_names("a")
+    before = scene.shown.run(f"return {places}")
+    states = scene.shown.run("return [...document.querySelectorAll('#counts thead th')].map((it) => it.textContent)")
+    assert states[:2] == ["type", "all"]
+    assert {*states[2:]} == {*StateName} - {StateName.GONE}
+    scene.put(*(made(f"p{number:04}", StateName.WAITING, cause="no") for number in range(1200)))
+    scene.shown.until(f"{SHOWN} === '1,201 sockets'")
+    after = scene.shown.run(f"return {places}")
+    assert after == before, (before, after)
+
+    def empty(daemon: StandIn) -> None:
+        for path in list(daemon.tables["/watch"]):
+            daemon.remove("/watch", path)
+
+    scene.player.do(empty)
+    scene.shown.until(f"{SHOWN} === '0 sockets'")
+    # The type stays, with no numbers.
+    after = scene.shown.run(f"return {places}")
+    assert after == before, (before, after)
+    cells = (
+        "[...document.querySelectorAll('#counts tbody tr')].map((row) => [...row.cells].map((it) => it.textContent))"
+    )
+    assert scene.shown.run(f"return {cells}") == [["CSIPlugin", *["\N{EN DASH}"] * 12]]
+    scene.put(made("a"))
+    scene.until_names("a")
+    scene.shown.run("document.getElementById('tab-leases').click()")
+    scene.shown.until("document.getElementById('tab-leases').ariaSelected === 'true'")
+    tabs = "[...document.querySelectorAll('#tabs button')].map((it) => it.getBoundingClientRect().left)"
+    after = scene.shown.run(f"return {tabs}")
+    scene.shown.run("document.getElementById('tab-plugins').click()")
+    assert scene.shown.run(f"return {tabs}") == after
+    assert "tabular-nums" in scene.shown.run(
+        "return getComputedStyle(document.querySelector('#counts button')).fontVariantNumeric"
+    )
+
+
+def test_a_plugin_on_standby_says_what_that_is(scene: Scene) -> None:
+    scene.put(made("a"), made("b", active=False))
+    scene.until_names("b", "a")
+    assert scene.shown.run(f"return {SENTENCE}") == "2 sockets · 2 registered (1 of them standby) · 0 problems"
+    row = scene.shown.run(f"return {ROWS}[0]")
+    assert (row[0], row[3]) == ("standby", "another instance of the name is used")
+    assert scene.shown.run(f"return {CELLS}[0].title").startswith("standby: It is registered, and not in use: ")
+    scene.shown.run(CLICK, "b")
+    scene.shown.until(f"{DETAILS}.textContent.includes('It is registered, and not in use: another instance')")
+    titles = scene.shown.run("return [...document.querySelectorAll('#counts thead th')].map((it) => it.title)")
+    assert titles[2] == "The handler has accepted it, and the plugin has been told."

@@ -87,10 +87,10 @@ def fill(daemon: StandIn) -> None:
     asked = Request((Wanted(GPU, 2),))
     process, unix = ProcessIdentity(991, 7, "boot"), time.time()
     for lease in (
-        Lease("train", 1000, asked, ProcessOwner(process), LeaseState.HELD, unix - 4000, {GPU: ("GPU-0", "GPU-1")}),
+        Lease("train", 5000, asked, ProcessOwner(process), LeaseState.HELD, unix - 4000, {GPU: ("GPU-0", "GPU-1")}),
         Lease(
             "web-7",
-            1001,
+            5001,
             asked,
             ContainerOwner(process),
             LeaseState.HELD,
@@ -98,9 +98,9 @@ def fill(daemon: StandIn) -> None:
             {GPU: ("GPU-2",), "vendor.com/nic": ("eth0",)},
         ),
         Lease(
-            "notebook", 1002, asked, TimeOwner(600.0, 500_000_000_000), LeaseState.HELD, unix - 100, {GPU: ("GPU-3",)}
+            "notebook", 5002, asked, TimeOwner(600.0, 500_000_000_000), LeaseState.HELD, unix - 100, {GPU: ("GPU-3",)}
         ),
-        Lease("batch-12", 1003, Request((Wanted(GPU, 8),)), ConnectionOwner(), LeaseState.QUEUED, unix - 50),
+        Lease("batch-12", 5003, Request((Wanted(GPU, 8),)), ConnectionOwner(), LeaseState.QUEUED, unix - 50),
     ):
         daemon.put_lease(lease)
 

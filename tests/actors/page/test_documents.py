@@ -10,9 +10,22 @@ from pathlib import Path
 import pytest
 
 from plugind.actors.page.documents import counts_page, page
+from plugind.protocol.devices import ResourceState
+from plugind.protocol.leases.values import LeaseState
 from plugind.protocol.status import StateName
 
 FILES = Path(__file__).parents[3] / "actors" / "page"
+STATES_PAGE = (FILES.parents[1] / "docs" / "states.md").read_text()
+#: What stands in the place of a zero.
+NONE = "\N{EN DASH}"
+#: The columns of the page of the metrics port.
+COLUMNS = ["registered", "observed", "waiting", "parked", "stale", "dialing", "asking-info", "validating"]
+COLUMNS += ["registering", "notifying", "leaving"]
+
+
+def lines(text: str) -> list[list[str]]:
+    """Return the cells of each line of the table of counts."""
+    return [re.findall(r"<t[hd]>(.*?)</t[hd]>", line) for line in re.findall(r"<tr>(.*?)</tr>", text)]
 
 
 def policy() -> dict[str, str]:
@@ -61,14 +74,39 @@ def test_the_page_of_the_metrics_port_runs_nothing_and_escapes_what_is_in_it() -
     made = counts_page()
     counts = {(StateName.WAITING, "<b>&"): 2, (StateName.REGISTERED, "<b>&"): 0, (StateName.REGISTERED, "CSIPlugin"): 1}
     text = made.filled(counts).decode()
-    assert "<tr><th>type</th><th>waiting</th><th>registered</th><th>all</th></tr>\n" in text
-    assert "<tr><th>&lt;b&gt;&amp;</th><td>2</td><td>0</td><td>2</td></tr>\n" in text
+    assert lines(text) == [
+        ["type", "all", *COLUMNS],
+        ["&lt;b&gt;&amp;", "2", NONE, NONE, "2", *[NONE] * 8],
+        ["CSIPlugin", "1", "1", *[NONE] * 10],
+    ]
     assert "<script" not in text
     allowed = dict(made.headers)["Content-Security-Policy"]
     assert allowed.startswith("default-src 'none'; ")
     assert "script-src" not in allowed
     style = re.findall(r"<style>(.*?)</style>", text, re.DOTALL)[0]
     assert f"style-src 'sha256-{base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()}'" in allowed
+
+
+def test_the_page_of_the_metrics_port_has_a_column_for_each_state_and_a_line_for_each_type_that_is_there() -> None:
+    """A type that had sockets is counted with zeros; a line of them would look as if there were some."""
+    assert {*COLUMNS} == {*StateName} - {StateName.GONE}
+    gone = {(state, "DRAPlugin"): 0 for state in StateName}
+    some = counts_page().filled({**gone, (StateName.STALE, "CSIPlugin"): 3}).decode()
+    assert lines(some) == [["type", "all", *COLUMNS], ["CSIPlugin", "3", *[NONE] * 4, "3", *[NONE] * 6]]
+    assert lines(counts_page().filled(gone).decode()) == [["type", "all", *COLUMNS], ["no sockets", *[NONE] * 12]]
+
+
+def test_the_page_says_what_a_state_means_in_the_words_of_the_documentation() -> None:
+    table = dict(re.findall(r"^\| `([^`]+)` \| (?:registered plugins \| )?([^|]+) \|", STATES_PAGE, re.MULTILINE))
+    program = (FILES / "page.js").read_text()
+    meanings = program.partition("const MEANINGS = {")[2].partition("const meaningOf")[0]
+    said = re.findall(r"^ {6}\"?([a-z-]+)\"?:\s+\"([^\"]+)\"", meanings, re.MULTILINE)
+    words = [*StateName, "standby", *ResourceState, *LeaseState]
+    assert sorted(word for word, _ in said) == sorted(words)
+    for word, meaning in said:
+        if word == "gone":  # A word of three tables.
+            continue
+        assert table[word].replace("`", "") == meaning
 
 
 @pytest.mark.parametrize("body", [page().body, counts_page().filled({})], ids=["page", "counts"])
