@@ -149,7 +149,8 @@ def chosen(pools: Sequence[Pool], names: Iterable[str]) -> tuple[Pool, tuple[str
     """Return of which resource Nomad has chosen devices by these names, and their ids.
 
     Raises:
-      NomadError: if there are none, or they are of several resources, or of one that is in no pool.
+      NomadError: if there are none, or one is named twice or has no name, or they are of several resources, or of one
+        that is in no pool.
     """
     found = [_chosen(pools, name) for name in names]
     if not found:
@@ -157,7 +158,11 @@ def chosen(pools: Sequence[Pool], names: Iterable[str]) -> tuple[Pool, tuple[str
     resources = {pool.resource: pool for pool, _ in found}
     if len(resources) > 1:
         raise NomadError(f"a reservation names devices of several resources: {', '.join(sorted(resources))}")
-    return found[0][0], tuple(device for _, device in found)
+    ids = tuple(device for _, device in found)
+    # Before anything is released for it.
+    if "" in ids or len(set(ids)) < len(ids):
+        raise NomadError("a reservation names a device twice, or one without a name")
+    return found[0][0], ids
 
 
 def _chosen(pools: Sequence[Pool], name: str) -> tuple[Pool, str]:

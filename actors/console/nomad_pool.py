@@ -64,6 +64,8 @@ class NomadPool:
         self._heard = trio.Event()
         #: Why plugind does not answer; None while it does.
         self._lost: str | None = None
+        #: The devices of each reservation that is under way; its event is set when it ends.
+        self._reserving: dict[frozenset[tuple[str, str]], trio.Event] = {}
 
     async def run(self) -> None:
         """Follow the devices until cancelled."""
@@ -96,12 +98,27 @@ class NomadPool:
           ClientError: if plugind does not give them.
         """
         pool, ids = chosen(self._pools, names)
-        lease = await self._leased(pool, ids)
+        async with self._in_turn(frozenset((pool.resource, it) for it in ids)):
+            lease = await self._leased(pool, ids)
+            try:
+                return reservation(lease)
+            except NomadError:
+                await self._release(lease.id)
+                raise
+
+    @asynccontextmanager
+    async def _in_turn(self, devices: frozenset[tuple[str, str]]) -> AsyncIterator[None]:
+        """Wait for earlier reservations of any of these devices: of two at once, one would wait for the other's lease.
+
+        A later one ends the lease of an earlier one, so it has to find that lease.
+        """
+        while (earlier := next((it for it in self._reserving if it & devices), None)) is not None:
+            await self._reserving[earlier].wait()
+        self._reserving[devices] = trio.Event()
         try:
-            return reservation(lease)
-        except NomadError:
-            await self._release(lease.id)
-            raise
+            yield
+        finally:
+            self._reserving.pop(devices).set()
 
     async def _leased(self, pool: Pool, ids: tuple[str, ...]) -> Lease:
         """Lease devices; ask again while plugind is being started again, for one lease however often it is asked."""

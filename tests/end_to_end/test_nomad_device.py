@@ -22,6 +22,7 @@ import trio
 from google.protobuf.message import Message
 
 from plugind.actors.console.nomad_device import COOKIE, COOKIE_NAME
+from plugind.actors.console.nomad_pool import WAIT
 from plugind.protocol.proto import deviceplugin_v1beta1_pb2 as kubelet
 from plugind.protocol.proto import go_plugin_pb2, health_v1_pb2
 from plugind.protocol.proto import nomad_base_pb2 as base
@@ -127,6 +128,9 @@ def test_the_handshake_and_the_base_services_are_those_that_an_agent_needs(tmp_p
         schema = started.call(f"{BASE}ConfigSchema", base.ConfigSchemaRequest(), base.ConfigSchemaResponse)
         assert schema.spec.WhichOneof("block") == "object"
         started.call(f"{BASE}SetConfig", base.SetConfigRequest(plugin_api_version="v0.1.0"), base.SetConfigResponse)
+        # Nothing of the configuration is read: the arguments have it all.
+        garbage = base.SetConfigRequest(msgpack_config=b"\xc1\xff" * 1000, plugin_api_version="v0.1.0")
+        assert started.call(f"{BASE}SetConfig", garbage, base.SetConfigResponse) == base.SetConfigResponse()
         with pytest.raises(grpc.RpcError, match=r"v0\.1\.0"):
             started.call(f"{BASE}SetConfig", base.SetConfigRequest(plugin_api_version="v9"), base.SetConfigResponse)
         # It tells of no devices, and goes on to tell.
@@ -232,6 +236,51 @@ async def test_what_nomad_cannot_give_to_a_task_is_refused_and_free(tmp_path: Pa
         with pytest.raises(grpc.RpcError, match=r"has named CDI devices \(example.com/gpu=0\)"):
             await agent.reserve("GPU-0")
         await it.until()
+
+
+async def test_a_plugin_that_is_killed_leaves_its_leases_and_the_next_one_takes_over(tmp_path: Path) -> None:
+    async with node(tmp_path, "GPU-0", "GPU-1", options=POOL) as it:
+        with plugin(it.daemon.status) as agent:
+            held = await agent.reserve("GPU-0")
+            agent.process.kill()
+            await aside(agent.process.wait)
+            with pytest.raises(grpc.RpcError):
+                await agent.reserve("GPU-1")
+        with plugin(it.daemon.status) as agent:
+            assert seen(await aside(lambda: next(agent.fingerprint()))) == {"GPU-0": "Healthy", "GPU-1": "Healthy"}
+            await it.until(**{held.envs["PLUGIND_LEASE"]: "held"})
+            again = await agent.reserve("GPU-0")
+            await it.until(**{again.envs["PLUGIND_LEASE"]: "held"})
+
+
+@pytest.mark.parametrize("ids", [(), ("GPU-0", "GPU-0"), ("GPU-0", "")])
+async def test_a_reservation_that_makes_no_sense_fails_and_ends_no_lease(ids: tuple[str, ...], tmp_path: Path) -> None:
+    async with served(tmp_path, "GPU-0", "GPU-1") as (it, agent):
+        held = await agent.reserve("GPU-0")
+        with pytest.raises(grpc.RpcError, match="a reservation names") as caught:
+            await agent.reserve(*ids)
+        assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        await it.until(**{held.envs["PLUGIND_LEASE"]: "held"})
+
+
+async def test_of_reservations_of_a_device_at_once_one_lease_is_left_and_none_waits_for_another(tmp_path: Path) -> None:
+    """A later one says that the task of an earlier one has ended."""
+    async with served(tmp_path, "GPU-0", "GPU-1") as (it, agent):
+        given: dict[str, str] = {}
+
+        async def reserve(*ids: str) -> None:
+            envs = (await agent.reserve(*ids)).envs
+            given[envs["PLUGIND_LEASE"]] = envs["PLUGIND_DEVICES"]
+
+        with trio.fail_after(WAIT / 2):
+            async with trio.open_nursery() as nursery:
+                for ids in (("GPU-0",), ("GPU-0", "GPU-1"), ("GPU-1",), ("GPU-0",)):
+                    nursery.start_soon(reserve, *ids)
+        assert len(given) == 4
+        left = await leases(it.daemon)
+        devices = [device for lease in left.values() for device in lease["devices"][GPU]]
+        assert left.keys() <= given.keys()
+        assert len(set(devices)) == len(devices) > 0
 
 
 async def test_an_agent_on_go_plugin_uses_it(tmp_path: Path) -> None:

@@ -66,6 +66,8 @@ def test_ids_have_their_resource_where_there_are_several() -> None:
         ([], "names no device"),
         ([f"{GPU}=0", f"{NIC}=0"], f"devices of several resources: {GPU}, {NIC}"),
         (["gpu-0"], "gpu-0 is no device of this plugin"),
+        ([f"{GPU}=0", f"{GPU}=1", f"{GPU}=0"], "names a device twice"),
+        ([f"{GPU}="], "names a device twice, or one without a name"),
     ],
 )
 def test_a_reservation_of_other_devices_is_refused(names: list[str], why: str) -> None:
