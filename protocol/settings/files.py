@@ -5,6 +5,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -42,6 +43,9 @@ def parse(name: str, raw: bytes) -> Parsed:
     """Return what the file ``name`` with the content ``raw`` says."""
     import tomllib
 
+    if raw.startswith(codecs.BOM_UTF8):
+        advice = "it begins with a byte order mark, which TOML does not have: save it as UTF-8 without one"
+        return Parsed((), (Problem(Source("file", name, 1), advice),))
     for number, row in enumerate(raw.split(b"\n"), 1):
         if row.count(b".") > MOST_DOTS:
             advice = f"the line has more than {MOST_DOTS} dots: begin a new line in a long list"
@@ -97,8 +101,8 @@ class _Reader:
         try:
             found = setting.from_toml(value)
         except WrongValueError as error:
-            for text in error.each_of(setting.key):
-                self._note(path, text)
+            for text, place in zip(error.each_of(setting.key), error.places, strict=True):
+                self._note((*path, *place), text)
             if error.rest is not None:
                 self.rest.append(Given(setting.key, error.rest, self._source(path)))
         else:

@@ -30,10 +30,12 @@ _SHOWN: Final = 64
 class WrongValueError(ValueError):
     """A setting cannot have this value. Each text says what it must be; it may begin with "is", after the key."""
 
-    def __init__(self, *texts: str, rest: Any = None) -> None:
+    def __init__(self, *texts: str, rest: Any = None, places: Iterable[tuple[str, ...]] = ()) -> None:
         super().__init__("; ".join(texts))
         #: All that is wrong with the value.
         self.texts = texts
+        #: Of each text, where in the value that is: the index in a list, from 0, and the key in a table.
+        self.places = (*places,) or ((),) * len(texts)
         #: Of a list, the values with which nothing is wrong: what else may be wrong with them can be found, too.
         self.rest = rest
 
@@ -336,15 +338,18 @@ class ListOf:
 
     def _all(self, parse: Callable[[Any], Any], values: Iterable[object]) -> tuple[Any, ...]:
         """Return what each of the values means, or raise one error with all that is wrong with any."""
-        found, texts = list[Any](), list[str]()
-        for given in values:
+        found = list[Any]()
+        # What is wrong in the same words with several values is said of the first one.
+        wrong_at = dict[str, tuple[str, ...]]()
+        for index, given in enumerate(values):
             try:
                 found.append(parse(given))
             except WrongValueError as error:
-                texts += error.texts
+                for text, place in zip(error.texts, error.places, strict=True):
+                    wrong_at.setdefault(text, (str(index), *place))
         all_of_them = tuple(dict.fromkeys(found) if self.joins_equal else found)
-        if texts:
-            raise WrongValueError(*dict.fromkeys(texts), rest=all_of_them)
+        if wrong_at:
+            raise WrongValueError(*wrong_at, rest=all_of_them, places=wrong_at.values())
         return all_of_them
 
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 import re
 from typing import Final
 
-#: The parts of a dotted key.
+#: The parts of a dotted key. The tables of a list have their index as a part: ``("leases", "pools", "0", "name")``.
 Path = tuple[str, ...]
 
 _PART: Final = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\]|\\.)*"|'[^']*')"""
 _KEY: Final = rf"{_PART}(?:[ \t]*\.[ \t]*{_PART})*"
-_HEADER: Final = re.compile(rf"[ \t]*\[{{1,2}}[ \t]*({_KEY})[ \t]*\]")
+_HEADER: Final = re.compile(rf"[ \t]*(\[{{1,2}})[ \t]*({_KEY})[ \t]*\]")
 _ASSIGNED: Final = re.compile(rf"[ \t]*({_KEY})[ \t]*=")
 _PARTS: Final = re.compile(_PART)
 
@@ -24,11 +24,17 @@ _PARTS: Final = re.compile(_PART)
 def lines_of(text: str) -> dict[Path, int]:
     """Return the first line of each key and of each table, from 1."""
     lines: dict[Path, int] = {}
+    lengths: dict[Path, int] = {}
     table: Path = ()
     for number, line in enumerate(text.split("\n"), 1):
         if (header := _HEADER.match(line)) is not None:
-            table = _path(header[1])
+            table = _path(header[2])
             lines.setdefault(table, number)
+            if header[1] == "[[":
+                index = lengths.get(table, 0)
+                lengths[table] = index + 1
+                table = (*table, str(index))
+                lines.setdefault(table, number)
         elif (assigned := _ASSIGNED.match(line)) is not None:
             lines.setdefault(table + _path(assigned[1]), number)
     return lines

@@ -44,15 +44,18 @@ class PoolKind:
             raise wrong(value, self.words)
         name = value.get("name")
         pool = f"the pool {shown(name)}" if isinstance(name, str) else "a pool without a name"
-        texts = [f"{pool} has no {shown(key)}: it is {self.words}" for key in value if key not in _FIELDS]
+        unknown = [key for key in value if key not in _FIELDS]
+        texts = [f"{pool} has no {shown(key)}: {_meant(key) or f'it is {self.words}'}" for key in unknown]
+        places = [(key,) for key in unknown]
         found = dict[str, Any]()
         for field, parse in _FIELDS.items():
             try:
                 found[field] = parse(value.get(field))
             except WrongValueError as error:
                 texts += (f"{pool}: {text}" for text in error.each_of(field))
+                places += [(field,)] * len(error.texts)
         if texts:
-            raise WrongValueError(*texts)
+            raise WrongValueError(*texts, places=places)
         return PoolGiven(**found)
 
     def from_text(self, text: str, here: str) -> Any:
@@ -70,6 +73,14 @@ class PoolKind:
             raise WrongValueError(f"{text!r} names a device without an id: give ids with a comma between two")
         allowed = [User().from_text(user, here) for user in users.split(",")] if users else []
         return PoolGiven(name, _resource(resource), tuple(named), tuple(allowed))
+
+
+def _meant(key: str) -> str | None:
+    from difflib import get_close_matches
+
+    # A key of any length may stand in a file, and to compare a long one takes long.
+    close = get_close_matches(key[:_SHOWN], _FIELDS, 1)
+    return f"did you mean {close[0]}?" if close else None
 
 
 def _name(name: object) -> str:

@@ -154,8 +154,8 @@ def test_all_that_is_wrong_with_a_list_is_said() -> None:
         ids = ["", 7]
         users = [true]
     """
-    of_b = 'c.toml:6: leases.pools: the pool "b"'
-    nameless = "c.toml:6: leases.pools: a pool without a name"
+    of_b = 'leases.pools: the pool "b"'
+    nameless = "leases.pools: a pool without a name"
     said = wrong(text)
     assert len(said) == 11
     for problem, begin in zip(
@@ -165,13 +165,13 @@ def test_all_that_is_wrong_with_a_list_is_said() -> None:
             "c.toml:2: trust.uids is 1.5: it must be a uid",
             'c.toml:3: timeouts.handlers: the value of "A" is 0: it must',
             'c.toml:3: timeouts.handlers: the value of "B" is true: it must',
-            f'{nameless} has no "nane": it is',
-            f"{nameless}: name is missing: it must have letters",
-            f"{nameless}: resource is missing: it must be the name",
-            f"{of_b}: resource: 'gpu' does not name a resource",
-            f'{of_b}: ids is "": it must be',
-            f"{of_b}: ids is 7: it must be",
-            f"{of_b}: users is true: it must be",
+            f'c.toml:7: {nameless} has no "nane": did you mean name?',
+            f"c.toml:6: {nameless}: name is missing: it must have letters",
+            f"c.toml:6: {nameless}: resource is missing: it must be the name",
+            f"c.toml:10: {of_b}: resource: 'gpu' does not name a resource",
+            f'c.toml:11: {of_b}: ids is "": it must be',
+            f"c.toml:11: {of_b}: ids is 7: it must be",
+            f"c.toml:12: {of_b}: users is true: it must be",
         ],
         strict=True,
     ):
@@ -188,6 +188,7 @@ def test_a_list_with_more_mistakes_than_are_told_ends_the_list_of_problems() -> 
         (b"a = 1\nb = \xff\n", "c.toml:2: it is not UTF-8"),
         (b"a = 1\nrescan 5\n", "c.toml:2: it is not TOML: Expected '=' after a key in a key/value pair (column 8)"),
         (b"rescan = 1\nrescan = 2\n", "c.toml:2: it is not TOML: Cannot overwrite a value (column 11)"),
+        (b"\xef\xbb\xbfrescan = 1\n", "c.toml:1: it begins with a byte order mark, which TOML does not have"),
         (b"a = \0", "c.toml:1: it is not TOML: Invalid value (column 5)"),
         (b"a = " + b"[" * 50_000, "c.toml: lists or tables in it are nested too deeply"),
         (b"seed = " + b"9" * 5000, "c.toml: it is not TOML: Exceeds the limit"),
