@@ -5,7 +5,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ...protocol.leases.replies import Failure, Problem
 from ...protocol.leases.values import Lease
@@ -15,6 +15,15 @@ from .reaching import why_unreachable
 
 class ClientError(Exception):
     """A daemon could not be asked, or did not do what it was asked for. The others are kinds of it."""
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...], dict[str, object]]:
+        # By default an exception is unpickled from its text alone, and the constructors of some kinds take something
+        # else. Errors are pickled between the processes of multiprocessing, and of Ray.
+        return _new, (type(self), *self.args), self.__dict__
+
+
+def _new(kind: type[ClientError], *args: object) -> ClientError:
+    return kind.__new__(kind, *args)
 
 
 class NoDaemonError(ClientError):

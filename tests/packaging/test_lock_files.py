@@ -48,8 +48,8 @@ def locked(name: str, python: str) -> dict[str, str]:
 def required(name: str) -> list[Requirement]:
     """Return the requirements in pyproject.toml; the extra ``dev`` includes ``test`` and ``docs``."""
     texts = list(PROJECT["dependencies"])
-    if LOCKS[name]:
-        texts += [text for extra in ("test", "docs", "dev") for text in PROJECT["optional-dependencies"][extra]]
+    extras = ("test", "docs", "dev") if "dev" in LOCKS[name] else LOCKS[name]
+    texts += [text for extra in extras for text in PROJECT["optional-dependencies"][extra]]
     return [Requirement(text) for text in texts if not text.startswith("plugind[")]
 
 

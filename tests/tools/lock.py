@@ -1,4 +1,6 @@
-"""Writes the lock files in ``.ci/requirements``: ``run.txt`` for plugind itself, ``dev.txt`` for its development.
+"""Writes the lock files in ``.ci/requirements``.
+
+``run.txt`` is for plugind itself, ``dev.txt`` for its development, and ``ray.txt`` for plugind beside Ray.
 
 ::
 
@@ -17,7 +19,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 #: The lock files and the extras that each of them includes.
-LOCKS = {"run": (), "dev": ("dev",)}
+LOCKS = {"run": (), "dev": ("dev",), "ray": ("ray",)}
 HEADER = "# Written by `python -m tests.tools.lock`; install it with `pip install --require-hashes -r`.\n"
 
 
