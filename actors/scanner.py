@@ -250,7 +250,7 @@ class Scanner:
             waiting.extend(self._discovery.subdirectories(path))
             if self._watches.pending and not self._watches.need_rescan:
                 # A tree of thousands of directories takes seconds, and a new plugin must not wait for its end.
-                await self._look_at_marked(self._watches.take_where_few(_FEW))
+                await self._look_at_marked(self._watches.take_where_few(_FEW), early=True)
                 await self._flush()
         self._enter = deque(path for path in self._enter if path not in scanned)
         await self._settle()
@@ -314,7 +314,7 @@ class Scanner:
                     await self._flush()
                     self._inotify.read()
                     if elsewhere := self._watches.take_elsewhere(path, _FEW):
-                        await self._look_at_marked(elsewhere)
+                        await self._look_at_marked(elsewhere, early=True)
                         await self._flush()
         except OSError as error:
             return _Result.DONE if self._is_gone(path) else self._fail(path, error)
@@ -378,9 +378,9 @@ class Scanner:
                 return
             await self._flush()
 
-    async def _look_at_marked(self, taken: Mapping[str, int]) -> None:
+    async def _look_at_marked(self, taken: Mapping[str, int], *, early: bool = False) -> None:
         """Look at paths that events named, with their marks. What is missing is judged first: a rename is one of each
-        (fault 9).
+        (fault 9). ``early`` means that their directories may not have been scanned yet by the rescan under way.
         """
         looks: list[tuple[str, int, Found | None]] = []
         for path, found in self._directory.look_at_all(taken):
@@ -393,6 +393,8 @@ class Scanner:
             # Before what is in it: a directory to which others may write now keeps what it has.
             if found is not None and found.kind is Kind.DIRECTORY:
                 self._discovery.allows(path, found.access)
+        if early:
+            looks = self._with_judged_directories(looks)
         looks.sort(key=lambda look: look[2] is not None)
         for count, (path, marks, found) in enumerate(looks, 1):
             self._observe(path, found, marks)
@@ -401,6 +403,43 @@ class Scanner:
                 self._enter.append(path)
             if count % CHUNK == 0:
                 await self._flush()
+
+    def _with_judged_directories(
+        self, looks: list[tuple[str, int, Found | None]]
+    ) -> list[tuple[str, int, Found | None]]:
+        """Judge the directories of ``looks`` as they are now, and return the looks whose directories could be judged.
+
+        The event of a chmod may be lost where that of a new socket is not, and while the root could not be scanned no
+        rescan made up for it (fault 3). The marks of the other looks stay until their directories were scanned.
+        """
+        judged = {self._root: True}
+        kept = []
+        for path, marks, found in looks:
+            if self._is_judged(os.path.dirname(path), judged):
+                kept.append((path, marks, found))
+            else:
+                self._watches.put_back({path: marks})
+        return kept
+
+    def _is_judged(self, path: str, judged: dict[str, bool]) -> bool:
+        """Judge the directory ``path`` after those above it, but for those in ``judged``; return whether they could be
+        looked at.
+        """
+        if not self._discovery.knows_directory(path):
+            return True  # Nothing is taken from it.
+        if path not in judged:
+            judged[path] = self._is_judged(os.path.dirname(path), judged) and self._judge_directory(path)
+        return judged[path]
+
+    def _judge_directory(self, path: str) -> bool:
+        try:
+            found = self._directory.look(path)
+        except OSError as error:
+            self._last_error = f"cannot look at {path}: {describe(error)}"
+            return False
+        if found is not None and found.kind is Kind.DIRECTORY:
+            self._discovery.allows(path, found.access)
+        return True
 
     def _is_left_out(self, path: str, found: Found | None) -> bool:
         """Whether a link is not examined, because its directory has too many new ones (fault 48)."""

@@ -226,6 +226,47 @@ async def test_a_watcher_that_starts_again_forgets_nothing_because_of_an_insecur
         assert await stage.sent() == ["first scan completed"]
 
 
+@HOW
+@pytest.mark.parametrize("spoilt", [SUB, DEEP])
+async def test_a_rescan_judges_a_directory_before_it_takes_a_new_socket_that_an_event_named(
+    autojump_clock: MockClock, how: str, spoilt: str
+) -> None:
+    """Fault 3: the event of the change was lost, that of the socket was not, and no rescan could come between."""
+    async with staged(prepare=with_sockets) as stage:
+        await stage.sent()
+        spoil(stage.directory, ROOT, how)
+        await stage.sent()
+        stage.directory.drop_events()
+        spoil(stage.directory, spoilt, how)
+        stage.directory.resume_events()
+        stage.directory.bind(f"{DEEP}/new.sock")
+        await trio.sleep(100)
+        mend(stage.directory, ROOT)
+        assert await stage.sent() == []
+        assert conditions(stage) == [(spoilt, Condition.INSECURE)]
+        mend(stage.directory, spoilt)
+        assert await stage.sent() == ["sub/deep/new.sock appeared #3"]
+
+
+async def test_a_new_socket_waits_for_the_scan_of_a_directory_that_cannot_be_looked_at(
+    autojump_clock: MockClock,
+) -> None:
+    """Fault 3: the scan judges the directory as it is opened."""
+    async with staged(prepare=with_sockets) as stage:
+        await stage.sent()
+        spoil(stage.directory, ROOT, "world-writable")
+        await stage.sent()
+        stage.directory.drop_events()
+        spoil(stage.directory, DEEP, "world-writable")
+        stage.directory.resume_events()
+        stage.directory.bind(f"{DEEP}/new.sock")
+        stage.directory.look_errors[DEEP] = errno.EIO
+        await trio.sleep(100)
+        mend(stage.directory, ROOT)
+        assert await stage.sent() == []
+        assert conditions(stage) == [(DEEP, Condition.INSECURE)]
+
+
 async def test_a_group_that_may_write_is_said_and_changes_nothing(autojump_clock: MockClock) -> None:
     """Fault 3."""
 
