@@ -132,6 +132,11 @@ def write_files(directory: Path, way: Way, *, confined: bool, apart: int, expire
     for name in ("etc/prolog.d", "etc/epilog.d", "bin", "ctld"):
         (directory / name).mkdir(parents=True)
     _program(directory / "task", TASK)
+    # The user of the jobs may not reach the checkout.
+    (copies := directory / "parts").mkdir()
+    copies.chmod(0o755)
+    for file in PARTS.iterdir():
+        _program(copies / file.name, file.read_text())
     for part, path in (
         ("prolog", "prolog.d/50-plugind"),
         ("epilog", "epilog.d/50-plugind"),
@@ -139,7 +144,7 @@ def write_files(directory: Path, way: Way, *, confined: bool, apart: int, expire
         ("health", "health"),
         ("plugind-slurm-reconcile", "plugind-slurm-reconcile"),
     ):
-        _program(directory / "etc" / path, _CALL.format(directory=directory, apart=apart, parts=PARTS, part=part))
+        _program(directory / "etc" / path, _CALL.format(directory=directory, apart=apart, parts=copies, part=part))
     _program(directory / "etc" / "prolog.d" / "40-site", _SITE.format(directory=directory))
     ids = f" ids={','.join(IDS)}" if way is Way.IDS else ""
     (directory / "etc" / "slurm-gres").write_text(f"{way.gres} {RESOURCE} count={len(IDS)}{ids}\n")
