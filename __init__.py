@@ -8,9 +8,9 @@ one.
 PYTEST_DONT_REWRITE
 """
 
-import typing as _typing
-
-if _typing.TYPE_CHECKING:
+# Type checkers take this name for true. A command imports this module first, and the module typing takes long.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
     from .actors.handlers.dra_calls import DRADriver
     from .actors.handlers.handler import Handler
     from .actors.handlers.link import Link
@@ -87,7 +87,8 @@ __all__ = [
 ]
 
 # If type checkers saw __getattr__, they would accept every misspelt name.
-if not _typing.TYPE_CHECKING:
+if not TYPE_CHECKING:
+    del TYPE_CHECKING
     _HOMES = {
         "AllocationError": ".protocol.errors",
         "Backoff": ".protocol.backoff",

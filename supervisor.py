@@ -249,6 +249,7 @@ class Supervisor:
                 roots=tuple(directories_of(self.config)),
                 expected=self.config.expected,
                 ready_when=self.config.ready_when,
+                expected_devices=self.config.expected_devices,
                 rules=self._rules,
                 observes=self.config.observe,
                 lease_users=lease_users_of(self.config, self._users),
@@ -495,8 +496,7 @@ class Supervisor:
             # Callers of Register wait on while the node starts again.
             self._children.start(ChildSpec("device server", self._device_server.run))
         if self.config.blocked_after is not None:
-            make_timer = watchdog.make_timer(use_faulthandler=self.config.use_faulthandler)
-            config = watchdog.WatchdogConfig(self.config.blocked_after, make_timer)
+            config = watchdog.WatchdogConfig(self.config.blocked_after)
             watch = partial(watchdog.run, config, self._blocked_steps, self._to_status)
             self._children.start(ChildSpec("watchdog", watch))
         if self.config.hung_after is not None:
@@ -680,7 +680,8 @@ class Supervisor:
     async def reconfigure(self, config: Config) -> None:
         """Use another configuration from now on. It may differ only in what a node takes while it runs.
 
-        That are ``backoff``, ``deregister_at_stop``, ``endpoint_directories``, ``expected``, ``info_limits``,
+        That are ``backoff``, ``deregister_at_stop``, ``endpoint_directories``, ``expected``,
+        ``expected_devices``, ``info_limits``,
         ``intensity``, ``max_instances``, ``ready_when``, ``stable_after``, ``timeouts``, the pools, limits and
         operators of ``leases``, without ``device_plugins`` also ``trust``, and which ``roots`` there are, as long as
         none that stays has other options. What is under way keeps its deadline, and what begins from now on has the
@@ -798,7 +799,8 @@ class Supervisor:
         run = partial(_run_registration, self._registration_config)
         await self._registrations.reconfigure(run, SettingsChanged(settings))
         await report(self._to_reconciler, WorldChanged(config.max_instances, config.backoff, config.stable_after))
-        expectation = ExpectationChanged(config.expected, healthy=config.ready_when == "healthy")
+        healthy = config.ready_when == "healthy"
+        expectation = ExpectationChanged(config.expected, healthy=healthy, devices=config.expected_devices)
         await report(self._to_status, expectation)
 
     async def note_reload(self, refused: str | None) -> None:

@@ -6,6 +6,11 @@ slots are for checks that may take their whole deadline. While all of those are 
 answered is asked in one of the others, for a moment only: one that does not answer in that waits for a slot of the
 first kind, and is asked anew there.
 
+The first check of a new plugin begins at once, for those who wait for it to be healthy. But no more than :data:`FIRST`
+of these begin at one time of the grid: a thousand plugins may be registered in one second. On later connections the
+first check comes at random within the period: a plugin may end each of them at once. So it does for a new device
+plugin. Its registration has just made the same call, and its list of devices makes it healthy.
+
 Checks begin at times of a grid, so that those of many endpoints need few timers and wake the process rarely: a thousand
 endpoints have 33 checks in a second, which begin at four times.
 
@@ -14,6 +19,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -23,7 +29,7 @@ from grpclib.exceptions import GRPCError
 
 from ..protocol import messages as m
 from ..protocol.errors import PluginError
-from ..protocol.health_checks import Began, Checked, Connected, Failed, HealthChecks, Passed, silence, step
+from ..protocol.health_checks import GRID, Began, Checked, Connected, Failed, HealthChecks, Passed, silence, step
 from ..protocol.status import Outcome
 from ..protocol.values import value
 from ..protocol.wire.outcomes import status_text
@@ -36,6 +42,8 @@ LONG, SHORT = 10, 6
 MOST = LONG + SHORT
 #: Seconds of that moment.
 MOMENT = 0.2
+#: How many first checks begin at one time of the grid.
+FIRST = 25
 
 #: Asks an endpoint how it is. It returns if all is well, and raises ``GRPCError`` or ``PluginError`` if not.
 Check = Callable[[Channel], Awaitable[None]]
@@ -68,6 +76,8 @@ class EndpointChecks:
         self._alarms = Alarms()
         self._long = trio.CapacityLimiter(LONG)
         self._short = trio.CapacityLimiter(SHORT)
+        #: When the next first check may begin, and how many have begun at that time of the grid.
+        self._first_at, self._first_begun = -math.inf, 0
 
     @property
     def out(self) -> int:
@@ -82,8 +92,10 @@ class EndpointChecks:
         """Have the checks begin when they are due, for ever."""
         await self._alarms.run()
 
-    async def run(self, plugin_type: str, channel: Channel, check: Check, note: Note) -> None:
+    async def run(self, plugin_type: str, channel: Channel, check: Check, note: Note, *, at_once: bool = False) -> None:
         """Check the endpoint of ``channel`` again and again, until the channel fails; the caller may know that first.
+
+        The first check begins within the period, or ``at_once`` if not too many others do.
 
         An endpoint whose type is not checked is only waited for, once that was noted: its channel is read meanwhile.
         """
@@ -94,7 +106,9 @@ class EndpointChecks:
                 await channel.wait_closed()
             return
         rule = self._rule.of_type(plugin_type)
-        state = step(rule, Checked(), Connected(trio.current_time(), self._rng.random()))
+        chance = self._rng.random()
+        begins = Connected(self._first(), 0.0) if at_once else Connected(trio.current_time(), chance)
+        state = step(rule, Checked(), begins)
         while True:
             await self._alarms.until(rule.on_grid(state.due))
             began, answer = await self._ask(channel, check, failing=state.failures > 0)
@@ -103,6 +117,16 @@ class EndpointChecks:
             state = step(rule, step(rule, state, Began(began)), self._result(answer))
             note(state)
             await report(self._status, m.HealthChecked(plugin_type, answer.outcome, answer.seconds))
+
+    def _first(self) -> float:
+        """Return when the next first check may begin."""
+        now = math.floor(trio.current_time() / GRID) * GRID
+        if now > self._first_at:
+            self._first_at, self._first_begun = now, 0
+        elif self._first_begun >= FIRST:
+            self._first_at, self._first_begun = self._first_at + GRID, 0
+        self._first_begun += 1
+        return self._first_at
 
     def _result(self, answer: _Answer) -> Passed | Failed:
         chance = self._rng.random()

@@ -19,6 +19,7 @@ from ..protocol.health_checks import Checked, disconnected
 from ..protocol.identity import Identity
 from ..protocol.plugin_health import MAX_REASON, Health, Report, Reports, bounded
 from ..protocol.plugins import Plugin
+from ..protocol.words import DEVICE
 from .endpoint_checks import Check, EndpointChecks, Note
 from .handlers.link import Follow
 from .io.grpc_client.channel import Channel
@@ -98,6 +99,7 @@ class OpenLink:
         "_fading",
         "_gone",
         "_has_dialed",
+        "_is_new",
         "_links",
         "_on_end",
         "_on_facts_asked",
@@ -136,6 +138,9 @@ class OpenLink:
         self._fading: Channel | None = None
         self._dialing = trio.Lock()
         self._has_dialed = False
+        #: Whether the next check is the first one, and the plugin has not just answered the same call: a device plugin
+        #: has, when it registered.
+        self._is_new = plugin.type != DEVICE
         #: Called with the reason when the channel is the link's no more.
         self._on_end: Callable[[str], None] | None = None
         #: The scopes of the checks that are made, each with the channel at whose end it is cancelled.
@@ -206,8 +211,8 @@ class OpenLink:
                         raise self._given_way()
                     is_tried = False
                     await trio.sleep(CONNECT_PAUSE)
-        problem = f"{self.problem or 'another call of connect was under way'} (tried for {timeout:g} s)"
-        raise NoConnectionError(no_connection(self.plugin, problem), gone=self.is_absent)
+        lasting = no_connection(self.plugin, self.problem or "another call of connect was under way")
+        raise NoConnectionError(f"{lasting} (tried for {timeout:g} s)", gone=self.is_absent, lasting=lasting)
 
     def _given_way(self) -> NoConnectionError:
         problem = f"{self.problem} (another socket of the name waits, so this was not tried for longer)"
@@ -258,7 +263,8 @@ class OpenLink:
             with trio.CancelScope() as scope:
                 self._checks[scope] = channel
                 try:
-                    await checks.run(plugin_type, channel, check, note)
+                    is_new, self._is_new = self._is_new, False
+                    await checks.run(plugin_type, channel, check, note, at_once=is_new)
                 finally:
                     del self._checks[scope]
         note(disconnected(self._why_ended(channel)))

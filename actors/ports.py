@@ -15,7 +15,7 @@ import attrs
 
 from ..protocol.config import Config, DevicePluginDirectory, Root
 from ..protocol.leases.cdi import Hook
-from ..protocol.logs import Logger
+from ..protocol.logs import Level, Logger
 from ..protocol.trust import Trust, Users
 from ..protocol.values import value
 from ..protocol.wire.learning import KnownConversations
@@ -58,7 +58,10 @@ def state_store(config: Config, log: Logger) -> NodeState:
     from .io.state_file import StateFile
 
     serves = "" if config.device_plugins is None else os.path.realpath(config.device_plugins.directory)
-    file = StateFile(config.state, log, serves=serves, markers=place_of_markers())
+    if (markers := place_of_markers()) is None:
+        why = "XDG_RUNTIME_DIR is not set, so that nothing outside of the state says that leases are held"
+        log.event(Level.WARNING, "a loss of the state cannot be noticed", path=config.state, reason=why)
+    file = StateFile(config.state, log, serves=serves, markers=markers, cdi=config.leases.cdi_directory)
     return NodeState(file, file)
 
 

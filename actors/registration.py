@@ -635,6 +635,8 @@ class _Registration:
             if isinstance(self._state, states.Stale):
                 gone = m.ListenerChanged(self._socket.path, self._state.generation, listening=False)
                 self.wait.send(self._config.reconciler, gone)
+                # The next dial that reaches the socket tells the reconciler that its life goes on.
+                self._life_reported, self.conversation.reached_at = False, None
 
     def _liveness(self) -> m.WatchLiveness:
         socket, generation, conversation = self._socket, self._state.generation, self.conversation

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import enum
 import itertools
+import math
 import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -38,6 +39,12 @@ from .io.roots import RootBusyError
 _MOST_MARKS = 16_384
 #: During a rescan, what events named in a directory is looked at before its end if it is no more than so many paths.
 _FEW = CHUNK
+
+#: A chmod costs its caller a microsecond, and a look at what it changed a hundred times that. So a look at something
+#: whose attributes alone have changed counts so many seconds, in which there is no other such look.
+_TOUCH = 0.01
+#: While such looks wait, events are read once in so many seconds: a new socket waits no longer.
+READ_GAP = 0.002
 
 #: Sends messages and lets other tasks run. It is also called without messages, after each piece of work.
 Send = Callable[[Sequence[Message]], Awaitable[None]]
@@ -102,6 +109,8 @@ class Scanner:
         self._complete = False
         #: :meth:`follow_events` was asked to return.
         self._woken = False
+        #: When to look again at entries of which only the attributes have changed.
+        self._next_touch = -math.inf
         #: The two errors of the present or last rescan; see :class:`ScanReport`.
         self._unavailable: str | None = None
         self._insecure = False
@@ -113,6 +122,8 @@ class Scanner:
         #: Directories to watch and scan, and paths to look at again, because of what was just found.
         self._enter: deque[str] = deque()
         self._again: deque[str] = deque()
+        #: The directories that the rescan under way has read, and that are still what they were then.
+        self._scanned: set[str] = set()
 
     @property
     def overflowed(self) -> bool:
@@ -133,12 +144,23 @@ class Scanner:
     async def follow_events(self, deadline: float) -> None:
         """Look wherever events name a path; return at ``deadline``, upon :meth:`wake`, or if a rescan is needed."""
         while trio.current_time() < deadline and not (self._watches.need_rescan or self._woken):
-            await self._inotify.wait(deadline)
+            await self._wait_for_events(deadline)
             self._inotify.read()
             if self._unavailable is not None:
                 self._watches.limit_marks(_MOST_MARKS)
             await self._settle()
         self._woken = False
+
+    async def _wait_for_events(self, deadline: float) -> None:
+        if self._holds_touches:
+            await trio.sleep_until(min(deadline, self._next_touch, trio.current_time() + READ_GAP))
+        else:
+            await self._inotify.wait(deadline)
+
+    @property
+    def _holds_touches(self) -> bool:
+        """Whether nothing but attributes has changed, and it is too early to look at that."""
+        return self._watches.only_attributes and trio.current_time() < self._next_touch
 
     async def look_at(self, paths: Iterable[str]) -> None:
         """Look at ``paths``, regardless of events, and at whatever is found below them."""
@@ -234,25 +256,26 @@ class Scanner:
         """Scan the root and all below it, then settle; return how many directories could not be read."""
         failures = 0
         waiting, large = deque([self._root]), deque[str]()
-        scanned = set()
+        self._scanned.clear()
         while (waiting or large) and self._unavailable is None:
             is_large = not waiting
             path = large.popleft() if is_large else waiting.popleft()
-            if path in scanned or not self._discovery.may_scan(path):
+            if path in self._scanned or not self._discovery.may_scan(path):
                 continue  # It was removed, or became insecure, while others were scanned.
             # The root comes first, however large: the plugins directly in it do not wait for thousands of directories.
             result = await self._scan(path, deep=deep, may_put_off=not is_large and path != self._root)
             if result is _Result.PUT_OFF:
+                self._close_unless_judged(path)
                 large.append(path)
             else:
-                scanned.add(path)
+                self._scanned.add(path)
                 failures += result is _Result.FAILED
             waiting.extend(self._discovery.subdirectories(path))
             if self._watches.pending and not self._watches.need_rescan:
                 # A tree of thousands of directories takes seconds, and a new plugin must not wait for its end.
                 await self._look_at_marked(self._watches.take_where_few(_FEW), early=True)
                 await self._flush()
-        self._enter = deque(path for path in self._enter if path not in scanned)
+        self._enter = deque(path for path in self._enter if path not in self._scanned)
         await self._settle()
         return failures
 
@@ -358,16 +381,25 @@ class Scanner:
         if path == self._root:
             self._unavailable = reason
         else:
+            self._close_unless_judged(path)
             self._last_error = reason
         return _Result.FAILED
+
+    def _close_unless_judged(self, path: str) -> None:
+        """Take nothing new below a directory that was not read, unless a look at it says who may write to it (fault 3).
+
+        The look from the directory above may have failed as well.
+        """
+        if not self._judge_directory(path):
+            self._discovery.cannot_judge(path)
 
     # --- where something happened -------------------------------------------------------------------------------------
 
     async def _settle(self) -> None:
         """Look wherever something happened until nothing more follows, or until only a rescan can go on."""
         while not (self._watches.need_rescan or self._unavailable):
-            if self._watches.pending:
-                await self._look_at_marked(self._watches.take(CHUNK))
+            if self._watches.pending and not self._holds_touches:
+                await self._look_at_marked(self._take_some())
             elif self._again:
                 self._look(self._again.popleft(), 0)
             elif self._enter:
@@ -377,6 +409,13 @@ class Scanner:
             else:
                 return
             await self._flush()
+
+    def _take_some(self) -> Mapping[str, int]:
+        touches = self._watches.only_attributes
+        taken = self._watches.take(CHUNK)
+        if touches:
+            self._next_touch = trio.current_time() + _TOUCH * len(taken)
+        return taken
 
     async def _look_at_marked(self, taken: Mapping[str, int], *, early: bool = False) -> None:
         """Look at paths that events named, with their marks. What is missing is judged first: a rename is one of each
@@ -400,6 +439,7 @@ class Scanner:
             self._observe(path, found, marks)
             # A directory that lost its watch, or could not be read, is entered again.
             if self._discovery.may_scan(path) and not self._watches.trusts(path):
+                self._scanned.discard(path)
                 self._enter.append(path)
             if count % CHUNK == 0:
                 await self._flush()
@@ -525,6 +565,8 @@ class Scanner:
         changes = self._discovery.take()
         for path in changes.leave:
             self._inotify.unwatch(path)
+            # Another directory may be there by now, which the rescan under way has not read.
+            self._scanned.discard(path)
         self._enter.extend(changes.enter)
         self._again.extend(changes.again)
         await self._send(changes.messages)

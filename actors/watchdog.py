@@ -19,7 +19,7 @@ from ..protocol import messages as m
 from ..protocol.stacks import Stack, is_idle, shown
 from ..protocol.values import value
 from .io.clocks import time_is_virtual
-from .io.stacks import StackTimer, best_timer, thread_timer
+from .io.stacks import StackTimer
 from .mailbox import report
 
 #: Makes the timer for a thread.
@@ -51,17 +51,12 @@ class WatchdogConfig:
 
     #: Seconds without a turn of the loop that are reported.
     blocked_after: float
-    make_timer: MakeTimer = thread_timer
+    make_timer: MakeTimer = StackTimer
 
     @property
     def period(self) -> float:
         """Seconds between two starts of the timer. Two starts a second take 0.02 percent of a core."""
         return self.blocked_after / 2
-
-
-def make_timer(*, use_faulthandler: bool) -> MakeTimer:
-    """Return what makes the timer: the C timer of the process if the watchdog may use it, or else a thread."""
-    return best_timer if use_faulthandler else thread_timer
 
 
 async def run(config: WatchdogConfig, inbox: BlockedSteps, status: trio.MemorySendChannel[m.StatusMessage]) -> None:
@@ -76,20 +71,24 @@ async def run(config: WatchdogConfig, inbox: BlockedSteps, status: trio.MemorySe
             timer.arm(config.blocked_after + config.period)
             await trio.sleep(config.period)
             seconds = trio.current_time() - began - config.period
-            blocked = _blocked(timer.disarm(), inbox.take(), seconds, time.thread_time() - cpu_began)
+            cpu = time.thread_time() - cpu_began
+            blocked = _blocked(timer.disarm(), inbox.take(), seconds, cpu, config.blocked_after)
             if blocked is not None:
                 await report(status, blocked)
     finally:
         timer.close()
 
 
-def _blocked(stack: Stack | None, step: m.StepBlocked | None, seconds: float, cpu: float) -> m.LoopBlocked | None:
+def _blocked(
+    stack: Stack | None, step: m.StepBlocked | None, seconds: float, cpu: float, limit: float
+) -> m.LoopBlocked | None:
     """Return what to report of the time since the timer was started; None if nothing blocked the loop.
 
-    ``cpu`` is the CPU time of the thread since then. It tells code that computes from a machine that is busy.
+    ``seconds`` is how late the loop turned, and ``cpu`` the CPU time of the thread. It tells code that computes from a
+    machine that is busy. Code that computes for ``limit`` without a turn for the timer is reported without a stack.
     """
-    if step is None and (stack is None or is_idle(stack)):
-        return None  # A stack of an idle loop says that the process itself was stopped.
-    words = None if not stack else shown(stack) or None
+    if step is None and (stack is None or is_idle(stack)) and min(seconds, cpu) < limit:
+        return None  # The loop turned, or the process itself was stopped.
+    words = None if not stack or is_idle(stack) else shown(stack) or None
     seconds = round(seconds if step is None else step.seconds, 3)
     return m.LoopBlocked(trio.current_time(), seconds, words, step, round(min(cpu, seconds), 3))

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 
 import attrs
 
@@ -85,6 +85,7 @@ class HostileRun:
     rss_kib: int = 0
     peak_kib: int = 0
     descriptors: int = 0
+    healthz_p95_ms: float | None = None
     healthz_max_ms: float | None = None
     log_kib: float = 0.0
     lasted_s: float = 0.0
@@ -184,6 +185,7 @@ class _Run:
         result.rss_kib, result.peak_kib = self._daemon.memory_kib(), self._daemon.memory_kib("VmHWM")
         result.descriptors = self._daemon.descriptors()
         result.healthz_max_ms = max(poll.times, default=None)
+        result.healthz_p95_ms = quantiles(poll.times, n=20, method="inclusive")[18] if len(poll.times) > 1 else None
         self._count_dials()
         self._good.reached(self._conditions.good + self._turnover.made, self._conditions.life)
         account(result, self._good.report(), self._conditions, int(burst_over * 1e9))

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import attrs
 
-from plugind.actors.io.lease_marker import place_of_markers
 from plugind.benchmarks.peers.allocate_client import CLIENTS
 from plugind.benchmarks.peers.daemon_process import StatusPoll
 from plugind.benchmarks.peers.lease_daemon import (
@@ -380,23 +379,16 @@ def die(place: Place, owners: int) -> Died:
         assert process.stdin is not None
         assert process.stdout is not None
         _each(json.loads(process.stdout.readline()), lambda pid: daemon.allocate(owner=pid))
-        marker = _marker_of(place)
-        if not marker.exists():
-            raise RuntimeError(f"{marker} is not there while leases are held")
+        if not os.listdir(place.markers):
+            raise RuntimeError(f"nothing is in {place.markers} while leases are held")
         daemon.blocked()
         cpu, began = daemon.process.cpu_seconds(), time.monotonic()
         print(file=process.stdin, flush=True)
-        wait_for(lambda: not marker.exists(), "no lease is written any more")
+        wait_for(lambda: not os.listdir(place.markers), "no lease is written any more")
         freed, cpu = time.monotonic() - began, daemon.process.cpu_seconds() - cpu
         if left := daemon.count():
             raise RuntimeError(f"{left} leases are left")
         return Died(owners=owners, freed_s=freed, cpu_s=cpu, blocked_ms=daemon.blocked().cpu_ms)
-
-
-def _marker_of(place: Place) -> Path:
-    """Return the file that is there while any lease is written."""
-    found = place.state.stat()
-    return Path(f"{place_of_markers()}/leases-{found.st_dev}-{found.st_ino}")
 
 
 # --- a slow disk ------------------------------------------------------------------------------------------------------
@@ -483,8 +475,4 @@ def places(devices: int, *, plugins: int = 1, disk: bool = False, slow_disk: flo
         state = Path(on_disk) if disk else scratch / "state"
         state.mkdir(0o700, exist_ok=True)
         place = Place(scratch, state, devices, plugins, slow_disk)
-        marker = _marker_of(place)
-        try:
-            yield place
-        finally:
-            marker.unlink(missing_ok=True)  # A directory that is made later may get the same inode.
+        yield place

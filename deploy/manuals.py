@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from plugind.deploy.completions import PLACES, completions
-from plugind.deploy.man_pages import PLACE, man_pages
+try:
+    from plugind.deploy.completions import PLACES, completions
+    from plugind.deploy.man_pages import PLACE, man_pages
+except ModuleNotFoundError as error:
+    sys.exit(f"{error}: install plugind from this tree with its extra dev: pip install -e '.[dev]'")
 
 
 def manuals() -> Mapping[str, str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Literal, get_args
 
 import attrs
@@ -22,7 +22,7 @@ from .health_checks import HealthChecks
 from .leases.config import LeasesConfig, LeaseUsers
 from .log_limits import LogLimits
 from .metrics_config import MetricsConfig
-from .plugins import MAX_INSTANCES, InfoLimits, check_name
+from .plugins import MAX_INSTANCES, InfoLimits, check_name, wrong_with_resource
 from .roots import Root, without_slash
 from .timeouts import Timeouts
 from .trust import Trust
@@ -76,7 +76,8 @@ class Config:
 
     Raises:
       ConfigError: if ``rescan`` is not a finite number above 0, ``max_instances`` is less than 1, no plugin can have an
-        expected name, or a node that only observes is to serve device plugins or leases, or to keep a state.
+        expected name, no resource can have the name of expected devices, or a node that only observes is to serve
+        device plugins or leases, to expect devices or to keep a state.
     """
 
     #: The directories in which plugins are discovered; none may lie in another.
@@ -131,6 +132,8 @@ class Config:
     csi: CSIConfig = attrs.field(factory=CSIConfig)
     #: Names of plugins without which the node is not ready (behaviour 40).
     expected: tuple[str, ...] = attrs.field(default=())
+    #: The resources without so many healthy devices of which the node is not ready, by name (behaviour 40).
+    expected_devices: Mapping[str, int] = attrs.field(factory=dict)
     #: Whether an expected plugin must be healthy, too, or only ``registered``, for the node to be ready.
     ready_when: ReadyWhen = attrs.field(default="registered")
     #: An actor hangs when messages wait for it and it has taken none for so long; the node is not ready then, and its
@@ -140,9 +143,6 @@ class Config:
     #: The loop is blocked when it has not turned for so long: the log, the health and a metric say so, and name the
     #: handler (fault 83). None looks for no such thing.
     blocked_after: float | None = attrs.field(default=1.0, validator=or_none(above_zero))
-    #: Whether the watchdog may use the timer of :mod:`faulthandler`, of which a process has one. It shows the stack
-    #: even of code in C that never gives up the interpreter's lock. ``plugind run`` uses it.
-    use_faulthandler: bool = False
     #: Whether the program handles SIGINT, as ``plugind run`` does. Then a :exc:`KeyboardInterrupt` out of a handler is
     #: the handler's own, and fails the call like any other error. Otherwise it may be the one of Ctrl-C, and ends the
     #: block of the node; the log says which handler was called.
@@ -169,6 +169,8 @@ class Config:
             raise ConfigError("--observe leases no devices: leave out --pool, --lease-uids and --lease-group")
         if self.state is not None:
             raise ConfigError("--observe keeps no state: leave out --state")
+        if self.expected_devices:
+            raise ConfigError("--observe asks no plugin for its devices: leave out --expect-devices")
 
     @endpoint_directories.validator
     def _check_endpoint_directories(self, _: object, directories: tuple[str, ...] | None) -> None:
@@ -188,6 +190,14 @@ class Config:
                 check_name(name, self.info_limits)
             except ValidationError as error:
                 raise ConfigError(f"no plugin can have the expected name {name[:_SHOWN]!a}: {error}") from None
+
+    @expected_devices.validator
+    def _check_expected_devices(self, _: object, numbers: Mapping[str, int]) -> None:
+        for name, number in numbers.items():
+            if (why := wrong_with_resource(name)) is not None:
+                raise ConfigError(f"no resource can have the name of expected devices {name[:_SHOWN]!a}: {why}")
+            if number < 1:
+                raise ConfigError(f"{number} devices of {name} are expected: it must be 1 or more")
 
 
 def check_roots(roots: tuple[Root, ...]) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import attrs
+
 from .values import value
 
 if TYPE_CHECKING:
@@ -90,11 +92,13 @@ class PausesChanged:
 
 @value
 class ExpectationChanged:
-    """Other plugins are expected from now on, or have to be in another state."""
+    """Other plugins or devices are expected from now on, or the plugins have to be in another state."""
 
     expected: tuple[str, ...]
     #: Whether they have to be healthy, too, or only registered.
     healthy: bool
+    #: How many healthy devices there have to be, by resource.
+    devices: Mapping[str, int] = attrs.field(factory=dict, hash=False)
 
 
 @value

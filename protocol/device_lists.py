@@ -9,6 +9,8 @@ list, none is parsed again.
 
 What protobuf's parser accepts is accepted here, with the same result, except for what exceeds a limit.
 
+A list of many fields is read in steps, between which others run. It counts when its last step is done.
+
 PYTEST_DONT_REWRITE
 """
 
@@ -16,7 +18,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Sequence
 from itertools import chain
 from typing import Final
 
@@ -33,11 +35,15 @@ MAX_DEVICES: Final = 10_000
 MAX_TEXT: Final = 256
 #: How many NUMA nodes a device may be near to.
 MAX_NODES: Final = 64
+#: How many fields a device may have, with those of its topology: a node that is named again is a field, too.
+MAX_FIELDS: Final = 512
 #: How many fields of a list may be none that the API defines, since each takes time to skip.
 MAX_UNKNOWN: Final = 10_000
 
 #: Devices in a block that is parsed as one. To compare one costs as much as to parse a tenth of a device.
 BLOCK: Final = 8
+#: How many fields are read in one step: about a millisecond. The last device of a step may exceed that.
+STEP: Final = 512
 #: How many descriptions of devices without their ids are remembered, and of how many bytes each: most are alike.
 _MAX_TAILS: Final = 1024
 _MAX_TAIL: Final = 128
@@ -90,7 +96,7 @@ class _Changes:
 class DeviceListReader:
     """Reads the lists of one plugin, one after another."""
 
-    __slots__ = ("_blocks", "_fields", "_regular", "_tails", "newest")
+    __slots__ = ("_blocks", "_fields", "_regular", "_step_ends", "_tails", "newest", "work")
 
     def __init__(self) -> None:
         #: The list that was read last.
@@ -102,19 +108,33 @@ class DeviceListReader:
         self._fields = Fields(MAX_UNKNOWN)
         #: Whether the list consists of devices only, each with the usual tag before it.
         self._regular = True
+        #: How many fields of the message that is read were looked at, and when the step ends.
+        self.work = 0
+        self._step_ends = STEP
 
     def read(self, message: bytes) -> ReadList:
-        """Return the devices that the bytes of a ListAndWatchResponse list.
+        """Return the devices that the bytes of a ListAndWatchResponse list, all steps at once.
 
         It is the very list from before if the message is.
 
         Raises:
           DeviceListError: if the message is not valid, or exceeds a limit; the next one may be good.
         """
+        for _ in self.steps(message):
+            pass
+        return self.newest
+
+    def steps(self, message: bytes) -> Iterator[None]:
+        """Read the bytes of a ListAndWatchResponse, and yield after each step; :attr:`newest` has the list at the end.
+
+        Raises:
+          DeviceListError: if the message is not valid, or exceeds a limit; the next one may be good.
+        """
         self._fields = Fields(MAX_UNKNOWN)
         self._regular = True
+        self.work, self._step_ends = 0, STEP
         try:
-            found = self._find_changes(message)
+            found = yield from self._find_changes(message)
         except (InvalidMessageError, UnicodeDecodeError) as error:
             why = error if isinstance(error, InvalidMessageError) else "a text is not UTF-8"
             raise DeviceListError(f"the message is no valid ListAndWatchResponse: {why}") from None
@@ -125,19 +145,18 @@ class DeviceListReader:
         # Devices that come and go would leave many small blocks.
         keep = self._regular and len(found.blocks) <= 2 * len(self.newest.devices) // BLOCK + 2
         self._blocks = found.blocks if keep else []
-        return self.newest
 
-    def _find_changes(self, message: bytes) -> _Changes:
+    def _find_changes(self, message: bytes) -> Generator[None, None, _Changes]:
         before, end = self._blocks, len(message)
         first, position = _equal_at_start(before, message)
         last, stop = _equal_at_end(before, message, first, position)
-        read, position = self._read_until(message, position, stop, before[first:last])
+        read, position = yield from self._read_until(message, position, stop, before[first:last])
         changed = _changed(before[first:last], read)
         if position == stop:
             blocks = before[:first] + read + before[last:]
         else:
             # What looked like the end of the list before belongs to a device that is longer.
-            more, _ = self._read_until(message, position, end, ())
+            more, _ = yield from self._read_until(message, position, end, ())
             blocks, changed = before[:first] + read + more, None
         if not before:
             changed = None
@@ -146,7 +165,7 @@ class DeviceListReader:
 
     def _read_until(
         self, message: bytes, position: int, stop: int, before: Sequence[_Block]
-    ) -> tuple[list[_Block], int]:
+    ) -> Generator[None, None, tuple[list[_Block], int]]:
         """Read blocks up to ``stop``, which take the place of those in ``before``; return them and where they end."""
         blocks: list[_Block] = []
         for old in before:
@@ -160,6 +179,7 @@ class DeviceListReader:
                 block = self._read_again(message, position, stop, old).take_place_of(old)
             blocks.append(block)
             position += len(block.raw)
+            yield from self._step()
         count = 0
         while position < stop:
             block = self._read_block(message, position, stop, BLOCK)
@@ -167,7 +187,15 @@ class DeviceListReader:
             position += len(block.raw)
             count += len(block.devices)
             _check_count(count)
+            yield from self._step()
         return blocks, position
+
+    def _step(self) -> Iterator[None]:
+        """Yield if the step is over, after a block of devices."""
+        self.work += 1
+        if self.work >= self._step_ends:
+            yield
+            self._step_ends = self.work + STEP
 
     def _read_again(self, message: bytes, start: int, stop: int, before: _Block) -> _Block:
         """Read what is in the place of ``before``: of the devices there, mostly a single one has turned."""
@@ -187,10 +215,11 @@ class DeviceListReader:
         return _Block(message[start:position], (*before.devices[:same], *turned.devices, *others))
 
     def _read_block(self, message: bytes, start: int, stop: int, most: int) -> _Block:
-        """Read ``most`` devices from ``start``, or all that begin before ``stop``; the last one may end after it."""
+        """Read devices that begin from ``start`` to ``stop``: at most ``most``, and those of one step."""
         position, end, tails = start, len(message), self._tails
         devices: list[Device] = []
-        while position < stop and len(devices) < most:
+        while position < stop and len(devices) < most and not (devices and self.work >= self._step_ends):
+            self.work += 1
             if position + 4 <= end:
                 # Nearly all devices are short, begin with a short id, and go on as another one did.
                 tag, size, id_tag, id_size = _START.unpack_from(message, position)
@@ -240,9 +269,9 @@ class DeviceListReader:
 
     def _parsed(self, message: bytes, position: int, stop: int, name: str = "") -> Device:
         """Return the device whose fields are from ``position`` to ``stop``; ``name`` is its id unless they say it."""
-        health, nodes = "", set[int]()
+        health, nodes, last = "", set[int](), self.work + MAX_FIELDS
         while position < stop:
-            tag, position = tag_at(message, position, stop)
+            tag, position = self._tag(message, position, stop, last)
             if tag not in (_ID, _HEALTH, _TOPOLOGY):
                 position = self._fields.skip(message, position, stop, tag, depth=1)
                 continue
@@ -252,29 +281,36 @@ class DeviceListReader:
             elif tag == _HEALTH:
                 health = message[begin:position].decode()
             else:
-                self._add_nodes(nodes, message, begin, position)
+                self._add_nodes(nodes, message, begin, position, last)
         _check_id(name)
         _check_text("health", health)
         if len(nodes) > MAX_NODES:
             raise DeviceListError(f"the device {quoted(name)} is near to more than {MAX_NODES} NUMA nodes")
         return Device(name, health, tuple(sorted(nodes)))
 
-    def _add_nodes(self, nodes: set[int], message: bytes, position: int, stop: int) -> None:
+    def _tag(self, message: bytes, position: int, stop: int, last: int) -> tuple[int, int]:
+        """Return the next tag of a device, which may not be one after ``last``, and the position after it."""
+        self.work += 1
+        if self.work > last:
+            raise DeviceListError(f"a device has more than {MAX_FIELDS} fields")
+        return tag_at(message, position, stop)
+
+    def _add_nodes(self, nodes: set[int], message: bytes, position: int, stop: int, last: int) -> None:
         """Add the nodes of a topology. The kernel calls a node -1 where there is none, and some plugins repeat that."""
         while position < stop:
-            tag, position = tag_at(message, position, stop)
+            tag, position = self._tag(message, position, stop, last)
             if tag == _NODE:
                 begin, position = span(message, position, stop)
-                node = self._node(message, begin, position)
+                node = self._node(message, begin, position, last)
                 if node >= 0:
                     nodes.add(node)
             else:
                 position = self._fields.skip(message, position, stop, tag, depth=2)
 
-    def _node(self, message: bytes, position: int, stop: int) -> int:
+    def _node(self, message: bytes, position: int, stop: int, last: int) -> int:
         node = 0
         while position < stop:
-            tag, position = tag_at(message, position, stop)
+            tag, position = self._tag(message, position, stop, last)
             if tag == _NODE_ID:
                 number, position = varint(message, position, stop)
                 node = int64(number)

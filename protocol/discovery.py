@@ -108,8 +108,10 @@ class _Entry:
 @record(eq=False)
 class _Directory:
     identity: Identity
-    #: It, or a directory above it, is insecure: nothing changes below it until that is mended.
+    #: It, or a directory above it, is insecure or unjudged: nothing changes below it until that is mended.
     frozen: bool = False
+    #: It could neither be read nor looked at since it was judged.
+    unjudged: bool = False
     #: The trusted user that owns it or a directory above it; None if root and the user of the daemon own them all.
     owner: int | None = None
     #: The known names directly below, with the identity of an accepted socket, or None.
@@ -214,9 +216,12 @@ class Discovery:
         return path in self._directories
 
     def may_scan(self, path: str) -> bool:
-        """Whether ``path`` is a known directory, and neither it nor one above it is insecure (fault 3)."""
+        """Whether ``path`` is a known directory, and neither it nor one above it is insecure (fault 3).
+
+        One that could not be judged is tried again, and the scan judges it; those below it have to wait for that.
+        """
         directory = self._directories.get(path)
-        return directory is not None and not directory.frozen
+        return directory is not None and (not directory.frozen or (directory.unjudged and not self._is_frozen(path)))
 
     def has_parent(self, path: str) -> bool:
         """Whether the directory of ``path`` is known. If not, a removal would go unnoticed (seed 3195)."""
@@ -344,6 +349,13 @@ class Discovery:
             self._judge(path, directory, access)
         return not directory.frozen
 
+    def cannot_judge(self, path: str) -> None:
+        """The known directory ``path`` could neither be read nor looked at: treat it as insecure until it is judged."""
+        directory = self._directories.get(path)
+        if directory is not None and not self._allow_insecure:
+            directory.unjudged = True
+            self._freeze(path, frozen=True)
+
     def ignore(self, path: str, *, directory: bool = False) -> None:
         """Report once that ``path`` only looks like a socket, like the directory made for a mount of a missing one.
 
@@ -431,6 +443,7 @@ class Discovery:
             self._conditions.pop(path, None)
         else:
             self._conditions[path] = report
+        directory.unjudged = False
         if self._is_insecure(path) != directory.frozen:
             self._freeze(path, frozen=not directory.frozen)
 
@@ -450,12 +463,14 @@ class Discovery:
         return directory is not None and directory.frozen
 
     def _freeze(self, path: str, *, frozen: bool) -> None:
-        """Leave the directory ``path`` and those below it, or enter them again but for those that are insecure."""
+        """Leave the directory ``path`` and those below it, or enter those again that are judged and secure."""
         waiting = [path]
         while waiting:
             path = waiting.pop()
             directory = self._directories.get(path)
-            if directory is None or directory.frozen is frozen or (not frozen and self._is_insecure(path)):
+            if directory is None or directory.frozen is frozen:
+                continue
+            if not frozen and (directory.unjudged or self._is_insecure(path)):
                 continue
             directory.frozen = frozen
             (self._changes.leave if frozen else self._changes.enter).append(path)

@@ -39,8 +39,10 @@ class ValidationError(PluginError):
 class NoConnectionError(PluginError):
     """There is no connection to the endpoint of a plugin; the text says why."""
 
-    def __init__(self, *args: object, gone: bool = False) -> None:
+    def __init__(self, *args: object, gone: bool = False, lasting: str | None = None) -> None:
         super().__init__(*args)
+        #: The text without how long this was tried: for who tries again, for ever.
+        self.lasting = str(self) if lasting is None else lasting
         #: Whether nothing is at the endpoint, or another socket than the plugin's.
         self.gone = gone
 

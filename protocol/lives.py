@@ -53,7 +53,8 @@ class Life:
     _was_notified: bool = False
 
     def dialed(self, at: float) -> None:
-        """Note that a dial has reached the socket."""
+        """Note that a dial has reached the socket: somebody listens, also if nobody did before."""
+        self.silent = None
         if self.since is None:
             self.since = at
 

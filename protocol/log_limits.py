@@ -3,7 +3,8 @@
 Whatever can make plugind log a line can make it log a thousand (faults 48 and 91): sockets that come and go, a root
 that is removed again and again. So the lines are counted: those with the same message and cause of one socket, root,
 actor or user; all of that one; and all together. Beyond a limit they are left out until the window is over, and one
-line says then how many there were. Only the log is thinned: ``watch``, histories and metrics are not.
+line says then how many there were. Who got devices and gave them back is never left out. Only the log is thinned:
+``watch``, histories and metrics are not.
 
 PYTEST_DONT_REWRITE
 """
@@ -24,6 +25,8 @@ from .values import value
 
 #: For how many things lines are counted at once: of more, those are forgotten whose window began first.
 MAX_COUNTED: Final = 4096
+#: Who had which devices, and when, is kept in full. Each of these lines costs a lease, which costs far more.
+NEVER_LEFT_OUT: Final = frozenset({"lease is granted", "lease has ended"})
 #: The fields that say what a line is about, and the ones that say why; the first that a line has counts.
 _SUBJECTS: Final = ("socket", "path", "root", "actor", "user")
 _CAUSES: Final = ("lease", "cause", "reason", "error")
@@ -105,6 +108,8 @@ class LineCounts:
 
     def leaves_out(self, line: Line, now: float) -> bool:
         """Count ``line``, and return whether to leave it out."""
+        if line.message in NEVER_LEFT_OUT:
+            return False
         windows, limits = self._windows, self._limits
         self._end_windows(now)
         if len(windows) > MAX_COUNTED - 2:

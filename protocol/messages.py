@@ -203,7 +203,7 @@ class PluginRegistered:
 
 @value
 class SocketDialed:
-    """A dial has reached the socket of this generation for the first time: its life has begun (fault 49)."""
+    """A dial has reached the socket of this generation, for the first time or since nobody listened (fault 49)."""
 
     path: str
     generation: int

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 
 import attrs
 
+from .devices import ResourceStatus
 from .directories import Condition, DirectoryReport
 from .histograms import Histogram
 from .messages import HealthChecked, RootReported, StateChanged
@@ -272,6 +273,12 @@ def expected_useful(names: Iterable[str], rows: Iterable[Row], *, healthy: bool)
             if name is not None and name in wanted and (row.healthy if healthy else row.useful):
                 wanted[name] = True
     return wanted
+
+
+def healthy_devices(names: Iterable[str], resources: Iterable[ResourceStatus]) -> dict[str, int]:
+    """Return how many healthy devices each of the resources ``names`` has; one that nobody lists has none."""
+    there = {resource.name: resource.allocatable for resource in resources}
+    return {name: there.get(name, 0) for name in names}
 
 
 #: The other names of two words are a kind and a path, or a kind and a plugin type.

@@ -69,6 +69,22 @@ class Fields:
             position = self.skip(data, position, stop, tag, depth)
 
 
+def check_count(data: bytes, most: int) -> None:
+    """Check that a message has at most ``most`` fields, before a parser makes an object of each.
+
+    Raises:
+      InvalidMessageError: if it has more, or is not valid.
+    """
+    fields, position = Fields(most), 0
+    for _ in range(most):
+        if position >= len(data):
+            return
+        tag, position = tag_at(data, position, len(data))
+        position = fields.skip(data, position, len(data), tag)
+    if position < len(data):
+        raise InvalidMessageError(f"it has more than {most} fields")
+
+
 def tag_at(data: bytes, position: int, stop: int) -> tuple[int, int]:
     """Return the tag at ``position``, and the position after it.
 

@@ -62,6 +62,8 @@ class PluginCounts:
     by_state: Mapping[StateName, int]
     #: How many of the registered ones do not serve: nobody listens on their sockets.
     not_serving: int = 0
+    #: Why roots cannot be used now, such as one whose parent directory is missing.
+    unusable: tuple[str, ...] = ()
 
 
 @value

@@ -21,7 +21,7 @@ from .endpoint_owners import PluginDisplaced
 from .messages import EndpointChanged, HealthReported, OwnerChanged, RootReported, ServingChanged, StateChanged
 from .plugin_health import Health
 from .plugins import PluginInfo
-from .status import Finished, HistoryEntry, Operation, Outcome, PluginCounts, PluginStatus, StateName
+from .status import Finished, HistoryEntry, Operation, Outcome, PluginCounts, PluginStatus, StateName, Watching
 from .text import encodable, escaped
 
 #: How many changes of state are kept for each socket.
@@ -214,6 +214,10 @@ def _failed(before: Finished | None, change: StateChanged) -> Finished | None:
     return finished
 
 
+#: How a root is watched in which no plugin can be found.
+_UNUSABLE = (Watching.TAKEN, Watching.ABSENT, Watching.UNAVAILABLE)
+
+
 class View:
     """All sockets, the last ones that are gone, the roots and the handlers."""
 
@@ -222,6 +226,8 @@ class View:
         self.roots: dict[str, RootReported] = {}
         self.handlers: tuple[str, ...] = ()
         self._gone: collections.deque[Row] = collections.deque(maxlen=gone_kept)
+        #: The highest generation of a socket that was ever gone: no look at those that are is needed for a newer one.
+        self._newest_gone = 0
         self._history = history
         #: A history with so many values at most has no more entries than that.
         self._surely_short = 2 * history
@@ -229,7 +235,8 @@ class View:
     def counts(self) -> PluginCounts:
         """Return how many sockets are in each state."""
         states = collections.Counter(row.last.state for row in self.rows.values())
-        return PluginCounts(states, sum(row.is_unserved for row in self.rows.values()))
+        unusable = [report.reason for report in self.roots.values() if report.watching in _UNUSABLE and report.reason]
+        return PluginCounts(states, sum(row.is_unserved for row in self.rows.values()), tuple(unusable))
 
     def directory_warnings(self, path: str) -> list[str]:
         """Return what is wrong with the directories in which ``path`` lies."""
@@ -266,7 +273,7 @@ class View:
         socket = change.socket
         before = self.rows.get(socket)
         if before is None:
-            if change.state is _GONE:
+            if change.state is _GONE or self._is_overtaken(change):
                 return None, None
             after = self._first(change, [])
         elif change.generation < before.last.generation:
@@ -286,9 +293,20 @@ class View:
         if change.state is _GONE:
             del self.rows[socket]
             self._gone.append(after)
+            self._newest_gone = max(self._newest_gone, change.generation)
         else:
             self.rows[socket] = after
         return before, after
+
+    def _is_overtaken(self, change: StateChanged) -> bool:
+        """Whether a newer entry of the path is gone already: one that was refused, while a plugin's end was under way.
+
+        That the plugin leaves is shown, since that may last.
+        """
+        if change.state is StateName.LEAVING or change.generation > self._newest_gone:
+            return False
+        ends = ((row.last.socket, row.last.generation) for row in self._gone)
+        return any(socket == change.socket and generation > change.generation for socket, generation in ends)
 
     @staticmethod
     def _first(change: StateChanged, history: list[Any]) -> Row:

@@ -50,6 +50,8 @@ class Watches:
         #: Marks on paths that could not be looked at; see :meth:`postpone`.
         self._postponed: dict[str, int] = {}
         self._overflowed = False
+        #: There may be marks that say more than that the attributes of an entry have changed.
+        self._urgent = False
         self._root_name = root.rpartition("/")[2]
         self._parent: int | None = None
         self._descriptors: dict[str, int] = {}
@@ -124,6 +126,11 @@ class Watches:
         return len(self._marks) > 0
 
     @property
+    def only_attributes(self) -> bool:
+        """Whether the marks say only that attributes have changed, and none of a directory: others may write to it."""
+        return self.pending and not self._urgent
+
+    @property
     def need_rescan(self) -> bool:
         """Whether looking at the marked paths is not enough: events were dropped, or something happened to the root."""
         return self._overflowed or self.root in self._marks
@@ -146,7 +153,7 @@ class Watches:
                 self._mark(self.root, 0)
         else:
             for path in self._paths.get(descriptor, ()):
-                self._mark(path, mask)
+                self._mark(path, mask | ISDIR)
 
     def take(self, most: int | None = None) -> dict[str, int]:
         """Remove and return all marks, or about the ``most`` that have come first in each directory, by turns."""
@@ -170,10 +177,12 @@ class Watches:
 
     def put_back(self, marks: dict[str, int]) -> None:
         """Add marks that were taken but belong to a later look."""
+        self._urgent = True
         self._marks.add_all(marks)
 
     def put_back_beside(self, directory: str, marks: dict[str, int]) -> None:
         """Do the same for the paths directly in ``directory``. The caller gives up ``marks``."""
+        self._urgent = True
         self._marks.add_beside(directory, marks)
 
     def postpone(self, path: str, marks: int) -> None:
@@ -186,6 +195,7 @@ class Watches:
         self.put_back(postponed)
 
     def _mark(self, path: str, mask: int) -> None:
+        self._urgent = mask != ATTRIB or (self._urgent and self.pending)
         self._marks.add(path, _marks(mask))
 
     def _lose(self, descriptor: int) -> None:

@@ -44,6 +44,9 @@ LIMITS = {
         device_lists.MAX_TEXT
     ),
     "NUMA nodes of a device; a node of -1 means none": str(device_lists.MAX_NODES),
+    "fields of a device and of its topology, where a node that is named again counts again": str(
+        device_lists.MAX_FIELDS
+    ),
     "fields of a list that the API does not define": f"{device_lists.MAX_UNKNOWN:,}",
     "bytes of a message": f"{ENDPOINT_LIMITS.message_bytes / MEBIBYTE:g} MiB",
     "bytes of messages that have not come as a whole, of all plugins": (
@@ -52,6 +55,9 @@ LIMITS = {
     "lists taken from a plugin in a second": (
         f"{1 / paced.INTERVAL:g}, and at most {paced.BYTES_PER_SECOND / MEBIBYTE:g} MiB, where a "
         f"list counts at least {paced.LEAST_BYTES // 1024} KiB"
+    ),
+    "steps in which lists are read, of one plugin in a second, and fields in a step": (
+        f"{paced.STEPS_PER_SECOND}, {device_lists.STEP:,}"
     ),
     "time until a CSI driver that registers listens on its endpoint": f"{csi.CONNECT_TIMEOUT:g} s",
     "time until it has answered GetPluginInfo or one of the calls for capabilities, and NodeGetInfo": (

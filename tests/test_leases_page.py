@@ -19,6 +19,7 @@ OF_USER = Limits()
 LIMITS = {
     "leases of a user who is not root, with those in line": f"{OF_USER.leases:,}",
     "devices of a user who is not root, with those that are waited for": f"{OF_USER.devices:,}",
+    "bytes of the labels of a user who is not root, of all its leases": f"{OF_USER.label_bytes // 1024:,} KiB",
     "leases of all users": f"{OF_USER.all_leases:,}",
     "bytes of the id of a lease": f"{MAX_ID}",
     "resources of a request, devices of one resource, labels": (
@@ -32,6 +33,9 @@ LIMITS = {
     "nodes, mounts, variables, annotations and CDI names in an answer, of each": f"{answers.MAX_ENTRIES:,}",
     "bytes of all texts of an answer": f"{answers.MAX_BYTES // 1024} KiB",
     "device nodes below a directory that an answer names": f"{cdi_files.MOST_NODES:,}",
+    "entries of all such directories of a lease, time for the look at its device nodes, and looks that hang": (
+        f"{cdi_files.MOST_ENTRIES:,}, {cdi_files.LOOK:g} s, {cdi_files.MOST_LOOKS}"
+    ),
     "time for which uncertain devices are withheld, unless the plugin ends": f"{allocations.WITHHELD:g} s",
     "time within which a container has to start, or a connection has to be back after a restart of plugind": (
         f"{allocations.BIND:g} s"

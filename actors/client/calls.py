@@ -40,16 +40,18 @@ class Call(Generic[AnswerT]):
     body: bytes = b""
     #: Returns the error of any other answer.
     refused: Callable[[int, bytes], ClientError] = refusal
+    #: Returns what is taken of the answer of a daemon of this user.
+    judge: Callable[[AnswerT, int], AnswerT] = lambda answer, _: answer
 
-    def answer(self, status: int, body: bytes, version: str | None) -> AnswerT:
-        """Return what the daemon says, which speaks this ``version`` of the status socket.
+    def answer(self, status: int, body: bytes, version: str | None, uid: int) -> AnswerT:
+        """Return what the daemon of user ``uid`` says, which speaks this ``version`` of the status socket.
 
         Raises:
           ClientError: if it refuses, or its answer cannot be understood.
         """
         if status not in (200, 201):
             raise self.refusal(status, body, version)
-        return understood(self.read, body, version)
+        return self.judge(understood(self.read, body, version), uid)
 
     def refusal(self, status: int, body: bytes, version: str | None) -> ClientError:
         """Return the error of an answer that is none of success."""

@@ -21,7 +21,7 @@ from ...protocol.leases.leases_json import (
     released_from_json,
     snapshot_from_json,
 )
-from ...protocol.leases.replies import LeasesSnapshot, Problem, Released
+from ...protocol.leases.replies import Failure, LeasesSnapshot, Problem, Released
 from ...protocol.leases.values import ContainerOwner, Lease, NoOwner, Request, TimeOwner, Wanted
 from .calls import Call, refusal
 from .errors import ClientError, LeaseFailedError
@@ -95,7 +95,24 @@ def is_unknown(error: ClientError) -> bool:
 
 def allocation(asked: Asked) -> Call[Lease]:
     """Ask for a lease."""
-    return Call("POST", _PATH, lease_from_json, _body(asked_to_json(asked)), refused)
+    return Call("POST", _PATH, lease_from_json, _body(asked_to_json(asked)), refused, judged)
+
+
+def judged(lease: Lease, uid: int) -> Lease:
+    """Return what is taken of a lease from a daemon of user ``uid``: it must not become this user by variables.
+
+    Raises:
+      ClientError: if it has what is not taken from a daemon of another user than root and this one.
+    """
+    if uid in (0, os.geteuid()):
+        return lease
+    from ...protocol.leases.answers import AnswerError
+    from ...protocol.leases.permits import from_daemon
+
+    try:
+        return from_daemon(lease, uid)
+    except AnswerError as error:
+        raise LeaseFailedError(Failure(Problem.FORBIDDEN, str(error))) from error
 
 
 def deadline_of(asked: Asked) -> float:

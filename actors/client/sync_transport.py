@@ -47,7 +47,7 @@ def answer(path: str, call: Call[T], *, seconds: float, silence: float | None = 
         asked(path, call.method, call.target, call.body, seconds=seconds, silence=silence, patience=patience) as reply,
     ):
         status, body, version = reply.status, reply.body(MAX_ANSWER), reply.version
-    return call.answer(status, body, version)
+    return call.answer(status, body, version, reply.uid)
 
 
 @contextmanager

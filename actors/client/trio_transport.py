@@ -38,8 +38,9 @@ async def answer(path: str, call: Call[T], *, timeout: float, patience: float = 
     """
     with talking(path):
         async with ask(path, call.method, call.target, call.body, timeout=timeout, patience=patience) as reply:
+            uid = reply.uid  # Before the end, when there is no socket any more.
             status, body, version = reply.status, await reply.body(), reply.version
-    return call.answer(status, body, version)
+    return call.answer(status, body, version, uid)
 
 
 @asynccontextmanager

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Callable
 from typing import get_args
 
@@ -29,6 +30,14 @@ def typed_seconds(least: float, most: float) -> Callable[[str], tuple[str | None
         return plugin_type or None, parse(number)
 
     return parsed
+
+
+def devices_of_resource(text: str) -> tuple[str, int]:
+    """Return the resource, and the number of devices, of ``RESOURCE=N``."""
+    resource, given, number = text.rpartition("=")
+    if not given or not re.fullmatch("[1-9][0-9]{0,8}", number):
+        raise argparse.ArgumentTypeError(f"{text!r} is not RESOURCE=N, such as vendor.com/gpu=8, with N from 1")
+    return resource_name(resource), int(number)
 
 
 def health_switch(text: str) -> tuple[str, float | None]:

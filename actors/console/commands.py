@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from ...protocol.version import __version__
 from .ending import EXIT_OK, EXIT_USAGE, OutputError, code_of, flush, run_to_end, say
-from .start import hold_requests, imports_of_daemon, no_collection, open_standard_descriptors
+from .start import imports_of_daemon, no_collection, open_standard_descriptors
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -92,8 +92,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(words: Sequence[str], importing: AbstractContextManager[None]) -> int:
     open_standard_descriptors()
     words, command = _split(words)
-    if _asked_for(words) == "run":
-        hold_requests()
     try:
         # Most of the time until a command runs goes into its imports.
         with importing:

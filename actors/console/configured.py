@@ -57,6 +57,7 @@ _OWN: Final = (
     "observe_again",
     "follow_symlinks_inside_root",
     "expected",
+    "expected_devices",
     "ready_when",
     "hung_after",
     "blocked_after",
@@ -176,7 +177,6 @@ def _config(given: Mapping[str, Given], values: Mapping[str, Any], environment: 
         leases=_leases(given),
         metrics=_metrics(values),
         log_limits=_log_limits(values),
-        use_faulthandler=values.get("use_faulthandler", True),
         handles_sigint=True,
         **{key: values[key] for key in _OWN if key in values},
     )
@@ -281,6 +281,7 @@ def _leases(given: Mapping[str, Given]) -> LeasesConfig:
         pools=_resolved(given.get("leases.pools"), _pools_of, ()),
         limits=LeaseLimits(**_part("leases.limits", {key: it.value for key, it in given.items()})),
         operators=_resolved(given.get("leases.operators"), uids_of, frozenset()),
+        permitted=_resolved(given.get("leases.permitted"), tuple, ()),
         # A daemon that forgot its leases at a restart would give the same devices to others.
         without_state=False,
         cdi_directory=given["leases.cdi_directory"].value

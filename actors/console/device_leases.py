@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
+from ...protocol.devices import ResourceState
 from ...protocol.leases.leases_json import LeaseJsonError, snapshot_from_json
 from ...protocol.leases.values import Lease
 from ...protocol.text import escaped
@@ -38,7 +39,10 @@ async def leases_of(daemon: Daemon) -> tuple[Lease, ...]:
 
 
 def add_leases(resources: Iterable[Plugin], leases: Iterable[Lease]) -> None:
-    """Note at each device which lease has it, as ``lease`` and ``leased_by``."""
+    """Note at each device which lease has it, as ``lease`` and ``leased_by``.
+
+    The devices that are leased, and that the plugin of a resource does not list, are ``missing``.
+    """
     held = {
         (resource, device): lease
         for lease in leases
@@ -51,6 +55,17 @@ def add_leases(resources: Iterable[Plugin], leases: Iterable[Lease]) -> None:
             lease = held.get((str(resource.get("resource")), str(device.get("id"))))
             device["lease"] = None if lease is None else lease.id
             device["leased_by"] = None if lease is None else owner(lease)
+        resource["missing"] = [*_missing(resource, held)]
+
+
+def _missing(resource: Plugin, held: Mapping[tuple[str, str], Lease]) -> Iterator[Plugin]:
+    devices = resource.get("devices")
+    if resource.get("state") != ResourceState.LISTED or not isinstance(devices, list):
+        return
+    listed = {str(device.get("id")) for device in devices}
+    for (name, device), lease in held.items():
+        if name == resource.get("resource") and device not in listed:
+            yield {"id": device, "lease": lease.id, "leased_by": owner(lease)}
 
 
 def add_leases_of_plugin(plugin: Plugin, leases: Iterable[Lease]) -> None:

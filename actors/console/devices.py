@@ -42,9 +42,12 @@ _EPILOG = """examples:
 
 On a terminal, columns for which there is no room are left out, PLUGIN first, and long ids of leases are shortened. In a
 pipe, and with -o wide, all is shown. A resource without devices has one line, with its state in place of a health.
-LEASE says which lease has the device, and whose it is; 'plugind leases' tells more.
+LEASE says which lease has the device, and whose it is; 'plugind leases' tells more. A device that is leased, and that
+its plugin does not list any more, is 'no longer listed'; it is not counted.
 
 exit codes: 0 ok, 1 there is no such resource, 2 usage, 69 no daemon answers, 75 it is busy"""
+#: What stands for the health of a device that has a lease, and that its plugin does not list.
+_MISSING = "no longer listed"
 _EMPTY = "no devices: no device plugin has registered; 'plugind ls' shows those that are on their way"
 _OBSERVED = "no devices: this daemon only observes plugins (--observe), and does not ask them for their devices"
 _NOT_SERVED = "most register by a call, for which 'plugind run --device-plugins=DIR' serves DIR/kubelet.sock"
@@ -180,6 +183,9 @@ def _rows(resource: Plugin, lease: Callable[[Plugin], str]) -> Iterator[tuple[st
             lease(device),
             plugin,
         )
+    missing = resource.get("missing")
+    for device in missing if isinstance(missing, list) else []:
+        yield name, exact(device.get("id")), _MISSING, "-", "-", lease(device), plugin
     if not there:
         yield name, "-", text(resource.get("state")), ago(resource.get("age")), "-", "-", plugin
 

@@ -5,10 +5,12 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
 from ...protocol.leases.forms import FormError, environment
 from ...protocol.leases.values import Lease
@@ -22,8 +24,26 @@ _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 def is_there(name: str) -> bool:
     """Return whether there is such a command, before anybody waits an hour for its devices."""
-    places = [name] if "/" in name else [os.path.join(directory, name) for directory in os.get_exec_path()]
-    return any(map(os.path.exists, places))
+    return any(map(os.path.exists, _places(name)))
+
+
+def _places(name: str) -> list[str]:
+    """Return where a command may be, by our own PATH: a plugin may have set another one."""
+    return [name] if "/" in name else [os.path.join(directory, name) for directory in os.get_exec_path()]
+
+
+def _become(command: Sequence[str], variables: Mapping[str, str]) -> NoReturn:
+    """Become the first of the files that can be run, as ``os.execvpe`` does with the PATH of ``variables``."""
+    missing: OSError = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    failed: OSError | None = None
+    for place in _places(command[0]):
+        try:
+            os.execve(place, [*command], variables)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            missing = error
+        except OSError as error:
+            failed = failed or error
+    raise failed or missing
 
 
 def execute(command: Sequence[str], lease: Lease) -> int:
@@ -36,7 +56,7 @@ def execute(command: Sequence[str], lease: Lease) -> int:
         sys.stderr.flush()
         for number in _IGNORED_BY_PYTHON:
             signal.signal(number, signal.SIG_DFL)
-        os.execvpe(command[0], [*command], variables)
+        _become(command, variables)
     except (FormError, ValueError) as error:
         complain(str(error))
         return EXIT_NOT_RUN

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 
+from ...protocol.leases.forms import LEASE
 from ...protocol.leases.leases_json import snapshot_to_json
 from ...protocol.leases.replies import LeasesSnapshot
 from ...protocol.leases.values import (
@@ -23,11 +26,12 @@ from ...protocol.leases.values import (
     ProcessOwner,
     TimeOwner,
 )
+from ...protocol.text import encodable
 from ..client.errors import ClientError
 from ..client.lease_calls import WRITING, all_leases, recovery
 from ..client.reaching import ANSWER_TIMEOUT
 from ..client.sync_transport import answer
-from .ending import EXIT_OK, say
+from .ending import EXIT_OK, complain, say
 from .lease_failures import fail
 from .lease_watch import watch_leases
 from .lease_words import device_words, left, owner, user, wanted_words
@@ -51,7 +55,8 @@ On a terminal, columns for which there is no room are left out, USER first, and 
 enough. In a pipe, and with -o wide, all is shown.
 
 'recover --none-held' says that no leased device is in use, after the state of plugind was lost while some were: until
-then, or a reboot, no device is given to anybody.
+then, or a reboot, no device is given to anybody. As a hint it names the processes whose environment has a lease
+that plugind does not know; anybody can forge that, and whoever has left it out is not named.
 
 exit codes: 0 ok, 1 failed, 2 usage, 3 no daemon answers"""
 
@@ -87,10 +92,7 @@ def run(args: argparse.Namespace) -> int:
         if args.watch:
             return watch_leases(path, args.prefix, as_json=args.output == "json")
         if args.action is not None:
-            answer(path, recovery(), seconds=WRITING)
-            if args.output == "json":
-                say(json.dumps({"recovered": True}) + "\n")
-            return EXIT_OK
+            return _recover(path, as_json=args.output == "json")
         found = answer(path, all_leases(args.prefix), seconds=ANSWER_TIMEOUT, silence=ANSWER_TIMEOUT)
     except ClientError as error:
         return fail(error, args.output)
@@ -101,6 +103,38 @@ def run(args: argparse.Namespace) -> int:
         width = shutil.get_terminal_size().columns if args.output is None and sys.stdout.isatty() else None
         say("".join(f"{line}\n" for line in lines(found, width)))
     return EXIT_OK
+
+
+def _recover(path: str, *, as_json: bool) -> int:
+    """Free what a lost state withholds, and then name the processes that may use it, as a hint.
+
+    The owner of a process can have the look at its environment wait for ever, so it comes last.
+    """
+    answer(path, recovery(), seconds=WRITING)
+    processes = list(_processes())
+    if processes:
+        listed = {it.id for it in answer(path, all_leases(), seconds=ANSWER_TIMEOUT, silence=ANSWER_TIMEOUT).leases}
+        processes = [it for it in processes if it[1] not in listed]
+    for pid, lease in processes:
+        complain(
+            f"hint: process {pid} may use devices: its environment, which anybody can forge, names the lease"
+            f" {text(lease)}, which plugind does not know"
+        )
+    if as_json:
+        said = [{"pid": pid, "lease": encodable(lease)} for pid, lease in processes]
+        say(json.dumps({"recovered": True, "processes": said}) + "\n")
+    return EXIT_OK
+
+
+def _processes() -> Iterator[tuple[int, str]]:
+    """Yield the processes whose environment names a lease, and the lease."""
+    name = f"{LEASE}=".encode()
+    for pid in sorted(int(it) for it in os.listdir("/proc") if it.isdecimal()):
+        with suppress(OSError):  # It has ended, or is another user's.
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                variables = file.read().split(b"\0")
+            # The first one is what the process itself finds.
+            yield from [(pid, os.fsdecode(it.removeprefix(name))) for it in variables if it.startswith(name)][:1]
 
 
 def lines(found: LeasesSnapshot, width: int | None = None) -> Iterator[str]:

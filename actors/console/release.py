@@ -9,15 +9,17 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
+from ...protocol.text import escaped
 from ..client.errors import ClientError, NoDaemonError
 from ..client.lease_calls import WRITING, is_unknown, release
 from ..client.sync_transport import answer
-from .ending import EXIT_FAILED, EXIT_OK, say
+from .ending import EXIT_FAILED, EXIT_OK, complain, say
 from .lease_failures import fail
 from .output import add_output_argument
 from .status_socket import add_status_argument, status_path
 
 if TYPE_CHECKING:
+    from ...protocol.leases.replies import Released
     from ...protocol.status_json import Json
 
 
@@ -42,8 +44,15 @@ def run(args: argparse.Namespace) -> int:
     path, code = status_path(args), EXIT_OK
     said: list[dict[str, Json]] = []
     for lease in args.ids:
-        error = _released(path, lease)
-        said.append({"id": lease, "released": error is None, "error": None if error is None else str(error)})
+        released, error = _release(path, lease)
+        unwritten = None if released is None else released.unwritten
+        why = None if error is None else str(error)
+        said.append({"id": lease, "released": error is None, "error": why, "unwritten": unwritten})
+        if unwritten is not None:
+            complain(
+                f"warning: {escaped(lease)} is released, which is not on disk yet; it comes back if plugind is killed"
+                f" before that: {escaped(unwritten)}"
+            )
         if error is not None and not (args.if_exists and is_unknown(error)):
             code = code or fail(error) or EXIT_FAILED
         if isinstance(error, NoDaemonError):
@@ -53,10 +62,9 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-def _released(path: str, lease: str) -> ClientError | None:
-    """End a lease; return why that has failed, if it has."""
+def _release(path: str, lease: str) -> tuple[Released | None, ClientError | None]:
+    """End a lease; return the answer, or why that has failed."""
     try:
-        answer(path, release(lease), seconds=WRITING)
+        return answer(path, release(lease), seconds=WRITING), None
     except ClientError as error:
-        return error
-    return None
+        return None, error

@@ -35,7 +35,14 @@ from ..journal_log import log_of
 from ..logs import DaemonLog
 from ..status.actor import StatusConfig
 from ..supervision import GaveUpError
-from .arguments import add_csi_arguments, add_trust_argument, health_switch, plugin_name, typed_seconds
+from .arguments import (
+    add_csi_arguments,
+    add_trust_argument,
+    devices_of_resource,
+    health_switch,
+    plugin_name,
+    typed_seconds,
+)
 from .configured import Configured, configured
 from .ending import EXIT_CONFIG, EXIT_FAILED, EXIT_OK, CommandError, complain
 from .lease_options import add_lease_arguments, group
@@ -141,6 +148,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=plugin_name,
         metavar="NAME",
         help="not ready before this plugin is registered",
+    )
+    parser.add_argument(
+        "--expect-devices",
+        action="append",
+        type=devices_of_resource,
+        metavar="RESOURCE=N",
+        help="not ready while the resource has fewer healthy devices, as with vendor.com/gpu=8; may be repeated",
     )
     parser.add_argument(
         "--ready-when",

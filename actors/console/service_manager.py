@@ -46,7 +46,7 @@ class Observed(Protocol):
         """Return why each core actor that hangs is taken for that; empty while all work."""
 
     async def counts(self) -> PluginCounts:
-        """Return how many plugins are in each state."""
+        """Return how many plugins are in each state, and which roots cannot be used."""
 
 
 def tell_service_manager(state: str) -> bool:
@@ -146,10 +146,11 @@ class _Beats:
 
 
 def words_of(counts: PluginCounts) -> str:
-    """Return how many plugins are in each state, in words."""
+    """Return how many plugins are in each state, and which roots cannot be used, in words."""
     total = sum(counts.by_state.values())
     states = ", ".join(states_of(counts))
-    return f"{total} {'plugin' if total == 1 else 'plugins'}{': ' if states else ''}{states}"
+    plugins = f"{total} {'plugin' if total == 1 else 'plugins'}{': ' if states else ''}{states}"
+    return "; ".join((plugins, *counts.unusable))
 
 
 def states_of(counts: PluginCounts) -> Iterator[str]:

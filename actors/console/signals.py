@@ -93,7 +93,7 @@ def _stop_within(limit: StopLimit, token: trio.lowlevel.TrioToken, handler: Any,
     standard error, and ends the process.
     """
     if signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0):
-        faulthandler.register(signal.SIGALRM, file=_STANDARD_ERROR, chain=True)
+        faulthandler.register(signal.SIGALRM, file=_STANDARD_ERROR, all_threads=False, chain=True)
         seconds = limit.seconds()
         signal.setitimer(signal.ITIMER_REAL, seconds + limit.spare)
         # A task of the system: whatever cancels the daemon's own tasks does not cancel it.

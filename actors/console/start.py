@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Final
 
-#: The signals that request something of a running daemon. If they are not handled, they end a process.
+#: The signals that request something of a running daemon. If they are not handled, they end a process;
+#: the first lines of the command have them wait (``plugind.__main__``).
 REQUESTS: Final = (signal.SIGHUP, signal.SIGUSR1)
 #: What Trio imports for TLS. A daemon uses none of it, and with OpenSSL it takes a twentieth of the start and 5 MiB.
 _FOR_TLS: Final = ("ssl", "hmac")
@@ -111,8 +112,3 @@ class _Postponed(ModuleType):
         if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__]
         return getattr(import_module(self.__name__), name)
-
-
-def hold_requests() -> None:
-    """Keep :data:`REQUESTS` pending until the daemon receives them, instead of being ended by one that comes early."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, REQUESTS)

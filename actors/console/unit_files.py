@@ -38,6 +38,8 @@ RestartSec=2
 RestartPreventExitStatus=2 78
 # The daemon ends within 21 s of a signal, by force if need be, and says then what has not ended.
 TimeoutStopSec=30
+# When jobs use up the memory, the kernel is to kill one of them, rather than what knows which devices they have.
+OOMScoreAdjust=-900
 # It is fed only while the loop of the daemon turns and no core actor hangs.
 WatchdogSec=30
 StateDirectory=plugind
@@ -47,9 +49,8 @@ RuntimeDirectory=plugind
 RuntimeDirectoryMode=0711
 # Who watches the directory for the status socket must not lose it at a restart.
 RuntimeDirectoryPreserve=yes
-# As many lines as the daemon's own limit lets through.
-LogRateLimitIntervalSec=60
-LogRateLimitBurst=35000
+# The daemon limits its lines itself, and leaves out none that says who got devices: neither must the journal.
+LogRateLimitIntervalSec=0
 
 # The daemon stays root: registrars make their sockets for root alone. But it is root without any capability.
 CapabilityBoundingSet=

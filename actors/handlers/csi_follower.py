@@ -120,7 +120,7 @@ class CSIFollower:
             try:
                 await self._check()
             except NoConnectionError as error:
-                self._note(disconnected(str(error)))
+                self._note(disconnected(error.lasting))
             except GoesAwayError:
                 continue
             soon = 1 if trio.current_time() - began >= REDIALS.cap else soon + 1

@@ -44,7 +44,7 @@ class CSIObserver:
             try:
                 channel = await self._link.connect(timeout=CONNECT_TIMEOUT)
             except NoConnectionError as error:
-                self._link.report(Health.DISCONNECTED, str(error))
+                self._link.report(Health.DISCONNECTED, error.lasting)
             else:
                 asked = await self._ask(channel)
                 if channel.takes_calls:

@@ -143,7 +143,9 @@ class PluginCalls:
         # What is the case if it is cancelled, or if something crashes.
         answer: Allocated | AllocationRefused | AllocationLost = self._lost(call, ENDED)
         try:
-            answer = Allocated(call.lease, call.resource, await _allocated(call, link, watch))
+            said = await _allocated(call, link, watch)
+            uid = None if channel is None or channel.peer is None else channel.peer.uid
+            answer = Allocated(call.lease, call.resource, said, uid=uid)
         except _RefusedError as error:
             answer = AllocationRefused(call.lease, call.resource, str(error))
         except _LostError as error:

@@ -15,7 +15,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
 from contextlib import suppress
 from typing import NoReturn
 
@@ -153,7 +153,7 @@ class DeviceFollower:
                 try:
                     await self._connect()
                 except NoConnectionError as error:
-                    self._note_checked(disconnected(str(error)))
+                    self._note_checked(disconnected(error.lasting))
 
     @property
     def _has_stream(self) -> bool:
@@ -220,7 +220,7 @@ class DeviceFollower:
             channel = await self._link.connect(timeout=CONNECT_TIMEOUT)
         except NoConnectionError as error:
             if error.gone:
-                self._link.gone(str(error))
+                self._link.gone(error.lasting)
             raise
         if channel is not self._channel:
             self._channel = channel
@@ -232,7 +232,7 @@ class DeviceFollower:
         try:
             channel = await self._connect()
         except NoConnectionError as error:
-            return _End(str(error), Health.DISCONNECTED)
+            return _End(error.lasting, Health.DISCONNECTED)
         turn = self._turns.setdefault((self._plugin.endpoint, _pid(channel)), trio.Lock())
         if turn.locked():
             self._note_stream(Health.UNKNOWN, SHARED)
@@ -268,9 +268,9 @@ class DeviceFollower:
         if waiting.cancelled_caught:
             self._lose(_End(NO_LIST, Health.UNKNOWN))
 
-    def _pass_on(self, message: bytes) -> None:
-        read = self._reader.read(message)
-        plugin = self._plugin
+    def _pass_on(self, message: bytes) -> Iterator[None]:
+        yield from self._reader.steps(message)
+        read, plugin = self._reader.newest, self._plugin
         self._devices.send_nowait(ListReceived(plugin.socket, plugin.generation, read.devices, trio.current_time()))
         if not self._listed:
             self._listed = True

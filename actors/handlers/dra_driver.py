@@ -94,7 +94,7 @@ class DRAFollower:
             try:
                 channel = await self._connect()
             except NoConnectionError as error:
-                self._checked = disconnected(str(error))
+                self._checked = disconnected(error.lasting)
                 self.report()
             else:
                 if await self._follow_on(channel):

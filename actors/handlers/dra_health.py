@@ -20,6 +20,7 @@ from grpclib.exceptions import GRPCError
 
 from ...protocol.dra_health import MAX_DEVICES, DeviceHealthError, DeviceHealths, DeviceReport, DeviceStatus
 from ...protocol.proto import dra_health_v1_pb2 as api
+from ...protocol.protobuf_fields import InvalidMessageError, check_count
 from ...protocol.wire.outcomes import status_text
 from ..io.grpc_client.channel import Channel
 from .paced import take_newest
@@ -82,7 +83,7 @@ class HealthFollower:
                 if channel.connection.failure is not None:
                     return
                 self._say(f"{service} has ended: {status_text(error)}")
-            except (DeviceHealthError, DecodeError) as error:
+            except (DeviceHealthError, DecodeError, InvalidMessageError) as error:
                 self._say(f"{service} is refused: {error}")
             except trio.ClosedResourceError:
                 return
@@ -97,10 +98,10 @@ class HealthFollower:
             await stream.send_message(request(), end=True)
             await take_newest(stream, lambda message: self._take(service, message))
 
-    def _take(self, service: str, message: bytes) -> None:
+    def _take(self, service: str, message: bytes) -> Iterator[None]:
+        check_count(message, MAX_DEVICES)
+        yield
         said = api.NodeWatchResourcesResponse.FromString(message)
-        if len(said.devices) > MAX_DEVICES:
-            raise DeviceHealthError(f"it reports {len(said.devices)} devices, at most {MAX_DEVICES} are allowed")
         self.devices.take(_reports(said), trio.current_time())
         self._expiry.set()
         self._say(service)

@@ -41,7 +41,7 @@ class DRAObserver:
             try:
                 await self._watch_connection()
             except NoConnectionError as error:
-                self._report(Health.DISCONNECTED, str(error), "no")
+                self._report(Health.DISCONNECTED, error.lasting, "no")
             except GoesAwayError:
                 continue
             tries = 1 if trio.current_time() - began >= RETRIES.cap else tries + 1

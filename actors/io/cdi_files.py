@@ -15,6 +15,8 @@ import os
 import re
 import stat
 import sys
+import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Final
@@ -27,8 +29,12 @@ from .directory_trust import access_of, who_may_replace
 
 #: Where every engine looks for the files of running programs; it is emptied by a boot.
 DIRECTORY: Final = "/var/run/cdi"
-#: How many nodes a directory of nodes may have.
+#: How many nodes a directory of nodes may have, and how many entries all such directories of a lease.
 MOST_NODES: Final = 1024
+MOST_ENTRIES: Final = 4096
+#: Seconds that the look at the nodes of a lease may take, and how many looks may hang at once.
+LOOK: Final = 2.0
+MOST_LOOKS: Final = 16
 #: All of what a name of ours is made of, so that no instance takes the file of another for its own.
 _WORD: Final = "[A-Za-z0-9]+"
 
@@ -54,7 +60,11 @@ class CdiFiles:
         self._instance = instance
         self._hook = hook
         self._directory = directory
-        self._nodes_at = nodes_at or nodes_on_host
+        self._nodes_at = nodes_at
+        # The nodes are looked for outside of the order of the files: a plugin says where, and that may hang.
+        self._looks = trio.CapacityLimiter(MOST_LOOKS)
+        #: The looks that took too long, by the resources of their leases: set once such a look has ended.
+        self._hung: dict[tuple[str, ...], threading.Event] = {}
         # A thread that is left behind keeps its token until it ends, so that a removal never overtakes a write.
         self._one_at_a_time = trio.CapacityLimiter(1)
 
@@ -72,7 +82,33 @@ class CdiFiles:
         Raises:
           CdiError: if the directory cannot be written, or others may write to it, or a node is not there.
         """
-        await self._in_thread(partial(self._write, lease))
+        content = await self._described(lease)
+        await self._in_thread(partial(self._write, lease, content))
+
+    async def _described(self, lease: Lease) -> bytes:
+        """Return the content of the file of ``lease``; a look that hangs fails it, and others with its resources."""
+        resources = tuple(sorted(lease.devices))
+        nodes = f"the device nodes that the plugins of {', '.join(resources)} give"
+        cure = "have them name nodes on a file system that answers"
+        self._hung = {names: ended for names, ended in self._hung.items() if not ended.is_set()}
+        if resources in self._hung:
+            raise CdiError(f"an earlier look at {nodes} has not ended yet, so no new one is made: {cure}")
+        if self._looks.available_tokens < 1:
+            raise CdiError(
+                f"no look at {nodes} is made, since {MOST_LOOKS} others have not ended, of {sorted(self._hung)}"
+            )
+        ended = threading.Event()
+
+        def look() -> bytes:
+            try:
+                return self._content(lease)
+            finally:
+                ended.set()
+
+        with trio.move_on_after(LOOK):
+            return await trio.to_thread.run_sync(look, abandon_on_cancel=True, limiter=self._looks)
+        self._hung[resources] = ended
+        raise CdiError(f"the look at {nodes} has not ended within {LOOK:g} s: {cure}")
 
     async def remove(self, name: str) -> None:
         """Remove the file of a CDI device, if there is one.
@@ -112,8 +148,10 @@ class CdiFiles:
                 if found is not None and not (found[1] in keep and file == self._file_of(found[1])):
                     os.unlink(file, dir_fd=directory)
 
-    def _write(self, lease: Lease) -> None:
-        content = json.dumps(document(lease, self._nodes_at, self._hook)).encode("ascii")
+    def _content(self, lease: Lease) -> bytes:
+        return json.dumps(document(lease, self._nodes_at or Search().nodes_at, self._hook)).encode("ascii")
+
+    def _write(self, lease: Lease, content: bytes) -> None:
         file = self._file_of(lease.cdi_name or "")
         # It ends in neither .json nor .yaml, so no engine reads it.
         temporary = f".{file.removesuffix('.json')}"
@@ -196,29 +234,54 @@ def nodes_on_host(path: str) -> Sequence[HostNode]:
     Raises:
       CdiError: if there is none, or too many.
     """
-    try:
-        real = os.path.realpath(path, strict=True)
-        if os.path.isdir(real):
-            return _nodes_below(path, real)
-        node = _node(real, "")
-    except OSError as error:
-        raise CdiError(f"the plugin gives the device node {path!r}, and it cannot be used: {error.strerror}") from error
-    if node is None:
-        raise CdiError(f"the plugin gives the device node {path!r}, and it is no device node")
-    return [node]
+    return Search().nodes_at(path)
 
 
-def _nodes_below(path: str, real: str) -> Sequence[HostNode]:
-    nodes: list[HostNode] = []
-    for directory, _, files in os.walk(real, onerror=_raise):
-        for file in files:
-            node = _node(os.path.join(directory, file), real)
-            nodes += [node] if node is not None else []
-        if len(nodes) > MOST_NODES:
-            raise CdiError(f"the plugin gives the directory {path!r} with more than {MOST_NODES} device nodes")
-    if not nodes:
-        raise CdiError(f"the plugin gives the directory {path!r}, and no device node is in it")
-    return sorted(nodes, key=lambda node: node.path)
+class Search:
+    """Looks for the device nodes of one lease, for a bounded time, and among a bounded number of entries."""
+
+    def __init__(self) -> None:
+        self._entries = 0
+        self._ends = time.monotonic() + LOOK
+
+    def nodes_at(self, path: str) -> Sequence[HostNode]:
+        """See :func:`nodes_on_host`."""
+        try:
+            real = os.path.realpath(path, strict=True)
+            if os.path.isdir(real):
+                return self._nodes_below(path, real)
+            node = _node(real, "")
+        except OSError as error:
+            text = f"the plugin gives the device node {path!r}, and it cannot be used: {error.strerror}"
+            raise CdiError(text) from error
+        if node is None:
+            raise CdiError(f"the plugin gives the device node {path!r}, and it is no device node")
+        return [node]
+
+    def _nodes_below(self, path: str, real: str) -> Sequence[HostNode]:
+        nodes: list[HostNode] = []
+        directories = [real]
+        while directories:
+            with os.scandir(directories.pop()) as entries:
+                for entry in entries:
+                    self._count(path)
+                    if entry.is_dir(follow_symlinks=False):
+                        directories.append(entry.path)
+                    elif (node := _node(entry.path, real)) is not None:
+                        nodes.append(node)
+            if len(nodes) > MOST_NODES:
+                raise CdiError(f"the plugin gives the directory {path!r} with more than {MOST_NODES} device nodes")
+        if not nodes:
+            raise CdiError(f"the plugin gives the directory {path!r}, and no device node is in it")
+        return sorted(nodes, key=lambda node: node.path)
+
+    def _count(self, path: str) -> None:
+        self._entries += 1
+        if self._entries > MOST_ENTRIES or time.monotonic() > self._ends:
+            raise CdiError(
+                f"the plugin gives directories of device nodes, such as {path!r}, that have more than {MOST_ENTRIES}"
+                f" entries, or take more than {LOOK:g} s to read: have it name the nodes themselves"
+            )
 
 
 def _node(path: str, base: str) -> HostNode | None:
@@ -227,7 +290,3 @@ def _node(path: str, base: str) -> HostNode | None:
         return None
     below = path.removeprefix(base) if base else ""
     return HostNode(path, below, stat.S_IMODE(status.st_mode) & 0o777, status.st_uid, status.st_gid)
-
-
-def _raise(error: OSError) -> None:
-    raise error

@@ -15,6 +15,7 @@ import errno
 import itertools
 import os
 import stat
+import struct
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Protocol
 
@@ -45,6 +46,8 @@ _LISTED = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 #: How many bytes of events one system call reads, and how many calls one :meth:`Events.read` makes.
 _READ_BYTES = 65_536
 _READS = 16
+#: An event of inotify without its name.
+_EVENT = struct.Struct("iIII")
 
 
 @record
@@ -84,7 +87,7 @@ class Events(Protocol):
         """End a watch. It may have ended already."""
 
     def read(self) -> list[Notice]:
-        """Return the pending events, perhaps none; never wait."""
+        """Return the pending events, perhaps none, and perhaps equal ones once; never wait."""
 
     async def wait(self) -> None:
         """Return when there are events to read."""
@@ -223,6 +226,15 @@ def describe_inotify(error: OSError) -> str:
     return describe(error)
 
 
+def _split(data: bytes) -> Iterator[bytes]:
+    """Split what was read from inotify into events. The last of the four numbers before a name is its length."""
+    start = 0
+    while start < len(data):
+        end = start + _EVENT.size + _EVENT.unpack_from(data, start)[3]
+        yield data[start:end]
+        start = end
+
+
 class RealEvents:
     """Non-blocking inotify: Trio waits for it, and no read blocks the event loop.
 
@@ -273,16 +285,16 @@ class RealEvents:
 
     def read(self) -> list[Notice]:
         """See :class:`Events`."""
-        notices: list[Notice] = []
+        distinct: dict[bytes, None] = {}
         for _ in range(_READS):
             try:
                 data = os.read(self._inotify.fd, _READ_BYTES)
             except BlockingIOError:
                 break
-            notices.extend((event.wd, event.mask, event.name) for event in parse_events(data))
+            distinct |= dict.fromkeys(_split(data))
             if len(data) < _READ_BYTES // 2:
                 break
-        return notices
+        return [(event.wd, event.mask, event.name) for event in parse_events(b"".join(distinct))]
 
     async def wait(self) -> None:
         """See :class:`Events`."""

@@ -16,7 +16,7 @@ import h11
 import trio
 
 from ...protocol.version import STATUS_HEADER, incompatibility
-from .silence import CHECK, QUESTION, UnreachableError, why_silent
+from .silence import CHECK, QUESTION, UnreachableError, user_of, why_silent
 from .unix_socket import connect, stream_socket
 
 __all__ = ["UnreachableError"]  # what is defined elsewhere
@@ -39,6 +39,11 @@ class Reply:
     def version(self) -> str | None:
         """The version of the status socket; None with a daemon that does not say it."""
         return self.headers.get(STATUS_HEADER.lower())
+
+    @property
+    def uid(self) -> int:
+        """The user of the daemon."""
+        return self._exchange.uid
 
     async def receive(self) -> bytes:
         """Wait for the next part of the body and return it; empty at the end.
@@ -152,6 +157,10 @@ class _Exchange:
         self._socket = stream_socket()
         self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(self._socket))
         self._http = h11.Connection(h11.CLIENT)
+
+    @property
+    def uid(self) -> int:
+        return user_of(self._socket)
 
     async def close(self) -> None:
         await trio.aclose_forcefully(self._stream)

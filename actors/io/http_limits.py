@@ -39,6 +39,8 @@ class HttpLimits:
     #: Bytes of the request line and headers together.
     header_bytes: int = 16 * 1024
     body_bytes: int = 64 * 1024
+    #: Bytes that all answers in pieces hold together for clients that have not read them.
+    unsent: int = 32 * 1024 * 1024
     #: For the whole request to arrive, however its bytes are spread.
     request: float = 10.0
     #: For a response that is not a stream to be made and taken.

@@ -95,6 +95,12 @@ def _save(database: sqlite3.Connection, lease: Lease, boot_id: str) -> None:
         database.executemany("INSERT INTO lease_device VALUES(?, ?, ?)", [(*row, lease.id) for row in rows])
 
 
+def size_of(lease: Lease) -> int:
+    """Return about how many bytes the texts in the rows of a lease have."""
+    texts = [*_columns_of(row_of(lease, "")), *(text for row in device_rows_of(lease) for text in row)]
+    return sum(len(it) for it in texts if isinstance(it, str))
+
+
 def _devices_of(database: sqlite3.Connection, lease: str) -> DeviceRows:
     query = "SELECT resource, device FROM lease_device WHERE lease = ? ORDER BY rowid"
     return tuple(database.execute(query, (lease,)))

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from ...protocol.version import STATUS_HEADER, incompatibility
-from .silence import CHECK, QUESTION, UnreachableError, why_silent
+from .silence import CHECK, QUESTION, UnreachableError, user_of, why_silent
 
 #: Bytes of the largest answer that :func:`request` reads.
 MAX_ANSWER: Final = 1024 * 1024
@@ -65,6 +65,8 @@ class Reply:
           NotHttpError: if it is no head, or that of a daemon that cannot be asked.
         """
         self._received = received
+        #: The user of the daemon.
+        self.uid = received.uid
         first, *lines = received.until(b"\r\n\r\n", _MAX_HEAD).split(b"\r\n")
         words = first.split(b" ", 2)
         if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not _is_number(words[1], 3):
@@ -217,6 +219,8 @@ class _Received:
     def __init__(self, connection: socket.socket, path: str, deadline: float, patience: float) -> None:
         self._connection = connection
         self._path = path
+        #: The user of the process at the other end.
+        self.uid = user_of(connection)
         self._there = bytearray()
         #: Until when all must be there, and how many seconds each part may take.
         self.deadline = deadline

@@ -18,10 +18,19 @@ QUESTION: Final = ("HEAD", "/healthz")
 _UCRED: Final = struct.Struct("iII")
 
 
+def user_of(connection: socket.socket) -> int:
+    """Return the user of the process at the other end."""
+    return int(_peer(connection)[1])
+
+
+def _peer(connection: socket.socket) -> tuple[int, ...]:
+    return _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+
+
 def why_silent(connection: socket.socket) -> str:
     """Return what is known of the process at the other end, which has sent nothing."""
     try:
-        pid, *_ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+        pid, *_ = _peer(connection)
         # The state follows the name, which stands in parentheses and may hold any character.
         with open(f"/proc/{pid}/stat", errors="replace") as lines:
             state = lines.read().rpartition(")")[2].split()[0]

@@ -46,8 +46,10 @@ _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 #: Bytes of a page of a new file. It has a dozen pages even if it is empty, and they are in its journal, too, at first.
 _PAGE = 1024
-#: How many pages the journal has until they are moved into the file, for which the disk is waited for three times; a
-#: lease writes about 11. It must stay small, since what is moved may need space that the journal takes.
+#: How many pages a lease writes, about.
+_LEASE_PAGES = 11
+#: How many pages the journal has until they are moved into the file, for which the disk is waited for three times. It
+#: must stay small, since what is moved may need space that the journal takes.
 _JOURNAL_PAGES = 64
 #: Likewise where there are less than so many free bytes.
 _JOURNAL_PAGES_IF_SCARCE = 16
@@ -301,6 +303,27 @@ def write(database: sqlite3.Connection, groups: Sequence[Group], now: float, boo
     return [next(conflicts) if group else None for group in groups]
 
 
+def size_of(groups: Sequence[Group]) -> int:
+    """Return how many bytes the texts of the largest lease have that is to be written."""
+    saved = (it.lease for group in groups for it in group if isinstance(it, leases_effects.SaveLease))
+    return max(map(lease_tables.size_of, saved), default=0)
+
+
+def try_room(database: sqlite3.Connection, size: int) -> None:
+    """Write as much as a lease with texts of ``size`` bytes takes, and remove it.
+
+    Raises:
+      sqlite3.Error: if that is not possible now.
+    """
+    try:
+        text = os.urandom((_LEASE_PAGES * _PAGE + size) // 2).hex()
+        database.execute("INSERT OR REPLACE INTO meta VALUES('room', ?)", (text,))
+        database.execute("DELETE FROM meta WHERE key = 'room'")
+    except sqlite3.OperationalError:
+        _empty_journal(database)  # As above.
+        raise
+
+
 def _write_all(database: sqlite3.Connection, groups: Sequence[Group], now: float, boot: str) -> list[str | None]:
     if len(groups) == 1:
         return [_write_only(database, groups[0], now, boot)]
@@ -344,7 +367,6 @@ def _write_change(database: sqlite3.Connection, it: Change, now: float, boot: st
             lease_tables.change(database, it, boot)
 
 
-def keeps_nothing_of_leases(database: sqlite3.Connection) -> bool:
-    """Return whether no lease is written, and nothing is withheld."""
-    query = "SELECT NOT EXISTS(SELECT 1 FROM lease) AND NOT EXISTS(SELECT 1 FROM meta WHERE key = 'withheld')"
-    return bool(database.execute(query).fetchone()[0])
+def keeps_no_lease(database: sqlite3.Connection) -> bool:
+    """Return whether no lease is written."""
+    return bool(database.execute("SELECT NOT EXISTS(SELECT 1 FROM lease)").fetchone()[0])

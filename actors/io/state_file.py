@@ -20,6 +20,7 @@ from functools import partial
 from typing import TypeVar
 
 import attrs
+import trio
 
 from ...protocol.devices import KnownResource
 from ...protocol.errors import ConfigError, StateError
@@ -67,20 +68,26 @@ class StateFile:
         *,
         serves: str = "",
         markers: str | None = None,
+        cdi: str | None = None,
         boot_id: str | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
         """Keep the state of the device plugins in the directory ``serves`` in the file of another ``directory``.
 
         ``serves`` is empty if there is no such directory: plugins of any type may register by their sockets in a root.
-        A marker in the directory ``markers`` tells that leases are held. ``boot_id`` is that of the system by default.
+        A marker in the directory ``markers`` tells that leases are held, and so do files for container engines in the
+        directory ``cdi``. ``boot_id`` is that of the system by default.
         """
         self.path = os.path.join(directory, FILE_NAME)
         self._directory = directory
         self._log = log
         self._serves = serves
         self._boot = known_boot_id() if boot_id is None else boot_id
-        self._marker = LeaseMarker(markers, directory)
+        self._marker = LeaseMarker(markers, cdi, self._boot)
+        #: Whether it was looked for leases that are not in the file.
+        self._has_looked = False
+        #: What tells this state from all others; empty until it was begun.
+        self._instance = ""
         self._wall = wall
         #: It outlives the program.
         self.lasting = True
@@ -93,6 +100,8 @@ class StateFile:
         self._database: sqlite3.Connection | None = None
         #: The start is noted in the database that is open.
         self._has_begun = False
+        #: How large the largest lease was whose write has failed since the last sign that there is room.
+        self._failed: int | None = None
         # An access that was given up goes on, and all others wait for it, so that no two use the database at once.
         self._thread = WorkerThread("plugind state")
         self._closed = False
@@ -131,11 +140,13 @@ class StateFile:
     async def begin(self) -> None:
         """Note the start in the file, which shows that it can be written; what is noted is not noted again.
 
+        After a write has failed, this finds out whether there is room for what a lease takes.
+
         Raises:
-          StateError: if it could not be noted.
+          StateError: if it could not be noted, or there is no room.
           ConfigError: if another daemon uses the file, or others may write to the directory.
         """
-        await self._in_thread(self._begin)
+        await self._in_thread(self._begin_with_room)
 
     async def write(self, changes: Sequence[Remember | Forget]) -> None:
         """Make ``changes`` in one transaction, with all others that are asked for in this turn of the loop.
@@ -161,6 +172,8 @@ class StateFile:
         waiting = _Waiting(groups)
         self._waiting.append(waiting)
         try:
+            # The thread may begin at once and takes what waits then, so all that this turn asks for has to wait first.
+            await trio.lowlevel.checkpoint()
             await self._in_thread(partial(self._write, waiting))
         except BaseException:
             with suppress(ValueError):
@@ -261,9 +274,16 @@ class StateFile:
         if not self._has_begun:
             state_database.begin(database, self._serves, self._boot, self._withheld)
             self._withheld = None
-            self._has_begun = True
+            self._instance = state_database.instance(database) or ""
             self._mark(database)
+            self._has_begun = True
         return database
+
+    def _begin_with_room(self) -> None:
+        database = self._begin()
+        if self._failed is not None:
+            state_database.try_room(database, self._failed)
+            self._failed = None
 
     def _write(self, waiting: _Waiting) -> None:
         """Write what waits, in one transaction; another thread may have done that."""
@@ -274,6 +294,8 @@ class StateFile:
             try:
                 self._write_all(together)
             except Exception as error:
+                size = max(state_database.size_of(it.groups) for it in together)
+                self._failed = max(self._failed or 0, size)
                 for it in together:
                     it.error = error
                 raise
@@ -290,16 +312,21 @@ class StateFile:
         groups = [group for it in together for group in it.groups]
         changes = [change for group in groups for change in group]
         if any(isinstance(change, SaveLease) for change in changes):
-            self._marker.put()
+            self._marker.put(self._instance)
+        if any(isinstance(change, EndWithholding) for change in changes):
+            self._marker.remove_others(self._instance)
         conflicts = state_database.write(database, groups, self._wall(), self._boot)
-        if any(isinstance(change, DeleteLease | EndWithholding) for change in changes):
+        if any(isinstance(change, DeleteLease) for change in changes):
             self._mark(database)
         for it in together:
             it.conflicts, conflicts = conflicts[: len(it.groups)], conflicts[len(it.groups) :]
 
     def _mark(self, database: sqlite3.Connection) -> None:
-        if state_database.keeps_nothing_of_leases(database):
-            self._marker.remove()
+        if state_database.keeps_no_lease(database):
+            self._marker.remove(self._instance)
+        elif not self._has_begun:
+            with suppress(StateError):  # The next lease says so; the end of one must be written nevertheless.
+                self._marker.put(self._instance)
 
     def _open(self) -> sqlite3.Connection:
         if self._database is None:
@@ -311,9 +338,21 @@ class StateFile:
                 self._set_aside(str(error))
                 self._make_file()
                 self._database = state_database.open_to_write(self.path)
-            if not state_database.has_tables(self._database) and self._marker.is_there():
-                self._withheld = self._withheld or f"{self.path} is lost, and leases were held; {_RECOVER}"
+            self._look_for_others(self._database)
         return self._database
+
+    def _look_for_others(self, database: sqlite3.Connection) -> None:
+        """Withhold all devices if leases were held, at the start, that are not in the file."""
+        if self._has_looked:
+            return
+        others = self._marker.look(state_database.instance(database), self._directory)
+        if others and self._withheld is None:
+            more = f", and {len(others) - 1} more files" if len(others) > 1 else ""
+            self._withheld = (
+                f"leases were held that are not in {self.path}, as {others[0]} shows{more}: the state was lost, or"
+                f" another --state was used; {_RECOVER}"
+            )
+        self._has_looked = True
 
     def _make_directory(self) -> None:
         try:
@@ -342,8 +381,6 @@ class StateFile:
 
     def _set_aside(self, why: str) -> None:
         """Rename the file, with its journal: that of another database would be taken for the new one's."""
-        with suppress(StateError):
-            self._marker.put()  # If this is killed before the reason is noted, the next start finds the marker.
         self._withheld = f"{self.path} was set aside: {why}; {_RECOVER}"
         self.replaced += 1
         for suffix in ("-wal", "-shm", ""):
@@ -355,3 +392,5 @@ class StateFile:
         database, self._database, self._has_begun = self._database, None, False
         if database is not None:
             database.close()
+        if self._closed:
+            self._marker.close()

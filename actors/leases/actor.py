@@ -153,7 +153,9 @@ class LeaseActor:
                 assert_never(reader)
 
     def _snapshot(self) -> m.LeasesSnapshot:
-        shown = self._book.snapshot(trio.current_time(), self._saving.problem or self._files.problem)
+        problem = self._saving.problem
+        shown = self._book.snapshot(trio.current_time(), problem or self._files.problem)
+        shown = attrs.evolve(shown, state_fails=problem is not None, state_failures=self._saving.failures)
         return self._memory.counts.added_to(shown)
 
     # --- effects ------------------------------------------------------------------------------------------------------

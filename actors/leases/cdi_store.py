@@ -43,5 +43,6 @@ class LaterCdiStore:
                 raise CdiError(f"its name has the id of this plugind, which is not known: {error}") from error
             if instance is None:
                 raise CdiError("its name has the id of this plugind, which could not be written to the state yet")
-            self._files = self._make(instance)
+            if self._files is None:  # Several may have asked for the id at once.
+                self._files = self._make(instance)
         return self._files

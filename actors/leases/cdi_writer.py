@@ -1,10 +1,11 @@
 """The CDI files of leases: the lease actor asks for them, goes on, and gets a message when one is there.
 
-There is one access to the directory at a time. A write is answered within :data:`DEADLINE` seconds; a file that is
-written later is removed, because whoever asked for it was told that there is none. That of a lease which was held
-before the daemon started is written however late, since its container may be about to start. A removal that fails is
-tried again until it succeeds. Until then a container engine finds the device, and the hook keeps the container from
-starting.
+Several accesses are made at once, but one for each file and one for leases of the same resources: a look at device
+nodes that hangs delays the leases of that plugin alone. A write is answered within :data:`DEADLINE` seconds; a file
+that is written later is removed, because whoever asked for it was told that there is none. That of a lease which was
+held before the daemon started is written however late, also after a crash amid its writing, since its container may be
+about to start. A removal that fails is tried again until it succeeds. Until then a container engine finds the device,
+and the hook keeps the container from starting.
 
 PYTEST_DONT_REWRITE
 """
@@ -31,6 +32,8 @@ from ..store_report import PAUSES, StoreReport
 
 #: Seconds within which a write is answered.
 DEADLINE = 5.0
+#: How many accesses are made at once.
+MOST_AT_ONCE = 8
 
 
 class CdiStore(Protocol):
@@ -88,8 +91,8 @@ class CdiWriter:
         self._reply = reply
         #: By the name of the CDI device: the lease to write, or None for a file to remove.
         self._waiting: dict[str, Lease | None] = {}
-        #: What is written or removed now.
-        self._under_way: tuple[str, Lease | None] | None = None
+        #: What is written or removed now, likewise.
+        self._under_way: dict[str, Lease | None] = {}
         #: The names of removals that have failed, and when they are tried again if there is nothing else to do.
         self._failed: set[str] = set()
         #: What to leave of the files of an earlier daemon; None if that was done, or is not known yet.
@@ -154,14 +157,15 @@ class CdiWriter:
             nursery.start_soon(self._answer_in_time)
             while True:
                 await self._wait_for_work()
-                if (keep := self._keep) is None:
-                    await self._access()
-                else:
-                    await self.clean({*keep, *self._waiting})
+                if (keep := self._keep) is not None:
+                    await self.clean({*keep, *self._waiting, *self._under_way})
                     self._keep = None
+                elif (name := self._next()) is not None:
+                    lease = self._under_way[name] = self._waiting.pop(name)
+                    nursery.start_soon(self._access, name, lease)
 
     async def _wait_for_work(self) -> None:
-        while not self._waiting and self._keep is None:
+        while self._next() is None and self._keep is None:
             self._wake = trio.Event()
             with trio.move_on_at(self._retry_at if self._failed else math.inf) as scope:
                 await self._wake.wait()
@@ -169,16 +173,22 @@ class CdiWriter:
                 for name in sorted(self._failed):
                     self._ask(name, None)
 
-    async def _access(self) -> None:
-        """Do what was asked for first."""
-        name = next(iter(self._waiting))
-        lease = self._waiting.pop(name)
-        self._under_way, failure = (name, lease), None
+    def _next(self) -> str | None:
+        """Return what was asked for first of that which may begin now."""
+        if len(self._under_way) >= MOST_AT_ONCE:
+            return None
+        busy = {_resources_of(lease) for lease in self._under_way.values()}
+        free = (name for name, lease in self._waiting.items() if _resources_of(lease) not in busy)
+        return next((name for name in free if name not in self._under_way), None)
+
+    async def _access(self, name: str, lease: Lease | None) -> None:
+        failure = None
         try:
             await (self._store.remove(name) if lease is None else self._store.write(lease))
         except CdiError as error:
             failure = str(error)
-        self._under_way = None
+        del self._under_way[name]
+        self._wake.set()
         if failure is None:
             self._report.recover()
         if lease is None:
@@ -187,13 +197,15 @@ class CdiWriter:
             self._settle_write(name, lease, failure)
 
     def _settle_cancelled(self) -> None:
-        """Whether the access amid which an earlier run was cancelled is still made is not known."""
-        if self._under_way is None:
-            return
-        (name, lease), self._under_way = self._under_way, None
+        """Whether the accesses amid which an earlier run was cancelled are still made is not known."""
+        while self._under_way:
+            self._settle_one_cancelled(*self._under_way.popitem())
+
+    def _settle_one_cancelled(self, name: str, lease: Lease | None) -> None:
+        is_held = lease is not None and lease.state is LeaseState.HELD
         if name not in self._waiting:
-            self._ask(name, None)
-        if lease is not None and self._awaits(name, lease):
+            self._ask(name, lease if is_held else None)
+        if lease is not None and not is_held and self._awaits(name, lease):
             self._answer(name, "plugind has stopped amid the writing of its CDI file")
 
     def _settle_write(self, name: str, lease: Lease, failure: str | None) -> None:
@@ -249,6 +261,11 @@ class CdiWriter:
     @property
     def _late(self) -> str:
         return f"the directory of CDI files has not answered within {DEADLINE:g} s"
+
+
+def _resources_of(lease: Lease | None) -> tuple[str, ...]:
+    """Return the resources of a lease to write, and none for a removal, so that removals are made one by one."""
+    return () if lease is None else tuple(sorted(lease.devices))
 
 
 def _name_of(lease: Lease) -> str:

@@ -54,5 +54,11 @@ class LeaseCounts:
                 label = self._labels.label(name)
                 counts[label] = counts.get(label, 0) + 1
                 leased[label] = leased.get(label, 0) + len(devices)
+        free = dict.fromkeys(sorted(self._offered), 0)
+        for name, number in snapshot.free.items():
+            label = self._labels.label(name)
+            free[label] = free.get(label, 0) + number
         durations = {label: attrs.evolve(it, counts=[*it.counts]) for label, it in self._durations.items()}
-        return attrs.evolve(snapshot, counts=counts, leased=leased, failures=dict(self._failures), durations=durations)
+        return attrs.evolve(
+            snapshot, counts=counts, leased=leased, free=free, failures=dict(self._failures), durations=durations
+        )

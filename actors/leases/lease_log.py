@@ -5,47 +5,88 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ...protocol.leases.effects import Failed, StopOwner
 from ...protocol.leases.messages import Kept, Problem
-from ...protocol.leases.values import Lease, LeaseState
+from ...protocol.leases.values import ContainerOwner, Lease, LeaseState, Owner, ProcessIdentity, ProcessOwner
 from ...protocol.logs import Level, Logger
+from ...protocol.text import cut
 
 #: The failures that somebody should look into; the others are answers like any other.
 _BAD = (Problem.REFUSED, Problem.STORAGE)
+
+#: How many characters of the labels of a lease are logged.
+MAX_LABELS = 256
 
 
 class LeaseLog:
     """Writes a line when the owner of devices is another one."""
 
-    def __init__(self, log: Logger) -> None:
+    def __init__(self, log: Logger, wall: Callable[[], float]) -> None:
+        """Write to ``log``; ``wall`` returns Unix seconds."""
         self.log = log
+        self._wall = wall
+        #: When each lease was granted; of those of before a restart, when it was asked for.
+        self._granted: dict[str, float] = {}
 
     def keep(self, kept: Kept) -> None:
         """Note the leases of before a restart, which were granted then."""
         if kept.withheld is not None:
             self.log.event(Level.ERROR, "all devices are withheld", reason=kept.withheld)
-        held = sum(lease.state is LeaseState.HELD for lease in kept.leases)
+        held = [lease for lease in kept.leases if lease.state is LeaseState.HELD]
+        for lease in held:
+            self._granted.setdefault(lease.id, lease.created)
         if held:
-            self.log.event(Level.INFO, "leases are kept", leases=held)
+            self.log.event(Level.INFO, "leases are kept", leases=len(held))
 
-    def show(self, before: LeaseState | None, lease: Lease) -> None:
-        """Write how the lease is now, if its devices have got or lost an owner."""
-        if lease.state is before:
+    def show(self, shown: Lease | None, lease: Lease) -> None:
+        """Write how the lease is now, if its devices have got or lost an owner, or were lost themselves."""
+        before = None if shown is None else shown.state
+        if shown is not None and lease.state is before:
+            self._show_devices(shown, lease)
             return
         match lease.state:
             case LeaseState.HELD:
+                self._granted[lease.id] = self._wall()
                 self._note(Level.INFO, "lease is granted", lease)
+                for warning in lease.warnings:
+                    self._note(Level.WARNING, "lease has less than its plugin said", lease, warning)
             case LeaseState.UNCERTAIN:
                 self._note(Level.WARNING, "lease is uncertain", lease, lease.reason)
             case LeaseState.GONE if before in (LeaseState.HELD, LeaseState.UNCERTAIN):
-                self._note(Level.INFO, "lease has ended", lease, lease.reason)
+                granted = self._granted.pop(lease.id, None)
+                held = None if granted is None else round(max(0.0, self._wall() - granted), 3)
+                self._note(Level.INFO, "lease has ended", lease, lease.reason, held)
             case _:
                 pass
 
-    def _note(self, level: Level, text: str, lease: Lease, reason: str | None = None) -> None:
-        if self.log.enabled(level):
-            devices = ";".join(f"{name}={','.join(ids)}" for name, ids in lease.devices.items())
-            self.log.event(level, text, lease=lease.id, user=lease.uid, devices=devices, reason=reason)
+    def _show_devices(self, before: Lease, lease: Lease) -> None:
+        if lease.state is not LeaseState.HELD or lease.reason == before.reason:
+            return
+        if lease.reason is None:
+            self._note(Level.INFO, "leased devices are listed again", lease)
+        else:
+            self._note(Level.WARNING, "leased devices are missing", lease, lease.reason)
+
+    def _note(
+        self, level: Level, text: str, lease: Lease, reason: str | None = None, held: float | None = None
+    ) -> None:
+        if not self.log.enabled(level):
+            return
+        devices = ";".join(f"{name}={','.join(ids)}" for name, ids in lease.devices.items())
+        labels = cut(",".join(f"{key}={word}" for key, word in lease.request.labels), MAX_LABELS) or None
+        self.log.event(
+            level,
+            text,
+            lease=lease.id,
+            user=lease.uid,
+            pid=_pid_of(lease.owner),
+            devices=devices,
+            labels=labels,
+            seconds=held,
+            reason=reason,
+        )
 
     def stop(self, effect: StopOwner) -> None:
         """Write that the process of an owner was sent SIGTERM."""
@@ -67,3 +108,11 @@ class LeaseLog:
         level = Level.WARNING if failed.failure.problem in _BAD else Level.INFO
         resources = ",".join(failed.resources)
         self.log.event(level, "no lease is given", user=failed.uid, resources=resources, reason=failed.failure.text)
+
+
+def _pid_of(owner: Owner) -> int | None:
+    match owner:
+        case ProcessOwner(process) | ContainerOwner(ProcessIdentity() as process):
+            return process.pid
+        case _:
+            return None

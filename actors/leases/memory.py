@@ -143,15 +143,15 @@ class Memory:
         if isinstance(effect.call, m.AllocateAsked):
             self.calls[effect.call.lease] = effect.calls
 
-    def show(self, lease: Lease) -> LeaseState | None:
-        """Note how a lease is now, and return the state that was shown before."""
+    def show(self, lease: Lease) -> Lease | None:
+        """Note how a lease is now, and return it as it was shown before."""
         before = self.shown.pop(lease.id, None)
         self.changed[lease.id] = lease
         if lease.state is not LeaseState.GONE:
             self.shown[lease.id] = lease
         else:
             self._end(lease)
-        return None if before is None else before.state
+        return before
 
     def _end(self, lease: Lease) -> None:
         notified = self.notified.pop(lease.id, None)

@@ -174,6 +174,10 @@ class Saving:
             self._began = trio.current_time()
             conflicts = await self._store.write_leases(groups)
         self._settle(unwritten, conflicts)
+        if not self._unwritten and not any(conflicts):
+            if self._report.problem is not None:
+                await self._store.begin()  # That nothing is left to write is no proof that anything can be written.
+            self._settle_all()
 
     def _take_queue(self) -> tuple[Write, ...]:
         self._under_way, self._queue = tuple(self._queue), []
@@ -219,8 +223,6 @@ class Saving:
         self._settled.unpark_all()
         if any(conflicts):
             self._fail(next(filter(None, conflicts)))
-        elif not self._unwritten:
-            self._settle_all()
 
     def _write_again(self) -> None:
         """Write all leases to the store that is empty now. It withholds nothing new, since none of them is lost.

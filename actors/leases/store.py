@@ -47,7 +47,9 @@ class LeaseStore(Protocol):
         """
 
     async def begin(self) -> None:
-        """Note in the store that a daemon has started, once it was read; may be repeated.
+        """Note in the store that a daemon has started, once it was read.
+
+        It is repeated after a write has failed: then it succeeds only if there is room for what a lease takes.
 
         Raises:
           StateError: if it cannot be written now.

@@ -71,15 +71,21 @@ class LeaseUnit:
         self._ports: LeasePorts | None = None
         self._config = config
         self._operators = operators | config.operators
+        #: Whose plugins may say anything: root's, and those of the user of the daemon.
+        self._privileged = operators
         self._closed = closed
         self._saving = Saving(store, self.inbox, log)
-        self._log = LeaseLog(log)
+        self._log = LeaseLog(log, self._wall)
         self._logger = log
         #: What outlives a crash of the actor.
         self.memory = Memory()
         #: What was found at the start, until the actor has taken it.
         self._kept: Kept | None = Kept()
         self._numbers = itertools.count(1)
+
+    def _wall(self) -> float:
+        assert self._ports is not None, "it was opened"
+        return self._ports.wall()
 
     async def open(self) -> None:
         """Open the store, before anything is done for which two daemons must not share it.
@@ -133,12 +139,12 @@ class LeaseUnit:
         return self._ports.owners.identity(os.getpid())
 
     def reconfigure(self, config: LeasesConfig, operators: frozenset[int]) -> None:
-        """Give devices by the pools, the limits and the operators of another configuration from now on.
+        """Give devices by the pools, the limits, the operators and the permits of another configuration from now on.
 
         The ``operators`` are those that are not configured.
         """
         self._config, self._operators = config, operators | config.operators
-        self.inbox.send_nowait(LeaseRulesChanged(config.pools, config.limits, self._operators))
+        self.inbox.send_nowait(LeaseRulesChanged(config.pools, config.limits, self._operators, config.permitted))
 
     def _new_book(self) -> Leases:
         from ...protocol.leases.book import Leases
@@ -151,6 +157,8 @@ class LeaseUnit:
             pools=self._config.pools,
             limits=self._config.limits,
             operators=self._operators,
+            privileged=self._privileged,
+            permitted=self._config.permitted,
             closed=self._closed,
             numbers=self._numbers,
         )

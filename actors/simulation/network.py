@@ -190,6 +190,8 @@ class MemoryNetwork:
         self.before_dial: dict[str, Callable[[], object]] = {}
         #: By path, the inode of the socket that was connected to last.
         self.reached: dict[str, Inode] = {}
+        #: By path, the process that listened when the socket was dialed, or when the process was looked for, last.
+        self.met: dict[str, Process] = {}
         #: The conversations that its plugins have had.
         self.conversations = KnownConversations()
         #: The next so many dials crash the registration.
@@ -271,6 +273,7 @@ class MemoryNetwork:
             await retry(path, problem, attempt, timeout, refused_grace, wait_if_full=False)
         assert listener is not None
         self.reached[path] = self._inode_of(listener)
+        self.met[path] = listener.process
         peer = listener.process.credentials
         made = listener.connect()
         try:
@@ -290,6 +293,11 @@ class MemoryNetwork:
         if listener is None:
             return False
         return None if listener.accepting is Accepting.DENIED else True
+
+    def is_met(self, path: str) -> bool:
+        """Whether the process that listens at ``path`` is known to the daemon, and not one that listens since."""
+        listener = self._listeners.get(self._directory.inode(path))
+        return listener is not None and listener.process is self.met.get(path)
 
     def look(self, path: str, identity: Identity | None = None) -> Process:
         """Connect to the file ``identity`` at ``path``, or to any there, and hang up.

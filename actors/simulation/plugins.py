@@ -220,6 +220,8 @@ class PluggedIn:
         self._accepting = Accepting.SERVES
         self._seconds_per_byte = 0.0
         self._suspended_at = math.inf
+        #: From when to when connections have waited until the process accepted them.
+        self._waited = (math.inf, math.inf)
 
     # --- the process --------------------------------------------------------------------------------------------------
 
@@ -353,14 +355,21 @@ class PluggedIn:
         From then on, new connections and those that wait become what ``accepting`` says, unless that was assigned
         meanwhile.
         """
-        self.accepting = Accepting.LATE
+        self.accepting, since = Accepting.LATE, trio.current_time()
 
         async def begin() -> None:
             await trio.sleep(seconds)
             if self._accepting is Accepting.LATE:
-                self.accepting = accepting
+                self.accepting, self._waited = accepting, (since, trio.current_time())
 
         self._start(begin)
+
+    @property
+    def reads_since(self) -> float:
+        """The earliest time at which what the process reads now was sent: it may have begun to accept just now."""
+        since, until = self._waited
+        time = trio.current_time()  # Not rounded: oracles compare it with times of the clock.
+        return since if until == time else time
 
     @property
     def seconds_per_byte(self) -> float:

@@ -38,7 +38,10 @@ class MemoryProcesses:
             process = self._network.look(path, identity)
         except OSError as error:
             return answer_of(error), None
-        return Answer.ACCEPTED, self._add(process) if take_process else None
+        if not take_process:
+            return Answer.ACCEPTED, None
+        self._network.met[path] = process
+        return Answer.ACCEPTED, self._add(process)
 
     def watch(self, pid: int, age: float) -> int | None:
         """See :class:`~plugind.actors.liveness.ProcessPort`."""

@@ -40,7 +40,7 @@ from ...protocol.messages import (
     RootReported,
     ViewMessage,
 )
-from ...protocol.metrics import expected_useful, watched
+from ...protocol.metrics import expected_useful, healthy_devices, watched
 from ...protocol.plugins import DEVICE
 from ...protocol.rules import rules_to_json
 from ...protocol.status import PluginStatus, StateName, Watching
@@ -51,10 +51,10 @@ from ...protocol.view import Row
 from ..io import own_process
 from ..io.http_places import Place
 from ..io.http_server import Request, Response, Send, json_response, problem
-from .devices_api import DevicesApi
+from .devices_api import NO_ANSWER, DevicesApi
 from .leases_api import LeasesApi, is_about_leases, is_allocation
 from .memory import LastCrash, Memory, StatusConfig
-from .streams import JSON_LINES, PIECE, heartbeat_headers, next_messages, pause_of
+from .streams import JSON_LINES, PIECE, Backlog, Stream, Unsent, heartbeat_headers, next_messages, pause_of
 
 __all__ = [
     "METRICS_DEADLINE",
@@ -140,7 +140,8 @@ class Api:
     devices: DevicesApi = attrs.field(factory=lambda: DevicesApi(time.time))
     leases: LeasesApi = attrs.field(factory=lambda: LeasesApi(time.time))
     links: Address[FactsAsked] | None = None
-    _watches: set[trio.MemorySendChannel[ViewMessage]] = attrs.field(factory=set)
+    unsent: Unsent = attrs.field(factory=Unsent)
+    _watches: set[Backlog[ViewMessage]] = attrs.field(factory=set)
 
     def end_watches(self) -> None:
         """End the streams of changes."""
@@ -159,7 +160,6 @@ class Api:
             "/watch": self._watch,
             "/rules": lambda _: json_response(200, rules_to_json(self.memory.rules(self.config))),
             "/healthz": self._health,
-            "/readyz": self._ready,
             "/v1/devices/watch": self.devices.watch,
             "/v1/devices/refused": self.devices.refused,
         }.get(request.path)
@@ -167,6 +167,7 @@ class Api:
         asking = {
             "/v1/devices": self.devices.answer,
             "/metrics": self.metrics,
+            "/readyz": self._ready,
             "/config": self._configuration,
         }.get(request.path)
         if request.path == "/reload":
@@ -192,7 +193,9 @@ class Api:
             for row in self.memory.view.rows.values()
             if (name is None or row.name == name) and (plugin_type is None or row.type == plugin_type)
         ]
-        return Response(200, "application/json", write=partial(_write_list, rows, self.config.wall))
+        return Response(
+            200, "application/json", write=self.unsent.counted(partial(_write_list, rows, self.config.wall))
+        )
 
     async def _describe(self, request: Request) -> Response:
         # Bytes, because the name of a socket need not be UTF-8 (fault 21).
@@ -244,10 +247,11 @@ class Api:
         if isinstance(pause, Response):
             return pause
         headers = heartbeat_headers(pause)
-        return Response(200, JSON_LINES, write=partial(self._write_watch, pause), endless=True, headers=headers)
+        write = self.unsent.counted(partial(self._write_watch, pause))
+        return Response(200, JSON_LINES, write=write, endless=True, headers=headers)
 
-    async def _write_watch(self, pause: float | None, send: Send) -> None:
-        writer, reader = trio.open_memory_channel[ViewMessage](WATCH_LAG)
+    async def _write_watch(self, pause: float | None, send: Stream) -> None:
+        writer, reader = send.backlog(WATCH_LAG, PluginChanged, self._change)
         rows = list(self.memory.view.rows.values())
         self.memory.audience.subscribers.append(writer)
         self._watches.add(writer)
@@ -259,9 +263,10 @@ class Api:
             if pause is not None:
                 await send(b"\n")
             while messages := await next_messages(reader, pause):
-                changes = [it for it in messages if isinstance(it, PluginChanged) and not it.only_facts]
+                changes = b"".join(it for it in messages if isinstance(it, bytes))
                 if changes:
-                    await send(b"".join(self._lines((it.plugin,), it.time, it.event) for it in changes))
+                    await send(changes)
+                    send.sent(messages)
                 elif pause is not None:
                     await send(b"\n")
                 if any(isinstance(message, Lagged) for message in messages):
@@ -271,6 +276,11 @@ class Api:
             reader.close()
             self._watches.discard(writer)
             self.memory.audience.remove(writer)
+
+    def _change(self, message: ViewMessage) -> bytes:
+        if not isinstance(message, PluginChanged) or message.only_facts:
+            return b""
+        return self._lines((message.plugin,), message.time, message.event)
 
     def _lines(self, statuses: Iterable[PluginStatus], then: float, event: str | None = None) -> bytes:
         """Return JSON lines for the statuses at ``then``, with the time of the wall clock, and what happened then."""
@@ -352,8 +362,11 @@ class Api:
         leases = await self.leases.snapshot(METRICS_DEADLINE)
         view = self.memory.view
         rows, expectation = list(view.rows.values()), self.memory.expected(self.config)
+        # What cannot be asked for has no device that is known to be healthy.
+        there = healthy_devices(expectation.devices, () if devices is None else devices.resources)
         node = exposition_of_node.OfNode(
             expected_useful(expectation.expected, rows, healthy=expectation.healthy),
+            {name: max(0, number - there[name]) for name, number in expectation.devices.items()},
             watched(view.roots.values()),
             own_process.figures(),
         )
@@ -468,12 +481,12 @@ class Api:
             "directories_in_all": sum(number for _, number in report.conditions),
         }
 
-    def _ready(self, request: Request) -> Response:
+    async def _ready(self, request: Request) -> Response:
         """Say whether the node is ready; with ``?healthy``, expected plugins have to be healthy, too."""
         if unknown := request.query.keys() - {"healthy"}:
             return problem(400, f"there is no parameter {encodable(min(unknown))}; {request.path} takes healthy")
         healthy = "healthy" in request.query or self.memory.expected(self.config).healthy
-        awaited = [*self._awaited(healthy=healthy)]
+        awaited = [*self._awaited(healthy=healthy), *await self._awaited_devices()]
         return json_response(503 if awaited else 200, {"ready": not awaited, "awaiting": awaited})
 
     def _awaited(self, *, healthy: bool) -> Iterable[str]:
@@ -494,6 +507,20 @@ class Api:
                 why = dict.fromkeys(_awaited_for(row) for row in view.rows.values() if row.name == name)
                 why = why or {"no socket has given this name": None}
                 yield f"the plugin {encodable(name)}" + "".join(f" ({encodable(reason)})" for reason in why)
+
+    async def _awaited_devices(self) -> list[str]:
+        expected = self.memory.expected(self.config).devices
+        if not expected:
+            return []
+        snapshot = await self.devices.snapshot()
+        if snapshot is None:
+            return [f"the expected devices ({NO_ANSWER})"]
+        there = healthy_devices(expected, snapshot.resources)
+        return [
+            f"{number} devices of {encodable(name)} ({there[name]} are healthy)"
+            for name, number in expected.items()
+            if there[name] < number
+        ]
 
 
 def _awaited_for(row: Row) -> str:
@@ -527,7 +554,7 @@ def _actor(name: str, condition: Condition, reason: str | None) -> dict[str, Jso
     return {"name": encodable(name), "status": condition, "restarts": 0, "reason": reason}
 
 
-async def _write_list(rows: list[Row], wall: Callable[[], float], send: Send) -> None:
+async def _write_list(rows: list[Row], wall: Callable[[], float], send: Stream) -> None:
     before = b"["
     for start in range(0, len(rows), PIECE):
         now, unix = trio.current_time(), wall()

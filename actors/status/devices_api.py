@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import attrs
@@ -31,12 +31,12 @@ from ...protocol.messages import Address, Lagged
 from ...protocol.refused_calls import RefusedCalls
 from ...protocol.status_json import Json
 from ...protocol.text import encodable
-from ..io.http_server import Request, Response, Send, json_response, problem
-from .streams import JSON_LINES, heartbeat_headers, next_messages, pause_of
+from ..io.http_server import Request, Response, json_response, problem
+from .streams import JSON_LINES, Backlog, Stream, Unsent, heartbeat_headers, next_messages, pause_of, send_pieces
 
 #: Seconds that the devices actor has for its answer, below the deadline of the commands.
 DEADLINE = 3.0
-_NO_ANSWER = f"the devices actor has not answered within {DEADLINE:g} s"
+NO_ANSWER = f"the devices actor has not answered within {DEADLINE:g} s"
 #: How many devices are written before other actors have their turn: about a millisecond of work.
 PIECE = 200
 #: How many changes may wait for one reader before it is dropped.
@@ -53,7 +53,8 @@ class DevicesApi:
     refused_calls: RefusedCalls = attrs.field(factory=RefusedCalls)
     #: Whether this node only observes plugins: it asks none for its devices.
     observes: bool = False
-    _watches: set[trio.MemorySendChannel[DevicesViewMessage]] = attrs.field(factory=set)
+    unsent: Unsent = attrs.field(factory=Unsent)
+    _watches: set[Backlog[DevicesViewMessage]] = attrs.field(factory=set)
 
     def end_watches(self) -> None:
         """End the streams of changes."""
@@ -80,7 +81,7 @@ class DevicesApi:
             return problem(400, f"resource is empty: name one, as in {request.path}?resource=vendor.com/gpu")
         snapshot = await self.snapshot()
         if snapshot is None:
-            return problem(503, _NO_ANSWER)
+            return problem(503, NO_ANSWER)
         there = [resource for resource in snapshot.resources if resource.state is not ResourceState.GONE]
         asked = [resource for resource in there if name in (None, resource.name)]
         if name is not None and not asked:
@@ -89,9 +90,9 @@ class DevicesApi:
             refused = self.refused_calls.words(name, trio.current_time())
             why = "" if refused is None else f"; {refused}"
             return problem(404, f"{unknown_name}, and it is not awaited; there is {names}{why}")
-        return Response(200, "application/json", write=partial(self._write, snapshot, asked))
+        return Response(200, "application/json", write=self.unsent.counted(partial(self._write, snapshot, asked)))
 
-    async def _write(self, snapshot: DevicesSnapshot, resources: list[ResourceStatus], send: Send) -> None:
+    async def _write(self, snapshot: DevicesSnapshot, resources: list[ResourceStatus], send: Stream) -> None:
         now, unix = snapshot.time, self.wall() - trio.current_time() + snapshot.time
         head = {"time": timestamp(unix), "problem": snapshot.problem, "observes": self.observes}
         await send(json.dumps(head)[:-1].encode())
@@ -120,21 +121,25 @@ class DevicesApi:
         pause = pause_of(request)
         if isinstance(pause, Response):
             return pause
-        write = partial(self._write_watch, self.devices, pause)
+        write = self.unsent.counted(partial(self._write_watch, self.devices, pause))
         return Response(200, JSON_LINES, write=write, endless=True, headers=heartbeat_headers(pause))
 
-    async def _write_watch(self, devices: Address[DevicesMessage], pause: float | None, send: Send) -> None:
-        writer, reader = trio.open_memory_channel[DevicesViewMessage](LAG)
+    async def _write_watch(self, devices: Address[DevicesMessage], pause: float | None, send: Stream) -> None:
+        writer, reader = send.backlog(LAG, ResourceChanged, self._change)
         devices.send_nowait(DevicesSubscribed(writer))
         self._watches.add(writer)
         try:
             with trio.move_on_after(DEADLINE) as scope:
-                await send(self._lines(await reader.receive(), heartbeat=pause is not None))
+                first = await reader.receive()
             if scope.cancelled_caught:
-                await send(json.dumps({"error": _NO_ANSWER}).encode() + b"\n")
+                await send(json.dumps({"error": NO_ANSWER}).encode() + b"\n")
                 return
+            await send_pieces(self._lines(first), send)
+            if pause is not None:
+                await send(b"\n")
             while messages := await next_messages(reader, pause):
-                await send(b"".join(self._lines(message, heartbeat=pause is not None) for message in messages))
+                await send_pieces((line for message in messages for line in self._lines(message)), send)
+                send.sent(messages)
                 if any(isinstance(message, Lagged) for message in messages):
                     return
         finally:
@@ -142,18 +147,22 @@ class DevicesApi:
             self._watches.discard(writer)
             devices.send_nowait(DevicesUnsubscribed(writer))
 
-    def _lines(self, message: DevicesViewMessage | None, *, heartbeat: bool) -> bytes:
+    def _lines(self, message: bytes | DevicesViewMessage | None) -> Iterator[bytes]:
         match message:
+            case bytes():
+                yield message
             case DevicesSnapshot():
                 there = (resource for resource in message.resources if resource.state is not ResourceState.GONE)
-                lines = b"".join(self._line(resource, message.time) for resource in there)
-                return lines + b"\n" if heartbeat else lines
+                yield from (self._line(resource, message.time) for resource in there)
             case ResourceChanged():
-                return self._line(message.resource, message.time)
+                yield self._line(message.resource, message.time)
             case Lagged():
-                return b'{"error": "too slow: changes were lost; watch again"}\n'
+                yield b'{"error": "too slow: changes were lost; watch again"}\n'
             case None:
-                return b"\n"
+                yield b"\n"
+
+    def _change(self, message: DevicesViewMessage) -> bytes:
+        return b"".join(self._lines(message))
 
     def _line(self, resource: ResourceStatus, then: float) -> bytes:
         unix = round(self.wall() - trio.current_time() + then, 6)

@@ -83,6 +83,7 @@ def render(
             *_mailboxes(actors),
             *(() if devices is None else _devices(devices)),
             *(() if leases is None else _leases(leases)),
+            *_state(devices, leases),
         )
     )
     for family in _of_sockets(metrics, rows):
@@ -138,15 +139,19 @@ def _devices(snapshot: DevicesSnapshot) -> Iterable[Metric]:
     for label in sorted(snapshot.counts.keys() | snapshot.streams_ended.keys()):
         ended.add_metric((_shown(label),), snapshot.streams_ended.get(label, 0))
     yield ended
+
+
+def _state(devices: DevicesSnapshot | None, leases: LeasesSnapshot | None) -> Iterable[Metric]:
+    """Tell of the store of the resources and of that of the leases as of one: mostly they are the same file."""
+    if devices is None and leases is None:
+        return
+    fails = [devices is not None and devices.problem is not None, leases is not None and leases.state_fails]
+    failures = (0 if devices is None else devices.state_failures) + (0 if leases is None else leases.state_failures)
     yield GaugeMetricFamily(
-        "plugind_state_failing",
-        "1 while what must outlive a restart cannot be kept.",
-        int(snapshot.problem is not None),
+        "plugind_state_failing", "1 while what must outlive a restart cannot be kept.", int(any(fails))
     )
     yield CounterMetricFamily(
-        "plugind_state_failures",
-        "Reads and writes of the state that failed or were late.",
-        snapshot.state_failures,
+        "plugind_state_failures", "Reads and writes of the state that failed or were late.", failures
     )
 
 
@@ -167,6 +172,10 @@ def _leases(snapshot: LeasesSnapshot) -> Iterable[Metric]:
     for label, number in snapshot.leased.items():
         devices.add_metric((_shown(label),), number)
     yield devices
+    free = GaugeMetricFamily("plugind_free_devices", "Devices that can be leased.", labels=("resource_name",))
+    for label, number in snapshot.free.items():
+        free.add_metric((_shown(label),), number)
+    yield free
     yield GaugeMetricFamily(
         "plugind_leases_withheld", "1 while no device is given to anybody.", int(snapshot.withheld is not None)
     )

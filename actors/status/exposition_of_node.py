@@ -23,6 +23,8 @@ class OfNode:
 
     #: For each expected name, whether a plugin of that name is of use.
     expected: Mapping[str, bool]
+    #: For each resource of which devices are expected, how many healthy ones are missing.
+    missing: Mapping[str, int]
     #: The number of roots that are watched in each way.
     roots: Mapping[str, int]
     process: ProcessFigures
@@ -39,6 +41,14 @@ def families(node: OfNode) -> Iterator[Metric]:
     for name, useful in node.expected.items():
         expected.add_metric((name,), int(useful))
     yield expected
+    missing = GaugeMetricFamily(
+        "plugind_expected_devices_missing",
+        "Healthy devices that are expected and not there.",
+        labels=("resource_name",),
+    )
+    for name, number in node.missing.items():
+        missing.add_metric((name,), number)
+    yield missing
     roots = GaugeMetricFamily("plugind_roots", "Roots, by how they are watched.", labels=("watching",))
     for watching, number in node.roots.items():
         roots.add_metric((str(watching),), number)

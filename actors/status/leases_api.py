@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from typing import Final, TypeVar
 from urllib.parse import unquote_to_bytes
@@ -39,13 +39,13 @@ from ...protocol.leases.values import ConnectionOwner, Lease, Owner, ProcessIden
 from ...protocol.logs import timestamp
 from ...protocol.messages import Address, Lagged
 from ...protocol.text import encodable
-from ..io.http_server import Request, Response, Send, json_response, problem
+from ..io.http_server import Request, Response, json_response, problem
 from ..io.owner_processes import may_run
 from ..io.process_identity import identity_of
 from ..io.unix_socket import Credentials
 from ..one_answer import OneAnswer
 from .allocations import Allocations, failed, new_token, owner_by
-from .streams import JSON_LINES, heartbeat_headers, next_messages, pause_of
+from .streams import JSON_LINES, Backlog, Stream, Unsent, heartbeat_headers, next_messages, pause_of, send_pieces
 
 T = TypeVar("T")
 
@@ -54,8 +54,6 @@ PATH: Final = "/v1/leases"
 DEADLINE: Final = 3.0
 #: The same where it writes to the disk first, for which it may take 5 s.
 WRITING: Final = 8.0
-#: How many leases are written before other actors have their turn: about a millisecond of work.
-PIECE: Final = 50
 #: How many changes may wait for one reader before it is dropped.
 LAG: Final = 4096
 
@@ -97,12 +95,15 @@ class LeasesApi:
     may_run: Callable[[ProcessIdentity], bool] = may_run
     #: ``CLOCK_BOOTTIME`` in nanoseconds.
     boottime: Callable[[], int] = _boottime
+    unsent: Unsent = attrs.field(factory=Unsent)
     _routes: _Routes | None = attrs.field(init=False, default=None)
 
     def __attrs_post_init__(self) -> None:
         if self.leases is not None:
             allocations = Allocations(self.leases, self.boottime)
-            self._routes = _Routes(self.leases, allocations, self.wall, self.identity, self.may_run, self.boottime)
+            self._routes = _Routes(
+                self.leases, allocations, self.wall, self.identity, self.may_run, self.boottime, self.unsent
+            )
 
     def end_watches(self) -> None:
         """End the streams, and whatever waits for a lease."""
@@ -148,7 +149,8 @@ class _Routes:
     _identity: Callable[[int], ProcessIdentity | None]
     _may_run: Callable[[ProcessIdentity], bool]
     _boottime: Callable[[], int]
-    _watches: set[trio.MemorySendChannel[LeasesViewMessage]] = attrs.field(factory=set)
+    _unsent: Unsent
+    _watches: set[Backlog[bytes | LeasesViewMessage | None]] = attrs.field(factory=set)
 
     def end(self) -> None:
         self._allocations.end()
@@ -200,18 +202,20 @@ class _Routes:
         prefix = request.query.get("prefix", "")
         leases = tuple(lease for lease in snapshot.leases if lease.id.startswith(prefix))
         shown = attrs.evolve(snapshot, leases=leases)
-        return Response(200, "application/json", write=partial(self._write_list, shown))
+        return Response(200, "application/json", write=self._unsent.counted(partial(self._write_list, shown)))
 
-    async def _write_list(self, snapshot: LeasesSnapshot, send: Send) -> None:
+    async def _write_list(self, snapshot: LeasesSnapshot, send: Stream) -> None:
         unix, boottime = self._wall() - trio.current_time() + snapshot.time, self._boottime()
         head = json.dumps(snapshot_to_json(attrs.evolve(snapshot, leases=()), unix)).removesuffix("]}")
-        before = head.encode()
-        for start in range(0, len(snapshot.leases), PIECE):
-            leases = snapshot.leases[start : start + PIECE]
-            await send(before + ",\n".join(json.dumps(lease_to_json(lease, boottime)) for lease in leases).encode())
-            before = b",\n"
-            await trio.lowlevel.checkpoint()
-        await send(b"]}\n" if snapshot.leases else before + b"]}\n")
+
+        def rows() -> Iterator[bytes]:
+            before = head
+            for lease in snapshot.leases:
+                yield f"{before}{json.dumps(lease_to_json(lease, boottime))}".encode()
+                before = ",\n"
+            yield b"]}\n" if snapshot.leases else f"{before}]}}\n".encode()
+
+        await send_pieces(rows(), send)
 
     async def _show(self, _: Request, name: str) -> Response:
         return self._one_lease(await self._answer(lambda reply: m.ShowAsked(name, reply), DEADLINE))
@@ -221,11 +225,11 @@ class _Routes:
         pause = pause_of(request)
         if isinstance(pause, Response):
             return pause
-        write = partial(self._write_watch, pause)
+        write = self._unsent.counted(partial(self._write_watch, pause))
         return Response(200, JSON_LINES, write=write, endless=True, headers=heartbeat_headers(pause))
 
-    async def _write_watch(self, pause: float | None, send: Send) -> None:
-        writer, reader = trio.open_memory_channel[LeasesViewMessage](LAG)
+    async def _write_watch(self, pause: float | None, send: Stream) -> None:
+        writer, reader = send.backlog(LAG, LeaseChanged, self._line)
         self._leases.send_nowait(m.LeasesSubscribed(writer))
         self._watches.add(writer)
         try:
@@ -237,7 +241,8 @@ class _Routes:
                 return
             await self._write_first(first, pause, send)
             while messages := await next_messages(reader, pause):
-                await send(b"".join(map(self._line, messages)))
+                await send_pieces(map(self._line, messages), send)
+                send.sent(messages)
                 if any(isinstance(message, Lagged) for message in messages):
                     return
         except trio.EndOfChannel:
@@ -247,18 +252,16 @@ class _Routes:
             self._watches.discard(writer)
             self._leases.send_nowait(m.LeasesUnsubscribed(writer))
 
-    async def _write_first(self, first: LeasesViewMessage, pause: float | None, send: Send) -> None:
+    async def _write_first(self, first: bytes | LeasesViewMessage | None, pause: float | None, send: Stream) -> None:
         leases = first.leases if isinstance(first, LeasesSnapshot) else ()
-        for start in range(0, len(leases), PIECE):
-            then = trio.current_time()
-            lines = (self._line(LeaseChanged(then, lease)) for lease in leases[start : start + PIECE])
-            await send(b"".join(lines))
-            await trio.lowlevel.checkpoint()
+        await send_pieces((self._line(LeaseChanged(trio.current_time(), lease)) for lease in leases), send)
         if pause is not None:
             await send(b"\n")
 
-    def _line(self, message: LeasesViewMessage | None) -> bytes:
+    def _line(self, message: bytes | LeasesViewMessage | None) -> bytes:
         match message:
+            case bytes():
+                return message
             case LeaseChanged():
                 unix = self._wall() - trio.current_time() + message.time
                 content = {"time": timestamp(unix), **lease_to_json(message.lease, self._boottime())}

@@ -6,7 +6,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import attrs
 import trio
@@ -29,8 +29,8 @@ from ..mailbox import Audience
 class StatusConfig:
     """What a node serves on its status socket: ``Supervisor(config, status_config=StatusConfig(socket=PATH))``.
 
-    Times are seconds. The supervisor sets ``roots``, ``expected``, ``ready_when``, ``rules``, ``observes``,
-    ``lease_users`` and ``heartbeat`` itself.
+    Times are seconds. The supervisor sets ``roots``, ``expected``, ``ready_when``, ``expected_devices``, ``rules``,
+    ``observes``, ``lease_users`` and ``heartbeat`` itself.
     """
 
     #: The path of the status socket; None for no socket.
@@ -41,6 +41,8 @@ class StatusConfig:
     expected: tuple[str, ...] = ()
     #: Whether they have to be healthy, too, or only registered.
     ready_when: ReadyWhen = "registered"
+    #: How many healthy devices there have to be for that, by resource.
+    expected_devices: Mapping[str, int] = attrs.field(factory=dict)
     #: Who reads the configuration again for ``POST /reload``, and says what is in force; None if nobody does.
     reload: Address[ReloaderMessage] | None = None
     #: The rules of the node, for ``GET /rules``.
@@ -114,8 +116,9 @@ class Memory:
     refused_calls: RefusedCalls = attrs.field(factory=RefusedCalls)
 
     def expected(self, config: StatusConfig) -> ExpectationChanged:
-        """Return which plugins are expected, and what for."""
-        return self.expectation or ExpectationChanged(config.expected, healthy=config.ready_when == "healthy")
+        """Return which plugins and devices are expected."""
+        healthy = config.ready_when == "healthy"
+        return self.expectation or ExpectationChanged(config.expected, healthy=healthy, devices=config.expected_devices)
 
     def rules(self, config: StatusConfig) -> Rules:
         """Return the rules of the node."""

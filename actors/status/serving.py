@@ -26,6 +26,7 @@ from .listener import Serve
 from .memory import Memory, StatusConfig
 from .metrics_port import MetricsPort
 from .port_api import PortApi
+from .streams import Unsent
 
 READERS_ONLY = "only the user of the daemon and root may ask that: the members of its group for readers change nothing"
 LEASE_USERS_ONLY = (
@@ -54,8 +55,10 @@ def served(
     reserve: DescriptorReserve | None,
 ) -> Served:
     """Return what serves the status socket and the metrics port; see :func:`~plugind.actors.status.actor.run`."""
-    devices_api = DevicesApi(config.wall, devices, memory.refused_calls, config.observes)
-    api = Api(config, memory, reconciler, health, devices_api, LeasesApi(config.wall, leases), links)
+    unsent = Unsent(config.http.unsent)
+    devices_api = DevicesApi(config.wall, devices, memory.refused_calls, config.observes, unsent)
+    leases_api = LeasesApi(config.wall, leases, unsent=unsent)
+    api = Api(config, memory, reconciler, health, devices_api, leases_api, links, unsent)
     users, allowed = config.lease_users, frozenset({0, os.geteuid()})
     # The words of the first kind that somebody belongs to say what is refused.
     guests = (

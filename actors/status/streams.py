@@ -6,17 +6,22 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import math
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Generic, TypeVar
 
+import attrs
 import trio
 
 from ...protocol.text import encodable
-from ..io.http_server import Request, Response, problem
+from ..io.http_limits import HttpLimits
+from ..io.http_server import Request, Response, Send, problem
 
 T = TypeVar("T")
 
 #: How many rows are written, or changes sent, before other actors have their turn: about a millisecond of work.
 PIECE = 50
+#: No piece of an answer is longer than this and the last row of it.
+PIECE_BYTES = 65_536
 JSON_LINES = "application/jsonl"
 #: The header of a watch that sends an empty line whenever so many seconds pass without a change.
 HEARTBEAT = "Heartbeat"
@@ -50,6 +55,122 @@ def _heartbeat(asked: str) -> float | None:
 def heartbeat_headers(pause: float | None) -> tuple[tuple[str, str], ...]:
     """Return the header that says so to the client."""
     return () if pause is None else ((HEARTBEAT, f"{pause:g}"),)
+
+
+@attrs.define(eq=False)
+class Unsent:
+    """What all answers in pieces hold for clients that have not read it, in bytes.
+
+    Once that is more than ``most``, the one that holds most is ended, as if its client did not read at all.
+    """
+
+    most: int = HttpLimits().unsent
+    total: int = 0
+    _streams: set[Stream] = attrs.field(factory=set)
+
+    def counted(self, write: Callable[[Stream], Awaitable[None]]) -> Callable[[Send], Awaitable[None]]:
+        """Return ``write`` with all that it holds counted."""
+
+        async def write_counted(send: Send) -> None:
+            stream = Stream(self, send)
+            self._streams.add(stream)
+            try:
+                with stream.scope:
+                    await write(stream)
+            finally:
+                self._leave(stream)
+            if stream.scope.cancelled_caught:
+                raise trio.BrokenResourceError("the client reads too slowly for what all streams may hold together")
+
+        return write_counted
+
+    def hold(self, stream: Stream, count: int) -> None:
+        """Note that a stream holds so many bytes more, or fewer."""
+        stream.held += count
+        if stream in self._streams:
+            self.total += count
+        while self.total > self.most:
+            most = max(self._streams, key=lambda it: it.held)
+            self._leave(most)
+            most.scope.cancel()
+
+    def _leave(self, stream: Stream) -> None:
+        if stream in self._streams:
+            self._streams.remove(stream)
+            self.total -= stream.held
+
+
+@attrs.define(eq=False)
+class Stream:
+    """Sends the pieces of one answer, and counts what is not sent."""
+
+    _all: Unsent
+    _send: Send
+    held: int = 0
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+
+    async def __call__(self, piece: bytes) -> None:
+        """Send a piece."""
+        self._all.hold(self, len(piece))
+        try:
+            await self._send(piece)
+        finally:
+            self._all.hold(self, -len(piece))
+
+    def backlog(self, lag: int, change: type[object], line: Callable[[T], bytes]) -> tuple[Backlog[T], Reader[T]]:
+        """Return where at most ``lag`` messages may wait, and where they are read, each ``change`` as its ``line``."""
+        writer, reader = trio.open_memory_channel[bytes | T](lag)
+        return Backlog(self, writer, change, line), reader
+
+    def hold(self, count: int) -> None:
+        """Note that so many bytes more wait."""
+        self._all.hold(self, count)
+
+    def sent(self, messages: Sequence[object]) -> None:
+        """Note that these messages wait no more."""
+        self.hold(-sum(len(message) for message in messages if isinstance(message, bytes)))
+
+
+@attrs.define(eq=False)
+class Backlog(Generic[T]):
+    """Where an actor sends what a stream is to tell. A change waits as its line, since its values may be far larger."""
+
+    _stream: Stream
+    _writer: trio.MemorySendChannel[bytes | T]
+    _change: type[object]
+    _line: Callable[[T], bytes]
+
+    def send_nowait(self, message: T, /) -> None:
+        """Let a message wait.
+
+        Raises:
+          trio.WouldBlock: if too many wait.
+          trio.BrokenResourceError: if the stream has ended; so does trio.ClosedResourceError.
+        """
+        line = self._line(message) if isinstance(message, self._change) else None
+        self._writer.send_nowait(message if line is None else line)
+        self._stream.hold(0 if line is None else len(line))
+
+    def close(self) -> None:
+        """End the stream."""
+        self._writer.close()
+
+
+Reader = trio.MemoryReceiveChannel[bytes | T]
+
+
+async def send_pieces(rows: Iterable[bytes], send: Send) -> None:
+    """Send rows that are made as they are needed, a bounded number of rows and bytes at once."""
+    piece, count = bytearray(), 0
+    for row in rows:
+        piece += row
+        count += 1
+        if len(piece) >= PIECE_BYTES or count >= PIECE:
+            await send(bytes(piece))
+            await trio.lowlevel.checkpoint()
+            piece, count = bytearray(), 0
+    if piece:
+        await send(bytes(piece))
 
 
 async def next_messages(reader: trio.MemoryReceiveChannel[T], pause: float | None) -> list[T | None]:

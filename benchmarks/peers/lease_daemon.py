@@ -53,6 +53,11 @@ class Place:
     slow_disk: float = 0.0
 
     @property
+    def markers(self) -> Path:
+        """The directory of the file that is there while any lease is written."""
+        return self.scratch / "markers"
+
+    @property
     def root(self) -> Path:
         """The directory of the plugin's socket."""
         return self.scratch / "root"
@@ -162,7 +167,9 @@ def lease_daemon(place: Place, *, profile: Path | None = None, watched: bool = F
     registry = place.scratch / "device-plugins"
     registry.mkdir(mode=0o755, exist_ok=True)
     options = ["--state", str(place.state), "--device-plugins", str(registry)]
-    started = plugind_started(place.root, place.scratch / "log", options, profile=profile, module=module)
+    # One that was killed has left a marker, which would withhold the devices of the next one.
+    prefix = ("env", f"PLUGIND_MARKERS={place.markers}", f"PLUGIND_LEASES_CDI_DIRECTORY={place.scratch}/cdi")
+    started = plugind_started(place.root, place.scratch / "log", options, profile=profile, prefix=prefix, module=module)
     with started as process:
         process.wait_ready()
         daemon = LeaseDaemon(process, place)

@@ -31,17 +31,17 @@ def plot_directory(text: str) -> Path:
     Raises:
       argparse.ArgumentTypeError: if they cannot, or there is no such directory.
     """
-    _check_library()
     if not (path := Path(text)).is_dir():
         raise argparse.ArgumentTypeError(f"{text!r} is no directory")
+    _check_library()
     return path
 
 
 def _plot_path(text: str) -> Path:
-    _check_library()
     path = Path(text)
     if path.suffix not in (".svg", ".png"):
         raise argparse.ArgumentTypeError(f"{text!r} ends neither in .svg nor in .png")
+    _check_library()
     return path
 
 

@@ -21,6 +21,10 @@ FLOODERS = 128
 SOCKET_KIB, ENOUGH = 24.0, 500
 #: The longest delay of a newcomer beside plugins that never answer, once each of them has failed (milliseconds).
 NEWCOMER_MS = 100.0
+#: The slowest of 19 in 20 answers of ``/healthz`` beside plugins whose lists cost as much as they can (milliseconds).
+HEALTHZ_MS = 100.0
+#: How many plugins that is said of.
+LISTERS = 4
 #: The most CPU for plugins of one name, as a multiple of that of as many names.
 ONE_NAME = 2.0
 #: Seconds beyond the grace period in which the process ends.
@@ -78,6 +82,8 @@ def _of_one_kind(kind: str, run: HostileRun) -> Iterator[Verdict]:
         yield Verdict("dials of one socket", kind, run.dials, 2 * allowed, "dials")
     if kind == "crash-loop":
         yield Verdict("registrations of one socket", kind, run.notified, allowed + 1, "registrations")
+    if kind == "many-nodes" and run.healthz_p95_ms is not None and run.peers <= LISTERS:
+        yield Verdict("p95 of /healthz", kind, run.healthz_p95_ms, HEALTHZ_MS, "ms")
     if kind in ("silent", "full-backlog") and run.max_ms is not None:
         yield Verdict("the slowest newcomer after the burst", kind, run.max_ms, NEWCOMER_MS, "ms")
 

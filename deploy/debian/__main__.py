@@ -12,11 +12,15 @@ from __future__ import annotations
 import argparse
 import os
 import subprocess
+import sys
 from pathlib import Path
 
-from plugind.deploy.debian.build import REPOSITORY, build
-from plugind.deploy.debian.texts import Release
-from plugind.protocol.version import __version__
+try:
+    from plugind.deploy.debian.build import REPOSITORY, build
+    from plugind.deploy.debian.texts import Release
+    from plugind.protocol.version import __version__
+except ModuleNotFoundError as error:
+    sys.exit(f"{error}: install plugind from this tree with its extra dev: pip install -e '.[dev]'")
 
 
 def main() -> None:

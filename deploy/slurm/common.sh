@@ -38,10 +38,24 @@ map_lines() { sed -e 's/#.*//' -e '/^[[:space:]]*$/d' "$map"; }
 field() { printf '%s\n' "$2" | tr -s '[:space:]' '\n' | sed -n "s/^$1=//p"; }
 
 # The id of a lease is slurm:CLUSTER:NODE:JOB:RESTART:UID:GRES: the run of a job after a requeue has leases of its own.
+form='^slurm:[A-Za-z0-9_.-]+:[A-Za-z0-9_.-]+:[0-9]+:[0-9]+:[0-9]+:[A-Za-z0-9_.-]+$'
+
 # leases PREFIX: print the ids of the leases that begin so; fail if plugind does not say.
+# Only those count that the user of this part has taken, which is root, and whose ids have the form above. The ids of all
+# others are any text: they are named, and left alone.
 leases() {
   listed=$(ask leases --prefix "$1") || return
-  printf '%s\n' "$listed" | awk -v prefix="$1" 'index($1, prefix) == 1 { print $1 }'
+  of_jobs "$1" print | while IFS= read -r odd; do say "left alone, since it is no lease of a job: $odd"; done
+  of_jobs "$1"
+}
+
+# of_jobs PREFIX [print]: print the ids in $listed that are of jobs, or with a second word the lines of all others.
+of_jobs() {
+  printf '%s\n' "$listed" | awk -v prefix="$1" -v others="${2:-}" -v user="$(id -un)" -v form="$form" '
+    index($0, prefix) == 1 {
+      if ($1 !~ form || $3 != "nobody" || $4 != user) { if (others) print }
+      else if (!others) print $1
+    }'
 }
 
 # processes_of JOB UID NODE: print the pids of what the job of that user has left on this node. Only processes of the

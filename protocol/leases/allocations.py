@@ -20,7 +20,7 @@ from .entries import Ends, Entry, Sources
 from .limits import Usage, pool_failure_of
 from .line import Line, Reserved
 from .messages import AllocateAsked, AllocationLost, CallMessage, Failure, Problem
-from .shortages import shortage, unhealthy_since
+from .shortages import missing_devices, shortage, unhealthy_since
 from .states import Action, Event, Phase, step
 from .stock import Stock
 from .values import ContainerOwner, Lease, LeaseState, Pool, ProcessOwner, TimeOwner
@@ -300,7 +300,16 @@ class Allocations:
                 self.watch(entry)
             case _:
                 pass  # Its end is told by its connection, or there is nobody.
-        self.stop_if_unhealthy(entry)
+        self.judge_devices([entry.lease.id])
+
+    def judge_devices(self, leases: Iterable[str]) -> None:
+        """Show which devices of held leases are missing, and stop owners who asked for that."""
+        for entry in map(self.entries.__getitem__, leases):
+            reason = missing_devices(self.stock, entry.lease)
+            if entry.phase is Phase.HELD and reason != entry.lease.reason:
+                entry.lease = attrs.evolve(entry.lease, reason=reason)
+                self.touch(entry)
+            self.stop_if_unhealthy(entry)
 
     def stop_if_unhealthy(self, entry: Entry) -> None:
         """Stop the owner of a held lease, once, if it asked for that and a device is unhealthy."""

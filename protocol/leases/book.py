@@ -6,20 +6,24 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import assert_never
 
 import attrs
 
 from ..messages import Address
+from ..trust import user_words
 from . import effects as e
 from . import messages as m
 from .allocations import BIND, WITHHELD, Allocations
+from .answers import AnswerError
 from .config import Limits
 from .entries import Asker, Entry, Notified, Sources
 from .held import HeldLeases, forbidden, not_written
-from .limits import failure_of, same_owner
+from .limits import failure_of, reserved_failure_of, same_owner
 from .messages import Failure, Problem
+from .permits import left_out
+from .permits import permitted as permitted_of
 from .shortages import unhealthy_since
 from .states import Event, Phase
 from .values import ConnectionOwner, ContainerOwner, Lease, LeaseState, Pool, TimeOwner
@@ -29,6 +33,7 @@ GRACE = 10.0
 #: Who may end the leases of others, unless more are named.
 ROOT = frozenset({0})
 
+_NO_FILE = "its CDI file is not there: "
 _RESTARTED = "plugind ended while a plugin was preparing its devices"
 
 
@@ -43,12 +48,15 @@ class Leases:
         pools: Iterable[Pool] = (),
         limits: Limits | None = None,
         operators: frozenset[int] = ROOT,
+        privileged: frozenset[int] = ROOT,
+        permitted: Collection[str] = (),
         closed: str | None = None,
         numbers: Iterator[int] | None = None,
     ) -> None:
         """Begin without leases and devices; plugins answer to ``inbox``.
 
-        No lease is given if there is a reason in ``closed``. Writes are given these ``numbers``, none of which was used
+        Plugins of ``privileged`` users may put anything into a lease, those of others what is ``permitted``. No lease
+        is given if there is a reason in ``closed``. Writes are given these ``numbers``, none of which was used
         before a crash.
 
         Raises:
@@ -59,6 +67,8 @@ class Leases:
         self._sources = sources
         self._limits = limits or Limits()
         self._operators = operators
+        self._privileged = privileged
+        self._permitted = permitted
         self._held = HeldLeases(self._all, operators)
         self._recoveries: dict[int, m.RecoverAsked] = {}
         #: Who is told, and what, once the end of leases is written: the number of the write.
@@ -69,7 +79,7 @@ class Leases:
     @property
     def next_end(self) -> float:
         """When :meth:`pass_time` has something to do; infinity if that is never."""
-        return self._all.ends.next
+        return min(self._all.ends.next, self._all.stock.next_missing)
 
     @property
     def withheld(self) -> str | None:
@@ -84,7 +94,9 @@ class Leases:
     def snapshot(self, now: float, problem: str | None = None) -> m.LeasesSnapshot:
         """Return all leases as they are shown; ``problem`` is what is wrong with the file that keeps them."""
         leases = tuple(entry.lease for _, entry in sorted(self._all.entries.items()))
-        return m.LeasesSnapshot(now, leases, self._all.withheld, problem)
+        gives_none = self._closed is not None or self._all.withheld is not None
+        free = {name: 0 if gives_none else number for name, number in self._all.stock.free_numbers()}
+        return m.LeasesSnapshot(now, leases, self._all.withheld, problem, free=free)
 
     # --- to drive ---
 
@@ -122,6 +134,7 @@ class Leases:
     def pass_time(self, now: float) -> list[e.Effect]:
         """Let time pass until ``now``."""
         self._all.begin(now)
+        self._all.judge_devices(self._all.stock.pass_time(now))
         over = [self._all.entries[lease] for lease in self._all.ends.take(now)]
         for entry in over:
             if entry.phase is not Phase.QUEUED:
@@ -137,7 +150,7 @@ class Leases:
         self._all.begin(now)
         match message:
             case m.OfferChanged():
-                self._all.stock.offer(message.offer)
+                self._all.judge_devices(self._all.stock.offer(message.offer, now))
                 for entry in self._all.stoppable.values():
                     self._all.stop_if_unhealthy(entry)
             case m.OfferEnded():
@@ -170,7 +183,7 @@ class Leases:
                 self._file_written(message)
             case m.LeaseRulesChanged():
                 self._limits, self._operators = message.limits, message.operators
-                self._held.operators = message.operators
+                self._held.operators, self._permitted = message.operators, message.permitted
                 self._all.sort_into(message.pools)
             case _:
                 assert_never(message)
@@ -182,7 +195,8 @@ class Leases:
         if lease.id in self._all.entries:
             return
         phase = Phase.HELD if lease.state is LeaseState.HELD else Phase.UNCERTAIN
-        reason = _RESTARTED if lease.state is LeaseState.PENDING else lease.reason
+        # Which devices of a lease are missing is found out anew.
+        reason = {LeaseState.PENDING: _RESTARTED, LeaseState.HELD: None}.get(lease.state, lease.reason)
         filed = lease.cdi_name is not None
         found = attrs.evolve(lease, state=phase.shown, reason=reason)
         entry = Entry(found, 0, phase, written=True, filed=filed)
@@ -218,6 +232,7 @@ class Leases:
 
     def _refusal(self, asked: m.LeaseAsked) -> Failure | None:
         failure = failure_of(asked, self._all.stock.pools)
+        failure = failure or reserved_failure_of(asked.id, asked.uid, self._operators)
         if failure is None and self._closed is not None:
             return Failure(Problem.STORAGE, self._closed)
         if failure is None and self._all.withheld is not None:
@@ -302,8 +317,7 @@ class Leases:
             case m.Allocated() if entry.phase is Phase.ABANDONED:
                 self._all.step(entry, Event.PREPARED)
             case m.Allocated():
-                entry.answers[message.resource] = message.answer
-                self._all.prepare(entry)
+                self._take(entry, message)
             case m.AllocationRefused():
                 self._all.step(entry, Event.REFUSED, _refused_by(message))
             case m.AllocationLost():
@@ -311,6 +325,23 @@ class Leases:
                 self._all.step(entry, Event.LOST, _refused_by(message))
             case _:
                 assert_never(message)
+
+    def _take(self, entry: Entry, message: m.Allocated) -> None:
+        """Take what a plugin has answered, or of a plugin of somebody else what is permitted."""
+        answer, uid, name = message.answer, message.uid, message.resource
+        if uid is None or uid not in self._privileged | {entry.lease.uid}:
+            whose = user_words(uid)
+            try:
+                answer, names = permitted_of(answer, name, self._permitted)
+            except AnswerError as error:
+                text = f"{name}: the answer of a device plugin of {whose} to Allocate is not permitted: {error}"
+                self._all.step(entry, Event.REFUSED, Failure(Problem.REFUSED, text))
+                return
+            if names:
+                warnings = (*entry.lease.warnings, left_out(name, names, whose))
+                entry.lease = attrs.evolve(entry.lease, warnings=warnings)
+        entry.answers[name] = answer
+        self._all.prepare(entry)
 
     def _plugin_ended(self, message: m.PluginEnded) -> None:
         for entry in [*self._all.entries.values()]:
@@ -321,7 +352,7 @@ class Leases:
         if self._held.saved(message):
             return
         if (release := self._releases.pop(message.write, None)) is not None:
-            self._tell_released(*release)  # What could not be written is tried again.
+            self._tell_released(release[0], attrs.evolve(release[1], unwritten=message.error))  # It is tried again.
             return
         if (asked := self._recoveries.pop(message.write, None)) is not None:
             self._recovered(asked, message.error)
@@ -339,7 +370,9 @@ class Leases:
             return
         if entry.phase is not Phase.FILING:
             # It is held, from before a restart of plugind: its container may run already.
-            warnings = () if message.error is None else (f"its CDI file is not there: {message.error}",)
+            warnings = tuple(it for it in entry.lease.warnings if not it.startswith(_NO_FILE))
+            if message.error is not None:
+                warnings = (*warnings, f"{_NO_FILE}{message.error}")
             if warnings != entry.lease.warnings:
                 entry.lease = attrs.evolve(entry.lease, warnings=warnings)
                 self._all.touch(entry)

@@ -5,9 +5,12 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import attrs
 
 from ..values import value
+from .permits import check_permits
 from .values import Pool
 
 
@@ -19,6 +22,8 @@ class Limits:
     leases: int = 1024
     #: Devices of one user other than root, also those that it waits for.
     devices: int = 4096
+    #: Bytes of the labels of all leases of one user other than root, also of those that wait.
+    label_bytes: int = 1024 * 1024
     #: Leases of all users.
     all_leases: int = 32768
 
@@ -43,9 +48,19 @@ class LeaseUsers:
         return 0o600 if self.group is None else 0o660
 
 
+def _permits(permits: Iterable[str]) -> tuple[str, ...]:
+    given = tuple(permits)
+    check_permits(given)
+    return given
+
+
 @attrs.frozen
 class LeasesConfig:
-    """Who may lease what."""
+    """Who may lease what.
+
+    Raises:
+      ConfigError: if a permit is none.
+    """
 
     #: Who may lease over the status socket.
     users: LeaseUsers = attrs.field(factory=LeaseUsers)
@@ -55,6 +70,9 @@ class LeasesConfig:
     limits: Limits = attrs.field(factory=Limits)
     #: Users who may end the leases of others, besides root and the user of the daemon.
     operators: frozenset[int] = frozenset()
+    #: What plugins of users whom :attr:`~plugind.Config.trust` adds may put into the leases of other users:
+    #: ``RESOURCE:env=NAME``, ``RESOURCE:mounts``, ``RESOURCE:cdi``, ``RESOURCE:annotations``.
+    permitted: tuple[str, ...] = attrs.field(default=(), converter=_permits)
     #: Whether devices are leased although no :attr:`~plugind.Config.state` outlives the node: then they are free when
     #: it ends. A daemon must not do that, since the processes that use the devices outlive it.
     without_state: bool = True

@@ -209,7 +209,12 @@ def _failure_of(content: Any) -> Failure:
 
 def released_to_json(released: Released) -> dict[str, Json]:
     """Return the JSON form of what was released."""
-    return {"released": encodables(released.released), "unknown": encodables(released.unknown)}
+    unwritten = None if released.unwritten is None else encodable(released.unwritten)
+    return {
+        "released": encodables(released.released),
+        "unknown": encodables(released.unknown),
+        "unwritten": unwritten,
+    }
 
 
 def released_from_json(content: object) -> Released:
@@ -225,7 +230,7 @@ def released_from_json(content: object) -> Released:
 
 
 def _released_of(content: Any) -> Released:
-    return Released(texts(content["released"]), texts(content["unknown"]))
+    return Released(texts(content["released"]), texts(content["unknown"]), a_or_none(str, content.get("unwritten")))
 
 
 def snapshot_to_json(snapshot: LeasesSnapshot, unix: float, boottime: int | None = None) -> dict[str, Json]:

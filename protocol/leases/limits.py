@@ -17,6 +17,9 @@ from .values import ConnectionOwner, ContainerOwner, Lease, NoOwner, Owner, Proc
 
 #: Bytes of the name that a caller gives to a lease.
 MAX_ID = 128
+#: How the ids begin that tools of operators give: Slurm's and Nomad's parts, and systemd's units. A guest who had such
+#: an id first could keep a job or a service from its devices.
+RESERVED_PREFIXES = ("slurm:", "nomad:", "nomad-", "unit:")
 
 
 @attrs.define
@@ -25,10 +28,12 @@ class Usage:
 
     leases: Counter[int] = attrs.field(factory=Counter)
     devices: Counter[int] = attrs.field(factory=Counter)
+    label_bytes: Counter[int] = attrs.field(factory=Counter)
 
     def add(self, lease: Lease, sign: int = 1) -> None:
         """Count a lease, or with ``sign`` -1 count it no more."""
-        for counter, number in ((self.leases, 1), (self.devices, devices_of(lease.request))):
+        numbers = 1, devices_of(lease.request), label_bytes_of(lease.request)
+        for counter, number in zip((self.leases, self.devices, self.label_bytes), numbers, strict=True):
             counter[lease.uid] += sign * number
             if not counter[lease.uid]:
                 del counter[lease.uid]
@@ -41,9 +46,19 @@ class Usage:
             text = f"user {asked.uid} has {limits.leases} leases, and may not have more: release some"
         elif asked.uid and self.devices[asked.uid] + devices_of(asked.request) > limits.devices:
             text = f"user {asked.uid} may not have more than {limits.devices} devices: release some, or ask for fewer"
+        elif asked.uid and self.label_bytes[asked.uid] + label_bytes_of(asked.request) > limits.label_bytes:
+            text = (
+                f"the labels of user {asked.uid} may not have more than {limits.label_bytes} bytes in all"
+                " (limit leases.limits.label_bytes): release some leases, or ask with shorter labels"
+            )
         else:
             return None
         return Failure(Problem.LIMIT, text)
+
+
+def label_bytes_of(request: Request) -> int:
+    """Return how many bytes the labels of a request have."""
+    return sum(len(text.encode("utf-8", "surrogatepass")) for label in request.labels for text in label)
 
 
 def devices_of(request: Request) -> int:
@@ -56,6 +71,14 @@ def failure_of(asked: LeaseAsked, pools: Pools) -> Failure | None:
     if text := _wrong_id(asked.id) or _wrong(asked.request) or _wrong_owner(asked):
         return Failure(Problem.USAGE, text)
     return pool_failure_of(asked.request, asked.uid, pools)
+
+
+def reserved_failure_of(name: str | None, uid: int, operators: frozenset[int]) -> Failure | None:
+    """Return why a user may not give a new lease this name."""
+    prefix = next((it for it in RESERVED_PREFIXES if name is not None and name.startswith(it)), None)
+    if prefix is None or uid in operators:
+        return None
+    return Failure(Problem.FORBIDDEN, f"ids that begin with {prefix} are for root's tools: give the lease another id")
 
 
 def pool_failure_of(request: Request, uid: int, pools: Pools) -> Failure | None:

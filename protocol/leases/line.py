@@ -50,7 +50,7 @@ def available(stock: Stock, reserved: Reserved, request: Request, wanted: Wanted
     free = stock.free((wanted.resource, request.pool))
     number = len(free) - sum(device_id in free for device_id in reserved.named(wanted.resource))
     if not request.ignore_missing:
-        number -= stock.unlisted(wanted.resource)
+        number -= len(stock.missing(wanted.resource))
     return max(0, number - reserved.others[wanted.resource, request.pool])
 
 

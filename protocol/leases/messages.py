@@ -80,6 +80,8 @@ class Allocated:
     answer: Answer
     #: How long the plugin took to answer Allocate, for metrics; not compared.
     seconds: float | None = attrs.field(default=None, eq=False)
+    #: The user of the process that listens at the endpoint of the plugin; None if that is not known.
+    uid: int | None = attrs.field(default=None, eq=False)
 
 
 @value
@@ -321,6 +323,8 @@ class LeaseRulesChanged:
     limits: Limits
     #: Users who may end the leases of others.
     operators: frozenset[int]
+    #: What plugins of other users may put into leases; see :mod:`.permits`.
+    permitted: tuple[str, ...] = ()
 
 
 #: What may change a lease.

@@ -52,6 +52,8 @@ class Released:
 
     released: tuple[str, ...]
     unknown: tuple[str, ...] = ()
+    #: Why that is not written yet, so that a restart of plugind would bring them back; None if it is.
+    unwritten: str | None = None
 
 
 @value
@@ -68,8 +70,13 @@ class LeasesSnapshot:
     #: resource and problem, and how long plugins took to answer Allocate.
     counts: Mapping[str, int] = attrs.field(factory=dict, hash=False)
     leased: Mapping[str, int] = attrs.field(factory=dict, hash=False)
+    #: How many devices can be leased now, by resource.
+    free: Mapping[str, int] = attrs.field(factory=dict, hash=False)
     failures: Mapping[tuple[str, str], int] = attrs.field(factory=dict, hash=False)
     durations: Mapping[str, Histogram] = attrs.field(factory=dict, eq=False)
+    #: Likewise: whether leases cannot be kept over a restart now, and how many reads and writes of them have failed.
+    state_fails: bool = False
+    state_failures: int = 0
 
 
 @value

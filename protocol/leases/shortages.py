@@ -5,18 +5,20 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final
 
 import attrs
 
 from .line import Reserved, available, fits
-from .stock import Resource, Stock
+from .stock import Missing, Resource, Stock
 from .values import Lease, Request, Wanted
 
 #: How many pools are named that have devices.
 _MOST_POOLS: Final = 3
+#: How many devices are named that are missing.
+_MOST_MISSING: Final = 8
 
 
 def shortage(stock: Stock, reserved: Reserved, request: Request, uid: int) -> str:
@@ -52,8 +54,26 @@ def _text(stock: Stock, reserved: Reserved, request: Request, wanted: Wanted, ui
         if (why := _wrong(stock, resource, reserved, request, device_id))
     ]
     if wrong:
-        return f"{text} ({', '.join(wrong)})"
+        text += f" ({', '.join(wrong)})"
+    text += _kept_back(stock, reserved, request, wanted)
     return text if request.ids or request.include else text + _elsewhere(stock, reserved, request, wanted, uid)
+
+
+def _kept_back(stock: Stock, reserved: Reserved, request: Request, wanted: Wanted) -> str:
+    """Return which missing devices make others unavailable, and how to ask for these."""
+    all_free = attrs.evolve(request, ignore_missing=True)
+    if available(stock, reserved, all_free, wanted) == available(stock, reserved, request, wanted):
+        return ""
+    missing = _few(stock.missing(wanted.resource))
+    return (
+        f"; leased and no longer listed: {missing}; as many others are kept back, since they may be the same devices"
+        " with other ids: ask with --ignore-missing if they are not"
+    )
+
+
+def _few(devices: Collection[str]) -> str:
+    more = len(devices) - _MOST_MISSING
+    return ", ".join(islice(devices, _MOST_MISSING)) + (f" and {more} more" if more > 0 else "")
 
 
 def _elsewhere(stock: Stock, reserved: Reserved, request: Request, wanted: Wanted, uid: int) -> str:
@@ -95,6 +115,28 @@ def unhealthy_since(stock: Stock, lease: Lease) -> str | None:
     for name, ids in devices.items():
         resource = stock.find(name)
         listed = {} if resource is None or not resource.offered else resource.offer.devices.devices
+        text = f"previously allocated devices are no longer healthy; cannot allocate unhealthy devices {name}"
         if any(device_id in listed and not listed[device_id].healthy for device_id in ids):
-            return f"previously allocated devices are no longer healthy; cannot allocate unhealthy devices {name}"
+            return text
+        gone = [device_id for device_id, it in _missing(stock, name, ids) if not it.renamed]
+        if gone and resource is not None and resource.offered:
+            return f"{text} (no longer listed: {_few(gone)})"
     return None
+
+
+def missing_devices(stock: Stock, lease: Lease) -> str | None:
+    """Return the text for a lease that has devices which its plugin does not list any more; None if it has none."""
+    devices: Mapping[str, tuple[str, ...]] = lease.devices
+    found = ((name, dict(_missing(stock, name, ids))) for name, ids in devices.items())
+    return "; ".join(_missing_of(name, missing) for name, missing in found if missing) or None
+
+
+def _missing(stock: Stock, name: str, ids: Iterable[str]) -> Iterator[tuple[str, Missing]]:
+    missing = stock.missing(name)
+    return ((it, missing[it]) for it in ids if it in missing and missing[it].is_clear)
+
+
+def _missing_of(name: str, missing: Mapping[str, Missing]) -> str:
+    renamed = any(it.renamed for it in missing.values())
+    other_ids = ", and unknown ids are listed: they may have these by now" if renamed else ""
+    return f"unhealthy, no longer listed by the plugin of {name}: {_few(missing)}{other_ids}"

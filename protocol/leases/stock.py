@@ -9,12 +9,13 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import attrs
 
-from ..devices import HEALTHY, Device, DeviceList, DeviceOptions
+from ..devices import HEALTHY, Device, DeviceList, DeviceOptions, Difference
 from ..messages import Address
 from .free import FreeDevices
 from .messages import DeviceCall, Offer
@@ -24,6 +25,25 @@ from .values import Pool, Request, Wanted
 Place = tuple[str, str | None]
 
 _NONE = FreeDevices()
+#: Seconds for which a plugin must leave a leased device out of its lists until the device counts as unhealthy.
+MISSING = 10.0
+
+
+@attrs.define(eq=False)
+class Missing:
+    """A device that is leased, and that its plugin does not list any more."""
+
+    #: From when on it counts as unhealthy; infinity while no plugin is there to list it.
+    due: float = math.inf
+    #: Whether ids that nobody knew came meanwhile: it may have one of these by now.
+    renamed: bool = False
+    #: Whether it counts as unhealthy.
+    is_clear: bool = False
+
+    def listed_without(self, now: float, *, is_offered: bool, renamed: bool) -> None:
+        """Take note of an offer that does not have it."""
+        self.renamed |= renamed
+        self.due = min(self.due, now + MISSING) if is_offered else math.inf
 
 
 @attrs.define(eq=False)
@@ -39,8 +59,8 @@ class Resource:
     healthy: dict[str | None, dict[str, Device]] = attrs.field(factory=dict)
     #: Those of them that are not taken.
     free: dict[str | None, FreeDevices] = attrs.field(factory=dict)
-    #: How many devices are taken by ids that the plugin does not list.
-    unlisted: int = 0
+    #: The devices that are taken by ids that the plugin does not list.
+    missing: dict[str, Missing] = attrs.field(factory=dict)
 
     @property
     def offered(self) -> bool:
@@ -132,6 +152,8 @@ class Stock:
         """
         self.pools = Pools(pools)
         self._resources: dict[str, Resource] = {}
+        #: When :meth:`pass_time` may have something to do.
+        self.next_missing = math.inf
 
     # --- to inspect ---
 
@@ -175,10 +197,20 @@ class Stock:
         resource = self._resources.get(place[0])
         return _NONE if resource is None or not resource.offered else resource.free.get(place[1], _NONE)
 
-    def unlisted(self, name: str) -> int:
-        """Return how many devices are taken by ids that the plugin does not list any more."""
+    def missing(self, name: str) -> Mapping[str, Missing]:
+        """Return the devices that are taken by ids that the plugin does not list any more."""
         resource = self._resources.get(name)
-        return 0 if resource is None else resource.unlisted
+        return {} if resource is None else resource.missing
+
+    def free_numbers(self) -> Iterator[tuple[str, int]]:
+        """Yield how many devices of each resource can be taken; those of pools that are closed do not count."""
+        for name, resource in self._resources.items():
+            open_to_users = (
+                len(free)
+                for pool, free in resource.free.items()
+                if pool is None or (found := self.pools.find(name, pool)) is None or not found.is_closed
+            )
+            yield name, max(0, sum(open_to_users) - len(resource.missing)) if resource.offered else 0
 
     def could(self, request: Request) -> bool:
         """Return whether the healthy devices were enough for the request if nobody had any."""
@@ -211,17 +243,37 @@ class Stock:
             listed = resource.offer.devices.devices.values()
             resource.place_all(self.pools.sorted(name, (it for it in listed if it.health == HEALTHY)))
 
-    def offer(self, offer: Offer) -> None:
-        """Take another offer of a resource."""
+    def offer(self, offer: Offer, now: float = 0.0) -> set[str]:
+        """Take another offer of a resource; return the leases whose devices were missing for long."""
         resource = self._resources.setdefault(offer.resource, Resource(Offer(offer.resource)))
         before, resource.offer, resource.registered = resource.offer.devices, offer, True
-        self._sort(resource, before)
+        leases = {resource.taken[device_id] for device_id, it in resource.missing.items() if it.is_clear}
+        self._sort(resource, before, now)
+        return leases
+
+    def pass_time(self, now: float) -> set[str]:
+        """Let devices count as unhealthy that are missing for long enough; return the leases that have them."""
+        leases = set[str]()
+        if self.next_missing > now:
+            return leases
+        self.next_missing = math.inf
+        for resource in self._resources.values():
+            for device_id, missing in resource.missing.items():
+                if missing.due <= now and not missing.is_clear:
+                    missing.is_clear = True
+                    leases.add(resource.taken[device_id])
+                elif not missing.is_clear:
+                    self.next_missing = min(self.next_missing, missing.due)
+        return leases
 
     def end(self, name: str) -> None:
         """Forget the offer of a resource; what is taken of it stays taken."""
         resource = self._resources.pop(name, None)
         if resource is not None and resource.taken:
-            self._resources[name] = Resource(Offer(name), taken=resource.taken, unlisted=len(resource.taken))
+            missing = {device_id: resource.missing.get(device_id) or Missing() for device_id in resource.taken}
+            for it in missing.values():
+                it.due = math.inf
+            self._resources[name] = Resource(Offer(name), taken=resource.taken, missing=missing)
 
     def take(self, lease: str, name: str, ids: Collection[str]) -> None:
         """Give devices of a resource to a lease.
@@ -238,7 +290,9 @@ class Stock:
             resource.taken[device_id] = lease
             if (free := resource.free.get(self.pools.of(name, device_id))) is not None:
                 free.discard(device_id)
-            resource.unlisted += device_id not in resource.offer.devices.devices
+            if device_id not in resource.offer.devices.devices:
+                # It was leased before a restart. If a plugin is there, nobody knows which ids it had listed then.
+                resource.missing[device_id] = Missing(renamed=resource.offered)
 
     def give_back(self, name: str, ids: Collection[str]) -> None:
         """Take devices of a resource from their lease."""
@@ -246,18 +300,16 @@ class Stock:
         for device_id in ids:
             del resource.taken[device_id]
             pool = self.pools.of(name, device_id)
-            resource.unlisted -= device_id not in resource.offer.devices.devices
+            resource.missing.pop(device_id, None)
             if (device := resource.healthy.get(pool, {}).get(device_id)) is not None:
                 resource.place(device, pool)
         if not resource.registered and not resource.taken:
             del self._resources[name]
 
-    def _sort(self, resource: Resource, before: DeviceList) -> None:
+    def _sort(self, resource: Resource, before: DeviceList, time: float) -> None:
         now, name = resource.offer.devices, resource.offer.resource
         difference = now.compared(before)
-        resource.unlisted += sum(device_id in resource.taken for device_id in difference.removed)
-        for device in difference.changed:
-            resource.unlisted -= device.id in resource.taken and device.id not in before.devices
+        self._miss(resource, before, difference, time)
         if 2 * (len(difference.changed) + len(difference.removed)) > len(now):
             # To put all devices in order anew takes less time than to find the place of each one.
             resource.place_all(self.pools.sorted(name, (it for it in now.devices.values() if it.health == HEALTHY)))
@@ -266,3 +318,17 @@ class Stock:
             resource.drop(device_id, self.pools.of(name, device_id))
         for device in difference.changed:
             resource.place(device, self.pools.of(name, device.id))
+
+    def _miss(self, resource: Resource, before: DeviceList, difference: Difference, now: float) -> None:
+        """Note which devices are missing since an offer, in which ``difference`` is not as it was ``before``."""
+        missing = resource.missing
+        missing.update({device_id: Missing() for device_id in difference.removed if device_id in resource.taken})
+        if not missing:
+            return
+        for device in difference.changed:
+            missing.pop(device.id, None)
+        unknown = (it.id not in before.devices and it.id not in resource.taken for it in difference.changed)
+        renamed = any(unknown)
+        for it in missing.values():
+            it.listed_without(now, is_offered=resource.offered, renamed=renamed)
+            self.next_missing = min(self.next_missing, it.due)

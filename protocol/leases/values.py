@@ -120,6 +120,11 @@ class Pool:
         """Whether a device of the resource is in it."""
         return not self.ids or device in self.ids
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether none but root may take from it."""
+        return self.uids == {0}
+
     def admits(self, uid: int) -> bool:
         """Whether a user may take from it."""
         return not self.uids or uid in self.uids or uid == 0

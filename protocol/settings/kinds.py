@@ -355,14 +355,16 @@ class ListOf:
 
 @value
 class ByType:
-    """A table of numbers by plugin type; in text, ``TYPE=NUMBER`` with commas between them."""
+    """A table of numbers by plugin type or resource; in text, ``TYPE=NUMBER`` with commas between them."""
 
-    kind: Number
+    kind: Number | Integer
+    #: What has a number each.
+    of: str = "plugin type"
 
     @property
     def words(self) -> str:
         """What a value is."""
-        return f"a table, in which each plugin type has {self.kind.words}"
+        return f"a table, in which each {self.of} has {self.kind.words}"
 
     def from_toml(self, value: object) -> Any:
         """Return the table."""
@@ -371,7 +373,7 @@ class ByType:
         found, texts = dict[str, Any](), list[str]()
         for name, given in value.items():
             if not name:
-                texts.append("the name of a plugin type is empty")
+                texts.append(f"the name of a {self.of} is empty")
             try:
                 found[name] = self.kind.from_toml(given)
             except WrongValueError as error:
@@ -386,6 +388,6 @@ class ByType:
         for word in filter(None, text.split(",")):
             name, given, number = word.rpartition("=")
             if not given or not name:
-                raise wrong(text, "TYPE=NUMBER,…")
+                raise wrong(text, f"{self.of.rpartition(' ')[2].upper()}=NUMBER,…")
             table[name] = self.kind.from_text(number, here)
         return table

@@ -13,8 +13,8 @@ from ..config import Config
 
 #: The parts of the configuration that a node takes while it runs, and single fields. All others need a restart.
 _PARTS: Final = ("backoff", "info_limits", "intensity", "timeouts")
-_OF_LEASES: Final = ("limits", "operators", "pools")
-_FIELDS: Final = ("deregister_at_stop", "expected", "max_instances", "ready_when", "stable_after")
+_OF_LEASES: Final = ("limits", "operators", "permitted", "pools")
+_FIELDS: Final = ("deregister_at_stop", "expected", "expected_devices", "max_instances", "ready_when", "stable_after")
 #: The settings of roots, and of where endpoints may be, which by default follows from the roots.
 _OF_ROOTS: Final = frozenset({"roots", "deprecated_roots", "insecure_roots", "optional_roots", "endpoint_directories"})
 #: Those of them that say how a root is watched, which is decided once for each root.

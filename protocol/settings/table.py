@@ -98,6 +98,7 @@ _KINDS: Final[Mapping[str, Kind]] = {
     "dra.health": Word(get_args(WatchedHealth)),
     "ready_when": Word(get_args(ReadyWhen)),
     "expected": ListOf(Text()),
+    "expected_devices": ByType(Integer(1), "resource"),
     "trust.uids": ListOf(User()),
     "endpoint_directories": ListOf(Path(or_words=(DEFAULT,)), ":"),
     "device_plugins.directory": OrOff(Path(or_words=(DEFAULT,))),
@@ -105,9 +106,11 @@ _KINDS: Final[Mapping[str, Kind]] = {
     "leases.users.uids": ListOf(User()),
     "leases.users.group": OrOff(Group()),
     "leases.operators": ListOf(User()),
+    "leases.permitted": ListOf(Text()),
     "leases.pools": ListOf(PoolKind(), ";", joins_equal=False),
     "leases.limits.leases": Integer(0),
     "leases.limits.devices": Integer(0),
+    "leases.limits.label_bytes": Integer(0),
     "leases.limits.all_leases": Integer(0),
     "leases.cdi_directory": Path(),
     "metrics.address": OrOff(Text()),
@@ -123,7 +126,7 @@ _BY_TYPE: Final[Mapping[str, Kind]] = {
 #: The variables that are not named after their key.
 _VARIABLES: Final[Mapping[str, str]] = {"roots": "PLUGIND_ROOT"}
 #: What cannot be checked without the other settings.
-_CHECKED_LATER: Final = frozenset({"endpoint_directories", "expected"})
+_CHECKED_LATER: Final = frozenset({"endpoint_directories", "expected", "expected_devices"})
 #: How a validator of a field begins its text.
 _OF_FIELD: Final = re.compile(r"^(?:\w+\.)?\w+ (?=is |must )")
 
@@ -206,8 +209,6 @@ def _default_of(key: str) -> Any:
 def _setting(prefix: str, owner: type | None, default: Any, attribute: attrs.Attribute[Any]) -> Setting:
     key = f"{prefix}{attribute.name}"
     kind = _KINDS.get(key) or _BY_TYPE[_type_name(attribute.type)]
-    if key == "use_faulthandler":
-        return Setting(key, kind, default=True, owner=owner)
     if default is None:
         usual = None if attribute.default is attrs.NOTHING else attribute.default
         return Setting(key, kind, usual, owner)

@@ -34,6 +34,8 @@ STREAMS_BEFORE_SETTINGS: Final = 100
 
 #: How many of the streams that we reset are remembered, so that their windows still hold.
 MAX_ABANDONED: Final = 100
+#: Stands for the window of a stream all of whose late frames are dropped, since the peer was answered already.
+_ANSWERED: Final = -1
 
 
 class Stream:
@@ -113,7 +115,8 @@ class Sender:
         self.outgoing = bytearray(limits.preamble)
         #: The open streams by number. Never replaced by another object.
         self.streams: dict[int, Stream] = {}
-        #: The last streams that we reset and the peer has not ended: how many bytes our windows still allow it.
+        #: The last streams that we reset and the peer has not ended: how many bytes our windows still allow it. It is
+        #: negative where the peer was told that there were too many, or that the stream was closed.
         self.abandoned: dict[int, int] = {}
         #: The streams that got an event or room to send; the code that reads it clears it. Never replaced.
         self.touched: list[Stream] = []
@@ -253,29 +256,39 @@ class Sender:
                 self.outgoing += frame(RST_STREAM, 0, stream.id, WORD.pack(code))
                 # What the peer sent before it received this is not its error.
                 self._budgets.spent[LATE_FRAMES] = 0
-                if remote_open and code is ErrorCode.CANCEL:
-                    self._abandon(stream)
+                if remote_open:
+                    self._abandon(stream.id, stream.receive_window)
 
-    def _abandon(self, stream: Stream) -> None:
+    def _abandon(self, stream_id: int, window: int) -> None:
         if len(self.abandoned) >= MAX_ABANDONED:
             del self.abandoned[next(iter(self.abandoned))]
-        self.abandoned[stream.id] = stream.receive_window
+        self.abandoned[stream_id] = window
 
     def late_data(self, stream_id: int, size: int, *, end: bool) -> None:
-        """Count DATA for a stream that is over.
+        """Count DATA, or HEADERS without a size, for a stream that is over.
 
         What the peer had sent before it received our reset is dropped, but only as far as the stream's window went
-        (sections 5.1 and 6.9.1). Any more is answered by a reset that says so.
+        (sections 5.1 and 6.9.1). Any more is answered by a reset that says so. So is any frame on a stream that the
+        peer has ended itself.
         """
         left = self.abandoned.get(stream_id)
         if left is None:
+            self._answer(stream_id, ErrorCode.STREAM_CLOSED)
+        elif left < 0:
             return
-        if size > left:
-            self.outgoing += frame(RST_STREAM, 0, stream_id, WORD.pack(ErrorCode.FLOW_CONTROL_ERROR))
-        if size > left or end:
+        elif size > left:
+            self._answer(stream_id, ErrorCode.FLOW_CONTROL_ERROR)
+        elif end:
             del self.abandoned[stream_id]
         else:
             self.abandoned[stream_id] = left - size
+
+    def _answer(self, stream_id: int, code: ErrorCode) -> None:
+        """Reset a stream that is over: once, and not for a peer that does not read."""
+        self.abandoned.pop(stream_id, None)
+        self._abandon(stream_id, _ANSWERED)
+        if len(self.outgoing) <= MAX_FRAME:
+            self.outgoing += frame(RST_STREAM, 0, stream_id, WORD.pack(code))
 
     def fail(self, stream: Stream, error: WireError) -> None:
         """End one stream for an error of the peer that concerns no other stream (section 5.4.2)."""

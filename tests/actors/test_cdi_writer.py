@@ -15,7 +15,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from plugind.actors.io.cdi_files import CdiFiles
-from plugind.actors.leases.cdi_writer import CdiStore, CdiWriter, MemoryCdiStore
+from plugind.actors.leases.cdi_writer import DEADLINE, MOST_AT_ONCE, CdiStore, CdiWriter, MemoryCdiStore
 from plugind.protocol.errors import IllegalStepError
 from plugind.protocol.leases.cdi import CdiError, Hook
 from plugind.protocol.leases.messages import FileWritten
@@ -54,21 +54,21 @@ class Replies:
 
 
 class SlowStore(MemoryCdiStore):
-    """Takes some seconds for each access, or until it is let go; fails with the next of ``failures``.
+    """Takes some seconds for each access, or for leases of ``slow`` alone; fails with the next of ``failures``.
 
     As in a thread, what has begun is done to its end.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, slow: str | None = None) -> None:
         super().__init__()
-        self.takes = 0.0
+        self.slow, self.takes = slow, 0.0
         self.failures: list[str | None] = []
         self.calls: list[tuple[float, str, str]] = []
 
-    async def _pass(self, call: str, name: str) -> None:
+    async def _pass(self, call: str, name: str, *, slow: bool = True) -> None:
         self.calls.append((trio.current_time(), call, name))
         failure = self.failures.pop(0) if self.failures else None
-        await trio.sleep(self.takes)
+        await trio.sleep(self.takes if slow else 0.0)
         if failure is not None:
             raise CdiError(failure)
 
@@ -77,7 +77,7 @@ class SlowStore(MemoryCdiStore):
         await super().clean(keep)
 
     async def write(self, lease: Lease) -> None:
-        await self._pass("write", lease.cdi_name or "")
+        await self._pass("write", lease.cdi_name or "", slow=self.slow is None or self.slow in lease.devices)
         await super().write(lease)
 
     async def remove(self, name: str) -> None:
@@ -172,6 +172,29 @@ async def test_what_waits_behind_a_late_write_is_answered_in_time_and_not_writte
         (8.0, "remove", "b"),
     ]
     assert set(store.files) == {"a"}
+
+
+async def test_a_look_of_one_plugin_that_hangs_delays_no_lease_of_another(autojump_clock: MockClock) -> None:
+    store = SlowStore(slow="v.com/a")
+    store.takes = 2.0
+    async with running(store) as (writer, replies):
+        for number in range(2 * MOST_AT_ONCE):
+            writer.write(attrs.evolve(lease(f"slow-{number}"), devices={"v.com/a": (str(number),)}))
+        await trio.sleep(0.5)
+        writer.write(attrs.evolve(lease("other"), devices={"v.com/b": ("1",)}))
+        await trio.sleep(3.0)
+    first, second = FileWritten("lease-slow-0"), FileWritten("lease-other")
+    assert replies.received[:2] == [(0.5, second), (2.0, first)]
+
+
+async def test_few_files_are_written_at_once(autojump_clock: MockClock) -> None:
+    store = SlowStore()
+    store.takes = 1.0
+    async with running(store) as (writer, _):
+        for number in range(MOST_AT_ONCE + 1):
+            writer.write(attrs.evolve(lease(f"l{number}"), devices={f"v.com/{number}": ("1",)}))
+        await trio.sleep(3.0)
+    assert [time for time, *_ in store.calls] == [0.0] * MOST_AT_ONCE + [1.0]
 
 
 async def test_the_file_of_a_lease_from_before_the_start_is_written_however_late(autojump_clock: MockClock) -> None:
@@ -326,6 +349,43 @@ async def test_a_writer_that_is_started_again_answers_and_removes_what_it_was_at
     stopped = FileWritten("lease-a", "plugind has stopped amid the writing of its CDI file")
     assert replies.received == [(0.5, stopped), (1.5, FileWritten("lease-b"))]
     assert [call for _, *call in store.calls] == [["write", "a"], ["write", "b"], ["remove", "a"]]
+
+
+@pytest.mark.parametrize(("takes", "answers"), [(1.0, [(1.5, None)]), (7.0, [(5.0, LATE), (13.0, None)])])
+async def test_the_file_of_a_held_lease_is_written_again_after_a_crash_amid_its_writing(
+    autojump_clock: MockClock, takes: float, answers: list[tuple[float, str | None]]
+) -> None:
+    """A container may be about to start with it, whether or not its lease has been answered (seed 2702485)."""
+    held, store, replies = lease("a").moved(LeaseState.HELD), SlowStore(), Replies()
+    store.takes = takes
+    writer = CdiWriter(store, replies, SILENT)
+    writer.write(held)
+    with trio.move_on_after(takes - 0.5 if takes < DEADLINE else DEADLINE + 1.0):
+        await writer.run()
+    with trio.move_on_after(20.0):
+        await writer.run()
+    assert [call for _, *call in store.calls] == [["write", "a"], ["write", "a"]]
+    assert store.files == {"a": held}
+    assert replies.received == [(time, FileWritten("lease-a", error)) for time, error in answers]
+
+
+@pytest.mark.parametrize("crashes", [1, 2])
+async def test_the_file_of_a_held_lease_that_ends_after_a_crash_amid_its_writing_is_removed(
+    autojump_clock: MockClock, crashes: int
+) -> None:
+    held, store, replies = lease("a").moved(LeaseState.HELD), SlowStore(), Replies()
+    store.takes = 1.0
+    writer = CdiWriter(store, replies, SILENT)
+    writer.write(held)
+    for _ in range(crashes):
+        with trio.move_on_after(0.5):
+            await writer.run()
+    writer.remove("a")
+    with trio.move_on_after(20.0):
+        await writer.run()
+    assert [call for _, *call in store.calls] == [["write", "a"]] * crashes + [["remove", "a"]]
+    assert store.files == {}
+    assert replies.messages == []
 
 
 async def test_a_lease_without_a_cdi_name_is_a_bug(autojump_clock: MockClock) -> None:

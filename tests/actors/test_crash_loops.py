@@ -234,6 +234,33 @@ async def test_a_plugin_that_fails_once_is_tried_again_after_the_first_step(auto
         assert dials(node) == [0.0, 0.7, 12.2]
 
 
+@pytest.mark.parametrize("was_reached", [False, True])
+async def test_the_life_of_a_socket_on_which_somebody_listens_again_goes_on(
+    was_reached: bool, autojump_clock: MockClock
+) -> None:
+    """Fault 49: its end counts, and not when nobody listened, whether or not a dial had reached it before that."""
+    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
+        plugin = node.plug("a.sock", FakePlugin("Colour", "red", hang="get-info"))
+        plugin.close_listener()
+        if was_reached:
+            plugin.listen()
+            await trio.sleep(0.2)
+            plugin.close_listener()
+        await trio.sleep(3.0)
+        assert node.state("a.sock") == "stale"
+        plugin.listen()
+        await node.supervisor.retry(plugin.path)
+        await trio.sleep(0.2)
+        assert node.state("a.sock") == "asking-info"
+        plugin.restart()
+        ended = node.now
+        await trio.sleep(0.3)
+        waiting = node.status("a.sock")
+        assert waiting is not None
+        assert (waiting.state, waiting.reason) == (StateName.WAITING, "crash loop: 1 short life")
+        assert waiting.next_try == pytest.approx(ended + 0.5)
+
+
 async def test_a_socket_that_is_replaced_before_it_is_dialed_costs_nothing(autojump_clock: MockClock) -> None:
     """Fault 49: while another plugin has the only dial slot, a socket has no life."""
     simulated = SimulatedNode(handlers={"Colour": FakeHandler()})

@@ -99,6 +99,20 @@ async def test_a_device_plugin_that_hangs_is_unhealthy_within_a_minute_and_stays
         assert (node.timeline("a.sock"), service.streamed) == (before, service.streamed[:1])
 
 
+async def test_device_plugins_that_have_just_answered_are_not_asked_again_at_once(autojump_clock: MockClock) -> None:
+    """A check asks what the registration has asked. In a process that answers slowly it delays other registrations."""
+    services = [FakeDevices(FOUR) for _ in range(30)]
+    async with SimulatedNode() as node:
+        for number, service in enumerate(services):
+            plugin = FakePlugin("DevicePlugin", f"vendor.com/gpu-{number}", ("v1beta1",), serves=[service])
+            node.plug(f"{number}.sock", plugin)
+        await node.settled()
+        # Health is shown within two seconds. The checks are spread over 30 s, so these have a few of them.
+        await trio.sleep(2)
+        assert {shown.health for shown in node.statuses.values()} == {Health.HEALTHY}
+        assert 30 <= sum(service.asked for service in services) < 40
+
+
 async def test_one_or_two_failures_in_a_row_are_not_shown(autojump_clock: MockClock) -> None:
     service = Failing(FOUR)
     async with SimulatedNode() as node:

@@ -6,7 +6,9 @@ The endpoints are functions, and the time is virtual.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 
 import attrs
@@ -16,11 +18,11 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 from trio.testing import MockClock
 
-from plugind.actors.endpoint_checks import MOST, EndpointChecks
+from plugind.actors.endpoint_checks import FIRST, MOST, EndpointChecks
 from plugind.actors.io.grpc_client.channel import Channel
 from plugind.protocol import messages as m
 from plugind.protocol.errors import PluginError
-from plugind.protocol.health_checks import Checked, HealthChecks
+from plugind.protocol.health_checks import GRID, Checked, HealthChecks
 from plugind.protocol.plugin_health import Health
 from plugind.protocol.status import Outcome
 from plugind.protocol.wire.errors import WireError, WireProblem
@@ -102,6 +104,8 @@ class Bench:
 
     endpoints: Sequence[Endpoint]
     rule: HealthChecks = attrs.Factory(HealthChecks)
+    #: Whether the endpoints are those of plugins that have just been registered.
+    new: bool = False
     most: int = 0
     results: list[m.HealthChecked] = attrs.Factory(list)
 
@@ -115,7 +119,8 @@ class Bench:
                 for endpoint in self.endpoints:
                     endpoint.count = self._counter(checks)
                     note = endpoint.notes.append
-                    nursery.start_soon(checks.run, "DevicePlugin", endpoint.channel, endpoint.check, note)
+                    run = partial(checks.run, at_once=self.new)
+                    nursery.start_soon(run, "DevicePlugin", endpoint.channel, endpoint.check, note)
                 await trio.sleep(seconds)
                 then()
         while (left := messages.statistics().current_buffer_used) > 0:
@@ -144,6 +149,21 @@ async def test_checks_are_spread_over_the_period_and_go_on(autojump_clock: MockC
     assert all(24 <= pause <= 36 for endpoint in endpoints for pause in endpoint.pauses)
     assert all(len(endpoint.asked) >= 16 for endpoint in endpoints)
     assert bench.outcomes() == {("DevicePlugin", Outcome.OK)}
+
+
+async def test_a_new_plugin_is_checked_at_once_and_a_thousand_one_after_the_other(autojump_clock: MockClock) -> None:
+    one = Endpoint()
+    await Bench([one], new=True).run(100)
+    assert one.asked[0] == 0.0
+    assert all(24 <= pause <= 36 for pause in one.pauses)
+    many = [Endpoint() for _ in range(1000)]
+    began = trio.current_time()
+    await Bench(many, new=True).run(300)
+    begun = Counter(endpoint.asked[0] - began for endpoint in many)
+    assert max(begun.values()) == FIRST == 25
+    assert max(begun) <= 1000 / FIRST * GRID
+    # They stay spread.
+    assert max(Counter(time // GRID for endpoint in many for time in endpoint.asked).values()) <= 2 * FIRST
 
 
 async def test_those_of_many_endpoints_begin_at_a_few_times(autojump_clock: MockClock) -> None:

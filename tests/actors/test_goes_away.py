@@ -40,6 +40,8 @@ def goes_away(body: bytes, after: float) -> Answer:
     """Send one message, and say after some seconds that the server goes away."""
 
     async def play(peer: ServerEnd, stream: int) -> None:
+        # The first check is answered meanwhile: only one task at a time may send.
+        await trio.sleep(0.01)
         await peer.send_all(headers(stream) + data(stream, message(body)))
         await trio.sleep(after)
         await peer.send_all(goaway(stream, 0))

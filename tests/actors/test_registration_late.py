@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from plugind import Config
 from plugind.protocol.info_deadline import NEEDED, NOT_READ
@@ -49,6 +49,22 @@ async def test_a_plugin_that_serves_three_seconds_after_it_listens_is_dialed_onc
         assert [entry.reason for entry in node.history("a.sock")] == [None, None, NOT_READ, None, None, None, None]
         assert node.network.dials == [(0.0, "/plugins/a.sock")]
         assert plugin.calls == [asked(3.0), notified_ok(3.0)]
+
+
+async def test_what_a_plugin_reads_as_it_begins_to_serve_may_be_as_old_as_its_first_connection(
+    autojump_clock: MockClock, handler: FakeHandler
+) -> None:
+    """The simulator's oracles must not take a notification that waited for one that came late (seed 2800750)."""
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", red())
+        await trio.sleep(1.0)
+        assert plugin.reads_since == 1.0
+        plugin.accept_after(3.0)
+        await trio.sleep_until(4.0)
+        await wait_all_tasks_blocked()
+        assert plugin.reads_since == 1.0
+        await trio.sleep(0.5)
+        assert plugin.reads_since == 4.5
 
 
 def registered_states() -> tuple[str, ...]:

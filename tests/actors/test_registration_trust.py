@@ -391,6 +391,7 @@ async def test_the_owner_of_the_file_is_shown_and_decides_nothing(autojump_clock
         history = node.timeline("a.sock")
         for owner in (EVE, 0):
             node.directory.chown(plugin.path, owner)
+            await trio.sleep(1.0)  # A change of attributes alone may be looked at a moment later.
             await node.settled()
             (shown,) = (await node.snapshot()).plugins
             assert (shown.uid, shown.owner, shown.state) == (ANN, owner, "registered")

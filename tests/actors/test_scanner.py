@@ -22,6 +22,7 @@ from plugind.actors.simulation.directory import MemoryDirectory, Telling
 from plugind.protocol.directories import Condition
 from plugind.protocol.discovery import MAX_LINKS, Discovery, Found, Message
 from plugind.protocol.identity import Identity
+from plugind.tests.actors.io.exhaustion import descriptors
 from plugind.tests.actors.watching import ROOT, words
 
 D = TypeVar("D", bound=Directory)
@@ -603,11 +604,11 @@ async def test_real_events_report_new_and_removed_sockets(tmp_path: Path) -> Non
 
 
 async def test_a_scanner_of_a_real_directory_leaves_no_descriptor_open(tmp_path: Path) -> None:
-    before = set(os.listdir("/proc/self/fd"))
+    before = descriptors()
     directory = RealDirectory(str(tmp_path))
     stage = scanned(directory, str(tmp_path))
     for _ in range(2):
         await stage.rescan()
     stage.scanner.close()
     directory.release()
-    assert set(os.listdir("/proc/self/fd")) == before
+    assert descriptors() == before

@@ -1,13 +1,19 @@
-"""A large or flooded directory delays no plugin elsewhere: the order in which a scanner reads a tree (fault 48)."""
+"""A large or flooded directory delays no plugin elsewhere: the order in which a scanner reads a tree (fault 48).
+
+What happens to a directory that the rescan under way has read already is not missed either (fault 12).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 
+import pytest
+import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from plugind.actors.io.directory import CHUNK
+from plugind.actors.io.directory import CHUNK, Chunk, LeaveOut, take_all
 from plugind.actors.simulation.directory import MemoryDirectory
+from plugind.protocol.identity import Identity
 from plugind.tests.actors.test_scanner import Scanned, following, scanned
 from plugind.tests.actors.watching import ROOT
 
@@ -79,3 +85,132 @@ async def test_a_new_socket_does_not_wait_for_thousands_of_events_in_another_dir
     appeared = stage.sent.take()
     assert place(appeared, "z/deep/new.sock") < CHUNK
     assert len(appeared) == 8 * CHUNK + 1
+
+
+#: Two directories below the root, of which the first has another one.
+D, E, Z = f"{ROOT}/d", f"{ROOT}/d/e", f"{ROOT}/z"
+
+
+class Disturbed(MemoryDirectory):
+    """Something happens once, when the listing of the directory ``at`` begins, or when it ends."""
+
+    def __init__(self, at: str, happens: Callable[[MemoryDirectory], None], *, after: bool) -> None:
+        super().__init__()
+        for path in (E, Z):
+            self.mkdir(path)
+        self.bind(f"{D}/1.sock")
+        self.bind(f"{E}/1.sock")
+        self._at, self._after = at, after
+        self._waits = [happens]
+
+    def scan(
+        self, path: str, known_sockets: Mapping[str, Identity | None], *, deep: bool, leave_out: LeaveOut = take_all
+    ) -> Generator[Chunk, None, None]:
+        if path == self._at and not self._after:
+            self._happen()
+        yield from super().scan(path, known_sockets, deep=deep, leave_out=leave_out)
+        if path == self._at and self._after:
+            self._happen()
+
+    def _happen(self) -> None:
+        while self._waits:
+            self._waits.pop()(self)
+
+
+def make_again(directory: MemoryDirectory) -> None:
+    directory.remove_tree(D)
+    directory.mkdir(D)
+    directory.bind(f"{D}/1.sock")
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("at", [ROOT, D, E, Z])
+async def test_a_directory_that_is_made_again_during_the_first_rescan_is_read_and_watched(
+    autojump_clock: MockClock, at: str, after: bool
+) -> None:
+    """It may be one that was read already. What was there before is gone, and nothing waits for the next rescan."""
+    stage = scanned(Disturbed(at, make_again, after=after))
+    await stage.rescan()
+    async with following(stage):
+        stage.directory.bind(f"{D}/2.sock")
+        await wait_all_tasks_blocked()
+    assert there(stage.sent.take()) == {"d/1.sock", "d/2.sock"}
+
+
+async def test_a_directory_that_loses_its_watch_once_it_was_read_is_watched_again(autojump_clock: MockClock) -> None:
+    """Fault 20: the rescan that has read it goes on."""
+    stage = scanned(Disturbed(Z, lambda directory: directory.lose_watch(D), after=False))
+    await stage.rescan()
+    async with following(stage):
+        stage.directory.bind(f"{D}/2.sock")
+        await wait_all_tasks_blocked()
+    assert there(stage.sent.take()) == {"d/1.sock", "d/2.sock", "d/e/1.sock"}
+
+
+def there(lines: list[str]) -> set[str]:
+    """Return the names that have appeared and not vanished since."""
+    names = set[str]()
+    for path, what, *_ in (line.split() for line in lines):
+        assert what in ("appeared", "vanished")
+        (names.add if what == "appeared" else names.discard)(path)
+    return names
+
+
+async def chmod_in_a_loop(directory: MemoryDirectory, sockets: int, times: int, every: float = 0.001) -> None:
+    for _ in range(times):
+        for number in range(sockets):
+            directory.chmod(f"{LARGE}/{number}.sock")
+        await trio.sleep(every)
+
+
+@pytest.mark.parametrize(("sockets", "every"), [(1, 0.001), (5, 0.001), (2 * CHUNK, 0.1)])
+async def test_sockets_whose_attributes_change_all_the_time_are_looked_at_a_hundred_times_a_second(
+    autojump_clock: MockClock, sockets: int, every: float
+) -> None:
+    """Fault 48. A look and what follows from it cost a hundred times as much as the chmod."""
+    stage = tree()
+    fill(stage.directory, range(sockets))
+    await stage.rescan()
+    stage.sent.take()
+    async with following(stage):
+        await chmod_in_a_loop(stage.directory, sockets, round(2.0 / every), every)
+        assert len(stage.sent.take()) <= 100 * 2 + CHUNK
+        await chmod_in_a_loop(stage.directory, sockets, 1)
+        await trio.sleep(sockets * 0.01 + 2.6)
+    touched = {line.split()[0] for line in stage.sent.take()}
+    assert touched == {f"a/{number}.sock" for number in range(sockets)}, "the last chmod of each is noticed"
+
+
+async def test_a_new_socket_does_not_wait_for_sockets_whose_attributes_change_all_the_time(
+    autojump_clock: MockClock,
+) -> None:
+    stage = tree()
+    fill(stage.directory, range(5))
+    await stage.rescan()
+    async with following(stage), trio.open_nursery() as nursery:
+        nursery.start_soon(chmod_in_a_loop, stage.directory, 5, 10_000)
+        for number in range(20):
+            await trio.sleep(0.0173)
+            stage.directory.bind(f"{SMALL}/{number}.sock")
+            await trio.sleep(0.0021)
+            assert f"z/deep/{number}.sock" in [line.split()[0] for line in stage.sent.take()]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_directory_whose_mode_changes_is_judged_at_once_although_looks_at_sockets_wait(
+    autojump_clock: MockClock,
+) -> None:
+    """Fault 3: others may write to it from then on."""
+    stage = tree()
+    fill(stage.directory, range(CHUNK))
+    await stage.rescan()
+    stage.sent.take()
+    async with following(stage):
+        for _ in range(2):
+            await chmod_in_a_loop(stage.directory, CHUNK, 1)
+        assert len(stage.sent.take()) == CHUNK, "the second time they wait"
+        stage.directory.chmod(SMALL, 0o777)
+        await trio.sleep(0.0021)
+        stage.directory.bind(f"{SMALL}/new.sock")
+        await trio.sleep(0.1)
+    assert f"{SMALL}/new.sock" not in "".join(stage.sent.take())

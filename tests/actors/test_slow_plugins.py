@@ -55,10 +55,11 @@ async def test_a_burst_of_plugins_in_one_slow_process_is_registered_nearly_as_fa
         for number in range(PLUGINS):
             node.plug(f"{number}.sock", [SlowPlugin(f"{number}.example.com", process, answered)])
         registered = []
-        # Answers come at multiples of 25 ms: what is counted then must not depend on the order within an instant.
-        for time in (1.01, 7.51, 10.01):
+        # Answers come at multiples of 25 ms: what is counted then must not depend on the order within an instant. From
+        # 7.1 to 7.8 s it depends on the seed by which Trio orders tasks, since the last plugins are tried then.
+        for time in (1.01, 7.01, 10.01):
             await trio.sleep_until(time)
             registered.append(sum(status.state == "registered" for status in node.statuses.values()))
-    assert registered == [39, 268, 300]
+    assert registered == [39, 260, 300]
     # Few were dialed in vain once the first late answers had come.
     assert answered.total() == 314

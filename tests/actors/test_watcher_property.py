@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
+from plugind.actors.scanner import READ_GAP
 from plugind.actors.simulation.directory import MemoryDirectory, Telling
 from plugind.tests.actors.watching import ROOT, Stage, staged
 
@@ -152,6 +153,7 @@ def test_a_recreated_socket_is_one_new_generation_for_each_batch_of_events(
             removed = False
             for operation in [*operations, ("release", "a", "a"), ("settle", "a", "a")]:
                 await play(stage, [operation, ("settle", "a", "a")])
+                await trio.sleep(2 * READ_GAP)
                 removed = removed or operation[0] == "replace"
                 if removed and not stage.directory.delaying_events:
                     expected, removed = expected + 1, False

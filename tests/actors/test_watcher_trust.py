@@ -8,6 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from plugind.actors.io.directory import CHUNK
 from plugind.actors.simulation.directory import MemoryDirectory, Telling
 from plugind.actors.watcher import WatcherConfig
 from plugind.protocol.directories import Condition
@@ -265,6 +266,76 @@ async def test_a_new_socket_waits_for_the_scan_of_a_directory_that_cannot_be_loo
         mend(stage.directory, ROOT)
         assert await stage.sent() == []
         assert conditions(stage) == [(DEEP, Condition.INSECURE)]
+
+
+@HOW
+async def test_a_directory_that_can_neither_be_scanned_nor_looked_at_takes_nothing_new(
+    autojump_clock: MockClock, how: str
+) -> None:
+    """Fault 3: who may write to it now is not known, nor whether an event of that was lost (seed 2701550)."""
+    async with staged(prepare=with_sockets) as stage:
+        await stage.sent()
+        stage.directory.look_errors[SUB] = stage.directory.scan_errors[SUB] = errno.EIO
+        await trio.sleep(100)
+        stage.directory.drop_events()
+        spoil(stage.directory, SUB, how)
+        stage.directory.bind(f"{DEEP}/quiet.sock")
+        stage.directory.resume_events()
+        stage.directory.bind(f"{DEEP}/new.sock")
+        await trio.sleep(100)
+        stage.directory.look_errors.clear()
+        stage.directory.scan_errors.clear()
+        await trio.sleep(100)
+        assert await stage.sent() == []
+        assert conditions(stage) == [(SUB, Condition.INSECURE)]
+        mend(stage.directory, SUB)
+        assert sorted(line.partition(" #")[0] for line in await stage.sent()) == [
+            "sub/deep/new.sock appeared",
+            "sub/deep/quiet.sock appeared",
+        ]
+
+
+@pytest.mark.parametrize("first", ["look_errors", "scan_errors"])
+async def test_a_directory_goes_on_as_soon_as_it_can_be_scanned_or_looked_at(
+    autojump_clock: MockClock, first: str
+) -> None:
+    """Fault 3: what was known stays until then, also below it, and what has changed meanwhile is found."""
+    async with staged(prepare=with_sockets) as stage:
+        await stage.sent()
+        errors = {name: getattr(stage.directory, name) for name in ("look_errors", "scan_errors")}
+        for error in errors.values():
+            error[SUB] = errno.EIO
+        await trio.sleep(100)
+        stage.directory.unlink(f"{DEEP}/a.sock")
+        stage.directory.bind(f"{DEEP}/new.sock")
+        assert await stage.sent() == []
+        await trio.sleep(100)
+        assert await stage.sent() == []
+        errors[first].clear()
+        await trio.sleep(100)
+        assert sorted(line.partition(" #")[0] for line in await stage.sent()) == [
+            "sub/deep/a.sock vanished",
+            "sub/deep/new.sock appeared",
+        ]
+
+
+@HOW
+async def test_a_large_directory_that_cannot_be_looked_at_is_scanned_before_those_below_it(
+    autojump_clock: MockClock, how: str
+) -> None:
+    """Fault 3: a scan puts it off, as it may last long, and only that scan says who may write to it."""
+    async with staged(prepare=with_sockets) as stage:
+        for number in range(CHUNK):
+            stage.directory.bind(f"{SUB}/{number}.sock")
+        await stage.sent()
+        stage.directory.drop_events()
+        stage.directory.look_errors[SUB] = errno.EIO
+        spoil(stage.directory, SUB, how)
+        stage.directory.bind(f"{DEEP}/new.sock")
+        stage.directory.resume_events()
+        await trio.sleep(100)
+        assert await stage.sent() == []
+        assert conditions(stage) == [(SUB, Condition.INSECURE)]
 
 
 async def test_a_group_that_may_write_is_said_and_changes_nothing(autojump_clock: MockClock) -> None:

@@ -48,7 +48,9 @@ def test_a_tiny_storm_is_measured_in_two_trees_written_and_shown(tmp_path: Path)
     assert [(one["turn"], one["case"]) for one in written["runs"]] == [(0, "storm 3")] * 2
     assert {one["side"] for one in written["runs"]} == {"base", "this"}
     for one in written["runs"]:
-        assert min(one["figures"]["CPU ms each"], one["figures"]["wall s"], one["cpu_s"], one["wall_s"]) > 0
+        assert min(one["figures"]["wall s"], one["cpu_s"], one["wall_s"]) > 0
+        # The daemon's CPU time is counted in ticks of 10 ms, and three sockets may take less than one.
+        assert one["figures"]["CPU ms each"] >= 0
     again = subprocess.run([*command[:3], "--from", str(file)], cwd=ROOT, capture_output=True, text=True, check=True)
     assert again.stdout == done.stdout
 

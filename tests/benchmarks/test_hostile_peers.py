@@ -349,7 +349,9 @@ LISTS = "/v1beta1.DevicePlugin/ListAndWatch"
 HEALTH = "/v1.DRAResourceHealth/NodeWatchResources"
 
 
-@pytest.mark.parametrize("kind", ["no-options", "many-devices", "ending-streams", "list-flood", "going-away"])
+@pytest.mark.parametrize(
+    "kind", ["no-options", "many-devices", "ending-streams", "list-flood", "many-nodes", "going-away"]
+)
 def test_hostile_endpoints_register_as_device_plugins(kind: str) -> None:
     with peers(kind) as server:
         info = info_of(server)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import attrs
 import pytest
 
-from plugind.actors.io.lease_marker import place_of_markers
 from plugind.benchmarks.lease_cases import (
     DAEMON,
     Command,
@@ -27,8 +26,6 @@ from plugind.benchmarks.leases import commands_table, figures_table, parts_table
 from plugind.benchmarks.peers.allocate_client import CLIENTS
 from plugind.benchmarks.peers.lease_daemon import NoLeaseError, Place, lease_daemon, plugin
 from plugind.benchmarks.peers.watched_steps import slow
-
-pytestmark = pytest.mark.skipif(place_of_markers() is None, reason="there is no directory that a reboot empties")
 
 
 @pytest.fixture

@@ -164,7 +164,7 @@ def staged(directory: Path) -> Path:
     script = directory / "bin" / "plugind"
     script.parent.mkdir()
     path = 'import sys; sys.path.insert(0, "/opt/plugind/lib")'
-    imported = "from plugind.actors.console.commands import main"
+    imported = "from plugind.__main__ import main"
     script.write_text(f"#!/usr/bin/python3 -I\n{path}\n{imported}\nsys.exit(main())\n")
     script.chmod(0o755)
     return directory

@@ -10,12 +10,12 @@ from plugind.tests.end_to_end.lease_scene import Forks, forks
 from plugind.tests.end_to_end.processes import PATIENT, Daemon, daemon
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _markers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Let no daemon of a test find the marker of another one, whose state directory had the same inode."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("PLUGIND_MARKERS", str(tmp_path_factory.mktemp("markers")))
-        yield
+@pytest.fixture(autouse=True)
+def _markers(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no daemon of a test find what a killed one of another test has left, which would withhold all devices."""
+    place = tmp_path_factory.mktemp("leases")
+    monkeypatch.setenv("PLUGIND_MARKERS", str(place / "markers"))
+    monkeypatch.setenv("PLUGIND_LEASES_CDI_DIRECTORY", str(place / "cdi"))
 
 
 @pytest.fixture(scope="session")

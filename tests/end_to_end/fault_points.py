@@ -30,7 +30,6 @@ from unittest.mock import patch
 import plugind.actors.io.http_machine
 import plugind.actors.io.state_database
 import plugind.actors.status.exposition  # noqa: F401 - so that forks have all of these, which users may not read
-from plugind.actors import ports
 from plugind.actors.console import run
 from plugind.actors.console.commands import main
 from plugind.actors.io import process_identity
@@ -163,7 +162,7 @@ def _mount(commands: list[list[str]]) -> None:
 
 def _prepare(how: dict[str, Any]) -> None:
     """Change this process as the line says."""
-    os.environ["PLUGIND_MARKERS"] = how["markers"]
+    os.environ |= {"PLUGIND_MARKERS": how["markers"], "PLUGIND_LEASES_CDI_DIRECTORY": how["cdi"]}
     if (kind := how.get("mount")) is not None:
         _mount(_MOUNTS[kind](how["state"]))
     if (uid := how.get("uid")) is not None:
@@ -179,8 +178,6 @@ def _prepare(how: dict[str, Any]) -> None:
         _put(book, "GRACE", seconds)
     if (boot := how.get("boot")) is not None:
         _put(process_identity, "boot_id", lambda: boot)
-    if (directory := how.get("cdi")) is not None:
-        _put(ports, "CdiFiles", lambda instance, hook, **_: CdiFiles(instance, hook, directory=directory))
 
 
 def _run(how: dict[str, Any]) -> int:

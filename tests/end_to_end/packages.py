@@ -46,6 +46,7 @@ PACKAGES = {
     "sbatch": "slurm-client",
     "munged": "munge",
     "openssl": "openssl",
+    "shellcheck": "shellcheck",
 }
 
 

@@ -233,8 +233,8 @@ def daemon(
         run = [sys.executable, str(Path(__file__).with_name("patient.py")), json.dumps(timeouts)]
     command = [*run, *options]
     # The state of the machine's own daemon is none of theirs.
-    places = {"PLUGIND_STATE": str(directory / "state"), "PLUGIND_MARKERS": str(directory / "markers")}
-    environment = {**places, **(environment or {})}
+    places = {"STATE": "state", "MARKERS": "markers", "LEASES_CDI_DIRECTORY": "cdi"}
+    environment = {f"PLUGIND_{name}": str(directory / at) for name, at in places.items()} | dict(environment or {})
     with (directory / "log").open("ab") as log, daemon_process(command, log, environment, output) as process:
         yield Daemon(root, status, process, directory / "log")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from plugind import Config, ConfigError, NodeEndedError, Root, RootBusyError, Su
 from plugind.actors.io.roots import RootLock
 from plugind.protocol.status import Watching
 from plugind.testing import SimulatedNode
+from plugind.tests.actors.io.exhaustion import descriptors
 from plugind.tests.end_to_end.processes import DEADLINE, run
 
 
@@ -51,12 +51,12 @@ async def test_a_root_that_everybody_may_write_to_is_refused_unless_the_program_
     for directory in (good, bad):
         directory.mkdir()
     bad.chmod(0o777)
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     for _ in range(2):
         with pytest.raises(ConfigError, match=f"everybody may write to the root {bad}"):
             async with node(Root(good), Root(bad)):
                 pass
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors() == before
     async with node(Root(good), Root(bad, insecure=True)) as allowed:
         await allowed.wait_scanned()
         assert [root.watching for root in (await allowed.snapshot()).roots] == [Watching.EVENTS] * 2

@@ -21,10 +21,10 @@ REFUSED = f"{HEALTH} is refused: "
 SHOWN = (
     ("device-health", HEALTH),
     ("devices", "0 healthy, 4096 unhealthy, 0 unknown"),
-    ("device-health", f"{REFUSED}it reports 10000 devices, at most 4096 are allowed"),
+    ("device-health", f"{REFUSED}it has more than 4096 fields"),
     ("device-health", f'{REFUSED}a pool or a device is named "": a name has 1 to 253 characters that print'),
     ("device-health", f"{REFUSED}Error parsing message"),
-    ("device-health", f"{REFUSED}Error parsing message"),
+    ("device-health", f"{REFUSED}it ends in the middle of a field"),
 )
 HUGE = "dra-health-00001.example.com"
 KIB = 1024

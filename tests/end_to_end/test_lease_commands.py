@@ -50,11 +50,16 @@ class Node:
 
 @asynccontextmanager
 async def node(
-    directory: Path, *ids: str, options: Sequence[str] = (), timeouts: Mapping[str, float] | None = None
+    directory: Path,
+    *ids: str,
+    options: Sequence[str] = (),
+    timeouts: Mapping[str, float] | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Node]:
     devices = FakeDevices(map(Device, ids))
     plugin = FakePlugin("DevicePlugin", GPU, ("v1beta1",), serves=[devices])
-    with daemon(directory, "--state", str(directory / "state"), *options, timeouts=timeouts) as started:
+    state = ["--state", str(directory / "state")]
+    with daemon(directory, *state, *options, timeouts=timeouts, environment=environment) as started:
         await started.ready()
         async with trio.open_nursery() as nursery:
             spec = FakeSpec(str(started.root / "gpu.sock"), plugin)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
 
+from plugind.actors.io.http_client import ask
 from plugind.tests.end_to_end.lease_scene import Forks, Scene, scene
 from plugind.tests.end_to_end.processes import DEADLINE
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts file systems")
+
+LABELS = {str(number): "x" * 200 for number in range(16)}
 
 
 def filler(it: Scene) -> str:
@@ -34,23 +36,66 @@ async def problem(it: Scene) -> str | None:
     return found
 
 
+async def metric(it: Scene, name: str) -> float:
+    """Return the value of a metric without labels."""
+    with trio.fail_after(DEADLINE):
+        async with ask(it.status, "GET", "/metrics") as reply:
+            lines = (await reply.body()).decode().splitlines()
+    return float(next(line for line in lines if line.startswith(f"{name} ")).split()[1])
+
+
+async def until_failures(it: Scene, number: int) -> None:
+    """Wait until so many reads and writes of the state have failed."""
+    with trio.fail_after(DEADLINE):
+        while await metric(it, "plugind_state_failures_total") < number:  # noqa: ASYNC110 - it is in another process
+            await trio.sleep(0.02)
+
+
+async def test_a_full_disk_is_seen_by_those_who_watch_until_it_has_room(tmp_path: Path, forks: Forks) -> None:
+    """Also while nobody asks for anything, and nothing is left to write."""
+    async with scene(tmp_path, forks, devices=40) as it:
+        await it.start(mount="tiny")
+        status, given = await it.lease()
+        held = 1
+        fill(it)
+        while status == 201:
+            status, given = await it.lease(labels=LABELS)
+            held += status == 201
+        assert (status, given["problem"]) == (507, "storage")
+        assert len(await it.leases()) == held
+        await until_failures(it, 3)
+        assert await metric(it, "plugind_state_failing") == 1
+        _, health = await it.get("GET", "/healthz")
+        (leases,) = [it for it in health["actors"] if it["name"] == "leases"]
+        assert leases["status"] == "degraded"
+        assert "database or disk is full; free space" in leases["reason"]
+        assert "the leases are kept again" not in (tmp_path / "log").read_text()
+        os.unlink(filler(it))
+        with trio.fail_after(DEADLINE):
+            while await metric(it, "plugind_state_failing"):  # noqa: ASYNC110 - as above
+                await trio.sleep(0.02)
+        assert (tmp_path / "log").read_text().count("the leases are kept again") == 1
+        assert await problem(it) is None
+
+
 async def test_on_a_full_disk_nothing_is_given_and_what_is_released_is_free(tmp_path: Path, forks: Forks) -> None:
     """What is written needs little space, so some leases succeed yet. A release cannot be written either: it is written
     when the disk has room again.
     """
-    labels = {str(number): "x" * 200 for number in range(16)}
     async with scene(tmp_path, forks, devices=40) as it:
         await it.start(mount="tiny")
+        status, given = await it.lease()
+        held = [given["id"]]
         fill(it)
-        status, given, held = 201, dict[str, Any](), list[str]()
         while status == 201:
-            status, given = await it.lease(labels=labels)
+            status, given = await it.lease(labels=LABELS)
             held += [given["id"]] if status == 201 else []
         assert (status, given["problem"]) == (507, "storage")
         assert "database or disk is full; free space" in given["error"]
         assert sorted(await it.leases()) == sorted(held)
-        for name in held:
-            assert (await it.get("DELETE", f"/v1/leases/{name}"))[0] == 200
+        released = [await it.get("DELETE", f"/v1/leases/{name}") for name in held]
+        assert {status for status, _ in released} == {200}
+        assert "database or disk is full; free space" in released[-1][1]["unwritten"]
         assert await it.leases() == {}
         os.unlink(filler(it))
         with trio.fail_after(DEADLINE):

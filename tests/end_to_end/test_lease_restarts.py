@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -35,6 +37,28 @@ async def test_leases_outlive_a_kill_of_the_daemon_and_connections_come_back(tmp
             assert again == given
         await it.until_states("held")
         assert [*await it.leases()] == ["kept"]
+
+
+@pytest.mark.parametrize("way", ["removed", "unmounted", "another"])
+async def test_devices_of_a_lost_state_are_given_to_nobody_until_recovery(
+    way: str, tmp_path: Path, forks: Forks
+) -> None:
+    """The state directory is removed, or its file system is gone, or another --state is used."""
+    if way == "unmounted" and os.geteuid() != 0:
+        pytest.skip("only root mounts file systems")
+    async with scene(tmp_path, forks) as it:
+        await it.start(mount="tiny" if way == "unmounted" else None)
+        assert (await it.lease(it.devices))[0] == 201
+        await it.kill()  # The file system was mounted for this process alone.
+        if way == "removed":
+            shutil.rmtree(it.state)
+        await it.start(*(("--state", str(tmp_path / "another")) if way == "another" else ()))
+        status, failed = await it.lease()
+        assert (status, failed["problem"]) == (507, "storage")
+        assert "all devices are withheld: leases were held that are not in" in failed["error"]
+        status, _ = await it.get("POST", "/v1/leases/recover", {"none_held": True})
+        assert status == 200
+        assert (await it.lease(it.devices))[0] == 201
 
 
 async def test_after_a_kill_of_the_daemon_leases_end_with_their_processes(tmp_path: Path, forks: Forks) -> None:

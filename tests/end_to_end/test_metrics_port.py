@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from contextlib import suppress
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -68,7 +69,10 @@ async def test_another_address_is_served_only_if_it_is_named(tmp_path: Path) -> 
 
 def listening(pid: int) -> list[str]:
     """Return the TCP sockets of a process, as the kernel lists them."""
-    sockets = {os.readlink(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd")}
+    sockets = set()
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        with suppress(FileNotFoundError):  # The process has closed it since it was listed.
+            sockets.add(os.readlink(f"/proc/{pid}/fd/{name}"))
     tables = [Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:] for table in ("tcp", "tcp6")]
     return [line for table in tables for line in table if f"socket:[{line.split()[9]}]" in sockets]
 

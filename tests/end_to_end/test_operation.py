@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -32,6 +33,7 @@ from plugind.tests.end_to_end.processes import (
 #: The command line of plugind, in a process that sends itself signals as soon as its own code runs.
 SIGNALLED_EARLY = """
 import os, signal, sys
+from plugind import __main__
 from plugind.actors.console import commands
 
 imported = commands.command
@@ -43,7 +45,29 @@ def command(name):
     return imported(name)
 
 commands.command = command
-sys.exit(commands.main(sys.argv[1:]))
+sys.exit(__main__.main())
+"""
+
+#: Plugind as its two entries start it, in a process that sends itself SIGHUP at each import of plugind's first line on.
+SIGNALLED_AT_EACH_IMPORT = """
+import os, runpy, signal, sys
+
+begun = False
+
+def each(event, arguments):
+    global begun
+    if event == "import":
+        if begun:
+            os.kill(os.getpid(), signal.SIGHUP)
+        begun = begun or arguments[0] == "plugind"
+
+entry = sys.argv.pop(1)
+sys.addaudithook(each)
+if entry == "module":
+    runpy.run_module("plugind", run_name="__main__", alter_sys=True)
+else:
+    from plugind.__main__ import main
+    sys.exit(main())
 """
 
 #: The command line of plugind, whose watchers crash as soon as they start.
@@ -191,6 +215,51 @@ async def test_signals_that_come_before_the_node_is_up_are_answered_once_it_is(t
         await node.logged("states")
         process.terminate()
         assert await node.ended() == 0
+
+
+@pytest.mark.parametrize("entry", ["module", "script"])
+async def test_sighup_at_any_moment_from_the_first_line_on_ends_no_daemon_and_leads_to_a_reload(
+    entry: str, tmp_path: Path
+) -> None:
+    """13 of 20 daemons were ended by one within 190 ms of their start."""
+    root, status = tmp_path / "root", str(tmp_path / "status.sock")
+    options = ["--root", str(root), "--status", status, "--log-format", "json"]
+    command = [sys.executable, "-c", SIGNALLED_AT_EACH_IMPORT, entry, "run", *options]
+    with (tmp_path / "log").open("ab") as log, daemon_process(command, log) as process:
+        node = Daemon(root, status, process, tmp_path / "log")
+        await node.logged("the configuration was read again")
+        await node.logged("scanning all roots")
+        await node.ready()
+        process.terminate()
+        assert await node.ended() == 0
+
+
+@pytest.mark.usefixtures("real_processes")
+async def test_sighups_during_real_starts_end_no_daemon(tmp_path: Path) -> None:
+    """They come at other moments each time, as soon as the entry has blocked them, until the daemon answers."""
+    for number in range(3):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        with daemon(directory) as node:
+            with trio.fail_after(DEADLINE):
+                await trio.to_thread.run_sync(wait_until_held, node.process.pid, abandon_on_cancel=True)
+                for _ in range(20 * (number + 1)):
+                    node.process.send_signal(signal.SIGHUP)
+                    await trio.sleep(0.005)
+            await node.ready()
+            await node.logged("scanning all roots")
+            node.process.terminate()
+            assert await node.ended() == 0
+
+
+def wait_until_held(pid: int) -> None:
+    """Return when a process blocks SIGHUP, or handles it."""
+    status = Path(f"/proc/{pid}/status")
+    while True:
+        lines = dict(line.split(":\t", 1) for line in status.read_text().splitlines())
+        if (int(lines["SigBlk"], 16) | int(lines["SigCgt"], 16)) & 1 << signal.SIGHUP - 1:
+            return
+        time.sleep(0.0005)
 
 
 @pytest.mark.parametrize("command", ["run", "ls"])

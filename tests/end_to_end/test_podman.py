@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import stat
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,10 @@ def as_user(uid: int) -> list[str]:
     return ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
 
 
+#: Podman looks nowhere else for the files, so the markers are where daemons of other runs look for them, too.
+PLACES = {"PLUGIND_MARKERS": "/run/plugind", "PLUGIND_LEASES_CDI_DIRECTORY": "/var/run/cdi"}
+
+
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
     if os.geteuid() != 0:
@@ -71,7 +76,8 @@ def served() -> Iterator[Served]:
         root, status = ["--root", str(place / "root")], ["--status", str(place / "status.sock")]
         options = [f"--device-plugins={plugins}", f"--state={place}/state", f"--lease-uids={USER}"]
         log = stack.enter_context((place / "log").open("ab"))
-        process = stack.enter_context(daemon_process([*script, *root, *status, *options], log))
+        stack.callback(remove_files, place / "state/state.db")
+        process = stack.enter_context(daemon_process([*script, *root, *status, *options], log, PLACES))
         started = Daemon(place / "root", status[1], process, place / "log")
         for name, *devices in (
             (GPU, f"--device=gpu-0={place}/node", "--device=gpu-1=/dev/null", "--env=GIVEN={ids}"),
@@ -95,6 +101,15 @@ def python_of_all(directory: Path) -> str:
         (packages / "tests.pth").write_text(f"{CHECKOUT}/.links\n{Path(attrs.__file__).parents[1]}\n")
     tried = subprocess.run([python, "-m", "plugind", "--version"], capture_output=True, check=False)
     return sys.executable if made.returncode or tried.returncode else str(python)
+
+
+def remove_files(state: Path) -> None:
+    """Remove what the daemon that was killed has left: it would withhold the devices of each later one."""
+    with closing(sqlite3.connect(state)) as database:
+        ((instance,),) = database.execute("SELECT value FROM meta WHERE key = 'instance'")
+    for file in Path("/var/run/cdi").glob(f"plugind-{instance}-*"):
+        file.unlink()
+    Path(f"/run/plugind/leases-{instance}").unlink(missing_ok=True)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -234,53 +234,6 @@ def test_records_say_which_nodes_lack_a_plugin_and_how_many_devices_are_free(
     assert_rules(tmp_path, [{"input_series": stretched(scrapes), "promql_expr_test": tests}])
 
 
-#: What each alert is about, with the values of each minute; what fires by it, and from which minute on.
-EACH: Mapping[str, tuple[Mapping[str, str], int]] = {
-    "PlugindDown": ({f"up{{{TARGET}}}": "0+0x2000"}, 5),
-    "PlugindRestarts": ({f"process_start_time_seconds{{{TARGET}}}": "1 2 3 4+0x30"}, 3),
-    "PlugindExpectedPluginMissing": ({f'plugind_expected_plugin{{{TARGET},name="a"}}': "0+0x2000"}, 5),
-    "PlugindPluginsFail": ({f'plugind_plugin_causes{{{TARGET},cause="dial-failed"}}': "2+0x2000"}, 15),
-    "PlugindEntriesRefused": ({f'plugind_plugin_causes{{{TARGET},cause="entry-refused"}}': "2+0x2000"}, 60),
-    "PlugindPluginsDoNotServe": ({f"plugind_plugins_not_serving{{{TARGET}}}": "1+0x2000"}, 5),
-    "PlugindPluginsUnhealthy": ({f'plugind_plugin_health{{{TARGET},health="disconnected"}}': "1+0x2000"}, 5),
-    "PlugindDevicesUnhealthy": ({f'plugind_devices{{{TARGET},health="unhealthy"}}': "1+0x2000"}, 10),
-    "PlugindRootUnusable": ({f'plugind_roots{{{TARGET},watching="taken"}}': "1+0x2000"}, 5),
-    "PlugindRootDegraded": ({f'plugind_directories{{{TARGET},condition="full"}}': "1+0x2000"}, 15),
-    "PlugindLeasesWithheld": ({f"plugind_leases_withheld{{{TARGET}}}": "1+0x2000"}, 1),
-    "PlugindStateFails": ({f"plugind_state_failing{{{TARGET}}}": "1+0x2000"}, 5),
-    "PlugindActorHangs": ({f'plugind_actors_hanging{{{TARGET},actor="watcher"}}': "1+0x2000"}, 1),
-    "PlugindActorsCrash": ({f'plugind_actor_restarts_total{{{TARGET},actor="watcher"}}': "_x3 1+0x10"}, 3),
-    "PlugindLoopBlocked": ({f"plugind_loop_blocked_seconds_total{{{TARGET}}}": "0 3 9+0x10"}, 2),
-    "PlugindDescriptorsRunOut": (
-        {f"process_open_fds{{{TARGET}}}": "95+0x2000", f"process_max_fds{{{TARGET}}}": "100+0x2000"},
-        5,
-    ),
-    "PlugindStatusSocketLost": ({f"plugind_status_socket_failures_total{{{TARGET}}}": "0 0 1+0x10"}, 2),
-    "PlugindVersionsDiffer": (
-        {f'plugind_build_info{{{TARGET},version="{version}"}}': "1+0x2000" for version in ("1", "2")},
-        1440,
-    ),
-}
-
-
-def test_each_alert_fires_for_what_it_is_about_and_nothing_else_does(tmp_path: Path) -> None:
-    assert list(EACH) == [rule.name for rule in rules(ALERTS)]
-    names = 'count by (alertname) (ALERTS{alertstate="firing"})'
-    assert_rules(
-        tmp_path,
-        [
-            {
-                "input_series": [{"series": series, "values": values} for series, values in given.items()],
-                "promql_expr_test": [
-                    expected(names, minute - 1, []),
-                    expected(names, minute, [(f'{{alertname="{alert}"}}', 1)]),
-                ],
-            }
-            for alert, (given, minute) in EACH.items()
-        ],
-    )
-
-
 def test_no_alert_fires_for_a_daemon_on_which_all_is_well(texts: Mapping[str, str], tmp_path: Path) -> None:
     scrapes = [(2000, exposed(texts["well"], NODE) | {f"up{{{TARGET}}}": "1"})]
     pending = expected("ALERTS", 1999, [])

@@ -15,17 +15,10 @@ import pytest
 
 from plugind.tests.end_to_end.packages import PACKAGES
 from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND
+from plugind.tests.tools.interpreters import SETTLED, block
 
 CHECKOUT = Path(__file__).parents[2]
 README = (CHECKOUT / "README.md").read_text()
-
-
-def block(name: str) -> str:
-    """Return the commands between ``<!-- name -->`` and ``<!-- -->``, as a reader would paste them."""
-    text = README.split(f"<!-- {name} -->\n")[1].split("<!-- -->")[0]
-    lines = text.splitlines()
-    assert all(line.startswith("    ") for line in lines)
-    return "\n".join(line[4:] for line in lines)
 
 
 def test_the_commands_to_try_show_a_registered_plugin_and_leave_nothing_running(tmp_path: Path) -> None:
@@ -151,7 +144,7 @@ def test_the_first_command_installs_plugind_and_shows_a_running_node_until_ctrl_
             shown: list[str] = []
             for line in shell.stdout:
                 shown.append(line)
-                if " registered   faulty.example.com" in line:
+                if SETTLED in line:
                     break
             os.killpg(shell.pid, signal.SIGINT)
             _, complaint = shell.communicate(timeout=DEADLINE)

@@ -23,6 +23,7 @@ from plugind.tests.end_to_end.containers import OPTIONS, Engine, engine
 from plugind.tests.end_to_end.leasing import ended, leases
 from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, daemon
 from plugind.tests.end_to_end.test_lease_commands import Node, code_of, node
+from plugind.tests.end_to_end.test_podman import PLACES, remove_files
 from plugind.tests.end_to_end.test_service_unit import analyze
 
 EXAMPLES = Path(__file__).parents[2] / "deploy" / "systemd" / "examples"
@@ -150,9 +151,9 @@ async def test_a_unit_keeps_its_devices_until_all_of_it_has_ended(tmp_path: Path
         assert await trio.to_thread.run_sync(unit.do, "ExecStartPre") == [0]
         assert os.stat(unit.setting("EnvironmentFile").removeprefix("-")).st_mode & 0o777 == 0o600
         with unit.main() as main:
-            assert await trio.to_thread.run_sync(said, main) == "leased-unit example.com/gpu=GPU-0"
+            assert await trio.to_thread.run_sync(said, main) == "unit:leased-unit example.com/gpu=GPU-0"
             main.kill()
-        await it.until(**{"leased-unit": "held"})
+        await it.until(**{"unit:leased-unit": "held"})
         assert await trio.to_thread.run_sync(unit.do, "ExecStopPost") == [0]
         await it.until()
 
@@ -192,10 +193,14 @@ def podman() -> Iterator[Engine]:
         yield made
 
 
-async def test_a_container_of_a_service_has_its_device_until_it_ends(tmp_path: Path, podman: Engine) -> None:
+async def test_a_container_of_a_service_has_its_device_until_it_ends(
+    tmp_path: Path, podman: Engine, request: pytest.FixtureRequest
+) -> None:
     image = shlex.join([*OPTIONS, "--rootfs", f"{podman.directory}/root", "sh", "/main"])
     programs = {"/usr/bin/podman": shlex.join(podman.podman), "registry.example.com/server": image}
-    async with node(tmp_path, "GPU-0", timeouts={"protocol.leases.book.GRACE": 0.2}) as it:
+    grace = {"protocol.leases.book.GRACE": 0.2}
+    request.addfinalizer(lambda: remove_files(tmp_path / "state" / "state.db"))
+    async with node(tmp_path, "GPU-0", timeouts=grace, environment=PLACES) as it:
         unit = service("leased-container", it, tmp_path, **programs)
         # Podman hands a signal on once it has attached itself to the container that it has started, and not before.
         for end, codes in ((signal.SIGTERM, {7, -signal.SIGTERM}), (signal.SIGKILL, {-signal.SIGKILL})):

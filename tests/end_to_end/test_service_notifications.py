@@ -49,6 +49,20 @@ async def test_the_service_manager_hears_of_the_start_of_plugins_of_a_reload_and
     assert sent == {"READY", "STATUS", "WATCHDOG", "RELOADING", "MONOTONIC_USEC", "STOPPING"}
 
 
+@pytest.mark.parametrize("optional", ["true", "false"])
+async def test_a_daemon_without_its_root_says_so_in_its_status(optional: str, tmp_path: Path) -> None:
+    """As on a node without ``/var/lib/kubelet``, with the unit as it is installed."""
+    root = tmp_path / "kubelet" / "plugins_registry"
+    with (
+        service_manager(tmp_path) as manager,
+        daemon(tmp_path, "--set", f"optional_roots={optional}", root=root, environment=manager.environment),
+    ):
+        status = (await manager.until("STATUS"))["STATUS"]
+        assert status.startswith(f"0 plugins; cannot use {root}: its parent directory {root.parent} is missing")
+        root.parent.mkdir()
+        await manager.until("STATUS", "0 plugins")
+
+
 @pytest.mark.parametrize("actor", ["reconciler", "status"])
 async def test_a_daemon_whose_actor_hangs_says_that_it_is_not_fed_until_it_goes_on(actor: str, tmp_path: Path) -> None:
     hang = tmp_path / actor

@@ -17,7 +17,7 @@ import trio
 from plugind.actors.console.fake import FakeSpec, run_fake
 from plugind.protocol.proto import deviceplugin_v1beta1_pb2 as api
 from plugind.testing import Device, FakeDevices, FakePlugin
-from plugind.tests.end_to_end.leasing import capacity, leases, listed
+from plugind.tests.end_to_end.leasing import allocate, capacity, leases, listed
 from plugind.tests.end_to_end.processes import DEADLINE, Daemon, Done, daemon
 
 GPU = "example.com/gpu"
@@ -343,6 +343,28 @@ async def test_a_lease_without_a_job_ends_with_the_second_look_and_not_while_slu
         it.says(config="ClusterName = test\n")
         assert ((await it.part(reconcile)).code, await it.held()) == (0, {})
         assert (note.exists(), it.variables.exists(), it.updates) == (False, False, [])
+
+
+@pytest.mark.parametrize("rest", ["1/x:0:0:gpu", "1:0:0:*", "1:0:0", "x:0:0:gpu", "1:0:0:gpu held nobody root"])
+async def test_reconciling_names_what_is_no_lease_of_a_job_and_goes_on(tmp_path: Path, rest: str) -> None:
+    async with slurm(tmp_path) as it:
+        odd = f"slurm:test:{HERE}:{rest}"
+        assert (await allocate(it.daemon, GPU, id=odd, ids=["GPU-0"]))[0] == 201
+        assert (await it.part("prolog", SLURM_JOB_GPUS="2")).code == 0
+        it.says(jobs="")
+        done = await it.part("plugind-slurm-reconcile", PLUGIND_SLURM_APART="0")
+        assert (done.code, await it.held()) == (0, {odd: ["GPU-0"]})
+        if " " not in rest:
+            assert f"left alone, since it is no lease of a job: {odd} " in done.err
+
+
+async def test_a_lease_that_has_the_form_of_a_job_and_another_owner_is_no_lease_of_a_job(tmp_path: Path) -> None:
+    async with slurm(tmp_path) as it:
+        owner = {"kind": "time", "seconds": 600}
+        assert (await allocate(it.daemon, GPU, id=LEASE, owner=owner))[0] == 201
+        it.says(jobs="")
+        done = await it.part("plugind-slurm-reconcile", PLUGIND_SLURM_APART="0")
+        assert (done.code, list(await it.held()), LEASE in done.err) == (0, [LEASE], True)
 
 
 async def test_reconciling_leaves_the_variables_of_a_run_that_has_begun_since_the_first_look(tmp_path: Path) -> None:

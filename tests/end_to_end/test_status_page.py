@@ -228,11 +228,17 @@ async def test_the_list_of_metrics_is_what_the_daemon_exposes(node: Daemon, tmp_
     # No actor has crashed, no device plugin has called, and no endpoint was checked.
     labels["plugind_actor_restarts_total"] = frozenset({"actor"})
     labels["device_plugin_registration_total"] = frozenset({"resource_name"})
-    for name in ("device_plugin_alloc_duration_seconds", "plugind_leases", "plugind_leased_devices"):
+    for name in (
+        "device_plugin_alloc_duration_seconds",
+        "plugind_leases",
+        "plugind_leased_devices",
+        "plugind_free_devices",
+    ):
         labels[name] = frozenset({"resource_name"})
     labels["plugind_lease_failures_total"] = frozenset({"resource_name", "reason"})
     # Nothing is expected, since the daemon would not be ready.
     labels["plugind_expected_plugin"] = frozenset({"name"})
+    labels["plugind_expected_devices_missing"] = frozenset({"resource_name"})
     labels["plugind_devices"] = frozenset({"resource_name", "health"})
     labels["plugind_device_streams_ended_total"] = frozenset({"resource_name"})
     drivers = frozenset({"driver_name", "method_name", "grpc_status_code"})

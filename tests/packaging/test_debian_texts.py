@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+import sys
 import tomllib
 from importlib.metadata import distribution
 from pathlib import Path
@@ -140,3 +142,21 @@ def test_the_package_has_the_files_for_engines_and_not_those_that_build_it() -> 
     assert all(
         f"`{name}`" in files["README.md"].decode() for name in files if name.startswith("docs/") and "md" in name
     )
+
+
+@pytest.mark.parametrize("tool", ["deploy.debian", "deploy.manuals"])
+def test_without_the_extra_dev_the_tool_says_that_it_needs_it(tool: str, tmp_path: Path) -> None:
+    """After ``pip install -e .`` there was a traceback."""
+    for name in ("argparse_manpage", "shtab"):
+        (tmp_path / f"{name}.py").write_text("raise ModuleNotFoundError('No module of dev')\n")
+    done = subprocess.run(
+        [sys.executable, "-m", tool, str(tmp_path / "out")],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    said = "No module of dev: install plugind from this tree with its extra dev: "
+    assert (done.returncode, done.stderr) == (1, f"{said}pip install -e '.[dev]'\n")

@@ -158,6 +158,27 @@ def test_csi_drivers_have_more_time_unless_another_is_named() -> None:
     assert Timeouts(handler=70.0).of_handler("Other") == 70
 
 
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        (
+            {"gpu": 1},
+            "no resource can have the name of expected devices 'gpu': it is not of the form vendor.domain/name",
+        ),
+        ({"v.com/gpu": 0}, "0 devices of v.com/gpu are expected: it must be 1 or more"),
+    ],
+)
+def test_devices_are_expected_of_resources_alone(numbers: dict[str, int], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Config(expected_devices=numbers)
+    assert str(caught.value) == said
+
+
+def test_a_node_that_only_observes_expects_no_devices() -> None:
+    with pytest.raises(ConfigError, match="leave out --expect-devices"):
+        Config(observe=True, expected_devices={"v.com/gpu": 1})
+
+
 def test_another_word_for_when_plugins_count_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"Config\.ready_when is 'always': it must be 'registered' or 'healthy'"):
         Config(ready_when="always")  # type: ignore[arg-type] # the error of an operator

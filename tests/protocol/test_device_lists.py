@@ -404,3 +404,56 @@ def test_a_node_minus_one_means_none() -> None:
     """The kernel's file ``numa_node`` says -1 on a machine without NUMA."""
     assert parsed(message(Device("a", numa=(-1,)))) == [Device("a")]
     assert DeviceListReader().read(message(Device("a", numa=(-1,)))).devices == DeviceList([Device("a")])
+
+
+# --- lists of many fields ---------------------------------------------------------------------------------------------
+
+
+def _near(name: str, nodes: bytes) -> bytes:
+    """Return a device of a list, near to ``nodes``."""
+    return _field(1, 2, _field(1, 2, name.encode()) + _field(3, 2, nodes))
+
+
+@pytest.mark.parametrize("field", [_field(1, 2), _field(1, 2, _field(1, 0, b"\x01")), _field(5, 0, b"\x00")])
+def test_a_device_of_too_many_fields_is_refused_however_few_nodes_they_name(field: bytes) -> None:
+    with pytest.raises(DeviceListError, match=f"a device has more than {device_lists.MAX_FIELDS} fields"):
+        DeviceListReader().read(_near("a", field * device_lists.MAX_FIELDS))
+
+
+@pytest.mark.parametrize("field", [_field(1, 2), _field(2, 2), _field(3, 2)])
+def test_a_device_that_repeats_its_texts_too_often_is_refused(field: bytes) -> None:
+    with pytest.raises(DeviceListError, match=f"a device has more than {device_lists.MAX_FIELDS} fields"):
+        DeviceListReader().read(_field(1, 2, field * (device_lists.MAX_FIELDS + 2)))
+
+
+def test_a_node_may_be_named_again() -> None:
+    many = Device("a", numa=(-1,) * 3 * MAX_NODES)
+    assert DeviceListReader().read(message(many)).devices == DeviceList([Device("a")])
+
+
+def test_a_list_of_many_fields_is_read_in_steps_and_counts_at_its_end() -> None:
+    reader = DeviceListReader()
+    before = reader.read(message(*some(3)))
+    sent = b"".join(_near(str(number), _field(1, 2) * 400) for number in range(100))
+    done = [0]
+    for _ in reader.steps(sent):
+        assert reader.newest is before
+        done.append(reader.work)
+    assert len(done) > 10
+    most = device_lists.STEP + device_lists.MAX_FIELDS + 2
+    assert all(later - earlier <= most for earlier, later in zip(done, [*done[1:], reader.work], strict=True))
+    assert list(reader.newest.devices.devices) == [str(number) for number in range(100)]
+
+
+def test_an_ordinary_list_is_read_in_one_step() -> None:
+    assert list(DeviceListReader().steps(message(*some(100)))) == []
+
+
+def test_a_list_that_is_not_read_to_its_end_changes_nothing() -> None:
+    reader = DeviceListReader()
+    before = reader.read(message(*some(1000)))
+    sent = message(*some(1000, *range(1000))) + b"".join(_near(str(n), _field(1, 2) * 400) for n in range(100))
+    for _ in reader.steps(sent):
+        break
+    assert reader.newest is before
+    assert check(reader, message(*some(1000, 7)))

@@ -105,6 +105,33 @@ def test_a_late_change_of_an_older_generation_is_ignored() -> None:
     assert only(view).state is StateName.PARKED
 
 
+def test_a_late_change_of_an_older_generation_than_one_that_is_gone_is_ignored() -> None:
+    """A refused entry took the place of a socket and is gone; what that socket's registration did last comes late.
+
+    Its end would be logged twice otherwise (seed 2700031).
+    """
+    view = View()
+    view.apply(attrs.evolve(change(StateName.PARKED, 1.0, generation=1), attempt=1))
+    view.apply(attrs.evolve(change(StateName.PARKED, 2.0, generation=3), attempt=0, reason="a hard link"))
+    view.apply(change(StateName.GONE, 2.0, generation=3))
+    for late in (StateName.DIALING, StateName.WAITING, StateName.GONE):
+        assert view.apply(change(late, 2.0, generation=1)) == (None, None)
+    assert view.rows == {}
+    view.apply(change(StateName.LEAVING, 2.0, generation=1))
+    assert only(view).state is StateName.LEAVING
+    view.apply(change(StateName.GONE, 12.0, generation=1))
+    view.apply(change(StateName.DIALING, 12.0, generation=4))
+    assert only(view).generation == 4
+
+
+def test_an_end_at_another_path_makes_no_change_late() -> None:
+    view = View()
+    view.apply(change(StateName.DIALING, generation=2, socket="/r/b.sock"))
+    view.apply(change(StateName.GONE, generation=2, socket="/r/b.sock"))
+    view.apply(change(StateName.DIALING, generation=1))
+    assert only(view).socket == "/r/a.sock"
+
+
 def test_a_file_name_is_enough_if_one_socket_has_it() -> None:
     view = View()
     view.apply(change(StateName.STALE))

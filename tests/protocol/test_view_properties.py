@@ -71,8 +71,13 @@ class Model:
             return life is not None and last(life).generation == generation and role(life) is not active
         life = self.lives.get(said.socket)
         if life is None:
-            return said.state is not StateName.GONE
+            return said.state is StateName.LEAVING or (said.state is not StateName.GONE and not self.is_overtaken(said))
         return said.generation >= last(life).generation
+
+    def is_overtaken(self, said: StateChanged) -> bool:
+        """Whether a newer entry of the path is among those that are kept of the ones that are gone."""
+        ends = [last(life) for life in self.gone[-GONE_KEPT:]]
+        return any(end.socket == said.socket and end.generation > said.generation for end in ends)
 
     def take(self, said: StateChanged | Role) -> bool:
         if not self.accepts(said):

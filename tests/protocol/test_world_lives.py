@@ -87,6 +87,14 @@ def test_a_socket_on_which_nobody_listens_had_its_life_until_that_was_seen() -> 
     assert delayed(node.handle(appeared(2, A), NOW + 60.0)) == (None, 0, None)
 
 
+def test_a_dial_that_reaches_a_silent_socket_shows_that_its_life_goes_on() -> None:
+    """Fault 49: a dial may come before the look that finds that somebody listens again (seed 2700487)."""
+    node = world()
+    node.handle(m.ListenerChanged(A, 1, listening=False), NOW + 1.0)
+    node.handle(dialed(time=NOW + 9.0), NOW + 9.0)
+    assert delayed(node.handle(appeared(2, A), NOW + 9.25)) == (NOW + 9.75, 1, None)
+
+
 def test_the_next_sockets_wait_under_the_name_that_was_given_last() -> None:
     """Fault 49: also if the lives since then were too short to say a name; and nothing but type and name is kept."""
     node = world()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -139,7 +140,7 @@ def lose_devices_with_their_stream() -> Iterator[None]:
         _FOLLOWER.set(self)
         await run(self, channel)
 
-    async def lose(stream: Any, pass_on: Callable[[bytes], None]) -> None:
+    async def lose(stream: Any, pass_on: Callable[[bytes], Iterator[None]]) -> None:
         try:
             await take(stream, pass_on)
         finally:
@@ -188,10 +189,10 @@ def open_a_stream_again_at_once() -> Iterator[None]:
 def take_the_first_list_only() -> Iterator[None]:
     """What a driver sends after its first list is not read."""
 
-    async def take(stream: Any, pass_on: Callable[[bytes], None]) -> None:
+    async def take(stream: Any, pass_on: Callable[[bytes], Iterator[None]]) -> None:
         newest = await stream.recv_newest()
         if newest is not None:
-            pass_on(newest.message)
+            deque(pass_on(newest.message), maxlen=0)
         await stream.wait_end()
 
     with patch.object(dra_health, "take_newest", take):

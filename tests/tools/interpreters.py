@@ -1,16 +1,13 @@
-"""Run README's test command with each CPython of this machine that plugind supports, in a fresh clone each.
+"""Run README's commands with each CPython of this machine that plugind supports, as a reader would.
 
 ::
 
-    python -m tests.tools.interpreters                     # every other interpreter than `python3`
-    python -m tests.tools.interpreters --list
-    python -m tests.tools.interpreters --locked /usr/bin/python3
+    python3 -m tests.tools.interpreters                    # every interpreter
+    python3 -m tests.tools.interpreters --list
+    python3 -m tests.tools.interpreters /usr/bin/python3 --blocks test
 
-The clone contains what is committed. ``--locked`` installs ``.ci/requirements/dev.txt`` first, so that the command
-finds its dependencies; otherwise the command installs the newest versions, as it does for readers of README.
-
-An interpreter of another minor version runs all tests. One of the same minor version as `python3` is another build of
-the same language and standard library, and leaves out :data:`ONE_BUILD`.
+The commands run as they are printed, in fresh clones of what is committed, in which nothing is installed before. This
+module needs nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -18,41 +15,26 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-import attrs
-
-REPOSITORY = Path(__file__).resolve().parents[2]
-#: pip's options for the lock file. Modules are compiled when they are first imported; most never are.
-LOCKED = "-q --no-compile --require-hashes -r .ci/requirements/dev.txt"
+REPOSITORY: Final = Path(__file__).resolve().parents[2]
 #: Where version managers keep interpreters that are not on the path.
-MANAGED = (".pyenv/versions/*/bin", ".local/share/uv/python/*/bin", ".local/share/mise/installs/python/*/bin")
-_TEXT: Final = "compares text with text"
-_SHOWN: Final = "compares what documentation and examples show; other tests run the same commands with each build"
-#: The tests for which one build of a minor version is enough, and the reason.
-ONE_BUILD: Final = {
-    "tests/test_consumers_page.py": _TEXT,
-    "tests/test_imports.py": _TEXT,
-    "tests/test_leases_page.py": _TEXT,
-    "tests/test_private_names.py": _TEXT,
-    "tests/test_rules.py": _TEXT,
-    "tests/test_words.py": _TEXT,
-    "tests/actors/simulation": "plays in memory, by a virtual clock",
-    "tests/benchmarks": "tests the benchmarks, which are no part of the package",
-    "tests/packaging": "builds and installs the package, with the same setuptools and pip",
-    "tests/tools": "tests the tools of the repository; above all, that the simulator finds planted bugs",
-    "tests/end_to_end/test_demo.py": _SHOWN,
-    "tests/end_to_end/test_examples.py": _SHOWN,
-    "tests/end_to_end/test_leases_tutorial.py": _SHOWN,
-    "tests/end_to_end/test_readme.py": _SHOWN,
-}
+MANAGED: Final = (".pyenv/versions/*/bin", ".local/share/uv/python/*/bin", ".local/share/mise/installs/python/*/bin")
+#: README's blocks of commands. Those of one line share a clone, since each uses what the first one has installed.
+CLONES: Final = (("demo", "try", "devices", "site"), ("test",))
+BLOCKS: Final = tuple(name for names in CLONES for name in names)
+#: The demonstration runs until Ctrl-C; its last plugin has its state when this is shown.
+SETTLED: Final = " registered   faulty.example.com"
+#: Seconds for one block. The tests take the longest.
+_PATIENCE: Final = 3600.0
 _NAME = re.compile(r"python3(\.\d+)?")
 _IDENTITY = (
     "import os, sys; print(os.path.realpath(getattr(sys, '_base_executable', None) or sys.executable), "
@@ -60,8 +42,7 @@ _IDENTITY = (
 )
 
 
-@attrs.frozen
-class Interpreter:
+class Interpreter(NamedTuple):
     """A CPython: its executable, with links resolved, and its version."""
 
     executable: Path
@@ -103,56 +84,92 @@ def interpreters() -> list[Interpreter]:
     return list(dict.fromkeys(one for one in found if one is not None and one.version >= oldest_supported()))
 
 
-def test_command() -> str:
-    """Return README's test command."""
-    _, _, after = (REPOSITORY / "README.md").read_text().partition("<!-- test -->")
-    return "\n".join(line.strip() for line in after.partition("<!-- -->")[0].splitlines() if line.startswith("    "))
+def block(name: str) -> str:
+    """Return the commands of README between ``<!-- name -->`` and ``<!-- -->``, as a reader would paste them."""
+    text = (REPOSITORY / "README.md").read_text().split(f"<!-- {name} -->\n")[1].split("<!-- -->")[0]
+    lines = text.splitlines()
+    if not all(line.startswith("    ") for line in lines):
+        raise ValueError(f"README's block {name!r} has a line that is no command")
+    return "\n".join(line[4:] for line in lines)
 
 
-def test_command_beside(first: Interpreter | None, interpreter: Interpreter) -> str:
-    """Return the test command for ``interpreter``, where ``first`` runs all tests."""
-    same = first is not None and first.version[:2] == interpreter.version[:2]
-    return " ".join([test_command(), *(f"--ignore={path}" for path in ONE_BUILD if same)])
+class Clone(NamedTuple):
+    """A fresh clone, and the environment in which ``python3`` is the interpreter to try."""
+
+    directory: Path
+    environment: dict[str, str]
+
+    def run(self, name: str) -> bool:
+        """Run one block of README, and return whether it succeeded."""
+        print(f"-- {name}", flush=True)
+        with subprocess.Popen(
+            ["bash", "-euc", block(name)],
+            cwd=self.directory,
+            env=self.environment,
+            stdout=subprocess.PIPE if name == "demo" else None,
+            text=True,
+            # A terminal sends Ctrl-C to the whole process group.
+            start_new_session=True,
+        ) as shell:
+            try:
+                if shell.stdout is not None:
+                    self._interrupt_when_settled(shell)
+                return shell.wait(_PATIENCE) in ((0, -signal.SIGINT, 128 + signal.SIGINT) if name == "demo" else (0,))
+            finally:
+                if shell.poll() is None:
+                    os.killpg(shell.pid, signal.SIGKILL)
+
+    @staticmethod
+    def _interrupt_when_settled(shell: subprocess.Popen[str]) -> None:
+        assert shell.stdout is not None
+        for line in shell.stdout:
+            print(line, end="", flush=True)
+            if SETTLED in line:
+                os.killpg(shell.pid, signal.SIGINT)
 
 
-def run(interpreter: Interpreter, tests: str, *, locked: bool) -> bool:
-    """Run the command ``tests`` with ``interpreter`` as ``python3``, and return whether it succeeded."""
-    print(f"== {interpreter.executable}, CPython {'.'.join(map(str, interpreter.version))}", flush=True)
+@contextmanager
+def clone(interpreter: Interpreter) -> Iterator[Clone]:
+    """Make a clone for one interpreter, and remove it at exit."""
     with tempfile.TemporaryDirectory() as scratch:
-        clone, path = Path(scratch) / "plugind", Path(scratch) / "path"
-        subprocess.run(["git", "clone", "--quiet", REPOSITORY, clone], check=True)
+        directory, path = Path(scratch) / "plugind", Path(scratch) / "path"
+        subprocess.run(["git", "clone", "--quiet", REPOSITORY, directory], check=True)
         path.mkdir()
         # This is a script and not a link, since a virtual environment records the path of the python that made it.
         (path / "python3").write_text(f'#!/bin/sh\nexec {interpreter.executable} "$@"\n')
         (path / "python3").chmod(0o755)
         environment = {**os.environ, "PATH": f"{path}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
         environment.pop("VIRTUAL_ENV", None)
-        install = f"python3 -m venv .venv && .venv/bin/pip install {LOCKED}"
-        script = f"{install}\n{tests}" if locked else tests
-        return subprocess.run(["bash", "-euc", script], cwd=clone, env=environment, check=False).returncode == 0
+        yield Clone(directory, environment)
+
+
+def run(interpreter: Interpreter, blocks: Sequence[str]) -> list[str]:
+    """Run these blocks of README, and return those that failed."""
+    print(f"== {interpreter.executable}, CPython {'.'.join(map(str, interpreter.version))}", flush=True)
+    failed: list[str] = []
+    for names in CLONES:
+        if wanted := [name for name in names if name in blocks]:
+            with clone(interpreter) as fresh:
+                failed += [name for name in wanted if not fresh.run(name)]
+    return failed
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command with the chosen interpreters; return 1 if a run failed, 2 if there is nothing to run."""
-    parser = argparse.ArgumentParser(prog="python -m tests.tools.interpreters", description=__doc__.partition("\n")[0])
+    """Run the commands with the chosen interpreters; return 1 if one failed."""
+    parser = argparse.ArgumentParser(prog="python3 -m tests.tools.interpreters", description=__doc__.partition("\n")[0])
     parser.add_argument("--list", action="store_true", help="list the interpreters and exit")
-    parser.add_argument("--locked", action="store_true", help="install the lock file first")
-    parser.add_argument(
-        "commands", nargs="*", type=Path, metavar="PYTHON", help="the interpreters; default: all others"
-    )
+    parser.add_argument("--blocks", nargs="+", choices=BLOCKS, default=BLOCKS, help="the blocks to run; default: all")
+    parser.add_argument("commands", nargs="*", type=Path, metavar="PYTHON", help="the interpreters; default: all")
     options = parser.parse_args(arguments)
-    first = identify(Path(shutil.which("python3") or sys.executable))
-    asked = [identify(command) for command in options.commands] if options.commands else interpreters()
-    chosen = [one for one in asked if one is not None and (options.list or one != first)]
+    found = [identify(command) for command in options.commands] if options.commands else interpreters()
+    chosen = list(dict.fromkeys(one for one in found if one is not None))
     if options.list:
         print(*(f"{'.'.join(map(str, one.version))}\t{one.executable}" for one in chosen), sep="\n")
         return 0
-    if not chosen:
-        print("no other interpreter: the one that `python3` names is the only one")
-        return 2
-    failed = [one for one in chosen if not run(one, test_command_beside(first, one), locked=options.locked)]
-    print(*(f"failed with {one.executable}" for one in failed), sep="\n", end="\n" if failed else "")
-    return 1 if failed else 0
+    failed = {one: names for one in chosen if (names := run(one, options.blocks))}
+    for one, names in failed.items():
+        print(f"failed with {one.executable}: {', '.join(names)}")
+    return 1 if failed or not chosen else 0
 
 
 if __name__ == "__main__":

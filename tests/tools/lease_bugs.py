@@ -100,9 +100,9 @@ def give_unhealthy_devices() -> Iterator[None]:
     """All devices that are listed count as healthy."""
     offer = Stock.offer
 
-    def offer_all(self: Stock, offered: Offer) -> None:
+    def offer_all(self: Stock, offered: Offer, now: float) -> set[str]:
         well = [Device(it.id, HEALTHY, it.numa) for it in offered.devices.devices.values()]
-        offer(self, attrs.evolve(offered, devices=DeviceList(well)))
+        return offer(self, attrs.evolve(offered, devices=DeviceList(well)), now)
 
     with patch.object(Stock, "offer", offer_all):
         yield

@@ -83,13 +83,14 @@ def make_no_socket_anew() -> Iterator[None]:
 @contextmanager
 def keep_devices_that_are_listed_no_more() -> Iterator[None]:
     """A device that a plugin once had is shown for as long as the plugin is followed."""
-    read = DeviceListReader.read
+    steps = DeviceListReader.steps
 
-    def keep(self: DeviceListReader, message: bytes) -> ReadList:
+    def keep(self: DeviceListReader, message: bytes) -> Iterator[None]:
         before = self.newest.devices.devices
-        found = read(self, message)
+        yield from steps(self, message)
+        found = self.newest
         kept = [device for name, device in before.items() if name not in found.devices.devices]
-        return ReadList(DeviceList([*found.devices.devices.values(), *kept]), found.warning)
+        self.newest = ReadList(DeviceList([*found.devices.devices.values(), *kept]), found.warning)
 
-    with patch.object(DeviceListReader, "read", keep):
+    with patch.object(DeviceListReader, "steps", keep):
         yield

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-import ast
+import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -53,40 +52,35 @@ def test_each_interpreter_is_found_once_and_old_ones_are_left_out(
     ]
 
 
-def test_the_command_is_the_one_that_readme_shows() -> None:
-    assert interpreters.test_command().startswith("python3 -m venv .venv")
-    assert interpreters.test_command().endswith(".venv/bin/pytest -q -n auto --dist worksteal")
-
-
-def test_another_build_of_the_same_version_leaves_out_what_one_build_is_enough_for() -> None:
-    first, patched, newer = (
-        interpreters.Interpreter(Path(f"/opt/{number}/python3"), version)
-        for number, version in enumerate([(3, 11, 7), (3, 11, 2), (3, 13, 1)])
+def test_the_commands_are_those_that_readme_shows() -> None:
+    assert interpreters.block("test").startswith("python3 -m venv .venv")
+    assert interpreters.block("test").endswith(".venv/bin/pytest -q -n auto --dist worksteal")
+    assert set(re.findall(r"<!-- (\w+) -->", (interpreters.REPOSITORY / "README.md").read_text())) == set(
+        interpreters.BLOCKS
     )
-    everything = interpreters.test_command()
-    assert interpreters.test_command_beside(first, newer) == everything
-    assert interpreters.test_command_beside(None, patched) == everything
-    left_out = interpreters.test_command_beside(first, patched).removeprefix(everything).split()
-    assert left_out == [f"--ignore={path}" for path in interpreters.ONE_BUILD]
-    assert all((interpreters.REPOSITORY / path).exists() for path in interpreters.ONE_BUILD)
 
 
-#: What differs between two builds, if anything does: what the operating system is asked for.
-SYSTEM = {"fcntl", "pty", "select", "selectors", "signal", "socket", "threading", "plugind.tests.end_to_end.processes"}
-#: Those of the tests for one build that start programs, since that is what they are about.
-STARTS_PROGRAMS = ("tests/benchmarks", "tests/packaging", "tests/tools", "tests/end_to_end/")
-
-
-def imports_of(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module is not None:
-            yield node.module
-
-
-def test_what_uses_sockets_signals_and_daemons_runs_with_each_build() -> None:
-    paths = [interpreters.REPOSITORY / path for path in interpreters.ONE_BUILD if not path.startswith(STARTS_PROGRAMS)]
-    files = [file for path in paths for file in ([path] if path.is_file() else sorted(path.rglob("*.py")))]
-    assert len(files) > 15
-    assert {str(file): used for file in files if (used := SYSTEM.intersection(imports_of(file)))} == {}
+def test_a_block_succeeds_or_fails_as_its_commands_do_in_a_clone_with_the_interpreter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    blocks = {
+        "demo": f"trap 'echo ended; exit 0' INT; echo '{interpreters.SETTLED}'; while :; do sleep 1; done",
+        "try": "python3 --version",
+        "devices": "echo seen; false; echo not seen",
+        "site": "test -e README.md",
+        "test": "test ! -e .venv",
+    }
+    monkeypatch.setattr(interpreters, "block", blocks.__getitem__)
+    python = script(tmp_path / "python3", "echo the interpreter")
+    assert interpreters.run(interpreters.Interpreter(python, (3, 11, 9)), interpreters.BLOCKS) == ["devices"]
+    lines = capfd.readouterr().out.splitlines()
+    assert lines[1:] == [
+        "-- demo",
+        interpreters.SETTLED,
+        "ended",
+        "-- try",
+        "the interpreter",
+        "-- devices",
+        "seen",
+        *("-- site", "-- test"),
+    ]

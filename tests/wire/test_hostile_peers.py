@@ -91,6 +91,32 @@ async def test_a_peer_that_dies_between_two_calls_fails_only_the_second(tmp_path
     assert caught.value.status is Status.UNAVAILABLE
 
 
+@pytest.mark.parametrize("late", [data(1, b"x"), headers(1)], ids=["DATA", "HEADERS"])
+async def test_a_peer_that_goes_on_after_the_end_of_a_call_is_told_and_may_answer_the_next(
+    tmp_path: Path, late: bytes
+) -> None:
+    """Fault 60: by RST_STREAM with STREAM_CLOSED, while no call is under way, as links read their channels then."""
+    was_answered = trio.Event()
+
+    async def peer(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        await stream.send_all(HELLO + answer(1) + late)
+        received = b""
+        while frame(RST_STREAM, 0, 1, struct.pack(">I", ErrorCode.STREAM_CLOSED)) not in received:
+            received += bytes(await stream.receive_some())
+        was_answered.set()
+        await stream.receive_some()
+        await stream.send_all(answer(3))
+        await silence(stream)
+
+    async with connected(tmp_path, peer) as channel, trio.open_nursery() as nursery:
+        assert await get_info(channel) == INFO
+        nursery.start_soon(channel.wait_closed)
+        await was_answered.wait()
+        assert await get_info(channel) == INFO
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_half_close_is_unavailable(tmp_path: Path) -> None:
     """Fault 37: the peer shuts its sending side and stays."""
 

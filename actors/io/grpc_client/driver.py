@@ -314,12 +314,16 @@ class Driver:
     def _receive(self) -> Awaitable[bytes | None]:
         """Wait for bytes; or, after a turn that was used up, for another one, and return nothing."""
         if self._used_up:
-            return self._wait_for_turn()
+            return self._go_on_later()
         return self._transport.receive(unsent=bool(self.connection.outgoing))
 
-    async def _wait_for_turn(self) -> None:
-        await self._shared.turns.wait()
+    async def _go_on_later(self) -> None:
+        await self.wait_turn()
         self._used_up = False
+
+    async def wait_turn(self) -> None:
+        """Let others run, until it is the turn of this connection among those of the node that have much to do."""
+        await self._shared.turns.wait()
 
     def _flush_for_all(self) -> None:
         self.flush()

@@ -235,6 +235,10 @@ class ClientStream(Generic[SendT, RecvT]):
         call = self._started()
         await self._driver.until(call.has_ended, call, self._deadline)
 
+    async def wait_turn(self) -> None:
+        """Let others run in the middle of work that a message has caused; of such work one piece is done at a time."""
+        await self._driver.wait_turn()
+
     async def recv_newest(self) -> Newest | None:
         """Return the newest message that has come, as bytes; None at the end of the response.
 

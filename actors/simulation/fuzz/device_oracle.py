@@ -35,6 +35,8 @@ class Instance:
     listed: dict[str, str] | None = None
     #: The times since when each device may be shown to have its health.
     since: dict[str, set[float]] = attrs.field(factory=dict)
+    #: The list that the actor has taken for certain, and the times since when each device was shown so.
+    taken: tuple[dict[str, str], dict[str, set[float]]] = ({}, {})
     lost_since: float | None = None
     #: The times since when it may be shown as lost.
     lost_times: set[float] = attrs.field(factory=set)
@@ -121,6 +123,9 @@ class DeviceOracle:
             if self.behind:
                 # Nor that its plugin was well for a while.
                 since[device] |= {now, *instance.lost_times}
+                # Nor any list since the one that it has taken: there the device may have been as it is now.
+                healths_taken, since_taken = instance.taken
+                since[device] |= since_taken[device] if healths_taken.get(device) == health else set()
         instance.listed, instance.since, instance.lost_since = dict(healths), since, None
         self._update(instance.name, now)
 
@@ -211,6 +216,8 @@ class DeviceOracle:
             return
         for name, resource in self._resources.items():
             del resource.recent[:-1]
+            for instance in resource.present:
+                instance.taken = instance.listed or {}, instance.since
             self._check_last(name, resource)
             if resource.state is ResourceState.AWAITED and resource.last is None:
                 continue  # It was listed for too short a time to be kept.

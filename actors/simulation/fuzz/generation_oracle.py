@@ -10,6 +10,7 @@ from collections.abc import Callable
 import trio
 
 from ....protocol.plugins import Plugin
+from ....protocol.status import PluginStatus, StateName
 from ..scheduling import EPSILON
 
 
@@ -30,6 +31,8 @@ class GenerationOracle:
         self._generations: dict[tuple[str, int], tuple[int, float]] = {}
         #: Directories that were removed, with the sockets below that were told again since.
         self._removed: dict[str, set[str]] = {}
+        #: What is shown of each path.
+        self._statuses: dict[str, PluginStatus] = {}
         #: The highest generation that was shown, and the highest one of reconcilers that have crashed.
         self._shown = 0
         self._crashed = 0
@@ -47,10 +50,12 @@ class GenerationOracle:
     def _forget_sockets(self) -> None:
         self._sockets.clear()
         self._generations.clear()
+        self._statuses.clear()
 
-    def shown(self, generation: int) -> None:
-        """A state of this generation is shown."""
-        self._shown = max(self._shown, generation)
+    def shown(self, status: PluginStatus) -> None:
+        """A state is shown."""
+        self._shown = max(self._shown, status.generation)
+        self._statuses[status.socket] = status
 
     def moved(self, path: str) -> None:
         """The socket at ``path`` is renamed: when it comes back, that is another appearance (behaviour 4)."""
@@ -68,14 +73,28 @@ class GenerationOracle:
                 return True
         return False
 
+    def _was_asked_before(self, path: str, generation: int, now: float) -> bool:
+        """Whether the handler was asked before this instant, and is late: behind a call that has ended only now.
+
+        The socket of a newer generation was dialed in this instant, then.
+        """
+        status = self._statuses.get(path)
+        if status is None:
+            return False
+        if status.generation == generation:
+            return status.state is StateName.VALIDATING and status.since < now - EPSILON
+        return status.generation > generation and status.since >= now - EPSILON
+
     def validating(self, plugin: Plugin, socket: int) -> None:
         """The handler is asked to validate what ``socket`` said of itself, by the serial number of its file."""
         path, generation = plugin.socket, plugin.generation
         if generation <= self._crashed:
             return  # A handler that has crashed, too, takes what the reconciler asked it before.
-        if self._sockets.setdefault((path, generation), socket) != socket:
-            self._violated("generation", f"generation {generation} of {path} speaks with a second socket")
         now = trio.current_time()
+        if self._sockets.setdefault((path, generation), socket) != socket:
+            if self._was_asked_before(path, generation, now):
+                return
+            self._violated("generation", f"generation {generation} of {path} speaks with a second socket")
         first, since = self._generations.setdefault((path, socket), (generation, now))
         if first == generation:
             return

@@ -18,7 +18,7 @@ from ....protocol.plugins import InstancePolicy, Plugin
 from ....protocol.status import PluginStatus, StateName
 from ...handlers.link import Link
 from ..handlers import Ask, Behaviour, behave
-from ..plugins import Call
+from ..plugins import Call, PluggedIn
 from ..scheduling import EPSILON
 
 
@@ -378,7 +378,7 @@ class HandlerOracle:
         elif all(call.plugin.name != registration.plugin.name for call in self.under_way):
             self._leaving.setdefault(status.socket, trio.current_time())
 
-    def received(self, path: str, plugin: object, call: Call, *, well: bool) -> None:
+    def received(self, path: str, plugin: PluggedIn, call: Call, *, well: bool) -> None:
         """A plugin received a call; ``well`` says that it answers, and nothing broke its connections."""
         if call.registered is None:
             self._trace.line("asked", path, call.method)
@@ -389,12 +389,12 @@ class HandlerOracle:
             if not call.registered and self._trust is not None:
                 self._trust.refused(path, call.error or "")
 
-    def _notified(self, path: str, plugin: object, *, registered: bool, well: bool) -> None:
+    def _notified(self, path: str, plugin: PluggedIn, *, registered: bool, well: bool) -> None:
         self._trace.line("notified", path, "registered" if registered else "refused")
         if not registered:
             return
         registration, now = self.registrations.get(path), trio.current_time()
-        if registration is None and self._deregistered.get(path) == now:
+        if registration is None and self._deregistered.get(path, -math.inf) >= plugin.reads_since:
             return  # The notification was sent before.
         if (
             registration is None

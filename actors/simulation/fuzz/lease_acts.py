@@ -186,8 +186,7 @@ class LeaseActs:
     def _look_at_devices(self, message: DevicesViewMessage) -> None:
         match message:
             case DevicesSnapshot():
-                for resource in message.resources:
-                    self.line.look_at_devices(resource)
+                self.line.look_at_all_devices(message.resources)
             case ResourceChanged():
                 self.line.look_at_devices(message.resource)
             case _:
@@ -258,8 +257,8 @@ class LeaseActs:
 
     def _recovered(self, answer: Failure | None) -> None:
         self._trace.line("lease", "recovered", answer)
-        # What was not written in time is in force as soon as it is written.
-        self.oracle.recovers = answer is not None and answer.problem is Problem.STORAGE
+        # What was not written in time is in force as soon as it is written. A crash may leave the write under way.
+        self.oracle.recovers = answer is not None and answer.problem in (Problem.STORAGE, Problem.UNAVAILABLE)
         if answer is None:
             self.oracle.recovered()
 

@@ -210,11 +210,14 @@ class LeaseCallers:
         init = self._processes.start(next(self._pids))
         self._trace("lease", "bind", lease, init.pid)
         self._binding[init] = lease
+        self._oracle.binds(lease)
         self._send(m.BindAsked(lease, uid, init, Reply[Lease | Failure](partial(self._bound, lease, init))))
 
     def _bound(self, lease: str, init: ProcessIdentity, answer: Lease | Failure) -> None:
         self._trace("lease", "bound", init.pid, answer.text if isinstance(answer, Failure) else answer.id)
         self._binding.pop(init, None)
+        if lease not in self._binding.values():
+            self._oracle.bind_answered(lease)
         if isinstance(answer, Lease):
             self._oracle.bound(answer, init)
         else:
@@ -230,6 +233,7 @@ class LeaseCallers:
         """The daemon has ended: hooks that wait for an answer fail."""
         binding, self._binding = self._binding, {}
         for init, lease in binding.items():
+            self._oracle.bind_answered(lease)
             self._fail_to_start(lease, init, sure=False)
 
     def end_owner(self, chance: random.Random) -> None:

@@ -58,6 +58,8 @@ class Holding:
     until: float = math.inf
     #: Since when it is not known whether a container has bound it.
     unsure_since: float = math.inf
+    #: Until when a container may be told that it has bound the lease, by what it has asked in time.
+    may_bind: float = -math.inf
     #: Until when it may last, in nanoseconds since the boot, if a renewal was written that nobody was told of.
     may_last: float = 0.0
     #: Whether the daemon that runs knows that, or finds it out by itself.

@@ -237,6 +237,18 @@ class LeaseOracle:
                 case _:
                     pass
 
+    def binds(self, lease: str) -> None:
+        """A container asks for the lease in time; a slow disk may delay the answer beyond that time."""
+        holding = self.holdings.get(lease)
+        if holding is not None and trio.current_time() < holding.until:
+            holding.may_bind = trio.current_time() + _TAKEN
+
+    def bind_answered(self, lease: str) -> None:
+        """No container waits for the lease any more."""
+        holding = self.holdings.get(lease)
+        if holding is not None:
+            holding.may_bind = min(holding.may_bind, trio.current_time())
+
     def bound(self, lease: Lease, init: ProcessIdentity) -> None:
         """The hook of a container was told that the lease is bound to this init."""
         holding = self.holdings.get(lease.id)
@@ -415,9 +427,9 @@ class LeaseOracle:
             return max(holding.ended, disturbed) + SOON if holding.released else math.inf
         match owner:
             case ContainerOwner(init=None):
-                return max(holding.until, disturbed + BIND) + SOON
+                return max(holding.until, holding.may_bind, disturbed + BIND) + SOON
             case ContainerOwner():
-                return max(holding.until, disturbed + GRACE) + SOON
+                return max(holding.until, holding.may_bind, disturbed + GRACE) + SOON
             case ConnectionOwner():
                 return max(holding.until, disturbed + BIND) + SOON
             case TimeOwner():

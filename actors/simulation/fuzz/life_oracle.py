@@ -98,7 +98,8 @@ class LifeOracle:
             life.notified_at = now
 
     def _check_wait(self, status: PluginStatus) -> None:
-        if status.next_try is None or status.next_try - status.since > self._backoff.cap + EPSILON:
+        longest = self._backoff.cap * (1.0 + self._backoff.jitter)
+        if status.next_try is None or status.next_try - status.since > longest + EPSILON:
             self._violated("lives", f"{status.socket} waits until {status.next_try} after short lives")
 
     def _end(self, path: str, now: float) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 import attrs
@@ -95,6 +95,14 @@ class LineOracle:
         resource.healthy = well if status.state is ResourceState.LISTED else frozenset()
         resource.ever |= resource.healthy
         resource.always &= resource.healthy
+
+    def look_at_all_devices(self, statuses: Collection[ResourceStatus]) -> None:
+        """All resources are shown: no other one has devices, whatever an earlier daemon has shown."""
+        self.pass_time()
+        for name in self._resources.keys() - {status.name for status in statuses}:
+            self._resources[name] = _Resource(ever=self._resources[name].ever)
+        for status in statuses:
+            self.look_at_devices(status)
 
     def pass_time(self) -> None:
         """Judge what was shown at the last instant, if that is over."""

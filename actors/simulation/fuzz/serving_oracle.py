@@ -61,7 +61,9 @@ class ServingOracle:
         status = self._node.statuses.get(path)
         # The daemon has not watched it before it has read the messages about it.
         watched = status is not None and status.since < trio.current_time() - 1.0
-        if watched and status is not None and status.serving and self._is_registered(path):
+        # One that listens anew on the socket of another one is looked for only once in a while.
+        is_met = self._is_registered(path) and self._node.network.is_met(path)
+        if watched and is_met and status is not None and status.serving:
             self._killed.add(path)
 
     def _is_registered(self, path: str) -> bool:

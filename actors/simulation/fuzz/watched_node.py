@@ -238,7 +238,7 @@ class WatchedNode(SimulatedNode):
         if status.root in self._apart:
             self._apart[status.root](change)
             return
-        self._generations.shown(status.generation)
+        self._generations.shown(status)
         to_notify = self._must_be_notified(status)
         self._backoff.shown(status, to_notify=to_notify)
         self.crashes.shown(status, to_notify=to_notify)

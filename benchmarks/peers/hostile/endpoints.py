@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import struct
+from functools import cache
 
 from plugind.benchmarks.peers.hostile.endless import EndlessStream, framed
 from plugind.benchmarks.peers.hostile.server import Connection, HostileServer
 from plugind.benchmarks.peers.hostile.speaking import Speaking
 from plugind.benchmarks.plugins.cheap_protocol import DeviceCall, frame, plugin_info, response_head, success, trailers
-from plugind.protocol.proto.deviceplugin_v1beta1_pb2 import Device, ListAndWatchResponse
+from plugind.protocol.proto.deviceplugin_v1beta1_pb2 import Device, ListAndWatchResponse, NUMANode, TopologyInfo
 
 _DATA, _GOAWAY = 0, 7
 
@@ -41,6 +42,14 @@ class DevicePlugin(Speaking):
     def lists(self, connection: Connection, stream: int) -> bytes:
         """Return what ListAndWatch sends at once."""
         return frame(_DATA, 0, stream, _listed(2))
+
+
+def _near(count: int, nodes: int, prefix: str) -> bytes:
+    """Return a list of ``count`` devices, each of which is near to one node that it names again and again."""
+    topology = TopologyInfo(nodes=[NUMANode()] * nodes)
+    one = ListAndWatchResponse(devices=[Device(ID=f"{prefix}0000", health="Healthy", topology=topology)])
+    sent = one.SerializeToString()
+    return framed(b"".join(sent.replace(b"0000", b"%04d" % number, 1) for number in range(count)))
 
 
 class NoOptions(DevicePlugin):
@@ -84,3 +93,17 @@ class ListFlood(EndlessStream, DevicePlugin):
         """Return nothing: the lists follow, as many in each frame as it has room for."""
         self.begin(connection, stream, _listed(2) * (16_000 // len(_listed(2))))
         return b""
+
+
+class ManyNodes(EndlessStream, DevicePlugin):
+    """A device plugin that sends lists of 4 MB, which have as many fields as the daemon takes, without end."""
+
+    def lists(self, connection: Connection, stream: int) -> bytes:
+        """Return nothing: the lists follow, of which no two have a device in common."""
+        self.begin(connection, stream, _many_nodes())
+        return b""
+
+
+@cache
+def _many_nodes() -> bytes:
+    return _near(4800, 400, "a") + _near(4800, 400, "b")

@@ -25,7 +25,14 @@ from plugind.benchmarks.peers.hostile.csi_endpoints import (
     RefusingDriver,
 )
 from plugind.benchmarks.peers.hostile.dra_endpoints import HostileHealth
-from plugind.benchmarks.peers.hostile.endpoints import EndingStreams, GoingAway, ListFlood, ManyDevices, NoOptions
+from plugind.benchmarks.peers.hostile.endpoints import (
+    EndingStreams,
+    GoingAway,
+    ListFlood,
+    ManyDevices,
+    ManyNodes,
+    NoOptions,
+)
 from plugind.benchmarks.peers.hostile.entries import Directories, Files, MovingDirectories, Rebind, Renames, Symlinks
 from plugind.benchmarks.peers.hostile.flooders import Flooder
 from plugind.benchmarks.peers.hostile.server import Kind
@@ -76,6 +83,7 @@ KINDS: dict[str, Callable[[], Kind]] = {
     "many-devices": ManyDevices,
     "ending-streams": EndingStreams,
     "list-flood": ListFlood,
+    "many-nodes": ManyNodes,
     "going-away": GoingAway,
     "callers": Callers,
     "csi-hanging": HangingDriver,

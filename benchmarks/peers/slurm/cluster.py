@@ -190,7 +190,8 @@ class Cluster:
         place = self.directory / node
         options = ["--root", str(place / "root"), "--status", str(place / "status.sock")]
         command = [*PLUGIND, "run", *options, "--state", str(place / "state")]
-        environment = {**os.environ, "PLUGIND_MARKERS": str(place / "markers"), "PLUGIND_CONFIG": os.devnull}
+        places = {"PLUGIND_MARKERS": str(place / "markers"), "PLUGIND_LEASES_CDI_DIRECTORY": str(place / "cdi")}
+        environment = {**os.environ, **places, "PLUGIND_CONFIG": os.devnull}
         self.daemons[node] = self._started(command, place / "plugind.log", environment)
 
     def kill_plugind(self, node: str) -> None:

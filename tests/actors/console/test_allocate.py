@@ -10,16 +10,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 
+from plugind.actors.console import leases
 from plugind.actors.console.commands import main
 from plugind.actors.console.lease_nodes import warn_of_nodes
-from plugind.actors.console.leases import lines
 from plugind.actors.console.times import span
 from plugind.protocol.leases.forms import NO_LEASE
 from plugind.protocol.leases.leases_json import failure_to_json, lease_to_json, released_to_json, snapshot_to_json
@@ -525,16 +526,44 @@ def test_a_daemon_that_is_killed_ends_the_watch_with_an_error(plugind: Run, tmp_
 
 def test_on_a_terminal_that_is_too_narrow_long_ids_are_shortened_in_the_middle() -> None:
     long = attrs.evolve(LEASE, id="nightly-2026-11-22-build-of-the-whole-tree-on-all-machines-step-0017")
-    table = [*lines(LeasesSnapshot(0.0, (long,)), 80)]
+    table = [*leases.lines(LeasesSnapshot(0.0, (long,)), 80)]
     assert table[1].startswith("nightly-2026…s-step-0017  held ")
     assert max(map(len, table)) <= 80
-    assert long.id in [*lines(LeasesSnapshot(0.0, (long,)), 200)][1]
+    assert long.id in [*leases.lines(LeasesSnapshot(0.0, (long,)), 200)][1]
 
 
-def test_recover_says_that_no_device_is_in_use(plugind: Run) -> None:
+def test_recover_says_that_no_device_is_in_use(plugind: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "_processes", list)
     done = plugind([answer(200, {"recovered": True})], "leases", "recover", "--none-held")
     assert (done.code, done.out, done.err) == (0, "", "")
     assert (done.asked[0].line, done.asked[0].body) == ("POST /v1/leases/recover HTTP/1.1", {"none_held": True})
+
+
+def test_recover_names_the_processes_whose_leases_are_not_listed(plugind: Run) -> None:
+    """Only as a hint, and after the recovery."""
+    listed = answer(200, snapshot_to_json(LeasesSnapshot(0.0, (LEASE,)), 0.0, 0))
+    with ExitStack() as stack:
+        lost, held = (stack.enter_context(sleeping(PLUGIND_LEASE=name)) for name in ("lo\udcffst\n", LEASE.id))
+        done = plugind([answer(200, {"recovered": True}), listed], "leases", "recover", "--none-held", "-o", "json")
+    assert [it.line.split()[:2] for it in done.asked] == [["POST", "/v1/leases/recover"], ["GET", "/v1/leases"]]
+    named = [it for it in json.loads(done.out)["processes"] if it["pid"] in (lost.pid, held.pid)]
+    assert named == [{"pid": lost.pid, "lease": "lo\\xffst\n"}]
+    hint = (
+        f"plugind: hint: process {lost.pid} may use devices: its environment, which anybody can forge, names the lease"
+        " lo\\xffst\\n, which plugind does not know\n"
+    )
+    assert hint in done.err
+    assert f"process {held.pid} " not in done.err
+
+
+@contextmanager
+def sleeping(**variables: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Have a process with these variables."""
+    with subprocess.Popen(["sleep", "600"], env={**os.environ, **variables}) as made:
+        try:
+            yield made
+        finally:
+            made.kill()
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,6 @@ def scene(tmp_path: Path) -> Scene:
 
 def test_without_a_file_a_daemon_has_the_defaults(scene: Scene) -> None:
     usual = Config(
-        use_faulthandler=True,
         handles_sigint=True,
         endpoint_directories=scene.config().endpoint_directories,
         leases=attrs.evolve(Config().leases, without_state=False),
@@ -96,6 +95,7 @@ def test_every_option_counts_before_the_file(scene: Scene) -> None:
         roots = ["/f"]
         deprecated_roots = ["/fd"]
         expected = ["f"]
+        expected_devices = { "v.com/a" = 1, "v.com/b" = 2 }
         ready_when = "healthy"
         strict = true
         log_level = "error"
@@ -127,10 +127,12 @@ def test_every_option_counts_before_the_file(scene: Scene) -> None:
     options += ["--csi-refresh=50", "--csi-topology=refuse", "--dra-health=advertised", "--log-level=debug"]
     options += ["--log-format=text", "--lease-uids=6", "--pool=o=vendor.com/gpu", "--set=strict=false"]
     options += ["--handler-timeout=8", "--handler-timeout=B=3", "--health=A=60", "--health=C=off"]
+    options += ["--expect-devices=v.com/b=8", "--expect-devices=v.com/c=3"]
     read = scene.read(*options)
     config = read.config
     assert config.roots == (Root("/o"), Root("/od", deprecated=True))
     assert (config.expected, config.ready_when, config.trust.uids) == (("o",), "registered", (2,))
+    assert config.expected_devices == {"v.com/a": 1, "v.com/b": 8, "v.com/c": 3}
     assert (config.csi.refresh, config.csi.topology_collisions, config.dra.health) == (50.0, "refuse", "advertised")
     assert (read.log_level, read.log_format, config.strict) == (Level.DEBUG, Format.TEXT, False)
     assert (config.leases.users.uids, config.leases.pools) == (frozenset({6}), (Pool("o", "vendor.com/gpu"),))
@@ -149,6 +151,7 @@ def test_variables_are_text_with_the_types_of_their_settings(scene: Scene) -> No
     config = scene.config(
         PLUGIND_ROOT="/a:/b",
         PLUGIND_EXPECTED="x,y",
+        PLUGIND_EXPECTED_DEVICES="v.com/gpu=8,v.com/nic=2",
         PLUGIND_STRICT="true",
         PLUGIND_HUNG_AFTER="off",
         PLUGIND_TIMEOUTS_GET_INFO="2.5",
@@ -160,6 +163,7 @@ def test_variables_are_text_with_the_types_of_their_settings(scene: Scene) -> No
     )
     assert config.roots == (Root("/a"), Root("/b"))
     assert (config.expected, config.strict, config.hung_after, config.rescan) == (("x", "y"), True, None, 10.0)
+    assert config.expected_devices == {"v.com/gpu": 8, "v.com/nic": 2}
     assert config.timeouts == Timeouts(get_info=2.5, handlers={"CSIPlugin": 9.0, "X": 5.0})
     assert config.trust.uids == (1000, (2000, 2999), "csi")
     pools = (

@@ -302,6 +302,21 @@ def test_a_device_that_is_leased_has_its_lease_and_who_has_it() -> None:
     assert "  a1b2 (pid 991)" in shown_line
 
 
+def test_a_device_that_is_leased_and_not_listed_any_more_has_a_line_and_is_not_counted() -> None:
+    gpu: Any = shown(RESOURCE)
+    lease = attrs.evolve(LEASE, devices={GPU: ("GPU-0", "GPU-9"), "vendor.com/nic": ("GPU-8",)})
+    add_leases([gpu], [lease])
+    assert gpu["missing"] == [{"id": "GPU-9", "lease": "a1b2", "leased_by": "pid 991"}]
+    table = [*lines([gpu])]
+    (line,) = (line for line in table if "no longer listed" in line)
+    assert "GPU-9" in line
+    assert "a1b2 (pid 991)" in line
+    assert table[-1].startswith("3 devices of 1 resource")
+    lost: Any = shown(LOST)
+    add_leases([lost], [lease])
+    assert lost["missing"] == [], "nobody lists its devices"
+
+
 def test_the_lease_of_a_device_is_shortened_rather_than_left_out() -> None:
     """Its id may have 128 characters."""
     resource: dict[str, Any] = shown(RESOURCE)

@@ -154,11 +154,22 @@ def test_a_release_says_of_each_lease_whether_it_has_ended(asking: Any) -> None:
     assert done.code == 1
     assert done.said == {
         "leases": [
-            {"id": "a", "released": True, "error": None},
-            {"id": "b", "released": False, "error": "there is no lease b"},
+            {"id": "a", "released": True, "error": None, "unwritten": None},
+            {"id": "b", "released": False, "error": "there is no lease b", "unwritten": None},
         ]
     }
     assert done.err == "plugind: there is no lease b\n"
+
+
+def test_a_release_that_is_not_on_disk_yet_says_so(asking: Any) -> None:
+    """It has freed the devices, so it has not failed."""
+    done = asking([answer(200, released_to_json(Released(("a",), unwritten="the disk is full")))], "release", "a")
+    assert done.code == 0
+    assert done.said == {"leases": [{"id": "a", "released": True, "error": None, "unwritten": "the disk is full"}]}
+    assert done.err == (
+        "plugind: warning: a is released, which is not on disk yet; it comes back if plugind is killed before that:"
+        " the disk is full\n"
+    )
 
 
 def test_a_renewal_prints_the_lease(asking: Any) -> None:

@@ -227,3 +227,8 @@ def test_an_abstract_socket_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_words_count_what_does_not_serve() -> None:
     counts = PluginCounts({StateName.REGISTERED: 3, StateName.STALE: 1, StateName.WAITING: 0}, not_serving=2)
     assert words_of(counts) == "4 plugins: 3 registered, 2 of them not serving, 1 stale"
+
+
+def test_the_words_say_which_root_cannot_be_used_and_why() -> None:
+    """A node without ``/var/lib/kubelet`` showed "0 plugins", as one on which nothing is wrong."""
+    assert words_of(PluginCounts({}, unusable=("/r: its parent is missing",))) == "0 plugins; /r: its parent is missing"

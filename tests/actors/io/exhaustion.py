@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 from collections.abc import Callable, Iterator
@@ -16,16 +17,22 @@ class Closable(Protocol):
 C = TypeVar("C", bound=Closable)
 
 
+def descriptors() -> set[str]:
+    """Return the open descriptors of this process, after what earlier tests left to the garbage collector is closed."""
+    gc.collect()
+    return set(os.listdir("/proc/self/fd"))
+
+
 @contextmanager
 def leaving_no_descriptor(make: Callable[[], C]) -> Iterator[C]:
     """Close what ``make`` returns, and assert that it leaves no descriptor open."""
-    before = set(os.listdir("/proc/self/fd"))
+    before = descriptors()
     made = make()
     try:
         yield made
     finally:
         made.close()
-        assert set(os.listdir("/proc/self/fd")) == before
+        assert descriptors() == before
 
 
 @contextmanager

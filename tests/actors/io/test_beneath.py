@@ -25,6 +25,7 @@ from plugind.protocol.discovery import Kind
 from plugind.protocol.liveness import Answer
 from plugind.protocol.wire.errors import DialError, DialFailure
 from plugind.protocol.wire.learning import KnownConversations
+from plugind.tests.actors.io.exhaustion import descriptors
 
 
 @pytest.fixture(params=["openat2", "step by step"], autouse=True)
@@ -53,10 +54,6 @@ def opens(root: Path, path: Path) -> os.stat_result:
         return os.fstat(descriptor)
     finally:
         os.close(descriptor)
-
-
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 def test_a_file_below_the_root_is_opened_and_nothing_else_stays_open(tree: Path) -> None:

@@ -7,14 +7,17 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import attrs
 import pytest
 import trio
 
-from plugind.actors.io.cdi_files import MOST_NODES, CdiFiles, hook_command, nodes_on_host
+from plugind.actors.io.cdi_files import MOST_ENTRIES, MOST_NODES, CdiFiles, hook_command, nodes_on_host
 from plugind.protocol.leases.cdi import CdiError, Hook, HostNode, name_of
 from plugind.protocol.leases.values import (
     Answer,
@@ -215,7 +218,8 @@ for directory in sys.argv[1:]:
         sys.argv[-1], calls = os.path.basename(directory), []
         for name in ("open", "fchmod", "fsync", "rename"):
             setattr(os, name, deadly(name, getattr(os, name)))
-        cdi_files.CdiFiles("abc", HOOK, directory=directory + "/cdi")._write(lease(1))
+        files = cdi_files.CdiFiles("abc", HOOK, directory=directory + "/cdi")
+        files._write(lease(1), files._content(lease(1)))
         os._exit(0)
     print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
 """
@@ -303,6 +307,44 @@ def test_a_directory_of_too_many_nodes_fails_the_lease(tmp_path: Path) -> None:
     _make_nodes(tmp_path / "many", [str(number) for number in range(MOST_NODES + 1)])
     with pytest.raises(CdiError, match="with more than 1024 device nodes"):
         nodes_on_host(str(tmp_path / "many"))
+
+
+async def test_a_directory_of_many_files_fails_its_lease_after_few_of_them(tmp_path: Path) -> None:
+    (tmp_path / "many").mkdir()
+    for number in range(MOST_ENTRIES + 1000):
+        (tmp_path / "many" / str(number)).touch()
+    path, looked = str(tmp_path / "many"), 0
+    lstat = os.lstat
+
+    def count(*args: Any, **options: Any) -> os.stat_result:
+        nonlocal looked
+        looked += str(args[0]).startswith(path)
+        return lstat(*args, **options)
+
+    with patch.object(os, "lstat", count), pytest.raises(CdiError, match=r"more than 4096 entries.*name the nodes"):
+        await files_in(tmp_path).write(lease(1, Answer(nodes=(Node(path, path),))))
+    assert looked <= MOST_ENTRIES + 10
+
+
+async def test_a_look_at_nodes_that_hangs_fails_its_own_leases_alone(tmp_path: Path) -> None:
+    over = threading.Event()
+
+    def hang(_: str) -> list[HostNode]:
+        over.wait(30)
+        return []
+
+    files = CdiFiles("abc", HOOK, directory=str(tmp_path / "cdi"), nodes_at=hang)
+    hung = attrs.evolve(lease(1, Answer(nodes=(Node("/dev/x", "/dev/x"),))), devices={"v.com/a": ("1",)})
+    try:
+        with pytest.raises(CdiError, match=r"^the look at .* plugins of v\.com/a give has not ended within 2 s: have"):
+            await files.write(attrs.evolve(hung, cdi_name=name_of(10)))
+        with pytest.raises(CdiError, match=r"^an earlier look at .* has not ended yet, so no new one is made: have"):
+            await files.write(attrs.evolve(hung, cdi_name=name_of(11)))
+        with trio.fail_after(20):
+            await files.write(attrs.evolve(lease(2), devices={"v.com/b": ("1",)}))
+    finally:
+        over.set()
+    assert there(tmp_path) == [f"plugind-abc-{name_of(2)}.json"]
 
 
 def test_the_hooks_command_runs_whatever_the_environment_is(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from plugind.actors.io.unix_socket import Credentials
 from plugind.protocol.discovery import Kind
 from plugind.protocol.errors import ValidationError
 from plugind.protocol.identity import Identity
+from plugind.tests.actors.io.exhaustion import descriptors
 
 
 @contextmanager
@@ -136,7 +137,7 @@ def test_a_connection_reaches_the_socket_and_says_who_listens(
 ) -> None:
     """Fault 43."""
     monkeypatch.setattr(endpoints_module, "can_connect_to_descriptors", lambda: proc)
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     with listening(allowed / "e.sock"):
         connection = endpoints(allowed).connect(str(allowed / "e.sock"))
         assert (connection.peer.pid, connection.peer.uid) == (os.getpid(), os.getuid())
@@ -145,7 +146,7 @@ def test_a_connection_reaches_the_socket_and_says_who_listens(
         endpoints(allowed).connect(str(allowed / "e.sock"))
     with pytest.raises(FileNotFoundError):
         endpoints(allowed).connect(str(allowed / "missing.sock"))
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors() == before
 
 
 def test_each_connection_judges_the_process_that_listens(allowed: Path) -> None:
@@ -156,13 +157,13 @@ def test_each_connection_judges_the_process_that_listens(allowed: Path) -> None:
         refused.append(peer)
         return f"user {peer.uid} is not trusted"
 
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     with listening(allowed / "e.sock"):
         judge = Endpoints(RealEndpointFiles(), (str(allowed),), None, distrust)
         with pytest.raises(EndpointRefusedError, match=f"is not used: user {os.getuid()} is not trusted"):
             judge.connect(str(allowed / "e.sock"))
     assert [peer.pid for peer in refused] == [os.getpid()]
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors() == before
 
 
 def test_a_connection_reaches_the_file_that_was_judged(allowed: Path) -> None:

@@ -17,6 +17,7 @@ from plugind.actors.io.processes import Processes
 from plugind.actors.io.unix_socket import stream_socket
 from plugind.protocol.identity import Identity
 from plugind.protocol.liveness import Answer
+from plugind.tests.actors.io.exhaustion import descriptors
 
 
 @pytest.fixture(params=["/proc", "no /proc"])
@@ -43,10 +44,6 @@ def identity(path: Path) -> Identity:
 def connect(path: Path, to: Identity, *, follow_symlinks: bool = False) -> None:
     with stream_socket() as connection:
         connect_to(connection, str(path), to, follow_symlinks=follow_symlinks)
-
-
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 def test_the_file_that_the_look_found_is_reached(tmp_path: Path, proc: bool) -> None:

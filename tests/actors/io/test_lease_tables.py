@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from unittest.mock import call, create_autospec
 
 import attrs
 import pytest
 import trio
 
-from plugind.actors.io.file_identity import identity_at
 from plugind.actors.io.lease_marker import place_of_markers
 from plugind.actors.io.state_database import APPLICATION_ID, VERSION, begin, leases, open_to_write, write
 from plugind.actors.io.state_file import StateFile
 from plugind.actors.leases.saving import Saving
+from plugind.actors.ports import state_store
 from plugind.protocol.devices import KnownResource
 from plugind.protocol.leases.effects import Change, DeleteLease, EndWithholding, SaveLease, Write
 from plugind.protocol.leases.messages import Kept, Saved, StoreRead
 from plugind.protocol.leases.values import Lease, LeaseState, NoOwner, Request, Wanted
-from plugind.protocol.logs import SILENT
+from plugind.protocol.logs import SILENT, Level, Logger
 from plugind.protocol.resources import Remember
+from plugind.testing import DEFAULT_CONFIG
 
 GPU = "vendor.com/gpu"
 #: A file as version 1 has written it.
@@ -42,8 +46,9 @@ def lease(name: str, *devices: str, state: LeaseState = LeaseState.PENDING) -> L
     return Lease(name, 0, Request((Wanted(GPU, len(devices)),)), NoOwner(), state, 1.5, {GPU: devices})
 
 
-def file_in(directory: Path, *, boot: str = "this boot") -> StateFile:
-    return StateFile(str(directory / "state"), SILENT, markers=str(directory / "run"), boot_id=boot)
+def file_in(directory: Path, *, boot: str = "this boot", state: str = "state") -> StateFile:
+    run, cdi = str(directory / "run"), str(directory / "cdi")
+    return StateFile(str(directory / state), SILENT, markers=run, cdi=cdi, boot_id=boot)
 
 
 async def save(file: StateFile, *changes: Change) -> str | None:
@@ -266,12 +271,10 @@ async def test_a_damaged_file_withholds_until_it_is_recovered(tmp_path: Path) ->
         assert "'plugind leases recover --none-held'" in withheld
         await file.begin()
         file.close()
-    assert markers(tmp_path)
     file = file_in(tmp_path)
     assert await save(file, EndWithholding()) is None
     assert (await file.read_leases()).withheld is None
     file.close()
-    assert not markers(tmp_path)
 
 
 async def test_a_reboot_ends_what_a_lost_file_withholds(tmp_path: Path) -> None:
@@ -338,42 +341,168 @@ async def test_a_row_that_cannot_be_understood_is_a_damaged_file(tmp_path: Path)
     assert (tmp_path / "state/state.db.bad").exists()
 
 
-async def test_a_file_that_is_lost_while_leases_are_held_is_noticed(tmp_path: Path) -> None:
+NOT_IN = "leases were held that are not in {}/state.db, as {}"
+
+
+def remove_file(directory: Path) -> str:
+    (directory / "state/state.db").unlink()
+    return "state"
+
+
+def remove_state(directory: Path) -> str:
+    shutil.rmtree(directory / "state")
+    return "state"
+
+
+def another_state(directory: Path) -> str:
+    return "another"
+
+
+@pytest.mark.parametrize("lose", [remove_file, remove_state, another_state])
+async def test_leases_that_are_not_in_the_state_withhold_until_it_is_recovered(
+    lose: Callable[[Path], str], tmp_path: Path
+) -> None:
     """The marker is there while leases are written, in a place that a reboot empties."""
     file = file_in(tmp_path)
     await file.begin()
     assert not markers(tmp_path)
     await save(file, SaveLease(lease("a", "GPU-0")))
-    found = (tmp_path / "state").stat()
-    assert markers(tmp_path) == [f"leases-{found.st_dev}-{found.st_ino}"]
+    marker = f"leases-{await file.instance()}"
+    assert markers(tmp_path) == [marker]
     file.close()
-    (tmp_path / "state/state.db").unlink()
+    state = lose(tmp_path)
     for _ in range(2):
-        lost = file_in(tmp_path)
-        assert "state.db is lost, and leases were held" in str((await lost.read_leases()).withheld)
-        await lost.begin()
-        lost.close()
+        after = file_in(tmp_path, state=state)
+        withheld = (await after.read_leases()).withheld
+        assert withheld is not None
+        assert withheld.startswith(NOT_IN.format(tmp_path / state, tmp_path / "run" / marker))
+        await after.begin()
+        after.close()
+    recovered = file_in(tmp_path, state=state)
+    assert await save(recovered, EndWithholding()) is None
+    recovered.close()
+    assert markers(tmp_path) == []
+    again = file_in(tmp_path, state=state)
+    assert (await again.read_leases()).withheld is None
+    again.close()
 
 
-@pytest.mark.parametrize(("said", "withholds"), [("00ff", False), ("", True), ("\xff", True)])
-async def test_a_marker_of_an_earlier_directory_with_the_same_inode_number_withholds_nothing(
-    said: str, withholds: bool, tmp_path: Path
-) -> None:
-    """File systems use inode numbers again. One that does not say whose it is counts."""
-    (tmp_path / "state").mkdir(0o700)
-    status = (tmp_path / "state").stat()
-    if identity_at(status, str(tmp_path / "state")).handle is None:
-        pytest.skip("this file system has no file handles")
-    (tmp_path / "run").mkdir()
-    (tmp_path / f"run/leases-{status.st_dev}-{status.st_ino}").write_bytes(said.encode("latin-1"))
+async def test_what_another_state_withholds_is_not_withheld_from_the_state_with_the_leases(tmp_path: Path) -> None:
+    """To start with the wrong --state is mended by a start with the right one."""
     file = file_in(tmp_path)
-    assert ((await file.read_leases()).withheld is not None) is withholds
     await save(file, SaveLease(lease("a", "GPU-0")))
     file.close()
-    (tmp_path / "state/state.db").unlink()
-    lost = file_in(tmp_path)
-    assert "is lost, and leases were held" in str((await lost.read_leases()).withheld)
-    lost.close()
+    wrong = file_in(tmp_path, state="wrong")
+    assert (await wrong.read_leases()).withheld is not None
+    await wrong.begin()
+    wrong.close()
+    right = file_in(tmp_path)
+    assert (await right.read_leases()) == Kept((lease("a", "GPU-0"),))
+    right.close()
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_the_leases_of_a_daemon_that_lives_withhold_nothing_from_another_one(
+    restarted: bool, tmp_path: Path
+) -> None:
+    """Two daemons side by side on one machine, each with a state and devices of its own."""
+    living = file_in(tmp_path)
+    await save(living, SaveLease(lease("a", "GPU-0")))
+    cdi_file(tmp_path, str(await living.instance()))
+    if restarted:
+        living.close()
+        living = file_in(tmp_path)
+        await living.read_leases()
+    beside = file_in(tmp_path, state="beside")
+    assert (await beside.read_leases()).withheld is None
+    await save(beside, SaveLease(lease("b", "GPU-0")))
+    assert len(markers(tmp_path)) == 2
+    for file in (living, beside):
+        file.close()
+
+
+def cdi_file(directory: Path, instance: str) -> Path:
+    (directory / "cdi").mkdir(exist_ok=True)
+    file = directory / f"cdi/plugind-{instance}-l0a1b2c3.json"
+    file.write_text("{}")
+    return file
+
+
+async def test_a_file_for_container_engines_of_another_state_withholds_and_recovery_removes_it(tmp_path: Path) -> None:
+    file = cdi_file(tmp_path, "0" * 32)
+    state = file_in(tmp_path)
+    assert str(file) in str((await state.read_leases()).withheld)
+    await state.begin()
+    own = cdi_file(tmp_path, str(await state.instance()))
+    await save(state, EndWithholding())
+    state.close()
+    assert (file.exists(), own.exists()) == (False, True)
+    again = file_in(tmp_path)
+    assert (await again.read_leases()).withheld is None
+    again.close()
+
+
+async def test_a_marker_of_another_boot_withholds_nothing(tmp_path: Path) -> None:
+    """One that does not say of which boot it is counts: it may be half written."""
+    file = file_in(tmp_path, boot="the boot before")
+    await save(file, SaveLease(lease("a", "GPU-0")))
+    file.close()
+    (marker,) = markers(tmp_path)
+    after = file_in(tmp_path, state="another")
+    assert (await after.read_leases()).withheld is None
+    after.close()
+    (tmp_path / "run" / marker).write_bytes(b"")
+    after = file_in(tmp_path, state="third")
+    assert (await after.read_leases()).withheld is not None
+    after.close()
+
+
+async def test_a_marker_of_an_earlier_version_withholds_if_its_state_is_lost(tmp_path: Path) -> None:
+    """It was named by the device and inode of the state directory."""
+    (tmp_path / "run").mkdir()
+    marker = tmp_path / "run/leases-1-22"
+    marker.write_text("abcd")
+    after = file_in(tmp_path)
+    assert str(marker) in str((await after.read_leases()).withheld)
+    assert await save(after, EndWithholding()) is None
+    after.close()
+    assert markers(tmp_path) == []
+
+
+@pytest.mark.parametrize("held", [True, False])
+async def test_a_marker_of_an_earlier_version_is_replaced_if_its_state_is_there(held: bool, tmp_path: Path) -> None:
+    """An upgrade withholds nothing, and leaves no marker if no lease is held."""
+    before = file_in(tmp_path)
+    await before.begin()
+    if held:
+        await save(before, SaveLease(lease("a", "GPU-0")))
+    now = [f"leases-{await before.instance()}"] if held else []
+    before.close()
+    (tmp_path / "run").mkdir(exist_ok=True)
+    for name in now:
+        (tmp_path / "run" / name).unlink()
+    found = (tmp_path / "state").stat()
+    (tmp_path / f"run/leases-{found.st_dev}-{found.st_ino}").write_text("abcd")
+    after = file_in(tmp_path)
+    assert (await after.read_leases()).withheld is None
+    await after.begin()
+    assert markers(tmp_path) == now
+    after.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
+async def test_a_marker_and_a_file_of_another_user_withhold_nothing(tmp_path: Path) -> None:
+    """Whoever may write there could keep all devices from everybody."""
+    (tmp_path / "run").mkdir()
+    marker = tmp_path / f"run/leases-{'0' * 32}"
+    marker.write_text("this boot")
+    for path in (marker, cdi_file(tmp_path, "0" * 32)):
+        os.chown(path, 1000, 1000)
+    file = file_in(tmp_path)
+    assert (await file.read_leases()).withheld is None
+    await save(file, EndWithholding())
+    file.close()
+    assert marker.exists()
 
 
 async def test_a_file_that_is_removed_when_no_lease_is_held_withholds_nothing(tmp_path: Path) -> None:
@@ -398,6 +527,22 @@ def test_the_place_of_markers_is_the_users(monkeypatch: pytest.MonkeyPatch) -> N
     assert place_of_markers() is None
     monkeypatch.setenv("PLUGIND_MARKERS", "/markers")
     assert place_of_markers() == "/markers"
+
+
+@pytest.mark.parametrize(("place", "warned"), [(None, True), ("run", False)])
+def test_a_start_without_a_place_of_markers_warns(
+    place: str | None, warned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PLUGIND_MARKERS", raising=False)
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    if place is not None:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / place))
+    log = create_autospec(Logger)
+    state_store(attrs.evolve(DEFAULT_CONFIG, state=f"{tmp_path}/state"), log).devices.close()
+    why = "XDG_RUNTIME_DIR is not set, so that nothing outside of the state says that leases are held"
+    line = call(Level.WARNING, "a loss of the state cannot be noticed", path=f"{tmp_path}/state", reason=why)
+    assert log.event.mock_calls == [line] * warned
 
 
 # --- crashes ----------------------------------------------------------------------------------------------------------

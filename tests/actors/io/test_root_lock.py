@@ -16,6 +16,7 @@ import pytest
 from plugind.actors.io.roots import RootBusyError, RootLock
 from plugind.protocol.errors import ConfigError
 from plugind.protocol.watches import LOCK_FILE
+from plugind.tests.actors.io.exhaustion import descriptors
 
 
 @contextmanager
@@ -213,12 +214,12 @@ def test_a_lock_file_that_is_removed_before_it_is_locked_is_made_anew(
         real(descriptor, operation)
 
     monkeypatch.setattr(fcntl, "flock", remove_first)
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     with locked(tmp_path):
         with pytest.raises(RootBusyError), locked(tmp_path):
             pass
         assert len(removed) == 3
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors() == before
 
 
 def test_no_descriptor_of_the_root_stays_open(tmp_path: Path) -> None:
@@ -238,7 +239,7 @@ def test_a_lock_file_whose_mode_cannot_be_set_leaves_no_descriptor_open(
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(os, "fchmod", refuse)
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     with pytest.raises(OSError, match="not permitted"):
         RootLock().take(str(tmp_path))
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors() == before

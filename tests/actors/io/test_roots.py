@@ -12,6 +12,7 @@ import pytest
 
 from plugind.actors.io.roots import RootBusyError, RootLock, make
 from plugind.protocol.errors import ConfigError
+from plugind.tests.actors.io.exhaustion import descriptors
 
 
 @contextmanager
@@ -81,14 +82,14 @@ def test_a_lock_may_be_taken_again_and_holds_the_directory_that_is_at_the_path_n
     root, old = tmp_path / "root", tmp_path / "old"
     root.mkdir()
     with locked(root) as lock:
-        before = len(os.listdir("/proc/self/fd"))
+        before = descriptors()
         lock.take(str(root))
         root.rename(old)
         root.mkdir()
         with locked(root), pytest.raises(RootBusyError):
             lock.take(str(root))
         lock.take(str(root))
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert descriptors() == before
         with locked(old):
             pass
         with pytest.raises(RootBusyError), locked(root):
@@ -192,7 +193,7 @@ def test_a_root_of_the_superuser_is_accepted(tmp_path: Path, monkeypatch: pytest
 
 
 def test_no_descriptor_stays_open(tmp_path: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
     for _ in range(3):
@@ -200,4 +201,4 @@ def test_no_descriptor_stays_open(tmp_path: Path) -> None:
             pass
         with pytest.raises(ConfigError), locked(tmp_path / "open"):
             pass
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors() == before

@@ -73,7 +73,7 @@ class Node:
                     self.owners.forget(effect.id)
                 case e.Call():
                     if self.answers:
-                        self.send.send_nowait(m.Allocated(effect.call.lease, GPU, Answer()))
+                        self.send.send_nowait(m.Allocated(effect.call.lease, GPU, Answer(), uid=0))
                 case _:
                     pass
 

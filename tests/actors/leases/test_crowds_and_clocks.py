@@ -46,7 +46,7 @@ class Running:
 
     def send_nowait(self, message: m.DeviceCall, /) -> None:
         assert isinstance(message, m.AllocateAsked)
-        self.unit.inbox.send_nowait(m.Allocated(message.lease, message.resource, Answer()))
+        self.unit.inbox.send_nowait(m.Allocated(message.lease, message.resource, Answer(), uid=0))
 
     def offer(self, devices: int) -> None:
         listed = DeviceList(Device(f"gpu-{number}") for number in range(devices))

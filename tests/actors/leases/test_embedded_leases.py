@@ -183,7 +183,7 @@ async def test_after_a_crash_the_end_of_an_owner_is_noticed(node: SimulatedNode)
         node.crash("leases")
         await trio.sleep(5.0)
         node.owners.end(os.getpid())
-        await trio.sleep(0.0)
+        await trio.sleep(0.001)
         assert await states(node) == {}
 
 
@@ -315,7 +315,7 @@ async def test_devices_of_a_plugin_that_does_not_answer_are_withheld_for_a_minut
     devices.hangs.clear()
     await trio.sleep(59.0)
     await fail_to_allocate(node)
-    await trio.sleep(1.0)
+    await trio.sleep(1.001)
     async with node.supervisor.allocate({GPU: 2}):
         pass
     assert node.owners.watched == 0

@@ -8,14 +8,23 @@ import attrs
 import pytest
 import trio
 
-from plugind.actors.leases.lease_log import LeaseLog
+from plugind.actors.leases.lease_log import MAX_LABELS, LeaseLog
 from plugind.actors.simulation import AllocationCall, FakePlugin, SimulatedNode
 from plugind.actors.simulation.device_plugins import FakeDevices
 from plugind.protocol.config import Config
 from plugind.protocol.devices import Device
 from plugind.protocol.errors import AllocationError
 from plugind.protocol.leases.effects import StopOwner
-from plugind.protocol.leases.values import ProcessIdentity
+from plugind.protocol.leases.messages import Kept
+from plugind.protocol.leases.values import (
+    ContainerOwner,
+    Lease,
+    LeaseState,
+    NoOwner,
+    ProcessIdentity,
+    Request,
+    Wanted,
+)
 from plugind.protocol.log_limits import LogLimits
 from plugind.protocol.logs import Field, Level
 
@@ -56,14 +65,15 @@ async def test_the_log_names_each_lease_that_is_granted_or_ends_and_each_caller_
     async with SimulatedNode(log=log) as node:
         await started(node)
         async with node.supervisor.allocate({GPU: 2}, id="mine"):
+            await trio.sleep(90.0)
             with pytest.raises(AllocationError) as caught:
                 async with node.supervisor.allocate({GPU: 1}):
                     pass
-    granted = {"lease": "mine", "user": USER, "devices": f"{GPU}=gpu-0,gpu-1"}
+    granted = {"lease": "mine", "user": USER, "pid": os.getpid(), "devices": f"{GPU}=gpu-0,gpu-1"}
     assert log.take() == [
         (Level.INFO, "lease is granted", granted),
         (Level.INFO, "no lease is given", {"user": USER, "resources": GPU, "reason": str(caught.value)}),
-        (Level.INFO, "lease has ended", granted | {"reason": "it was released"}),
+        (Level.INFO, "lease has ended", granted | {"seconds": 90.0, "reason": "it was released"}),
     ]
 
 
@@ -75,7 +85,7 @@ async def test_the_log_warns_of_leases_that_are_uncertain(autojump_clock: object
             async with node.supervisor.allocate({GPU: 2}, id="mine"):
                 pass
         await trio.sleep(100.0)
-    uncertain = {"lease": "mine", "user": USER, "devices": f"{GPU}=gpu-0,gpu-1"}
+    uncertain = {"lease": "mine", "user": USER, "pid": os.getpid(), "devices": f"{GPU}=gpu-0,gpu-1"}
     late = f"{GPU}: no answer within 30 s"
     assert log.take() == [
         (Level.WARNING, "no lease is given", {"user": USER, "resources": GPU, "reason": late}),
@@ -106,23 +116,60 @@ async def test_the_log_says_how_many_leases_a_restart_has_kept_and_that_devices_
             assert log.take() == [(Level.ERROR, "all devices are withheld", {"reason": "the file was lost"})]
 
 
-async def test_one_user_cannot_fill_the_log(autojump_clock: object) -> None:
-    """Faults 48 and 91: each lease has its lines until the user has had a hundred."""
+async def test_who_got_devices_is_never_left_out_and_who_got_none_is(autojump_clock: object) -> None:
+    """Faults 48 and 91: 29 of 40 grants in a minute were "repeated", so that nobody knew who had had the devices."""
     log = Log()
-    async with SimulatedNode(Config(log_limits=LogLimits(same=2, each=20)), log=log) as node:
+    async with SimulatedNode(Config(log_limits=LogLimits(same=2, each=4, total=30)), log=log) as node:
         await started(node)
-        for number in range(20):
-            async with node.supervisor.allocate({GPU: 1}, id=f"lease {'abcdefghijklmnopqrst'[number]}"):
-                pass
-        granted = [fields["lease"] for _, message, fields in log.take() if message == "lease is granted"]
-        assert len(granted) == len(set(granted)) == 10
+        for number in range(40):
+            async with node.supervisor.allocate({GPU: 1}, id=f"job {number}"):
+                with pytest.raises(AllocationError):
+                    async with node.supervisor.allocate({GPU: 7}):
+                        pass
+        lines = [(message, fields.get("lease")) for _, message, fields in log.take()]
+    jobs = [f"job {number}" for number in range(40)]
+    assert [lease for message, lease in lines if message == "lease is granted"] == jobs
+    assert [lease for message, lease in lines if message == "lease has ended"] == jobs
+    assert [message for message, _ in lines].count("no lease is given") == 2
+
+
+def test_a_grant_names_the_process_and_the_labels_and_an_end_how_long_that_was() -> None:
+    """The labels of a lease may have 64 KB, and a lease that a restart has kept has it since it was asked for."""
+    log, now = Log(), 100.0
+    of_leases = LeaseLog(log, lambda: now)
+    request = Request((Wanted(GPU, 1),), labels=(("job", "7"), ("long", "x" * 9000)))
+    lease = Lease("a", 1000, request, ContainerOwner(ProcessIdentity(7, 1, "boot")), LeaseState.HELD, 40.0)
+    of_leases.show(lease.moved(LeaseState.PENDING), lease)
+    now = 90.0  # The clock was set back.
+    of_leases.show(lease, lease.moved(LeaseState.GONE))
+    of_leases.keep(Kept((attrs.evolve(lease, owner=NoOwner()),)))
+    of_leases.show(lease, lease.moved(LeaseState.GONE))
+    granted, ended, _, ended_after_restart = (fields for _, _, fields in log.take())
+    labels = str(granted["labels"])
+    assert (granted["pid"], labels[:12], len(labels)) == (7, "job=7,long=x", MAX_LABELS + len("…(+8755)"))
+    assert (ended["seconds"], ended_after_restart["seconds"]) == (0.0, 50.0)
+
+
+def test_the_log_says_that_a_leased_device_is_missing_and_that_it_is_there_again() -> None:
+    log = Log()
+    of_leases, lease = (
+        LeaseLog(log, lambda: 0.0),
+        Lease("a", 1000, Request((Wanted(GPU, 1),)), NoOwner(), LeaseState.HELD, 40.0),
+    )
+    missing = attrs.evolve(lease, reason="no longer listed: GPU-0")
+    for before, after in ((lease, missing), (missing, missing), (missing, lease)):
+        of_leases.show(before, after)
+    assert [(level, text, fields.get("reason")) for level, text, fields in log.take()] == [
+        (Level.WARNING, "leased devices are missing", "no longer listed: GPU-0"),
+        (Level.INFO, "leased devices are listed again", None),
+    ]
 
 
 def test_the_log_says_that_an_owner_was_stopped_or_could_not_be() -> None:
     log = Log()
     effect = StopOwner("mine", ProcessIdentity(7, 1, "boot"), 1000, "gpu-0 is unhealthy")
-    LeaseLog(log).stop(effect)
-    LeaseLog(log).fail_to_stop(effect, PermissionError(1, "it is a process of user 0"))
+    LeaseLog(log, lambda: 0.0).stop(effect)
+    LeaseLog(log, lambda: 0.0).fail_to_stop(effect, PermissionError(1, "it is a process of user 0"))
     fields = {"lease": "mine", "user": 1000, "pid": 7, "reason": "gpu-0 is unhealthy"}
     assert log.take() == [
         (Level.WARNING, "owner is stopped", fields),

@@ -106,6 +106,19 @@ async def test_many_leases_are_taken_up_in_steps_of_the_loop(
     assert (sum(steps), max(steps)) == (300, BATCH)
 
 
+class FullStore(MemoryLeaseStore):
+    """A store that can be read, and not be written."""
+
+    async def begin(self) -> None:
+        raise StateError("the disk is full")
+
+
+async def test_a_snapshot_says_for_metrics_that_leases_cannot_be_kept(autojump_clock: MockClock) -> None:
+    async with running(FullStore()) as unit:
+        found = await snapshot(unit)
+    assert (found.problem, found.state_fails, found.state_failures) == ("the disk is full", True, 1)
+
+
 @attrs.define
 class UnreadableStore(MemoryLeaseStore):
     """A store that cannot be read at first."""

@@ -59,6 +59,9 @@ class Store(MemoryLeaseStore):
         if self.error is not None:
             raise self.error
 
+    async def begin(self) -> None:
+        await self._access()
+
     async def read_leases(self) -> Kept:
         await self._access()
         return await MemoryLeaseStore.read_leases(self)
@@ -184,6 +187,19 @@ async def test_a_full_disk_fails_what_is_awaited_and_tries_the_rest_again(autoju
         assert it.received() == [Saved(4)]
         assert it.names == ["again"]
         assert it.saving.problem is None
+
+
+async def test_what_nobody_tries_again_fails_until_the_disk_has_room(autojump_clock: object) -> None:
+    """That nothing is left to write does not show that the disk is better: each allocation would fail."""
+    async with running() as it:
+        it.store.error = StateError("the disk is full")
+        it.saving.write(save(1, "new", "GPU-0"))
+        await trio.sleep(100)
+        assert it.received() == [Saved(1, "the disk is full")]
+        assert (it.saving.problem, it.saving.failures) == ("the disk is full", 8)
+        it.store.error = None
+        await trio.sleep(30)
+        assert (it.saving.problem, it.saving.failures) == (None, 8)
 
 
 async def test_what_failed_is_written_when_the_disk_is_back(autojump_clock: object) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
+import attrs
 import pytest
 import trio
 from trio.testing import MockClock
@@ -82,3 +83,37 @@ def test_an_actor_that_is_behind_may_miss_that_a_plugin_was_well_for_a_while() -
     oracle.shown(ResourceStatus("v.com/a", state, 20.1, socket="/devices/1", listed=listed, changed={"d0": 10.0}), 20.1)
     oracle.up_to_date(21.0)
     assert not found
+
+
+@pytest.mark.parametrize("since", [1.0, 10.0, 20.0, 20.1])
+def test_an_actor_that_is_behind_may_miss_a_list_without_a_device(since: float) -> None:
+    """Seed 2702094: the next list with that device takes the place of this one in its inbox."""
+    found: list[str] = []
+    oracle, instance = DeviceOracle(lambda rule, _: found.append(rule)), Instance("v.com/a", "/devices/1", 1)
+    oracle.added(instance, 1.0)
+    oracle.listed(instance, {"d0": HEALTHY}, 1.0)
+    oracle.up_to_date(1.0)
+    oracle.listed(instance, {}, 20.0)
+    oracle.behind = True
+    oracle.listed(instance, {"d0": HEALTHY}, 20.1)
+    listed = DeviceList([Device("d0", HEALTHY)])
+    status = ResourceStatus("v.com/a", ResourceState.LISTED, 1.0, socket="/devices/1", listed=listed)
+    oracle.shown(attrs.evolve(status, changed={"d0": since}), 20.1)
+    oracle.up_to_date(21.0)
+    assert found == ([] if since in (1.0, 20.1) else ["devices"])
+
+
+def test_an_actor_that_is_behind_tells_since_when_a_device_has_its_new_health() -> None:
+    found: list[str] = []
+    oracle, instance = DeviceOracle(lambda rule, _: found.append(rule)), Instance("v.com/a", "/devices/1", 1)
+    oracle.added(instance, 1.0)
+    oracle.listed(instance, {"d0": UNHEALTHY}, 1.0)
+    oracle.up_to_date(1.0)
+    oracle.behind = True
+    oracle.listed(instance, {}, 20.0)
+    oracle.listed(instance, {"d0": HEALTHY}, 20.1)
+    listed = DeviceList([Device("d0", HEALTHY)])
+    status = ResourceStatus("v.com/a", ResourceState.LISTED, 1.0, socket="/devices/1", listed=listed)
+    oracle.shown(attrs.evolve(status, changed={"d0": 1.0}), 20.1)
+    oracle.up_to_date(21.0)
+    assert found == ["devices"]

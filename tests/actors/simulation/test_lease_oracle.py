@@ -121,6 +121,26 @@ async def test_a_lease_that_no_container_takes_has_to_end_a_minute_after_it_is_h
         assert len(judged.found) == count, judged.found
 
 
+@pytest.mark.parametrize("asked_at", [10 + BIND - 1, 10 + BIND + 1])
+async def test_a_lease_that_a_container_binds_in_time_may_be_there_until_that_is_answered(
+    autojump_clock: MockClock, asked_at: float
+) -> None:
+    """Seed 2700620: a slow disk delays the answer."""
+    judged = Judged()
+    await hold(judged)
+    await trio.sleep_until(20)
+    judged.tell()
+    await trio.sleep_until(asked_at)
+    judged.oracle.binds("job")
+    await trio.sleep_until(10 + BIND + 4)
+    judged.oracle.check(0.0)
+    assert len(judged.found) == (0 if asked_at < 10 + BIND else 1), judged.found
+    judged.oracle.bind_answered("job")
+    await trio.sleep(3.1)
+    judged.oracle.check(0.0)
+    assert len(judged.found) == 1, judged.found
+
+
 @pytest.mark.parametrize("ends", [True, False])
 async def test_what_was_refused_to_a_lease_that_ends_is_not_refused_to_the_next_one(
     autojump_clock: MockClock, ends: bool

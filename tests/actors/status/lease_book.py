@@ -87,7 +87,7 @@ class BookActor:
                 case e.Write(awaited=True):
                     self._inbox.append(m.Saved(effect.number))
                 case e.Call(call=m.AllocateAsked() as call):
-                    self._inbox.append(m.Allocated(call.lease, call.resource, ANSWER, 0.25))
+                    self._inbox.append(m.Allocated(call.lease, call.resource, ANSWER, 0.25, uid=0))
                 case e.Failed():
                     self._memory.counts.fail(effect)
                 case e.WriteFile():

@@ -82,14 +82,14 @@ class Node:
 
 
 @asynccontextmanager
-async def running(store: StateStore | None = None) -> AsyncIterator[Node]:
+async def running(store: StateStore | None = None, *, config: StatusConfig | None = None) -> AsyncIterator[Node]:
     devices = Devices(store or MemoryStore(), SILENT)
     to_reconciler, asked = trio.open_memory_channel[ReconcilerMessage](2)
     with to_reconciler, asked:
         async with trio.open_nursery() as nursery:
             await devices.open()
             nursery.start_soon(devices.run)
-            config = StatusConfig(wall=wall)
+            config = config or StatusConfig(wall=wall)
             yield Node(devices, Api(config, Memory(), to_reconciler, tuple, DevicesApi(wall, devices.inbox)), nursery)
             nursery.cancel_scope.cancel()
 
@@ -251,6 +251,11 @@ async def test_a_devices_actor_that_hangs_costs_an_answer_and_nothing_else(autoj
         metrics = await body_of(await api(Request("GET", "/metrics", {}, b"")))
         assert b"plugind_devices" not in metrics
         assert b"plugind_plugins" in metrics
+        expecting = attrs.evolve(api, config=StatusConfig(wall=wall, expected_devices={GPU: 2}))
+        metrics = await body_of(await expecting(Request("GET", "/metrics", {}, b"")))
+        assert b'plugind_expected_devices_missing{resource_name="vendor.com/gpu"} 2.0' in metrics
+        (awaited,) = json.loads((await expecting(Request("GET", "/readyz", {}, b""))).body)["awaiting"]
+        assert awaited == "the expected devices (the devices actor has not answered within 3 s)"
         stream = await body_of(await api(Request("GET", "/v1/devices/watch", {"heartbeat": "1"}, b"")))
         assert stream == b'{"error": "the devices actor has not answered within 3 s"}\n'
 
@@ -268,6 +273,37 @@ async def test_metrics_count_devices_and_lost_lists_by_resource(autojump_clock: 
         'plugind_device_streams_ended_total{resource_name="v.com/b"} 1.0',
         'plugind_device_streams_ended_total{resource_name="vendor.com/gpu"} 0.0',
     ]
+
+
+@pytest.mark.parametrize("end", ["7 are listed", "one is sick", "the plugin stops"])
+async def test_expected_devices_that_are_missing_are_told_for_as_long_as_they_are(
+    autojump_clock: MockClock, end: str
+) -> None:
+    """Five minutes after a plugin had stopped, no series told of its devices, and no alert had fired."""
+
+    async def shown() -> tuple[str, object]:
+        text = (await body_of(await node.get("/metrics"))).decode()
+        series = 'plugind_expected_devices_missing{resource_name="vendor.com/gpu"} '
+        (number,) = [line.removeprefix(series) for line in text.splitlines() if line.startswith(series)]
+        return number, json.loads((await node.get("/readyz")).body)["awaiting"]
+
+    async with running(config=StatusConfig(wall=wall, expected_devices={GPU: 8})) as node:
+        assert await shown() == ("8.0", ["8 devices of vendor.com/gpu (0 are healthy)"])
+        await node.tell(added("/a"), InstanceRole("/a", 1, active=True), listed("/a", *["Healthy"] * 8))
+        assert await shown() == ("0.0", [])
+        if end == "the plugin stops":
+            await node.tell(InstanceRemoved("/a", 1, trio.current_time()))
+            missing = 8
+        else:
+            await node.tell(listed("/a", *["Healthy"] * 7, *(["Sick"] if end == "one is sick" else [])))
+            missing = 1
+        lacking = f"{missing}.0", [f"8 devices of vendor.com/gpu ({8 - missing} are healthy)"]
+        assert await shown() == lacking
+        await trio.sleep(3600.0)
+        assert await shown() == lacking
+        await node.tell(added("/b"), InstanceRole("/b", 1, active=True), listed("/b", *["Healthy"] * 9))
+        if end == "the plugin stops":
+            assert await shown() == ("0.0", [])
 
 
 class FullStore(MemoryStore):

@@ -141,6 +141,9 @@ async def running(*gpus: str, leases: bool = True) -> AsyncIterator[Daemon]:
             nursery.cancel_scope.cancel()
 
 
+RELEASED = {"released": ["train"], "unknown": [], "unwritten": None}
+
+
 async def test_a_lease_is_given_shown_and_released(autojump_clock: MockClock) -> None:
     async with running("GPU-0", "GPU-1") as daemon:
         status, given = await daemon.post(id="train", labels={"job": "7"})
@@ -151,7 +154,7 @@ async def test_a_lease_is_given_shown_and_released(autojump_clock: MockClock) ->
         assert not any(isinstance(it, m.LeasesAsked) for it in daemon.leases.messages), "it alone was asked for"
         _, all_leases = await daemon.ask("GET", "/v1/leases")
         assert (all_leases["withheld"], all_leases["problem"], all_leases["leases"]) == (None, None, [given])
-        assert await daemon.ask("DELETE", "/v1/leases/train") == (200, {"released": ["train"], "unknown": []})
+        assert await daemon.ask("DELETE", "/v1/leases/train") == (200, RELEASED)
         assert (await daemon.ask("GET", "/v1/leases"))[1]["leases"] == []
         status, gone = await daemon.ask("GET", "/v1/leases/train")
         assert (status, gone["problem"], gone["error"]) == (404, "unknown", "there is no lease train")
@@ -463,7 +466,9 @@ async def test_a_watch_says_when_nobody_answers(autojump_clock: MockClock) -> No
 async def test_leases_are_counted_for_metrics(autojump_clock: MockClock) -> None:
     """Consumers B.6: the kubelet's histogram, with its buckets. Only offered resources have labels."""
     async with running("GPU-0") as daemon:
-        assert 'plugind_leases{resource_name="vendor.com/gpu"} 0.0' in await metrics(daemon)
+        lines = await metrics(daemon)
+        assert 'plugind_leases{resource_name="vendor.com/gpu"} 0.0' in lines
+        assert 'plugind_free_devices{resource_name="vendor.com/gpu"} 1.0' in lines
         await daemon.post()
         await daemon.post()
         await daemon.post(resources={"vendor.com/made-up": 1})
@@ -473,6 +478,7 @@ async def test_leases_are_counted_for_metrics(autojump_clock: MockClock) -> None
     assert bucket % ("0.25", "1.0") in lines
     assert 'device_plugin_alloc_duration_seconds_sum{resource_name="vendor.com/gpu"} 0.25' in lines
     assert 'plugind_leases{resource_name="vendor.com/gpu"} 1.0' in lines
+    assert 'plugind_free_devices{resource_name="vendor.com/gpu"} 0.0' in lines
     assert 'plugind_lease_failures_total{reason="unavailable",resource_name="vendor.com/gpu"} 1.0' in lines
     assert 'plugind_lease_failures_total{reason="unavailable",resource_name="other"} 1.0' in lines
     assert "made-up" not in "".join(lines)

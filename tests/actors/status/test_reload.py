@@ -48,6 +48,8 @@ async def test_other_plugins_are_expected_from_the_message_on_also_by_the_next_a
         # A status actor that is started again makes another one, with the same memory.
         again = attrs.evolve(node.api)
         assert body(await again(Request("GET", "/readyz", {}, b"")))["awaiting"] == awaited
+        await node.take(ExpectationChanged((), healthy=False, devices={"v.com/gpu": 2}))
+        assert await ready(node) == ["2 devices of v.com/gpu (0 are healthy)"]
         await node.take(ExpectationChanged((), healthy=False))
         assert await ready(node) == []
 

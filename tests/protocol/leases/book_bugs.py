@@ -108,10 +108,10 @@ def _keep_unlisted() -> Bug:
     give_back = Stock.give_back
 
     def keep(self: Stock, name: str, ids: Any) -> None:
-        before = self.unlisted(name)
+        before = {**self.missing(name)}
         give_back(self, name, ids)
         if (resource := self._resources.get(name)) is not None:
-            resource.unlisted = before
+            resource.missing = before
 
     return patch.object(Stock, "give_back", keep)
 

@@ -22,6 +22,7 @@ from plugind.protocol.leases.values import (
     ContainerOwner,
     Lease,
     LeaseState,
+    Mount,
     NoOwner,
     Owner,
     Pool,
@@ -115,7 +116,7 @@ class Node:
     def allocated(self, **env: str) -> None:
         """Let the plugin answer the next call."""
         call = self.calls.pop(0)
-        self.send(m.Allocated(call.lease, call.resource, Answer(env)))
+        self.send(m.Allocated(call.lease, call.resource, Answer(env), uid=0))
 
     def hold(self, asked: Request = ONE, **more: object) -> Lease:
         """Ask for a lease, and let everything succeed."""
@@ -130,7 +131,7 @@ class Node:
             for call in [*self.calls]:
                 self.calls.remove(call)
                 if isinstance(call, m.AllocateAsked):
-                    self.send(m.Allocated(call.lease, call.resource, Answer()))
+                    self.send(m.Allocated(call.lease, call.resource, Answer(), uid=0))
                 else:
                     self.send(m.Preferred(call.lease, call.resource))
             for file in [*self.files]:
@@ -325,6 +326,37 @@ def test_several_resources_are_prepared_one_after_the_other() -> None:
     node.allocated(B="2")
     node.save()
     assert asker.lease.answer == Answer({"A": "1", "B": "2"})
+
+
+@pytest.mark.parametrize(("plugin", "taken"), [(0, True), (ALICE, True), (BOB, False), (None, False)])
+def test_variables_are_taken_from_plugins_of_root_and_of_the_asker(plugin: int | None, taken: bool) -> None:
+    node = Node("a")
+    asker = node.ask(id="x")
+    node.save()
+    node.send(m.Allocated("x", GPU, Answer({"LD_PRELOAD": "/evil.so"}), uid=plugin))
+    node.save()
+    answer = asker.lease.answer
+    assert answer is not None
+    assert (dict(answer.env), len(asker.lease.warnings)) == (({"LD_PRELOAD": "/evil.so"}, 0) if taken else ({}, 1))
+
+
+def test_a_mount_of_another_users_plugin_frees_the_devices_until_a_reload_permits_it() -> None:
+    node = Node("a")
+    answer = Answer(mounts=(Mount("/", "/"),))
+    asker = node.ask(id="x")
+    node.save()
+    node.send(m.Allocated("x", GPU, answer, uid=BOB))
+    problem, text = asker.why
+    assert (problem, text.rpartition(": ")[2]) == (
+        "refused",
+        f"it names mounts, and leases.permitted does not have {GPU}:mounts",
+    )
+    node.send(m.LeaseRulesChanged((), Limits(), frozenset({0}), (f"{GPU}:mounts",)))
+    asker = node.ask(id="x")
+    node.save()
+    node.send(m.Allocated("x", GPU, answer, uid=BOB))
+    node.save()
+    assert asker.lease.answer == answer
 
 
 def test_answers_that_contradict_each_other_free_all() -> None:
@@ -555,6 +587,15 @@ def test_the_id_of_another_user_is_refused() -> None:
     assert node.ask(id="x", uid=BOB).why == ("forbidden", "lease x belongs to another user")
 
 
+@pytest.mark.parametrize("name", ["slurm:c:n:1:0:0:gpu", "slurm:", "nomad-0123456789ab", "nomad:x", "unit:server"])
+def test_an_id_as_operators_tools_have_it_is_for_root_alone(name: str) -> None:
+    node = Node("a")
+    why = f"ids that begin with {name[:6] if name.startswith('nomad') else name.partition(':')[0] + ':'} are for root's"
+    problem, text = node.ask(id=name).why
+    assert (problem, text) == ("forbidden", f"{why} tools: give the lease another id")
+    assert node.hold(id=name, uid=ROOT).id == name
+
+
 def test_a_lease_whose_devices_are_unhealthy_is_not_given_again_but_stays() -> None:
     """TestPodContainerDeviceToAllocate: previously allocated devices that are no longer healthy."""
     node = Node("a")
@@ -656,7 +697,7 @@ def test_a_release_that_cannot_be_written_is_answered_since_it_is_tried_again() 
     node.hold(id="x")
     answer = node.ask_release("x")
     node.save("the disk is full")
-    assert answer == [m.Released(("x",))]
+    assert answer == [m.Released(("x",), unwritten="the disk is full")]
 
 
 def test_a_release_of_what_is_not_written_is_answered_at_once() -> None:
@@ -1070,6 +1111,16 @@ def test_a_user_has_limits_and_root_has_none() -> None:
     assert node.hold().state is LeaseState.HELD
 
 
+def test_the_labels_of_a_user_have_a_limit_of_bytes_and_those_of_root_have_none() -> None:
+    node = Node("a", "b", "c", limits=Limits(label_bytes=10))
+    first = node.hold(attrs.evolve(ONE, labels=(("job", "1234"),)))
+    why = "may not have more than 10 bytes in all (limit leases.limits.label_bytes)"
+    assert why in node.ask(attrs.evolve(ONE, labels=(("k", "\u00fc\u00fc"),))).failure.text
+    node.hold(attrs.evolve(ONE, labels=(("job", "1234567890"),)), uid=ROOT)
+    node.release(first.id)
+    assert node.hold(attrs.evolve(ONE, labels=(("job", "1234567"),))).state is LeaseState.HELD
+
+
 # --- devices that turn unhealthy --------------------------------------------------------------------------------------
 
 STOPPED = attrs.evolve(ONE, stop_on_unhealthy=True)
@@ -1151,3 +1202,106 @@ def test_each_container_that_binds_a_lease_is_told_of_itself() -> None:
     node.save()
     owners = [answer.owner for answer in (*first, *second) if isinstance(answer, Lease)]
     assert owners == [ContainerOwner(INIT), ContainerOwner(OTHER_INIT)]
+
+
+# --- devices that are not listed any more -----------------------------------------------------------------------------
+
+MISSING = "unhealthy, no longer listed by the plugin of vendor.com/gpu: GPU-0"
+RENAMED = f"{MISSING}, and unknown ids are listed: they may have these by now"
+
+
+def reason(node: Node, lease: Lease) -> str | None:
+    found = node.book.find(lease.id)
+    assert found is not None
+    assert found.state is LeaseState.HELD
+    return found.reason
+
+
+def test_an_unplugged_device_is_shown_and_its_owner_is_stopped_after_10_seconds() -> None:
+    """The lease stays. Other leases, and devices that come back, have nothing to do with it."""
+    node = Node("GPU-0", "GPU-1")
+    lease, other = node.hold(STOPPED), node.hold(STOPPED)
+    node.offer("GPU-1")
+    assert node.book.next_end == 10.0
+    node.wait(9.9)
+    assert (reason(node, lease), stopped(node.effects)) == (None, [])
+    node.wait(0.1)
+    assert (reason(node, lease), reason(node, other)) == (MISSING, None)
+    assert [it for it in node.effects if isinstance(it, e.StopOwner)] == [
+        e.StopOwner(lease.id, CMD.process, ALICE, f"{UNHEALTHY} (no longer listed: GPU-0)")
+    ]
+    node.offer("GPU-0", "GPU-1")
+    assert (reason(node, lease), stopped(node.effects)) == (None, [lease.id])
+
+
+def test_a_device_that_is_listed_again_within_10_seconds_was_never_missing() -> None:
+    node = Node("GPU-0", "GPU-1")
+    lease = node.hold(STOPPED)
+    node.offer("GPU-1")
+    node.wait(9.0)
+    node.offer("GPU-0", "GPU-1")
+    node.wait(60.0)
+    node.offer("GPU-1")
+    node.wait(9.0)
+    assert (reason(node, lease), stopped(node.effects)) == (None, [])
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_where_unknown_ids_are_listed_a_missing_device_is_shown_and_nobody_is_stopped(later: bool) -> None:
+    """The device may have another id: the plugin gives new ones, or has split it."""
+    node = Node("GPU-0", "GPU-1")
+    lease = node.hold(STOPPED)
+    node.offer("GPU-1", *([] if later else ["MIG-0"]))
+    node.wait(5.0)
+    node.offer("GPU-1", "MIG-0")
+    node.wait(5.0)
+    assert (reason(node, lease), stopped(node.effects)) == (RENAMED, [])
+    node.offer("GPU-1", "MIG-0", lost=True)
+    node.offer("GPU-1", "MIG-0")
+    node.wait(60.0)
+    assert (reason(node, lease), stopped(node.effects)) == (RENAMED, [])
+
+
+def test_the_10_seconds_begin_again_with_the_plugin() -> None:
+    """Only a plugin that is there can say that a device is not: one that starts lists its devices bit by bit."""
+    node = Node("GPU-0", "GPU-1")
+    lease = node.hold(STOPPED)
+    node.offer("GPU-1")
+    node.wait(9.0)
+    node.offer("GPU-1", lost=True)
+    node.wait(60.0)
+    node.offer()
+    node.wait(9.0)
+    assert reason(node, lease) is None
+    node.wait(1.0)
+    assert (reason(node, lease), stopped(node.effects)) == (MISSING, [lease.id])
+
+
+@pytest.mark.parametrize(("listed", "is_stopped"), [(("GPU-1",), True), (("GPU-1", "GPU-2"), False)])
+def test_after_a_restart_only_leased_ids_are_known(listed: tuple[str, ...], is_stopped: bool) -> None:
+    before = Node("GPU-0", "GPU-1")
+    kept = tuple(attrs.evolve(before.hold(STOPPED), id=name, reason=MISSING) for name in ("kept", "other"))
+    node = Node()
+    node.take(node.book.start(m.Kept(kept), 0.0))
+    assert reason(node, kept[0]) is None, "it is found out anew"
+    node.offer(*listed)
+    node.wait(10.0)
+    assert reason(node, kept[0]) == (MISSING if is_stopped else RENAMED)
+    assert stopped(node.effects) == (["kept"] if is_stopped else [])
+
+
+def test_a_device_of_a_lease_that_has_ended_is_not_missing() -> None:
+    node = Node("GPU-0", "GPU-1")
+    lease = node.hold(STOPPED)
+    node.offer("GPU-1")
+    node.release(lease.id)
+    node.wait(60.0)
+    assert stopped(node.effects) == []
+
+
+def test_a_lease_with_a_missing_device_is_not_given_again() -> None:
+    node = Node("GPU-0", "GPU-1")
+    node.hold(ONE, id="mine")
+    node.offer("GPU-1")
+    node.wait(10.0)
+    assert node.ask(ONE, id="mine").why[1] == f"{UNHEALTHY} (no longer listed: GPU-0)"

@@ -139,7 +139,7 @@ class Script:
 
     def answer_well(self, call: m.PluginCall) -> None:
         if isinstance(call, m.AllocateAsked):
-            self.model.answer(call, m.Allocated(call.lease, call.resource, Answer({call.resource: "yes"})))
+            self.model.answer(call, m.Allocated(call.lease, call.resource, Answer({call.resource: "yes"}), uid=0))
         else:
             devices = [self.pick([*IDS[call.resource], "z"]) for _ in range(2)]
             self.model.answer(call, m.Preferred(call.lease, call.resource, tuple(devices)))

@@ -118,8 +118,10 @@ def test_a_container_is_read_again(init: v.ProcessIdentity) -> None:
 
 
 def test_what_was_released_is_read_again() -> None:
-    released = Released(("a", "b"), ("c",))
+    released = Released(("a", "b"), ("c",), "the disk is full")
     assert released_from_json(_sent(released_to_json(released))) == released
+    earlier = {"released": ["a"], "unknown": []}
+    assert released_from_json(earlier) == Released(("a",))
 
 
 def test_only_the_resources_and_the_owner_are_needed() -> None:

@@ -188,7 +188,7 @@ def test_nobody_is_overtaken_starves_or_blocks(acts: list[Request | int | tuple[
 
 def can_have(room: Room, asked: Request) -> bool:
     free = free_of(room, asked)
-    return not any(room.stock.unlisted(it.resource) for it in asked.wanted) and all(
+    return not any(room.stock.missing(it.resource) for it in asked.wanted) and all(
         len(free[it.resource]) >= it.count and free[it.resource].issuperset(asked.ids or asked.include)
         for it in asked.wanted
     )

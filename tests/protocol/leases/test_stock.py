@@ -97,6 +97,18 @@ def test_devices_of_a_pool_are_taken_only_from_the_pool() -> None:
     assert fits(of, NONE, request((GPU, 2), ids="a b", pool="big"))
 
 
+def test_devices_of_a_pool_from_which_only_root_may_take_are_not_free() -> None:
+    """The record counted them, so that a node whose devices were all kept from use looked as if it had some."""
+    of = stock("a", "b", "c", "d", pools=(POOL, Pool("kept", GPU, frozenset("c"), frozenset((0,)))))
+    assert dict(of.free_numbers()) == {GPU: 3}
+    of.take("lease", GPU, ["a"])
+    assert dict(of.free_numbers()) == {GPU: 2}
+    of.offer(offer(["b", "c", "d"]))
+    assert dict(of.free_numbers()) == {GPU: 1}, "the leased device may be listed by another id"
+    of.end(GPU)
+    assert dict(of.free_numbers()) == {GPU: 0}
+
+
 def test_a_pool_without_ids_has_the_whole_resource() -> None:
     of = stock("a", "b", pools=(Pool("all", GPU),))
     assert not fits(of, NONE, ONE)
@@ -183,6 +195,27 @@ def test_a_plugin_that_is_not_there_is_named_with_the_reason() -> None:
     )
 
 
+@pytest.mark.parametrize("named", ["", "a2"])
+def test_free_devices_that_are_kept_back_for_missing_ones_are_explained(named: str) -> None:
+    """Three of four are listed and free, and the fourth is leased: it may be one of these by another id."""
+    of = stock("a0", "a1", "a2", "a3", taken="a3")
+    of.offer(offer(["a0", "a1", "a2"]))
+    assert shortage(of, NONE, request((GPU, 3), include=named), 7) == (
+        TOO_FEW.format(3, 2)
+        + "; leased and no longer listed: a3; as many others are kept back, since they may be the same devices with"
+        " other ids: ask with --ignore-missing if they are not"
+    )
+    assert fits(of, NONE, request((GPU, 3), ignore_missing=True))
+    assert shortage(of, NONE, request((GPU, 4), ignore_missing=True), 7) == TOO_FEW.format(4, 3)
+
+
+def test_of_many_missing_devices_only_some_are_named() -> None:
+    ids = [f"a{at}" for at in range(12)]
+    of = stock(*ids, taken=" ".join(ids[2:]))
+    of.offer(offer(ids[:2]))
+    assert ": a2, a3, a4, a5, a6, a7, a8, a9 and 2 more; as many" in shortage(of, NONE, ONE, 7)
+
+
 def test_devices_of_a_lease_that_are_unhealthy_since() -> None:
     """TestPodContainerDeviceToAllocate: devices that are held are taken again, and unhealthy ones are an error."""
     lease = Lease("x", 0, ONE, NoOwner(), LeaseState.HELD, 0.0, {GPU: ("a", "b")})
@@ -222,7 +255,7 @@ def test_each_change_of_a_list_leads_to_what_the_list_says(changes: list[tuple[o
             else:
                 of.take("lease", GPU, [device.id])
             taken ^= {device.id}
-        assert of.unlisted(GPU) == len(taken - listed.devices.keys())
+        assert of.missing(GPU).keys() == taken - listed.devices.keys()
         for pool, ids in (("big", {"g1", "g2"}), (None, {"g0", "g3", "g4", "g5", "g6", "g7"})):
             healthy = {it for it, device in listed.devices.items() if device.healthy and it in ids and not lost}
             assert of.healthy((GPU, pool)).keys() == healthy
@@ -247,7 +280,7 @@ def test_devices_that_are_sorted_into_other_pools_are_as_in_a_stock_that_began_w
     for pool in (None, "x", "y"):
         assert changed.healthy((GPU, pool)) == fresh.healthy((GPU, pool))
         assert list(changed.free((GPU, pool))) == list(fresh.free((GPU, pool)))
-    assert changed.unlisted(GPU) == fresh.unlisted(GPU)
+    assert changed.missing(GPU).keys() == fresh.missing(GPU).keys()
 
 
 _POOLS = st.lists(st.sampled_from("abcdef"), unique=True, min_size=2).map(

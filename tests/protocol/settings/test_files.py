@@ -104,6 +104,14 @@ def test_an_unknown_key_names_the_one_that_is_meant() -> None:
         ("timeouts.handlers = 5", "timeouts.handlers is 5: it must be a table, in which each plugin type has"),
         ("timeouts.handlers.X = true", 'timeouts.handlers: the value of "X" is true: it must be a number from 0.1'),
         ("timeouts.handlers.'' = 1", "timeouts.handlers: the name of a plugin type is empty"),
+        (
+            "expected_devices = ['v.com/a']",
+            "expected_devices is a list: it must be a table, in which each resource has",
+        ),
+        (
+            "expected_devices = {'v.com/a' = 0}",
+            'expected_devices: the value of "v.com/a" is 0: it must be a whole number, 1 or more',
+        ),
         ("hung_after = 'never'", 'hung_after is "never": it must be a number, or "off"'),
         ("hung_after = 0", "hung_after is 0.0: it must be a finite number above 0"),
         ("expected = ['']", 'expected is "": it must be a string that is not empty'),

@@ -1,0 +1,140 @@
+"""The oracles of lives, generations, listeners and lines: what they take for a violation, and what not."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock
+
+from plugind.actors.simulation.fuzz.generation_oracle import GenerationOracle
+from plugind.actors.simulation.fuzz.handler_oracle import HandlerOracle
+from plugind.actors.simulation.fuzz.lease_holders import LABEL, Asking
+from plugind.actors.simulation.fuzz.life_oracle import LifeOracle
+from plugind.actors.simulation.fuzz.line_oracle import LATE, LineOracle
+from plugind.actors.simulation.fuzz.serving_oracle import KILLED_BOUND, ServingOracle
+from plugind.actors.simulation.fuzz.trace import Trace
+from plugind.actors.simulation.node import SimulatedNode
+from plugind.actors.simulation.plugins import Call
+from plugind.protocol.backoff import Backoff
+from plugind.protocol.devices import HEALTHY, Device, DeviceList, ResourceState, ResourceStatus
+from plugind.protocol.leases.values import Lease, LeaseState, NoOwner, Request, Wanted
+from plugind.protocol.liveness import Owners
+from plugind.protocol.lives import reason
+from plugind.protocol.plugins import InstancePolicy, Plugin
+from plugind.protocol.status import PluginStatus, StateName
+from plugind.testing import FakeHandler, FakePlugin
+
+STATUS = PluginStatus("/plugins/a.sock", "/plugins", 7, StateName.WAITING, 0.0)
+GPU = "lab.com/gpu"
+
+
+@attrs.define
+class Found:
+    """What an oracle has found."""
+
+    rules: list[str] = attrs.field(factory=list)
+
+    def violated(self, rule: str, _text: str) -> None:
+        self.rules.append(rule)
+
+
+@pytest.mark.parametrize(("seconds", "is_right"), [(120.0, True), (131.9, True), (132.1, False)])
+async def test_a_socket_waits_after_short_lives_for_the_longest_delay_and_its_jitter(
+    seconds: float, is_right: bool
+) -> None:
+    """Seed 2702706, fault 49."""
+    found = Found()
+    oracle = LifeOracle(found.violated, Backoff(cap=120.0, jitter=0.1), 10.0)
+    oracle.shown(attrs.evolve(STATUS, next_try=seconds, reason=reason(9)), to_notify=False)
+    assert found.rules == ([] if is_right else ["lives"])
+
+
+@pytest.mark.parametrize(
+    ("state", "generation", "since", "is_late"),
+    [
+        (StateName.VALIDATING, 7, 1.0, True),
+        (StateName.DIALING, 8, 9.0, True),
+        (StateName.VALIDATING, 7, 9.0, False),
+        (StateName.WAITING, 7, 1.0, False),
+        (StateName.DIALING, 8, 1.0, False),
+    ],
+)
+async def test_a_handler_may_take_what_it_was_asked_before_in_the_instant_in_which_the_next_socket_is_dialed(
+    autojump_clock: MockClock, state: StateName, generation: int, since: float, is_late: bool
+) -> None:
+    """Seed 2703241: the ask waited behind a call that was cancelled then."""
+    found, plugin = Found(), Plugin("Colour", "red", STATUS.socket, ("1.0.0",), STATUS.socket, 7)
+    oracle = GenerationOracle(found.violated)
+    await trio.sleep_until(0.5)
+    oracle.validating(plugin, 1)
+    await trio.sleep_until(9.0)
+    oracle.shown(attrs.evolve(STATUS, state=state, generation=generation, since=since))
+    oracle.validating(plugin, 2)
+    assert found.rules == ([] if is_late else ["generation"])
+
+
+@pytest.mark.parametrize(("delay", "is_late"), [(0.0, False), (1e-3, True)])
+async def test_a_notification_may_be_read_only_in_the_instant_in_which_its_plugin_is_deregistered(
+    autojump_clock: MockClock, delay: float, is_late: bool
+) -> None:
+    """Seed 2730006: the time of the clock is a little less than the same time in whole microseconds."""
+    trace, plugin = Trace(), Plugin("Colour", "red", STATUS.socket, ("1.0.0",), STATUS.socket, 7)
+    oracle = HandlerOracle(trace, InstancePolicy.ALL, lambda _name: None)
+    handler = oracle.new_handler()
+    async with SimulatedNode() as node:
+        plugged = node.plug("a.sock", FakePlugin("Colour", "red"))
+        await trio.sleep_until(2.1109999999999998)
+        assert trio.current_time() < 2.111
+        await handler.validate(plugin)
+        await handler.register(plugin)
+        await handler.deregister(plugin)
+        await trio.sleep(delay)
+        oracle.received(plugin.socket, plugged, Call(2.111, "NotifyRegistrationStatus", registered=True), well=True)
+    assert [violation.oracle for violation in trace.violations] == (["order"] if is_late else [])
+
+
+@pytest.mark.parametrize("is_met", [True, False])
+async def test_the_end_of_a_process_that_the_daemon_has_not_met_may_be_found_by_the_next_look(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, is_met: bool
+) -> None:
+    """Seed 2701569: it listens anew on the socket of another one, to which the first had handed its listener."""
+    monkeypatch.setattr(Owners, "end", lambda *_: ())
+    found = Found()
+    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
+        plugin = node.plug("a.sock", FakePlugin("Colour", "red"))
+        await trio.sleep(2.0)
+        oracle = ServingOracle(node, found.violated)
+        if not is_met:
+            plugin.hand_over()
+            plugin.crash()
+            plugin.listen()
+            await trio.sleep(1.0)
+        oracle.look(disturbed=False)
+        oracle.killed(plugin.path)
+        plugin.crash()
+        oracle.look(disturbed=False)
+        await trio.sleep(KILLED_BOUND + 1.0)
+        oracle.look(disturbed=False)
+    assert found.rules == (["serving"] if is_met else [])
+
+
+@pytest.mark.parametrize("is_shown", [True, False])
+async def test_nobody_waits_for_devices_that_only_an_earlier_daemon_has_shown(
+    autojump_clock: MockClock, is_shown: bool
+) -> None:
+    """Seed 2700660: that daemon was killed before it kept the resource."""
+    found, status = Found(), ResourceStatus(GPU, ResourceState.LISTED, 0.0, listed=DeviceList([Device("d0", HEALTHY)]))
+    status = attrs.evolve(status, changed={"d0": 0.0})
+    oracle = LineOracle(found.violated, ())
+    oracle.look_at_devices(status)
+    await trio.sleep(1.0)
+    oracle.forget()
+    oracle.look_at_all_devices([status] if is_shown else [])
+    request = Request((Wanted(GPU, 1),), labels=((LABEL, "1"),))
+    oracle.asks(Asking(1, request, NoOwner(), 0, trio.current_time(), None, None, lambda *_: None))
+    oracle.look(Lease("job", 0, request, NoOwner(), LeaseState.QUEUED, trio.current_time()))
+    for _ in range(2):
+        await trio.sleep(LATE + 1.0)
+        oracle.check()
+    assert set(found.rules) == ({"line"} if is_shown else set())

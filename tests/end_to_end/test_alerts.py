@@ -1,0 +1,162 @@
+"""Each alert of ``deploy/prometheus`` fires for what it is about, and each metric that says so has an alert.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from plugind.tests.end_to_end.prometheus_servers import prometheus_over, until
+from plugind.tests.end_to_end.promtool import ALERTS, assert_rules, expected, metrics_in, promtool, rules
+
+PAGE = Path(__file__).parents[2] / "docs" / "status-socket.md"
+TARGET = 'job="plugind",instance="192.0.2.7:9464",node="node-7"'
+
+#: What each alert is about, with the values of each minute; what fires by it, and from which minute on.
+EACH: Mapping[str, tuple[Mapping[str, str], int]] = {
+    "PlugindDown": ({f"up{{{TARGET}}}": "0+0x2000"}, 5),
+    "PlugindRestarts": ({f"process_start_time_seconds{{{TARGET}}}": "1 2 3 4+0x30"}, 3),
+    "PlugindExpectedPluginMissing": ({f'plugind_expected_plugin{{{TARGET},name="a"}}': "0+0x2000"}, 5),
+    "PlugindExpectedDevicesMissing": ({f"plugind_expected_devices_missing{{{TARGET}}}": "8+0x2000"}, 5),
+    "PlugindPluginsFail": ({f'plugind_plugin_causes{{{TARGET},cause="dial-failed"}}': "2+0x2000"}, 15),
+    "PlugindEntriesRefused": ({f'plugind_plugin_causes{{{TARGET},cause="entry-refused"}}': "2+0x2000"}, 60),
+    "PlugindPluginsDoNotServe": ({f"plugind_plugins_not_serving{{{TARGET}}}": "1+0x2000"}, 5),
+    "PlugindPluginsUnhealthy": ({f'plugind_plugin_health{{{TARGET},health="disconnected"}}': "1+0x2000"}, 5),
+    "PlugindDevicesUnhealthy": ({f'plugind_devices{{{TARGET},health="unhealthy"}}': "1+0x2000"}, 10),
+    "PlugindRootUnusable": ({f'plugind_roots{{{TARGET},watching="taken"}}': "1+0x2000"}, 5),
+    "PlugindRootDegraded": ({f'plugind_directories{{{TARGET},condition="full"}}': "1+0x2000"}, 15),
+    "PlugindLeasesWithheld": ({f"plugind_leases_withheld{{{TARGET}}}": "1+0x2000"}, 1),
+    "PlugindLeasesFail": ({f'plugind_lease_failures_total{{{TARGET},reason="storage"}}': "_x3 1+0x10"}, 3),
+    "PlugindStateFails": ({f"plugind_state_failing{{{TARGET}}}": "1+0x2000"}, 5),
+    "PlugindStateFailures": ({f"plugind_state_failures_total{{{TARGET}}}": "0 0 1+0x10"}, 2),
+    "PlugindConfigRefused": ({f"plugind_config_refused{{{TARGET}}}": "1+0x2000"}, 5),
+    "PlugindActorHangs": ({f'plugind_actors_hanging{{{TARGET},actor="watcher"}}': "1+0x2000"}, 1),
+    "PlugindActorsCrash": ({f'plugind_actor_restarts_total{{{TARGET},actor="watcher"}}': "_x3 1+0x10"}, 3),
+    "PlugindLoopBlocked": ({f"plugind_loop_blocked_seconds_total{{{TARGET}}}": "0 3 9+0x10"}, 2),
+    "PlugindDeviceListsLost": (
+        {f'plugind_device_streams_ended_total{{{TARGET},resource_name="v.com/a"}}': "0 1 4+0x10"},
+        2,
+    ),
+    "PlugindFollowsRestart": ({f"plugind_link_restarts_total{{{TARGET}}}": "0 9 40+0x10"}, 2),
+    "PlugindKubeletSocketRemoved": ({f"plugind_kubelet_socket_remade_total{{{TARGET}}}": "0 0 1+0x10"}, 2),
+    "PlugindEventsLost": ({f"plugind_watch_overflows_total{{{TARGET}}}": "0 0 1+0x10"}, 2),
+    "PlugindPathsNotShown": ({f"plugind_path_metrics_suppressed{{{TARGET}}}": "1+0x2000"}, 60),
+    "PlugindDescriptorsRunOut": (
+        {f"process_open_fds{{{TARGET}}}": "95+0x2000", f"process_max_fds{{{TARGET}}}": "100+0x2000"},
+        5,
+    ),
+    "PlugindStatusSocketLost": ({f"plugind_status_socket_failures_total{{{TARGET}}}": "0 0 1+0x10"}, 2),
+    "PlugindVersionsDiffer": (
+        {f'plugind_build_info{{{TARGET},version="{version}"}}': "1+0x2000" for version in ("1", "2")},
+        1440,
+    ),
+}
+
+
+def test_each_alert_fires_for_what_it_is_about_after_its_time_and_nothing_else_does(tmp_path: Path) -> None:
+    assert list(EACH) == [rule.name for rule in rules(ALERTS)]
+    names = 'count by (alertname) (ALERTS{alertstate="firing"})'
+    assert_rules(
+        tmp_path,
+        [
+            {
+                "input_series": [{"series": series, "values": values} for series, values in given.items()],
+                "promql_expr_test": [
+                    expected(names, minute - 1, []),
+                    expected(names, minute, [(f'{{alertname="{alert}"}}', 1)]),
+                ],
+            }
+            for alert, (given, minute) in EACH.items()
+        ],
+    )
+
+
+# --- with a real Prometheus -------------------------------------------------------------------------------------------
+
+
+def expanded(values: str) -> list[str | None]:
+    """Return the value of each minute, in the form of promtool; None where there is none."""
+    found = list[str | None]()
+    for word in values.split():
+        match = re.fullmatch(r"(_|\d+)(?:(?:\+0)?x(\d+))?", word)
+        assert match is not None, word
+        value, repeated = match.groups()
+        # "_x3" is three gaps, and "1+0x3" is four values.
+        number = int(repeated or 1) if value == "_" else int(repeated or 0) + 1
+        found += [None if value == "_" else value] * number
+    return found
+
+
+def samples(now: int) -> Iterator[str]:
+    """Yield lines of OpenMetrics: for each alert a node of its name, on which it has fired for a minute by ``now``."""
+    by_metric: dict[str, list[str]] = {}
+    for alert, (given, minute) in EACH.items():
+        for series, values in given.items():
+            named = series.replace('node="node-7"', f'node="{alert}"')
+            seen = expanded(values)[: minute + 2]
+            began = now - 60 * (len(seen) - 1)
+            lines = by_metric.setdefault(series.partition("{")[0], [])
+            lines += [f"{named} {value} {began + 60 * at}" for at, value in enumerate(seen) if value is not None]
+    for metric, lines in by_metric.items():
+        yield f"# TYPE {metric} unknown"
+        yield from lines
+    yield "# EOF"
+
+
+async def test_each_alert_fires_in_a_prometheus_that_has_the_series_and_nothing_else_does(tmp_path: Path) -> None:
+    """The times of the rules are short there: the test above has them pass in the time of promtool."""
+    (text := tmp_path / "samples").write_text("\n".join(samples(int(time.time()))) + "\n")
+    code, said = promtool("tsdb", "create-blocks-from", "openmetrics", "--quiet", str(text), str(tmp_path / "series"))
+    assert code == 0, said
+    async with prometheus_over(tmp_path) as prometheus:
+
+        async def all_fire() -> bool:
+            return {labels["alertname"] for labels in await prometheus.firing()} == EACH.keys()
+
+        await until(all_fire)
+        about = {(labels["alertname"], labels.get("node")) for labels in await prometheus.firing()}
+    assert about == {(alert, None if alert == "PlugindVersionsDiffer" else alert) for alert in EACH}
+
+
+# --- what has an alert ------------------------------------------------------------------------------------------------
+
+#: The metrics that no alert goes by, and why none is needed.
+WITHOUT: Mapping[str, str] = {
+    "plugin_manager_total_plugins": "it counts, and plugind_plugin_causes has those that fail",
+    "plugind_plugins": "it counts, and plugind_plugin_causes has those that fail",
+    "plugind_dra_instances": "an instance without a connection is disconnected in plugind_plugin_health",
+    "plugind_leases": "it counts",
+    "plugind_leased_devices": "it counts",
+    "plugind_free_devices": "it counts, and that all are leased is nothing wrong",
+    "plugind_health_checks_total": "a plugin whose checks fail is unhealthy in plugind_plugin_health",
+    "plugind_operations_total": "plugind_plugin_causes has the plugins that a step still fails for",
+    "plugind_rescans_total": "it counts, and a watcher that scans no more hangs in plugind_actors_hanging",
+    "plugind_scan_failures_total": "a root that cannot be scanned is unavailable in plugind_roots",
+    "device_plugin_registration_total": "it counts",
+    "plugind_config_reloads_total": "plugind_config_refused is 1 from a reload that is refused to one that is used",
+    "plugind_loop_blocks_total": "plugind_loop_blocked_seconds_total says how much that is",
+    "plugind_mailbox_depth": "plugind_actors_hanging is 1 once messages wait for too long",
+    "plugind_mailbox_oldest_wait_seconds": "plugind_actors_hanging is 1 once messages wait for too long",
+    "process_cpu_seconds_total": "what is too much depends on the node",
+    "process_resident_memory_bytes": "what is too much depends on the node, and PlugindRestarts tells of what it ends",
+    "process_virtual_memory_bytes": "it costs nothing",
+    "plugind_health_check_duration_seconds": "checks have deadlines, and what is late is unhealthy",
+    "plugind_operation_duration_seconds": "steps have deadlines, and what is late has failed",
+    "plugind_registration_seconds": "PlugindPluginsFail tells of what is never registered",
+    "csi_operations_seconds": "calls have deadlines, and what is late is unhealthy",
+    "dra_grpc_operations_duration_seconds": "calls have deadlines, and what is late is unhealthy",
+    "device_plugin_alloc_duration_seconds": "what is late is in plugind_lease_failures_total",
+}
+
+
+def test_each_metric_has_an_alert_or_a_reason_why_it_needs_none() -> None:
+    """plugind_config_refused had none: one typo, reloaded, would have ended a fleet at its next boot."""
+    table = PAGE.read_text().partition("## `GET /metrics`")[2].partition("\n## ")[0]
+    metrics = set(re.findall(r"^\| `(\w+)` \| (?:gauge|counter|histogram) ", table, re.MULTILINE))
+    alerted = set[str]().union(*(metrics_in(rule.expression) for rule in rules(ALERTS))) - {"up"}
+    assert alerted <= metrics
+    assert metrics - alerted == WITHOUT.keys()
