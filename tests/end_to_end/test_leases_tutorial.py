@@ -5,10 +5,13 @@ from __future__ import annotations
 import getpass
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+import pytest
 
 from plugind.tests.end_to_end.processes import DEADLINE
 
@@ -34,19 +37,24 @@ def test_the_tutorial_shows_what_the_page_says() -> None:
     # The path of a device plugin's socket may have 107 bytes, so the directory must have a short one.
     with tempfile.TemporaryDirectory(dir="/tmp") as directory:
         os.symlink(sys.prefix, f"{directory}/.venv")
-        done = subprocess.run(
+        with subprocess.Popen(
             ["bash", "-uc", script],
             cwd=directory,
             env={**os.environ, "TMPDIR": directory},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=DEADLINE,
-            check=False,
-        )
+            start_new_session=True,
+        ) as shell:
+            try:
+                said, _ = shell.communicate(timeout=DEADLINE)
+            except subprocess.TimeoutExpired:
+                os.killpg(shell.pid, signal.SIGKILL)
+                logs = [f"{log}:\n{log.read_text()}" for log in Path(directory).glob("tmp.*/*") if log.is_file()]
+                pytest.fail("\n".join(["it did not end:", shell.communicate()[0], *logs]))
     # The page was written by root.
-    shown = re.sub(rf"\b{getpass.getuser()}\b", "root", done.stdout).split("\nEND\n")
-    assert len(shown) == len(BLOCKS) + 1 > 5, done.stdout
+    shown = re.sub(rf"\b{getpass.getuser()}\b", "root", said).split("\nEND\n")
+    assert len(shown) == len(BLOCKS) + 1 > 5, said
     for (block, wanted), output in zip(BLOCKS, shown, strict=False):
         if wanted:
             assert rows(output.strip("\n")) == rows(wanted), f"after\n{block}"
