@@ -692,7 +692,8 @@ class Supervisor:
 
         Raises:
           RuntimeError: if an earlier change is still being put in force.
-          ConfigError: if it differs in more, or cannot work. Nothing has changed then.
+          ConfigError: if it differs in more, or cannot work, or leases of another state may be held of devices in
+            ``roots`` that are added. Nothing has changed then.
           NodeEndedError: if the node ended before.
         """
         from .protocol.settings.reload import changed_while_running
@@ -704,6 +705,8 @@ class Supervisor:
         self._handlers.check(self._call_config(config))
         check_pools(config.leases.pools)
         self._check_places(config)
+        if config.roots != self.config.roots:
+            self._leases.serve(tuple(directories_of(config)))
         with self._callers.asking("has no other configuration"), ExitStack() as under_way:
             self._reconfiguring = True
             under_way.callback(self._end_reconfiguring)

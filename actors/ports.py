@@ -61,7 +61,8 @@ def state_store(config: Config, log: Logger) -> NodeState:
     if (markers := place_of_markers()) is None:
         why = "XDG_RUNTIME_DIR is not set, so that nothing outside of the state says that leases are held"
         log.event(Level.WARNING, "a loss of the state cannot be noticed", path=config.state, reason=why)
-    file = StateFile(config.state, log, serves=serves, markers=markers, cdi=config.leases.cdi_directory)
+    directories, cdi = tuple(directories_of(config)), config.leases.cdi_directory
+    file = StateFile(config.state, log, serves=serves, directories=directories, markers=markers, cdi=cdi)
     return NodeState(file, file)
 
 

@@ -5,29 +5,37 @@ another one may be used. So there is a marker for each state with leases, named 
 it, as it ends all leases. The daemon of the state locks it: what is locked tells nothing, since that daemon lives and
 knows its leases. The files for container engines have the instance in their names, and tell the same.
 
+A marker names the directories in which plugins of leased devices may have sockets. Two daemons cannot serve one such
+directory at a time, so a marker that names only other directories tells nothing about the devices here.
+
 PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
 import stat
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
-from ...protocol.errors import StateError
+import attrs
+
+from ...protocol.errors import ConfigError, StateError
 
 _MARKER: Final = re.compile("leases-([0-9a-f]{32})")
 #: One of an earlier version, which named it by the device and inode of the state directory, and did not lock it.
 _OLD_MARKER: Final = re.compile("leases-[0-9]+-[0-9]+")
 _CDI_FILE: Final = re.compile(r"plugind-([0-9a-f]{32})-[A-Za-z0-9]+\.json")
 _FLAGS: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-#: More bytes than a boot id has.
-_MOST: Final = 256
+#: How many bytes of a marker are read. One that is longer counts as one that is half written.
+_MOST: Final = 1 << 20
+#: The place of a daemon of which it is not known which directories it serves: all directories lie in this one.
+_ANYWHERE: Final = "/"
 #: A lock of a whole file as fcntl(2) has it: it belongs to the descriptor, and can be looked at without being taken.
 _LOCK: Final = struct.Struct("hhqqi4x")
 
@@ -45,16 +53,43 @@ def place_of_markers() -> str | None:
     return f"{runtime}/plugind" if runtime else None
 
 
+@attrs.frozen
+class _Found:
+    """What is known of a marker."""
+
+    is_locked: bool
+    #: The boot of its leases; shorter than an id if it is half written, or if an earlier version has made it.
+    boot: str
+    #: See :func:`_places_of`.
+    places: Sequence[str]
+
+
+@attrs.define
+class _Own:
+    """A marker of this state."""
+
+    #: It locks the file.
+    descriptor: int
+    #: What the file says.
+    places: Sequence[str]
+    #: The directories that were served when that was written; None if it was not written yet.
+    directories: Sequence[str] | None = None
+
+
 class LeaseMarker:
     """The markers of one state: one for each instance that it has had since it was opened, and has leases."""
 
-    def __init__(self, place: str | None, cdi: str | None, boot: str) -> None:
-        """Use no marker if ``place`` is None, and look for no files for container engines if ``cdi`` is None."""
+    def __init__(self, place: str | None, cdi: str | None, boot: str, directories: Sequence[str]) -> None:
+        """Use no marker if ``place`` is None, and look for no files for container engines if ``cdi`` is None.
+
+        Plugins have sockets in ``directories``.
+        """
         self._place = place
         self._cdi = cdi
         self._boot = boot
-        #: The descriptors that lock our own, by instance.
-        self._locked: dict[str, int] = {}
+        self._directories = directories
+        #: Our own, by instance.
+        self._own: dict[str, _Own] = {}
         #: What tells of leases that the state had not when it was read.
         self._others: Sequence[str] = ()
 
@@ -69,29 +104,59 @@ class LeaseMarker:
         try:
             if instance is not None and self._place is not None:
                 self._take(instance, directory)
-            self._others = [*self._other_markers(instance), *self._other_files(instance)]
+            here = _places_of(self._directories)
+            self._others = [*self._other_markers(instance, here), *self._other_files(instance, here)]
         except OSError as error:
             raise StateError(f"it cannot be found out which leases are held: {error}") from error
         return self._others
 
+    def serve(self, directories: Sequence[str]) -> None:
+        """From now on plugins have sockets in these directories, and perhaps not in the earlier ones.
+
+        Raises:
+          ConfigError: if leases of another state may be held of the devices in one that is new, or if that cannot be
+            found out. Then nothing has changed.
+        """
+        added = _places_of([it for it in directories if it not in self._directories])
+        try:
+            for instance, path in self._markers():
+                if instance not in self._own and self._tells(path, added, dated=instance is not None, may_live=True):
+                    raise ConfigError(
+                        f"leases of another state may be held of devices in the directories that are new, as {path}"
+                        " shows: start plugind with this configuration once no other one serves them"
+                    )
+        except OSError as error:
+            raise ConfigError(f"it cannot be found out which leases are held in new directories: {error}") from error
+        self._directories = directories
+
     def _take(self, instance: str, directory: str) -> None:
         found = os.stat(directory)
         old = f"{self._place}/leases-{found.st_dev}-{found.st_ino}"
-        if os.path.lexists(old) or os.path.lexists(self._path(instance)):
+        if os.path.lexists(old):
+            self.put(instance, places=(_ANYWHERE,))
+            os.unlink(old)
+        elif os.path.lexists(self._path(instance)):
             self.put(instance)
-            with suppress(FileNotFoundError):
-                os.unlink(old)
 
-    def put(self, instance: str) -> None:
-        """Make and lock the marker of this state, before leases are written.
+    def put(self, instance: str, places: Sequence[str] = ()) -> None:
+        """Make and lock the marker of this state, before leases are written, and have it name what is served now.
+
+        It goes on to name all ``places`` of which a lease may be held: those that it has named since it was made.
 
         Raises:
           StateError: if it cannot be made.
         """
-        if self._place is None or instance in self._locked:
+        if self._place is None:
+            return
+        own, directories = self._own.get(instance), self._directories
+        if own is not None and own.directories is directories:
             return
         try:
-            self._locked[instance] = self._made(self._path(instance))
+            if own is None:
+                own = self._own[instance] = self._made(self._path(instance))
+            own.places = tuple(dict.fromkeys((*own.places, *places, *_places_of(directories))))
+            _write(own.descriptor, "".join(f"{it}\0" for it in (self._boot, *own.places)))
+            own.directories = directories
         except OSError as error:
             raise StateError(
                 f"{self._path(instance)} cannot be made, which would show that leases are held: {error.strerror};"
@@ -100,10 +165,10 @@ class LeaseMarker:
 
     def remove(self, instance: str) -> None:
         """Remove the marker of this state, when no lease is written any more."""
-        if (descriptor := self._locked.pop(instance, None)) is not None:
+        if (own := self._own.pop(instance, None)) is not None:
             with suppress(FileNotFoundError):
                 os.unlink(self._path(instance))
-            os.close(descriptor)
+            os.close(own.descriptor)
 
     def remove_others(self, instance: str) -> None:
         """Remove what :meth:`look` has found, and the markers of what this state was before it was set aside."""
@@ -111,58 +176,73 @@ class LeaseMarker:
             with suppress(FileNotFoundError):
                 os.unlink(path)
         self._others = ()
-        for other in self._locked.keys() - {instance}:
+        for other in self._own.keys() - {instance}:
             self.remove(other)
 
     def close(self) -> None:
         """Unlock the markers: from now on they tell that leases may be held of which nobody knows."""
-        while self._locked:
-            os.close(self._locked.popitem()[1])
+        while self._own:
+            os.close(self._own.popitem()[1].descriptor)
 
     def _path(self, instance: str) -> str:
         return f"{self._place}/leases-{instance}"
 
-    def _made(self, path: str) -> int:
-        """Return the descriptor that locks the file; the first lease makes the directory, too."""
+    def _made(self, path: str) -> _Own:
+        """Lock the file, which another daemon of this state may have left; the first lease makes the directory, too."""
         os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _FLAGS, 0o600)
         try:
             fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+            content = os.pread(descriptor, _MOST, 0)
+            boot, places = _parsed(content)
+            if content and boot == self._boot:
+                return _Own(descriptor, places)
             os.ftruncate(descriptor, 0)
-            os.write(descriptor, self._boot.encode("ascii"))
+            return _Own(descriptor, ())
         except BaseException:
             os.close(descriptor)
             raise
-        return descriptor
 
     # --- others -------------------------------------------------------------------------------------------------------
 
-    def _other_markers(self, instance: str | None) -> Iterator[str]:
+    def _markers(self) -> Iterator[tuple[str | None, str]]:
+        """Yield the path of each marker, with its instance; None for one of an earlier version."""
         for name in _names(self._place):
-            found, path = _MARKER.fullmatch(name), f"{self._place}/{name}"
-            is_other = found[1] != instance if found is not None else _OLD_MARKER.fullmatch(name) is not None
-            if is_other and self._tells(path, dated=found is not None):
+            found = _MARKER.fullmatch(name)
+            if found is not None or _OLD_MARKER.fullmatch(name) is not None:
+                yield None if found is None else found[1], f"{self._place}/{name}"
+
+    def _other_markers(self, instance: str | None, here: Collection[str]) -> Iterator[str]:
+        for other, path in self._markers():
+            if (other is None or other != instance) and self._tells(path, here, dated=other is not None):
                 yield path
 
-    def _other_files(self, instance: str | None) -> Iterator[str]:
+    def _other_files(self, instance: str | None, here: Collection[str]) -> Iterator[str]:
         """Yield the files for container engines; a boot that leaves them in their directory leaves what they tell."""
         for name in _names(self._cdi):
             found, path = _CDI_FILE.fullmatch(name), f"{self._cdi}/{name}"
-            if found is not None and found[1] != instance and _is_ours(os.lstat(path)) and not self._lives(found[1]):
+            if found is not None and found[1] != instance and _is_ours(path) and not self._is_known(found[1], here):
                 yield path
 
-    def _lives(self, instance: str) -> bool:
-        """Whether the daemon of another state runs."""
+    def _is_known(self, instance: str, here: Collection[str]) -> bool:
+        """Whether the daemon of another state runs, or has served none of the directories ``here``."""
         if self._place is None or not os.path.lexists(path := self._path(instance)):
             return False
-        return _read(path)[0]
+        found = _read(path)
+        return found.is_locked or not _overlap(found.places, here)
 
-    def _tells(self, path: str, *, dated: bool) -> bool:
-        """Whether leases of this boot may be held of which no daemon knows; one without a boot may be half written."""
-        if not _is_ours(os.lstat(path)):
+    def _tells(self, path: str, here: Collection[str], *, dated: bool, may_live: bool = False) -> bool:
+        """Whether leases of this boot may be held in the directories ``here`` that only another state has.
+
+        A marker without a whole boot may be half written. One that is locked tells nothing, unless its daemon
+        ``may_live``; then it has to name one of the directories.
+        """
+        if not _is_ours(path):
             return False
-        is_locked, boot = _read(path)
-        return not is_locked and (not dated or boot in ("", self._boot))
+        found = _read(path)
+        if found.is_locked and not (may_live and _ANYWHERE not in found.places):
+            return False
+        return (not dated or self._boot.startswith(found.boot)) and _overlap(found.places, here)
 
 
 def _names(directory: str | None) -> Sequence[str]:
@@ -171,15 +251,55 @@ def _names(directory: str | None) -> Sequence[str]:
     return ()
 
 
-def _is_ours(status: os.stat_result) -> bool:
+def _is_ours(path: str) -> bool:
+    status = os.lstat(path)
     return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
 
 
-def _read(path: str) -> tuple[bool, str]:
-    """Return whether the file is locked, and what is in it."""
+def _read(path: str) -> _Found:
     descriptor = os.open(path, os.O_RDONLY | _FLAGS)
     try:
         found = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
-        return _LOCK.unpack(found)[0] != fcntl.F_UNLCK, os.read(descriptor, _MOST).decode("ascii", "replace")
+        return _Found(_LOCK.unpack(found)[0] != fcntl.F_UNLCK, *_parsed(os.read(descriptor, _MOST)))
     finally:
         os.close(descriptor)
+
+
+def _parsed(content: bytes) -> tuple[str, Sequence[str]]:
+    """Return the boot and the places of a marker. Each ends with a NUL, which no path has in it."""
+    boot, *places = map(os.fsdecode, content.split(b"\0"))
+    is_whole = len(places) > 1 and not places.pop()
+    return boot, tuple(places) if is_whole else (_ANYWHERE,)
+
+
+def _write(descriptor: int, content: str) -> None:
+    """Write from the beginning of a file, which begins in the same way, so that it is never less than it was."""
+    encoded = os.fsencode(content)
+    if os.pwrite(descriptor, encoded, 0) < len(encoded):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+# --- places -----------------------------------------------------------------------------------------------------------
+
+
+def _places_of(directories: Iterable[str]) -> Sequence[str]:
+    """Return by what directories are recognized: paths as they are named and as they are, devices and inodes.
+
+    A link may lead elsewhere later, and a directory that is mounted twice has two paths.
+    """
+    places: dict[str, None] = {}
+    for directory in directories:
+        places |= dict.fromkeys((os.path.abspath(directory), os.path.realpath(directory)))
+        with suppress(OSError):
+            found = os.stat(directory)
+            places[f"{found.st_dev}:{found.st_ino}"] = None
+    return tuple(places)
+
+
+def _overlap(some: Iterable[str], others: Collection[str]) -> bool:
+    """Whether a directory is in both, or lies in one of the others."""
+    return any(_is_in(one, other) or _is_in(other, one) for one in some for other in others)
+
+
+def _is_in(place: str, other: str) -> bool:
+    return place == other or place.startswith(os.path.join(other, ""))

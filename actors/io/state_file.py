@@ -67,6 +67,7 @@ class StateFile:
         log: Logger,
         *,
         serves: str = "",
+        directories: Sequence[str] = ("/",),
         markers: str | None = None,
         cdi: str | None = None,
         boot_id: str | None = None,
@@ -75,6 +76,7 @@ class StateFile:
         """Keep the state of the device plugins in the directory ``serves`` in the file of another ``directory``.
 
         ``serves`` is empty if there is no such directory: plugins of any type may register by their sockets in a root.
+        All sockets of plugins are in ``directories``.
         A marker in the directory ``markers`` tells that leases are held, and so do files for container engines in the
         directory ``cdi``. ``boot_id`` is that of the system by default.
         """
@@ -83,7 +85,7 @@ class StateFile:
         self._log = log
         self._serves = serves
         self._boot = known_boot_id() if boot_id is None else boot_id
-        self._marker = LeaseMarker(markers, cdi, self._boot)
+        self._marker = LeaseMarker(markers, cdi, self._boot, tuple(directories))
         #: Whether it was looked for leases that are not in the file.
         self._has_looked = False
         #: What tells this state from all others; empty until it was begun.
@@ -136,6 +138,14 @@ class StateFile:
           ConfigError: if another daemon uses the file, or others may write to the directory.
         """
         return await self._in_thread(lambda: self._read(state_database.instance, None))
+
+    def serve(self, directories: Sequence[str]) -> None:
+        """From now on all sockets of plugins are in these directories.
+
+        Raises:
+          ConfigError: if leases that are not in the file may be held of devices in one that is new.
+        """
+        self._marker.serve(tuple(directories))
 
     async def begin(self) -> None:
         """Note the start in the file, which shows that it can be written; what is noted is not noted again.

@@ -46,6 +46,13 @@ class LeaseStore(Protocol):
           ConfigError: if the store is another daemon's.
         """
 
+    def serve(self, directories: Sequence[str]) -> None:
+        """From now on all sockets of plugins are in these directories.
+
+        Raises:
+          ConfigError: if leases that the store has not may be held of devices in one that is new.
+        """
+
     async def begin(self) -> None:
         """Note in the store that a daemon has started, once it was read.
 
@@ -90,6 +97,9 @@ class MemoryLeaseStore:
     async def instance(self) -> str | None:
         """See :class:`LeaseStore`."""
         return self.name
+
+    def serve(self, directories: Sequence[str]) -> None:
+        """See :class:`LeaseStore`."""
 
     async def begin(self) -> None:
         """See :class:`LeaseStore`."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import trio
@@ -137,6 +137,14 @@ class LeaseUnit:
         if self._ports is None:
             raise RuntimeError("the node was not started: use it as an async with block")
         return self._ports.owners.identity(os.getpid())
+
+    def serve(self, directories: Sequence[str]) -> None:
+        """From now on all sockets of plugins are in these directories.
+
+        Raises:
+          ConfigError: if leases that the store has not may be held of devices in one that is new.
+        """
+        self._store.serve(directories)
 
     def reconfigure(self, config: LeasesConfig, operators: frozenset[int]) -> None:
         """Give devices by the pools, the limits, the operators and the permits of another configuration from now on.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 import pytest
 import trio
 from trio.testing import MockClock
 
 from plugind.actors.io.roots import RootBusyError
+from plugind.actors.leases.store import MemoryLeaseStore
 from plugind.actors.simulation.directory import MemoryDirectory
 from plugind.protocol.config import Config, DevicePluginDirectory, Root
 from plugind.protocol.errors import ConfigError
@@ -203,6 +206,28 @@ async def test_roots_that_cannot_be_watched_together_or_in_another_way_change_no
             await node.reconfigure(config)
         await trio.sleep(30.0)
         assert (node.supervisor.config, watched(await node.snapshot())) == (DEFAULT_CONFIG, {FIRST: "events"})
+
+
+async def test_the_store_of_leases_learns_first_which_roots_there_will_be_and_may_refuse_them(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says outside of the state of which directories leases may be, and knows of leases of other states."""
+    served: list[Sequence[str]] = []
+
+    def serve(_: MemoryLeaseStore, directories: Sequence[str]) -> None:
+        served.append(directories)
+        if OTHER in directories:
+            raise ConfigError("leases may be held there")
+
+    monkeypatch.setattr(MemoryLeaseStore, "serve", serve)
+    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
+        with pytest.raises(ConfigError, match="leases may be held there"):
+            await node.reconfigure(rooted(FIRST, OTHER))
+        await trio.sleep(30.0)
+        assert (node.supervisor.config, watched(await node.snapshot())) == (DEFAULT_CONFIG, {FIRST: "events"})
+        await node.reconfigure(rooted(FIRST, "/third"))
+        await node.reconfigure(attrs.evolve(rooted(FIRST, "/third"), expected=("a",)))
+    assert served == [(FIRST, OTHER), (FIRST, "/third")]
 
 
 async def test_a_root_may_not_have_the_directory_of_device_plugins_in_it(autojump_clock: MockClock) -> None:

@@ -8,7 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from unittest.mock import call, create_autospec
@@ -23,6 +23,7 @@ from plugind.actors.io.state_file import StateFile
 from plugind.actors.leases.saving import Saving
 from plugind.actors.ports import state_store
 from plugind.protocol.devices import KnownResource
+from plugind.protocol.errors import ConfigError
 from plugind.protocol.leases.effects import Change, DeleteLease, EndWithholding, SaveLease, Write
 from plugind.protocol.leases.messages import Kept, Saved, StoreRead
 from plugind.protocol.leases.values import Lease, LeaseState, NoOwner, Request, Wanted
@@ -46,9 +47,11 @@ def lease(name: str, *devices: str, state: LeaseState = LeaseState.PENDING) -> L
     return Lease(name, 0, Request((Wanted(GPU, len(devices)),)), NoOwner(), state, 1.5, {GPU: devices})
 
 
-def file_in(directory: Path, *, boot: str = "this boot", state: str = "state") -> StateFile:
-    run, cdi = str(directory / "run"), str(directory / "cdi")
-    return StateFile(str(directory / state), SILENT, markers=run, cdi=cdi, boot_id=boot)
+def file_in(
+    directory: Path, *, boot: str = "this boot", state: str = "state", plugins: Sequence[str] = ("plugins",)
+) -> StateFile:
+    run, cdi, served = str(directory / "run"), str(directory / "cdi"), [str(directory / name) for name in plugins]
+    return StateFile(str(directory / state), SILENT, directories=served, markers=run, cdi=cdi, boot_id=boot)
 
 
 async def save(file: StateFile, *changes: Change) -> str | None:
@@ -419,6 +422,120 @@ async def test_the_leases_of_a_daemon_that_lives_withhold_nothing_from_another_o
     assert len(markers(tmp_path)) == 2
     for file in (living, beside):
         file.close()
+
+
+@pytest.mark.parametrize(
+    ("plugins", "served", "withholds"),
+    [
+        (["a"], ["b"], False),
+        (["a", "b"], ["c", "ab"], False),
+        (["a", "b"], ["c", "b"], True),
+        (["a"], ["a/below"], True),
+        (["a/below"], ["a"], True),
+        (["link"], ["a"], True),
+        (["a"], ["link"], True),
+    ],
+)
+async def test_leases_of_another_state_withhold_only_devices_whose_plugins_they_may_concern(
+    plugins: list[str], served: list[str], withholds: bool, tmp_path: Path
+) -> None:
+    """A neighbour that was killed has a state of its own; to recover here takes nothing from it."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "link").symlink_to("a")
+    killed = file_in(tmp_path, state="neighbour", plugins=plugins)
+    await save(killed, SaveLease(lease("a", "GPU-0")))
+    cdi = cdi_file(tmp_path, str(await killed.instance()))
+    killed.close()
+    (marker,) = markers(tmp_path)
+    here = file_in(tmp_path, plugins=served)
+    assert ((await here.read_leases()).withheld is not None) is withholds
+    await save(here, EndWithholding())
+    assert (marker in markers(tmp_path), cdi.exists()) == (not withholds, not withholds)
+    here.close()
+
+
+async def test_a_directory_that_is_mounted_twice_is_known_by_its_inode(tmp_path: Path) -> None:
+    """No test mounts one, so the marker names the inode alone."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "run").mkdir()
+    found = (tmp_path / "a").stat()
+    marker = tmp_path / f"run/leases-{'0' * 32}"
+    marker.write_text(f"this boot\0/elsewhere\0{found.st_dev}:{found.st_ino}\0")
+    assert (await file_in(tmp_path, plugins=["b"]).read_leases()).withheld is None
+    assert (await file_in(tmp_path, state="another", plugins=["a"]).read_leases()).withheld is not None
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"this", b"this boot", b"this boot\0", b"this boot\0/x", b"this boot\0/x\0/y"]
+)
+async def test_a_marker_that_says_no_directories_withholds_everywhere(content: bytes, tmp_path: Path) -> None:
+    """It is half written, or of an earlier version; once the state with its leases is there, it goes on to say so."""
+    file = file_in(tmp_path)
+    await save(file, SaveLease(lease("a", "GPU-0")))
+    file.close()
+    (marker,) = markers(tmp_path)
+    (tmp_path / "run" / marker).write_bytes(content)
+    for restarted in (False, True):
+        if restarted:
+            again = file_in(tmp_path)
+            assert (await again.read_leases()).withheld is None
+            await save(again, SaveLease(lease("b", "GPU-1")))
+            again.close()
+        other = file_in(tmp_path, state=f"other {restarted}", plugins=["elsewhere"])
+        # Of one that has no whole boot, it is not known that its leases are of this boot.
+        assert ((await other.read_leases()).withheld is None) is (restarted and content in (b"", b"this"))
+        other.close()
+
+
+async def test_a_marker_names_all_directories_of_which_a_lease_may_be(tmp_path: Path) -> None:
+    """Those that were served when leases were held, also by an earlier daemon; until no lease is held any more."""
+
+    async def seen_in(*plugins: str) -> list[bool]:
+        said = []
+        for number, name in enumerate(plugins):
+            other = file_in(tmp_path, state=f"other-{number}", plugins=[name])
+            said.append((await other.read_leases()).withheld is not None)
+            other.close()
+            shutil.rmtree(tmp_path / f"other-{number}")
+        return said
+
+    first = file_in(tmp_path, plugins=["a"])
+    await save(first, SaveLease(lease("a", "GPU-0")))
+    first.serve([str(tmp_path / "b")])
+    first.serve([str(tmp_path / "b"), str(tmp_path / "c")])
+    await save(first, SaveLease(lease("b", "GPU-1")))
+    first.serve([str(tmp_path / "d")])
+    first.close()
+    assert await seen_in("a", "b", "c", "d") == [True, True, True, False]
+    second = file_in(tmp_path, plugins=["d"])
+    await second.begin()
+    second.close()
+    assert await seen_in("a", "b", "c", "d", "e") == [True, True, True, True, False]
+    third = file_in(tmp_path, plugins=["e"])
+    await save(third, DeleteLease("a"), DeleteLease("b"))
+    await save(third, SaveLease(lease("c", "GPU-0")))
+    third.close()
+    assert await seen_in("a", "b", "c", "d", "e") == [False, False, False, False, True]
+
+
+@pytest.mark.parametrize("lives", [False, True])
+async def test_a_directory_cannot_be_added_while_leases_of_another_state_may_concern_it(
+    lives: bool, tmp_path: Path
+) -> None:
+    """Otherwise its devices would be given twice: what withholds is looked for at the start alone."""
+    here = file_in(tmp_path, plugins=["a"])
+    await save(here, SaveLease(lease("a", "GPU-0")))
+    killed = file_in(tmp_path, state="neighbour", plugins=["b"])
+    await save(killed, SaveLease(lease("b", "GPU-0")))
+    if not lives:
+        killed.close()
+    with pytest.raises(ConfigError, match="leases of another state may be held of devices in the directories"):
+        here.serve([str(tmp_path / "a"), str(tmp_path / "b")])
+    here.serve([str(tmp_path / "a"), str(tmp_path / "c")])
+    await (killed if lives else file_in(tmp_path, state="neighbour", plugins=["b"])).write_leases([[DeleteLease("b")]])
+    here.serve([str(tmp_path / "b")])
+    here.close()
+    killed.close()
 
 
 def cdi_file(directory: Path, instance: str) -> Path:
