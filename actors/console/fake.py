@@ -27,6 +27,7 @@ import trio
 from ...protocol.endpoints import default_directories
 from ...protocol.errors import ValidationError
 from ...protocol.plugins import CSI, DEVICE, DRA, InfoLimits, check_info
+from ..io.directory import describe
 from ..io.endpoints import Endpoints, RealEndpointFiles
 from ..io.file_identity import identity_at
 from ..io.grpc_server.serve import Service, serve_listener
@@ -207,6 +208,8 @@ def _warn_of_endpoint(spec: FakeSpec) -> None:
         judge.judge(info.endpoint, socket, identity_at(os.lstat(socket), socket))
     except ValidationError as error:
         _say(f"a daemon would refuse this plugin: {error}")
+    except OSError as error:  # A daemon that starts empties the directory of its device plugins.
+        _say(f"whether a daemon would take the endpoint cannot be found out: {describe(error)}")
 
 
 class _Printer:

@@ -120,7 +120,8 @@ class UnixListener:
 
     path: str
     socket: trio.socket.SocketType
-    _bound: os.stat_result
+    #: None if the file was removed before it could be looked at: a daemon that starts empties its directory.
+    _bound: os.stat_result | None
 
     def __enter__(self) -> Self:
         return self
@@ -137,7 +138,7 @@ class UnixListener:
     def is_in_place(self) -> bool:
         """Whether the file at the path still is this socket's; True if that cannot be found out."""
         try:
-            return os.path.samestat(os.lstat(self.path), self._bound)
+            return self._bound is not None and os.path.samestat(os.lstat(self.path), self._bound)
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError:
@@ -150,7 +151,7 @@ class UnixListener:
         # A file that cannot be removed stays, as that of a killed process does; the next listener finds it stale.
         # While the socket is open the kernel gives its inode to no other file, so the comparison is exact.
         with contextlib.suppress(OSError):
-            if os.path.samestat(os.lstat(self.path), self._bound):
+            if self._bound is not None and os.path.samestat(os.lstat(self.path), self._bound):
                 os.unlink(self.path)
         self.socket.close()
 
@@ -185,9 +186,11 @@ def _bind(path: str, mode: int, backlog: int) -> UnixListener:
         _bind_name(made, path)
         undo.callback(_unlink_if_there, path)
         made.listen(backlog)
-        bound = os.lstat(path)
-        if stat.S_IMODE(bound.st_mode) != mode:
-            os.chmod(path, mode)
+        bound: os.stat_result | None = None
+        with contextlib.suppress(FileNotFoundError):
+            bound = os.lstat(path)
+            if stat.S_IMODE(bound.st_mode) != mode:
+                os.chmod(path, mode)
         listener = UnixListener(path, trio.socket.from_stdlib_socket(made), bound)
         undo.pop_all()
         return listener

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import socket
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -20,7 +22,7 @@ from grpclib.exceptions import GRPCError
 
 from plugind.actors.console import fake
 from plugind.actors.console.ending import EXIT_USAGE, CommandError
-from plugind.actors.console.fake import FakeSpec, add_arguments, spec_from, to_json
+from plugind.actors.console.fake import FakeSpec, add_arguments, fake_main, spec_from, to_json
 from plugind.actors.console.fake_calls import Announcement, Caller, Registered
 from plugind.actors.console.fake_control import MAX_LINE, Lines, follow_pipe, named_pipe
 from plugind.actors.console.fake_devices import obey
@@ -519,6 +521,38 @@ async def test_a_plugin_whose_socket_is_removed_or_replaced_listens_and_calls_ag
         await (await trio.open_unix_socket(str(own))).aclose()
     assert plugin.said[1:] == [registered, again, registered, again, registered]
     assert node.requests == [WANTED] * 3
+
+
+class RemovesOnce(io.StringIO):
+    """Standard error: with the first line that is written, the socket is removed."""
+
+    def __init__(self, socket: Path) -> None:
+        super().__init__()
+        self.socket = socket
+        self.listening_again = trio.Event()
+
+    def write(self, text: str) -> int:
+        if not self.getvalue():
+            self.socket.unlink()
+        elif "listening again" in text:
+            self.listening_again.set()
+        return super().write(text)
+
+
+async def test_a_plugin_whose_socket_is_removed_as_soon_as_it_listens_listens_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon that starts removes it."""
+    own = tmp_path / "example.com_gpu.sock"
+    monkeypatch.setattr(sys, "stderr", said := RemovesOnce(own))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(fake_main, parse(*BASE, f"--device-plugins={tmp_path}"), out=io.StringIO()))
+        with trio.fail_after(60):
+            await said.listening_again.wait()
+            while not own.exists():  # noqa: ASYNC110 - it tells nobody that it listens again
+                await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()
+    assert "cannot be found out: No such file or directory" in said.getvalue()
 
 
 async def test_a_refused_call_is_repeated_after_a_second(tmp_path: Path) -> None:

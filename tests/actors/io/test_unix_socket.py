@@ -143,6 +143,24 @@ def test_a_socket_that_is_bound_and_cannot_listen_leaves_no_file(
     assert os.listdir(tmp_path) == []
 
 
+async def test_a_socket_whose_file_is_removed_at_once_listens_out_of_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon that starts removes the sockets in its directory of device plugins."""
+    path = tmp_path / "s"
+    begin = socket.socket.listen
+
+    def removed(self: socket.socket, backlog: int) -> None:
+        begin(self, backlog)
+        path.unlink()
+
+    monkeypatch.setattr(socket.socket, "listen", removed)
+    with listen(str(path)) as listener:
+        assert not listener.is_in_place()
+        path.touch()
+    assert path.exists(), "it is another file"
+
+
 # --- paths of 107 bytes and more (fault 23) ---------------------------------------------------------------------------
 
 
