@@ -8,6 +8,9 @@ knows its leases. The files for container engines have the instance in their nam
 A marker names the directories in which plugins of leased devices may have sockets. Two daemons cannot serve one such
 directory at a time, so a marker that names only other directories tells nothing about the devices here.
 
+A state may also be replaced by an earlier copy of itself, which has not all leases. So the state counts the leases that
+are saved, and its marker has the same number: a state with a smaller one is older than its marker.
+
 PYTEST_DONT_REWRITE
 """
 
@@ -32,6 +35,8 @@ _MARKER: Final = re.compile("leases-([0-9a-f]{32})")
 _OLD_MARKER: Final = re.compile("leases-[0-9]+-[0-9]+")
 _CDI_FILE: Final = re.compile(r"plugind-([0-9a-f]{32})-[A-Za-z0-9]+\.json")
 _FLAGS: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+#: The number in a marker, at one place for as long as the file is there.
+_SERIAL: Final = re.compile("[0-9]{16}")
 #: How many bytes of a marker are read. One that is longer counts as one that is half written.
 _MOST: Final = 1 << 20
 #: The place of a daemon of which it is not known which directories it serves: all directories lie in this one.
@@ -60,6 +65,8 @@ class _Found:
     is_locked: bool
     #: The boot of its leases; shorter than an id if it is half written, or if an earlier version has made it.
     boot: str
+    #: How many saves of leases the state had; 0 if the marker does not say it.
+    serial: int
     #: See :func:`_places_of`.
     places: Sequence[str]
 
@@ -71,6 +78,7 @@ class _Own:
     #: It locks the file.
     descriptor: int
     #: What the file says.
+    serial: int
     places: Sequence[str]
     #: The directories that were served when that was written; None if it was not written yet.
     directories: Sequence[str] | None = None
@@ -155,13 +163,26 @@ class LeaseMarker:
             if own is None:
                 own = self._own[instance] = self._made(self._path(instance))
             own.places = tuple(dict.fromkeys((*own.places, *places, *_places_of(directories))))
-            _write(own.descriptor, "".join(f"{it}\0" for it in (self._boot, *own.places)))
+            _write(own.descriptor, "".join(f"{it}\0" for it in (self._boot, f"{own.serial:016}", *own.places)))
             own.directories = directories
         except OSError as error:
             raise StateError(
                 f"{self._path(instance)} cannot be made, which would show that leases are held: {error.strerror};"
                 f" make {self._place} writable for uid {os.geteuid()}"
             ) from error
+
+    def serial(self, instance: str | None) -> int:
+        """Return how many saves of leases this state has had, as its marker says; 0 if there is none."""
+        own = None if instance is None else self._own.get(instance)
+        return 0 if own is None else own.serial
+
+    def note(self, instance: str, serial: int) -> None:
+        """Say that the state has had so many saves of leases, once the last one is committed."""
+        if (own := self._own.get(instance)) is not None:
+            # What is committed stays so: a marker with a smaller number notices less, and nothing else.
+            with suppress(OSError):
+                os.pwrite(own.descriptor, b"%016d" % serial, len(self._boot) + 1)
+                own.serial = serial
 
     def remove(self, instance: str) -> None:
         """Remove the marker of this state, when no lease is written any more."""
@@ -194,11 +215,11 @@ class LeaseMarker:
         try:
             fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
             content = os.pread(descriptor, _MOST, 0)
-            boot, places = _parsed(content)
+            boot, serial, places = _parsed(content)
             if content and boot == self._boot:
-                return _Own(descriptor, places)
+                return _Own(descriptor, serial, places)
             os.ftruncate(descriptor, 0)
-            return _Own(descriptor, ())
+            return _Own(descriptor, 0, ())
         except BaseException:
             os.close(descriptor)
             raise
@@ -265,11 +286,13 @@ def _read(path: str) -> _Found:
         os.close(descriptor)
 
 
-def _parsed(content: bytes) -> tuple[str, Sequence[str]]:
-    """Return the boot and the places of a marker. Each ends with a NUL, which no path has in it."""
-    boot, *places = map(os.fsdecode, content.split(b"\0"))
-    is_whole = len(places) > 1 and not places.pop()
-    return boot, tuple(places) if is_whole else (_ANYWHERE,)
+def _parsed(content: bytes) -> tuple[str, int, Sequence[str]]:
+    """Return the boot, the number and the places of a marker. Each ends with a NUL, which no path has in it."""
+    boot, *others = map(os.fsdecode, content.split(b"\0"))
+    if len(others) < 2 or _SERIAL.fullmatch(others[0]) is None:
+        return boot, 0, (_ANYWHERE,)
+    serial, *places, rest = others
+    return boot, int(serial), tuple(places) if places and not rest else (_ANYWHERE,)
 
 
 def _write(descriptor: int, content: str) -> None:

@@ -86,6 +86,7 @@ def change(database: sqlite3.Connection, it: Change, boot_id: str) -> None:
 
 def _save(database: sqlite3.Connection, lease: Lease, boot_id: str) -> None:
     database.execute(_SAVE, _columns_of(row_of(lease, boot_id)))
+    database.execute("UPDATE meta SET value = value + 1 WHERE key = 'serial'")
     rows = device_rows_of(lease)
     # They are written once, with what is pending: to write them again would write three pages more of the journal.
     written = _devices_of(database, lease.id)

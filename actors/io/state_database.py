@@ -47,7 +47,7 @@ _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 #: Bytes of a page of a new file. It has a dozen pages even if it is empty, and they are in its journal, too, at first.
 _PAGE = 1024
 #: How many pages a lease writes, about.
-_LEASE_PAGES = 11
+_LEASE_PAGES = 13
 #: How many pages the journal has until they are moved into the file, for which the disk is waited for three times. It
 #: must stay small, since what is moved may need space that the journal takes.
 _JOURNAL_PAGES = 64
@@ -238,6 +238,16 @@ def instance(database: sqlite3.Connection) -> str | None:
     return _meta(database, "instance") if has_tables(database) else None
 
 
+def serial(database: sqlite3.Connection) -> int:
+    """Return how many times leases were saved in this database; an earlier version did not count them."""
+    return int(_meta(database, "serial") or 0) if has_tables(database) else 0
+
+
+def is_withheld(database: sqlite3.Connection) -> bool:
+    """Return whether leases were lost, and nobody has said since that no device is in use."""
+    return _meta(database, "withheld") is not None
+
+
 def _of(database: sqlite3.Connection, serves: str, found: S) -> S:
     served = _meta(database, "serves")
     if found and served and serves and served != serves:
@@ -260,10 +270,11 @@ def read_only(path: str, read: Callable[[sqlite3.Connection], T]) -> T:
 # --- write ------------------------------------------------------------------------------------------------------------
 
 
-def begin(database: sqlite3.Connection, serves: str, boot: str, withheld: str | None) -> None:
+def begin(database: sqlite3.Connection, serves: str, boot: str, withheld: str | None, seen: int = 0) -> None:
     """Note that a daemon has started in this ``boot``, which directory it ``serves``, and what is ``withheld`` now.
 
-    The tables are made that are not there. What another boot has left of leases is removed.
+    From now on at least as many saves of leases count as were ``seen``. The tables are made that are not there. What
+    another boot has left of leases is removed.
     """
     with _lasting(database), database:
         database.execute("BEGIN EXCLUSIVE")
@@ -273,6 +284,7 @@ def begin(database: sqlite3.Connection, serves: str, boot: str, withheld: str | 
         lease_tables.end_other_boots(database, boot)
         database.execute("INSERT OR IGNORE INTO meta VALUES('instance', ?)", (os.urandom(16).hex(),))
         noted = {"boot": boot, "serves": serves or _meta(database, "serves") or "", "withheld": withheld}
+        noted["serial"] = str(max(serial(database), seen))
         rows = [(key, text) for key, text in noted.items() if text is not None]
         database.executemany("INSERT OR REPLACE INTO meta VALUES(?, ?)", rows)
 

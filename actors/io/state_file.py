@@ -260,10 +260,16 @@ class StateFile:
         try:
             os.lstat(self.path)
         except FileNotFoundError:
+            self._look_for_others(None)
             return nothing
         except OSError:
             raise error from None
-        return state_database.read_only(self.path, read)
+
+        def look_and_read(database: sqlite3.Connection) -> T:
+            self._look_for_others(database)
+            return read(database)
+
+        return state_database.read_only(self.path, look_and_read)
 
     def _read_leases(self) -> Kept:
         def read(database: sqlite3.Connection) -> Kept:
@@ -282,7 +288,8 @@ class StateFile:
     def _begin(self) -> sqlite3.Connection:
         database = self._open()
         if not self._has_begun:
-            state_database.begin(database, self._serves, self._boot, self._withheld)
+            seen = self._marker.serial(state_database.instance(database))
+            state_database.begin(database, self._serves, self._boot, self._withheld, seen)
             self._withheld = None
             self._instance = state_database.instance(database) or ""
             self._mark(database)
@@ -321,19 +328,22 @@ class StateFile:
         database = self._begin()
         groups = [group for it in together for group in it.groups]
         changes = [change for group in groups for change in group]
-        if any(isinstance(change, SaveLease) for change in changes):
+        if saves := any(isinstance(change, SaveLease) for change in changes):
             self._marker.put(self._instance)
         if any(isinstance(change, EndWithholding) for change in changes):
             self._marker.remove_others(self._instance)
         conflicts = state_database.write(database, groups, self._wall(), self._boot)
-        if any(isinstance(change, DeleteLease) for change in changes):
+        if saves:
+            self._marker.note(self._instance, state_database.serial(database))
+        if any(isinstance(change, DeleteLease | EndWithholding) for change in changes):
             self._mark(database)
         for it in together:
             it.conflicts, conflicts = conflicts[: len(it.groups)], conflicts[len(it.groups) :]
 
     def _mark(self, database: sqlite3.Connection) -> None:
         if state_database.keeps_no_lease(database):
-            self._marker.remove(self._instance)
+            if not state_database.is_withheld(database):  # Otherwise it may tell of more than the file has.
+                self._marker.remove(self._instance)
         elif not self._has_begun:
             with suppress(StateError):  # The next lease says so; the end of one must be written nevertheless.
                 self._marker.put(self._instance)
@@ -342,27 +352,37 @@ class StateFile:
         if self._database is None:
             self._make_directory()
             self._make_file()
+            if not self._has_looked:
+                self._withheld = None
             try:
                 self._database = state_database.open_to_write(self.path)
             except state_database.NotUsableError as error:
                 self._set_aside(str(error))
                 self._make_file()
                 self._database = state_database.open_to_write(self.path)
-            self._look_for_others(self._database)
+            if not self._has_looked:
+                self._look_for_others(self._database)
+                self._has_looked = True
         return self._database
 
-    def _look_for_others(self, database: sqlite3.Connection) -> None:
-        """Withhold all devices if leases were held, at the start, that are not in the file."""
-        if self._has_looked:
-            return
-        others = self._marker.look(state_database.instance(database), self._directory)
+    def _look_for_others(self, database: sqlite3.Connection | None) -> None:
+        """Withhold all devices if leases were held, at the start, that are not in the file; None if there is no file.
+
+        Where nothing can be written yet, this is done again once it can: another file may be there by then.
+        """
+        instance = None if database is None else state_database.instance(database)
+        others = self._marker.look(instance, self._directory)
+        if database is not None and self._marker.serial(instance) > state_database.serial(database):
+            self._withheld = (
+                f"{self.path} is older than leases that were held since this machine was started: an earlier copy of it"
+                f" has taken its place; {_RECOVER}"
+            )
         if others and self._withheld is None:
             more = f", and {len(others) - 1} more files" if len(others) > 1 else ""
             self._withheld = (
                 f"leases were held that are not in {self.path}, as {others[0]} shows{more}: the state was lost, or"
                 f" another --state was used; {_RECOVER}"
             )
-        self._has_looked = True
 
     def _make_directory(self) -> None:
         try:

@@ -11,19 +11,20 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
-from unittest.mock import call, create_autospec
+from unittest.mock import Mock, call, create_autospec
 
 import attrs
 import pytest
 import trio
 
-from plugind.actors.io.lease_marker import place_of_markers
+from plugind.actors.io.lease_marker import LeaseMarker, place_of_markers
 from plugind.actors.io.state_database import APPLICATION_ID, VERSION, begin, leases, open_to_write, write
+from plugind.actors.io.state_database import serial as state_serial
 from plugind.actors.io.state_file import StateFile
 from plugind.actors.leases.saving import Saving
 from plugind.actors.ports import state_store
 from plugind.protocol.devices import KnownResource
-from plugind.protocol.errors import ConfigError
+from plugind.protocol.errors import ConfigError, StateError
 from plugind.protocol.leases.effects import Change, DeleteLease, EndWithholding, SaveLease, Write
 from plugind.protocol.leases.messages import Kept, Saved, StoreRead
 from plugind.protocol.leases.values import Lease, LeaseState, NoOwner, Request, Wanted
@@ -120,7 +121,10 @@ async def test_leases_are_there_after_a_restart(tmp_path: Path) -> None:
 
 
 def test_the_devices_of_a_lease_are_written_once(tmp_path: Path) -> None:
-    """With each state of the lease they would cost three pages more of the journal; other ones are written."""
+    """With each state of the lease they would cost three pages more of the journal; other ones are written.
+
+    One row more has the number of saves.
+    """
     (tmp_path / "state.db").touch()
     with closing(open_to_write(str(tmp_path / "state.db"))) as database:
         begin(database, "", "this boot", None)
@@ -132,7 +136,7 @@ def test_the_devices_of_a_lease_are_written_once(tmp_path: Path) -> None:
             assert write(database, [[SaveLease(it)]], 1.5, "this boot") == [None]
             rows.append(database.total_changes - before)
             assert leases(database, "", "this boot").leases == (it,)
-    assert rows == [3, 1, 5]
+    assert rows == [4, 2, 6]
 
 
 async def test_a_device_in_two_leases_cannot_be_written(tmp_path: Path) -> None:
@@ -460,13 +464,13 @@ async def test_a_directory_that_is_mounted_twice_is_known_by_its_inode(tmp_path:
     (tmp_path / "run").mkdir()
     found = (tmp_path / "a").stat()
     marker = tmp_path / f"run/leases-{'0' * 32}"
-    marker.write_text(f"this boot\0/elsewhere\0{found.st_dev}:{found.st_ino}\0")
+    marker.write_text(f"this boot\0{0:016}\0/elsewhere\0{found.st_dev}:{found.st_ino}\0")
     assert (await file_in(tmp_path, plugins=["b"]).read_leases()).withheld is None
     assert (await file_in(tmp_path, state="another", plugins=["a"]).read_leases()).withheld is not None
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"this", b"this boot", b"this boot\0", b"this boot\0/x", b"this boot\0/x\0/y"]
+    "content", [b"", b"this", b"this boot", b"this boot\0", b"this boot\0/x\0", b"this boot\0" + b"0" * 16 + b"\0/x"]
 )
 async def test_a_marker_that_says_no_directories_withholds_everywhere(content: bytes, tmp_path: Path) -> None:
     """It is half written, or of an earlier version; once the state with its leases is there, it goes on to say so."""
@@ -536,6 +540,161 @@ async def test_a_directory_cannot_be_added_while_leases_of_another_state_may_con
     here.serve([str(tmp_path / "b")])
     here.close()
     killed.close()
+
+
+OLDER = "{}/state.db is older than leases that were held since this machine was started: an earlier copy of it has"
+
+
+async def saved_twice(directory: Path) -> None:
+    """Leave a state with two leases, and a copy of when it had one."""
+    file = file_in(directory)
+    await save(file, SaveLease(lease("a", "GPU-0")))
+    file.close()
+    shutil.copytree(directory / "state", directory / "copy")
+    file = file_in(directory)
+    await save(file, SaveLease(lease("b", "GPU-1")))
+    file.close()
+
+
+def restore(directory: Path) -> None:
+    shutil.rmtree(directory / "state")
+    shutil.copytree(directory / "copy", directory / "state")
+
+
+async def test_an_earlier_copy_of_the_state_withholds_until_it_is_recovered(tmp_path: Path) -> None:
+    """Also after a restart, if it comes back once more, and if no lease in it is held any more."""
+    await saved_twice(tmp_path)
+    restore(tmp_path)
+    for _ in range(2):
+        file = file_in(tmp_path)
+        found = await file.read_leases()
+        assert found.leases == (lease("a", "GPU-0"),)
+        assert str(found.withheld).startswith(OLDER.format(tmp_path / "state"))
+        await file.begin()
+        file.close()
+    file = file_in(tmp_path)
+    await save(file, DeleteLease("a"))
+    file.close()
+    restore(tmp_path)
+    file = file_in(tmp_path)
+    assert (await file.read_leases()).withheld is not None
+    await save(file, EndWithholding())
+    file.close()
+    again = file_in(tmp_path)
+    assert (await again.read_leases()) == Kept((lease("a", "GPU-0"),))
+    await save(again, SaveLease(lease("c", "GPU-1")), DeleteLease("a"))
+    again.close()
+    last = file_in(tmp_path)
+    assert (await last.read_leases()) == Kept((lease("c", "GPU-1"),))
+    await save(last, DeleteLease("c"))
+    last.close()
+    assert markers(tmp_path) == []
+
+
+async def test_a_recovery_removes_the_marker_if_no_lease_is_held(tmp_path: Path) -> None:
+    await saved_twice(tmp_path)
+    restore(tmp_path)
+    file = file_in(tmp_path)
+    await file.read_leases()
+    await save(file, DeleteLease("a"))
+    assert len(markers(tmp_path)) == 1
+    await save(file, EndWithholding())
+    assert markers(tmp_path) == []
+    file.close()
+
+
+async def test_an_earlier_copy_without_a_journal_and_one_of_an_earlier_version_withhold(tmp_path: Path) -> None:
+    """That version had no number of saves."""
+    await saved_twice(tmp_path)
+    (tmp_path / "copy/state.db-wal").unlink(missing_ok=True)
+    with closing(sqlite3.connect(tmp_path / "copy/state.db")) as database, database:
+        database.execute("DELETE FROM meta WHERE key = 'serial'")
+    restore(tmp_path)
+    file = file_in(tmp_path)
+    assert (await file.read_leases()).withheld is not None
+    file.close()
+
+
+async def test_an_earlier_copy_withholds_nothing_if_no_lease_was_held_or_in_another_boot(tmp_path: Path) -> None:
+    """A lease that has ended may come back so, but no device is given to two."""
+    await saved_twice(tmp_path)
+    restore(tmp_path)
+    file = file_in(tmp_path, boot="another boot")
+    assert await file.read_leases() == Kept()
+    file.close()
+    shutil.rmtree(tmp_path / "state")
+    shutil.rmtree(tmp_path / "copy")
+    await saved_twice(tmp_path)
+    file = file_in(tmp_path)
+    await save(file, DeleteLease("a"), DeleteLease("b"))
+    file.close()
+    restore(tmp_path)
+    file = file_in(tmp_path)
+    assert await file.read_leases() == Kept((lease("a", "GPU-0"),))
+    file.close()
+
+
+async def test_a_state_whose_marker_could_not_follow_it_is_not_older(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a kill between the commit and the write of the marker."""
+    file = file_in(tmp_path)
+    await save(file, SaveLease(lease("a", "GPU-0")))
+    monkeypatch.setattr(LeaseMarker, "note", create_autospec(LeaseMarker.note))
+    await save(file, SaveLease(lease("b", "GPU-1")))
+    file.close()
+    monkeypatch.undo()
+    again = file_in(tmp_path)
+    assert (await again.read_leases()).withheld is None
+    again.close()
+
+
+async def test_a_change_that_is_not_made_does_not_count(tmp_path: Path) -> None:
+    """Alone and with others; and a lease that ends does not, so that this takes no more of a full disk."""
+    file = file_in(tmp_path)
+    await save(file, SaveLease(lease("a", "GPU-0")))
+    (marker,) = markers(tmp_path)
+
+    def serial() -> int:
+        assert file._database is not None
+        said = int((tmp_path / "run" / marker).read_bytes().split(b"\0")[1])
+        assert said == state_serial(file._database)
+        return said
+
+    before = serial()
+    assert await save(file, SaveLease(lease("b", "GPU-0"))) is not None
+    assert serial() == before
+    again: list[list[Change]] = [[SaveLease(lease("c", "GPU-1"))], [SaveLease(lease("b", "GPU-0"))], [DeleteLease("a")]]
+    assert [it is None for it in await file.write_leases(again)] == [True, False, True]
+    assert serial() == before + 1
+    await file.write([Remember(GPU, 4)])
+    assert serial() == before + 1
+    file.close()
+
+
+@pytest.mark.parametrize("has_file", [True, False])
+async def test_what_withholds_is_told_also_where_nothing_can_be_written(
+    has_file: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Later, when that is possible, the state that was lost may be back."""
+    await saved_twice(tmp_path)
+    (tmp_path / "state").rename(tmp_path / "kept")
+    if has_file:
+        shutil.copytree(tmp_path / "copy", tmp_path / "state")
+    file = file_in(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(StateFile, "_open", Mock(side_effect=sqlite3.OperationalError("disk I/O error")))
+        assert (await file.read_leases()).withheld is not None
+        with pytest.raises(StateError):
+            await file.begin()
+    if has_file:
+        shutil.rmtree(tmp_path / "state")
+    (tmp_path / "kept").rename(tmp_path / "state")
+    await file.begin()
+    file.close()
+    again = file_in(tmp_path)
+    assert await again.read_leases() == Kept((lease("a", "GPU-0"), lease("b", "GPU-1")))
+    again.close()
 
 
 def cdi_file(directory: Path, instance: str) -> Path:

@@ -48,7 +48,7 @@ async def test_the_file_is_the_users_own_and_says_what_it_is(tmp_path: Path) -> 
         assert database.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
         assert database.execute("PRAGMA user_version").fetchone() == (VERSION,)
         assert database.execute("SELECT name, capacity FROM resource").fetchall() == [(GPU, 4)]
-        assert {key for (key,) in database.execute("SELECT key FROM meta")} == {"instance", "boot", "serves"}
+        assert {key for (key,) in database.execute("SELECT key FROM meta")} == {"instance", "boot", "serves", "serial"}
 
 
 async def test_no_shared_memory_is_made_while_it_is_open(tmp_path: Path) -> None:
