@@ -24,8 +24,8 @@ BLOCK = re.compile(
     r"<!-- (?P<name>\S+) -->\n(?:(?P<commands>(?:    .*\n)+)|```\w+\n(?P<text>(?:.*\n)*?)```\n)<!-- -->\n"
     r"(?:\n```\n(?P<output>(?:.*\n)*?)```\n)?"
 )
-#: What is another one each time: times, and the directory.
-CHANGING = re.compile(r"\d\d:\d\d:\d\d([+-]\d\d:\d\d)?|/tmp/tmp\.\w+")
+#: What is another one each time: times, the directory, and whether a plugin was registered before it was waited for.
+CHANGING = re.compile(r"\d\d:\d\d:\d\d([+-]\d\d:\d\d)?|/tmp/tmp\.\w+|is registered|was registered in [\d.]+m?s")
 
 
 def blocks(page: str) -> Iterator[tuple[str, str, str]]:

@@ -14,6 +14,7 @@ CLIENT = """
 import asyncio, json, sys
 from google.protobuf.wrappers_pb2 import BytesValue, Int32Value
 from grpclib.client import Channel, StreamStreamMethod, UnaryStreamMethod, UnaryUnaryMethod
+from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 SIZES = [0, 1, 16383, 16384, 16385, 65535, 65536, 65537, 4 * 1024 * 1024 - 16]
@@ -46,6 +47,8 @@ async def main():
             await hang(BytesValue(), timeout=0.05)
         except asyncio.TimeoutError:
             seen["hang"] = "timeout"
+        except GRPCError as error:  # The server may be the first to find that the deadline has passed.
+            seen["hang"] = "timeout" if error.status is Status.DEADLINE_EXCEEDED else repr(error)
         async with metadata.open(metadata=[("a", "b"), ("c-bin", b"\\x00\\xff")]) as stream:
             await stream.send_message(BytesValue(), end=True)
             seen["metadata"] = (await stream.recv_message()).value.decode()
