@@ -47,7 +47,6 @@ COMMANDS = {
     "simulate": "play random scripts on a node in memory",
     "install-unit": "write the systemd service of the daemon",
     "slurm-config": "print the lines for Slurm",
-    "nomad-device": "be a device plugin of Nomad",
 }
 #: Commands that programs run; the help does not list them.
 _HIDDEN = ("lease-hook",)

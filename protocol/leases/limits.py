@@ -17,8 +17,8 @@ from .values import ConnectionOwner, ContainerOwner, Lease, NoOwner, Owner, Proc
 
 #: Bytes of the name that a caller gives to a lease.
 MAX_ID = 128
-#: How the ids begin that tools of operators give: Slurm's and Nomad's parts, and systemd's units. A guest who had such
-#: an id first could keep a job or a service from its devices.
+#: How the ids begin that tools of operators give: Slurm's parts, the example for Nomad, and systemd's units. A guest
+#: who had such an id first could keep a job or a service from its devices.
 RESERVED_PREFIXES = ("slurm:", "nomad:", "nomad-", "unit:")
 
 

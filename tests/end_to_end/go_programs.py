@@ -20,17 +20,18 @@ from plugind.tests.end_to_end.packages import GO_SOURCES, go_package, program
 
 SOURCES = Path(__file__).parent / "plugins" / "go"
 PROTO = Path(__file__).parents[2] / "protocol" / "proto"
+NOMAD = Path(__file__).parents[2] / "examples" / "nomad"
 #: The .proto file of each Go package that the programs import, below ``plugind/``.
 PROTOS = {
-    "csi": "csi_v1.proto",
-    "deviceplugin": "deviceplugin_v1beta1.proto",
-    "dra": "dra_v1.proto",
-    "drabeta": "dra_v1beta1.proto",
-    "drahealth": "dra_health_v1.proto",
-    "drahealthalpha": "dra_health_v1alpha1.proto",
-    "nomadbase": "nomad_base.proto",
-    "nomaddevice": "nomad_device.proto",
-    "pluginregistration": "pluginregistration.proto",
+    "csi": PROTO / "csi_v1.proto",
+    "deviceplugin": PROTO / "deviceplugin_v1beta1.proto",
+    "dra": PROTO / "dra_v1.proto",
+    "drabeta": PROTO / "dra_v1beta1.proto",
+    "drahealth": PROTO / "dra_health_v1.proto",
+    "drahealthalpha": PROTO / "dra_health_v1alpha1.proto",
+    "nomadbase": NOMAD / "nomad_base.proto",
+    "nomaddevice": NOMAD / "nomad_device.proto",
+    "pluginregistration": PROTO / "pluginregistration.proto",
 }
 #: Where Debian has the Go package of a .proto file that comes with protobuf.
 WRAPPERS = "Mgoogle/protobuf/wrappers.proto=github.com/golang/protobuf/ptypes/wrappers"
@@ -60,12 +61,12 @@ def go_program(name: str) -> str:
     return str(build / name)
 
 
-def _generate(generator: str, proto: str, into: Path, package: str) -> None:
+def _generate(generator: str, proto: Path, into: Path, package: str) -> None:
     into.mkdir(parents=True, exist_ok=True)
-    (into / proto).write_text(OPTIONAL.sub(AS_ONEOF, (PROTO / proto).read_text()))
+    (into / proto.name).write_text(OPTIONAL.sub(AS_ONEOF, proto.read_text()))
     options = f"plugins=grpc,import_path={package},{WRAPPERS}"
     compiler = [sys.executable, "-m", "grpc_tools.protoc", f"--plugin=protoc-gen-go={generator}", f"-I{into}"]
-    _run([*compiler, f"--go_out={options}:{into}", proto], dict(os.environ))
+    _run([*compiler, f"--go_out={options}:{into}", proto.name], dict(os.environ))
 
 
 def _run(command: list[str], environment: dict[str, str]) -> None:

@@ -45,7 +45,6 @@ PACKAGES = {
     "slurmd": "slurmd",
     "sbatch": "slurm-client",
     "munged": "munge",
-    "openssl": "openssl",
     "shellcheck": "shellcheck",
 }
 

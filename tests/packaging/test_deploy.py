@@ -1,4 +1,4 @@
-"""What ``deploy/`` has for fleets: the DaemonSet, the job of Nomad, and the roll-out by ssh.
+"""What ``deploy/`` has for fleets: the DaemonSet, and the roll-out by ssh.
 
 PYTEST_DONT_REWRITE
 """
@@ -8,10 +8,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ from plugind.tests.end_to_end.packages import program
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 DAEMON_SET = DEPLOY / "kubernetes" / "plugind-observe.yaml"
-JOB = DEPLOY / "nomad" / "plugind.nomad.json"
 ROLL_OUT = DEPLOY / "systemd" / "roll-out.sh"
 needs_schemas = pytest.mark.skipif(find_spec("kubernetes_validate") is None, reason="kubernetes-validate is missing")
 
@@ -107,101 +105,6 @@ def test_the_pod_observes_the_directories_that_it_mounts() -> None:
     assert all(
         mount["mountPath"] == paths[mount["name"]] for mount in container["volumeMounts"] if mount["name"] in paths
     )
-
-
-# --- Nomad ------------------------------------------------------------------------------------------------------------
-
-#: The fields of Nomad's JSON jobs that are used here, by the path of the object that has them.
-FIELDS: Mapping[str, Mapping[str, type]] = {
-    "Job": {
-        "ID": str,
-        "Name": str,
-        "Type": str,
-        "Priority": int,
-        "Datacenters": list,
-        "Constraints": list,
-        "Update": dict,
-        "TaskGroups": list,
-    },
-    "Job.Constraints": {"LTarget": str, "RTarget": str, "Operand": str},
-    "Job.Update": {"Stagger": int, "MaxParallel": int},
-    "Job.TaskGroups": {"Name": str, "Networks": list, "Services": list, "RestartPolicy": dict, "Tasks": list},
-    "Job.TaskGroups.Networks": {"ReservedPorts": list},
-    "Job.TaskGroups.Networks.ReservedPorts": {"Label": str, "Value": int},
-    "Job.TaskGroups.Services": {"Name": str, "Provider": str, "PortLabel": str, "Tags": list, "Meta": dict},
-    "Job.TaskGroups.RestartPolicy": {"Attempts": int, "Interval": int, "Delay": int, "Mode": str},
-    "Job.TaskGroups.Tasks": {
-        "Name": str,
-        "Driver": str,
-        "User": str,
-        "Config": dict,
-        "Resources": dict,
-        "LogConfig": dict,
-        "KillSignal": str,
-        "KillTimeout": int,
-    },
-    "Job.TaskGroups.Tasks.Resources": {"CPU": int, "MemoryMB": int, "MemoryMaxMB": int},
-    "Job.TaskGroups.Tasks.LogConfig": {"MaxFiles": int, "MaxFileSizeMB": int},
-}
-#: Objects whose fields are those of a driver, or of the user.
-FREE = frozenset({"Job.TaskGroups.Tasks.Config", "Job.TaskGroups.Services.Meta"})
-
-
-def problems(value: object, path: str) -> list[str]:
-    """Return what is wrong with the fields of an object and of those in it."""
-    if isinstance(value, list):
-        return [problem for item in value for problem in problems(item, path)]
-    if not isinstance(value, dict) or path in FREE:
-        return []
-    expected = FIELDS[path]
-    wrong = [f"{path}.{name}" for name, item in value.items() if type(item) is not expected.get(name)]
-    return wrong + [
-        problem for name, item in value.items() if name in expected for problem in problems(item, f"{path}.{name}")
-    ]
-
-
-def test_the_job_of_nomad_has_fields_that_nomad_knows() -> None:
-    content = json.loads(JOB.read_text())
-    assert list(content) == ["Job"]
-    assert problems(content["Job"], "Job") == []
-
-
-@pytest.mark.parametrize(
-    ("change", "found"),
-    [
-        ({"KillTimeOut": 1}, "Job.TaskGroups.Tasks.KillTimeOut"),
-        ({"KillTimeout": "25s"}, "Job.TaskGroups.Tasks.KillTimeout"),
-    ],
-    ids=["unknown", "type"],
-)
-def test_a_field_that_nomad_does_not_know_is_found(change: dict[str, object], found: str) -> None:
-    job = json.loads(JOB.read_text())["Job"]
-    job["TaskGroups"][0]["Tasks"][0].update(change)
-    assert problems(job, "Job") == [found]
-
-
-def test_the_job_runs_on_each_node_and_gives_the_daemon_its_time_to_stop() -> None:
-    job = json.loads(JOB.read_text())["Job"]
-    (group,) = job["TaskGroups"]
-    (task,) = group["Tasks"]
-    assert (job["Type"], job["ID"], task["User"]) == ("system", job["Name"], "root")
-    (port,) = group["Networks"][0]["ReservedPorts"]
-    assert group["Services"][0]["PortLabel"] == port["Label"]
-    command, *arguments = task["Config"]["args"]
-    address = "${NOMAD_ADDR_metrics}"
-    assert (command, f"--metrics={address}" in arguments) == ("run", True)
-    settings = configured([word.replace(address, f"192.0.2.7:{port['Value']}") for word in arguments])
-    # The daemon ends within twice its grace, by force if need be.
-    assert task["KillTimeout"] / 1e9 > 2 * settings.config.timeouts.stop_grace + 1
-
-
-def test_the_job_reserves_the_memory_of_a_node_with_ten_thousand_plugins() -> None:
-    """64 MB were less than a daemon needs with a few hundred; a client without oversubscription ends it there."""
-    job = json.loads(JOB.read_text())["Job"]
-    page = (DEPLOY.parent / "docs" / "performance.md").read_text()
-    measured = re.findall(r"^\| 10,000 \| [^|]+ \| [^|]+ \| (\d+) MiB \|", page, re.MULTILINE)
-    (needed,) = map(int, measured)
-    assert needed * 1.1 < job["TaskGroups"][0]["Tasks"][0]["Resources"]["MemoryMB"]
 
 
 # --- systemd ----------------------------------------------------------------------------------------------------------

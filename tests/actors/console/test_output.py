@@ -28,7 +28,6 @@ WITHOUT = {
     "page": "it serves a page, and prints its address",
     "install-unit": "it writes files, or prints them as they are",
     "slurm-config": "it prints lines for files",
-    "nomad-device": "it prints the one line that an agent reads",
 }
 #: Their usual form is no text for people.
 OTHER_FORMS = {"config": "toml", "ls": None, "devices": None, "leases": None, "allocate": None}

@@ -1,5 +1,5 @@
 // An agent of Nomad as a device plugin sees it: `nomad_agent PLUGIN ARGUMENTS...` starts the plugin by go-plugin, makes
-// each call of Nomad's two services once, ends the plugin, and prints one line of JSON for each step.
+// the calls of Nomad's two services, ends the plugin, and prints one line of JSON for each step.
 package main
 
 import (
@@ -91,20 +91,25 @@ func ask(ctx context.Context, asBase base.BasePluginClient, asDevice device.Devi
 	var ids []string
 	for _, group := range list.DeviceGroup {
 		for _, one := range group.Devices {
-			ids = append(ids, one.ID)
+			if one.Healthy {
+				ids = append(ids, one.ID)
+			}
 			name := group.Vendor + "/" + group.DeviceType + "/" + group.DeviceName
-			say(map[string]interface{}{"device": name, "id": one.ID, "healthy": one.Healthy})
+			say(map[string]interface{}{"device": name, "id": one.ID, "unhealthy": one.HealthDescription})
 		}
 	}
-	reserved, err := asDevice.Reserve(ctx, &device.ReserveRequest{DeviceIds: ids})
-	must(err)
-	given := reserved.ContainerRes.Envs
-	say(map[string]interface{}{"reserved": given["PLUGIND_DEVICES"], "lease": given["PLUGIND_LEASE"]})
+	// The task that has all of them has ended when another one is to have the first.
+	for _, wanted := range [][]string{ids, ids[:1]} {
+		reserved, err := asDevice.Reserve(ctx, &device.ReserveRequest{DeviceIds: wanted})
+		must(err)
+		given := reserved.ContainerRes.Envs
+		say(map[string]interface{}{"reserved": given["PLUGIND_DEVICES"], "lease": given["PLUGIND_LEASE"]})
+	}
 	stats, err := asDevice.Stats(ctx, &device.StatsRequest{CollectionInterval: &device.Duration{Seconds: 1}})
 	must(err)
 	said, err := stats.Recv()
 	must(err)
-	for _, one := range said.Groups[0].InstanceStats {
-		say(map[string]interface{}{"stats": one.Summary.StringVal})
+	for id, one := range said.Groups[0].InstanceStats {
+		say(map[string]interface{}{"stats": id, "summary": one.Summary.StringVal})
 	}
 }
