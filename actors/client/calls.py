@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import attrs
 
@@ -17,6 +17,8 @@ from .errors import ClientError, DaemonError
 from .reaching import UNKNOWN_HERE
 
 AnswerT = TypeVar("AnswerT")
+#: The status of an answer for which something was made.
+_MADE: Final = 201
 
 
 def refusal(status: int, body: bytes) -> ClientError:
@@ -40,18 +42,24 @@ class Call(Generic[AnswerT]):
     body: bytes = b""
     #: Returns the error of any other answer.
     refused: Callable[[int, bytes], ClientError] = refusal
-    #: Returns what is taken of the answer of a daemon of this user.
+    #: Returns what is taken of the answer of a daemon of this user; raises ClientError if nothing is.
     judge: Callable[[AnswerT, int], AnswerT] = lambda answer, _: answer
+    #: Returns what to ask to take back what was made for an answer of which nothing is taken.
+    undo: Callable[[AnswerT], Call[Any]] | None = None
 
-    def answer(self, status: int, body: bytes, version: str | None, uid: int) -> AnswerT:
-        """Return what the daemon of user ``uid`` says, which speaks this ``version`` of the status socket.
+    def answer(self, status: int, body: bytes, version: str | None) -> AnswerT:
+        """Return what the daemon says, which speaks this ``version`` of the status socket, before it is judged.
 
         Raises:
           ClientError: if it refuses, or its answer cannot be understood.
         """
         if status not in (200, 201):
             raise self.refusal(status, body, version)
-        return self.judge(understood(self.read, body, version), uid)
+        return understood(self.read, body, version)
+
+    def undoing(self, status: int, answer: AnswerT) -> Call[Any] | None:
+        """Return what to ask after an ``answer`` of which nothing is taken; None if nothing was made for it."""
+        return None if self.undo is None or status != _MADE else self.undo(answer)
 
     def refusal(self, status: int, body: bytes, version: str | None) -> ClientError:
         """Return the error of an answer that is none of success."""

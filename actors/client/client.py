@@ -25,7 +25,6 @@ from .calls import Call, understood
 from .errors import ClientError, LeaseFailedError
 from .holding import HeldLease
 from .lease_calls import (
-    WRITING,
     all_leases,
     allocation,
     deadline_of,
@@ -38,7 +37,7 @@ from .lease_calls import (
     request_of,
 )
 from .paths import default_status_path
-from .reaching import ANSWER_TIMEOUT, watched
+from .reaching import ANSWER_TIMEOUT, WRITING, watched
 from .trio_holding import Keeper
 from .trio_transport import answer, lines, talking
 

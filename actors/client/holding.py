@@ -19,7 +19,7 @@ from ...protocol.leases.values import Lease, LeaseState
 from ...protocol.text import escaped
 from .calls import Call, understood
 from .errors import ClientError, DaemonError, LeaseFailedError
-from .lease_calls import resumption
+from .lease_calls import judged, resumption
 
 #: How the daemon answers if the lease does not belong to this program any more.
 _LOST: Final = (Problem.UNKNOWN, Problem.FORBIDDEN)
@@ -44,15 +44,15 @@ class Holding:
     #: Whether its block has ended: what the daemon says of the end of the lease is no news then.
     is_over: bool = False
 
-    def note(self, line: bytes) -> None:
-        """Take a line of the stream; an empty one says nothing.
+    def note(self, line: bytes, uid: int) -> None:
+        """Take a line of the stream of a daemon of user ``uid``; an empty one says nothing.
 
         Raises:
-          DaemonError: if it cannot be understood.
+          ClientError: if it cannot be understood, or is not taken from such a daemon.
         """
         if not line:
             return
-        lease = self.held.lease = understood(lease_from_json, line)
+        lease = self.held.lease = judged(understood(lease_from_json, line), uid)
         if lease.state is LeaseState.GONE:
             self._lose(escaped(lease.reason or "plugind does not say why"))
 
@@ -79,11 +79,11 @@ class Holding:
         return self.is_held()
 
 
-def holding_of(line: bytes) -> Holding:
-    """Return what the first line of the stream says.
+def holding_of(line: bytes, uid: int) -> Holding:
+    """Return what the first line of the stream of a daemon of user ``uid`` says.
 
     Raises:
-      DaemonError: if it cannot be understood.
+      ClientError: if it cannot be understood, or is not taken from such a daemon.
     """
     if not line:
         raise DaemonError("the daemon's answer cannot be understood: it has no lease", 201)
@@ -91,4 +91,4 @@ def holding_of(line: bytes) -> Holding:
     token = json.loads(line).get("token")
     if not isinstance(token, str):
         raise DaemonError("the daemon's answer cannot be understood: the lease has no token", 201)
-    return Holding(HeldLease(lease), token)
+    return Holding(HeldLease(judged(lease, uid)), token)

@@ -25,13 +25,10 @@ from ...protocol.leases.replies import Failure, LeasesSnapshot, Problem, Release
 from ...protocol.leases.values import ContainerOwner, Lease, NoOwner, Request, TimeOwner, Wanted
 from .calls import Call, refusal
 from .errors import ClientError, LeaseFailedError
-from .reaching import ANSWER_TIMEOUT
 
 #: Seconds beyond the wait for devices in which plugins prepare them: each of several calls may take 30 s, and others
 #: may be before it in line.
 PREPARING: Final = 600.0
-#: Seconds for an answer that is written to the disk first; the daemon gives up a little earlier.
-WRITING: Final = 2 * ANSWER_TIMEOUT
 _PATH: Final = "/v1/leases"
 #: The bytes that stand for themselves in a path.
 _PLAIN: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-~")
@@ -95,7 +92,9 @@ def is_unknown(error: ClientError) -> bool:
 
 def allocation(asked: Asked) -> Call[Lease]:
     """Ask for a lease."""
-    return Call("POST", _PATH, lease_from_json, _body(asked_to_json(asked)), refused, judged)
+    return Call(
+        "POST", _PATH, lease_from_json, _body(asked_to_json(asked)), refused, judged, lambda lease: release(lease.id)
+    )
 
 
 def judged(lease: Lease, uid: int) -> Lease:

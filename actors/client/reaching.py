@@ -16,6 +16,8 @@ from ...protocol.text import escaped
 
 #: Seconds without an answer, or without more of it, after which no daemon is taken to be there.
 ANSWER_TIMEOUT: Final = 5.0
+#: Seconds for an answer that is written to the disk first; the daemon gives up a little earlier.
+WRITING: Final = 2 * ANSWER_TIMEOUT
 #: The statuses with which a daemon may answer what it does not know.
 UNKNOWN_HERE: Final = frozenset((400, 404, 405))
 #: Bytes of the largest answer that is read.

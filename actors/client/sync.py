@@ -23,7 +23,6 @@ from .calls import Call, understood
 from .errors import ClientError, LeaseFailedError, LeaseLostError
 from .holding import HeldLease
 from .lease_calls import (
-    WRITING,
     all_leases,
     allocation,
     deadline_of,
@@ -36,7 +35,7 @@ from .lease_calls import (
     request_of,
 )
 from .paths import default_status_path
-from .reaching import ANSWER_TIMEOUT, watched
+from .reaching import ANSWER_TIMEOUT, WRITING, watched
 from .sync_holding import Keeper
 from .sync_transport import answer, lines
 

@@ -40,11 +40,11 @@ class Keeper:
         self._thread = threading.Thread(target=self._run, name="plugind lease", daemon=True)
         self._thread.start()
 
-    def _open(self, call: Call[Lease], seconds: float, read: Callable[[bytes], T]) -> T:
+    def _open(self, call: Call[Lease], seconds: float, read: Callable[[bytes, int], T]) -> T:
         """Open another stream in the place of the one before, and return what ``read`` makes of its first line."""
         with ExitStack() as opened:
             found = opened.enter_context(lines(self._path, call, silence=seconds, patience=PATIENCE))
-            said = read(next(found, b""))
+            said = read(next(found, b""), found.uid)
             found.wait_for_ever()
             self._found, self._opened = found, opened.pop_all()
         return said
@@ -62,7 +62,7 @@ class Keeper:
         while not self._is_over():
             with suppress(ClientError):  # It was interrupted.
                 for line in self._found:
-                    self.holding.note(line)
+                    self.holding.note(line, self._found.uid)
             self._opened.close()
             while not (self._is_over() or self._resumed()):
                 self._over.wait(RECONNECT)

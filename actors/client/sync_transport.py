@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TypeVar
 
 from ..io.plain_http import NotHttpError, Reply, asked, no_answer
 from .calls import Call
-from .errors import NoDaemonError
-from .reaching import MAX_ANSWER
+from .errors import ClientError, NoDaemonError
+from .reaching import MAX_ANSWER, WRITING
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ def answer(path: str, call: Call[T], *, seconds: float, silence: float | None = 
 
     All of it has ``seconds``. With ``silence``, only the head of the answer has, and each part of it may take that
     long: a long list may take longer, for as long as it goes on. After ``patience`` seconds in which nothing comes, the
-    daemon is asked whether it answers at all.
+    daemon is asked whether it answers at all. If nothing is taken of the answer, what was made for it is taken back.
 
     Raises:
       ClientError: if it does not answer, or refuses.
@@ -47,7 +47,14 @@ def answer(path: str, call: Call[T], *, seconds: float, silence: float | None = 
         asked(path, call.method, call.target, call.body, seconds=seconds, silence=silence, patience=patience) as reply,
     ):
         status, body, version = reply.status, reply.body(MAX_ANSWER), reply.version
-    return call.answer(status, body, version, reply.uid)
+    said = call.answer(status, body, version)
+    try:
+        return call.judge(said, reply.uid)
+    except ClientError:
+        if (undoing := call.undoing(status, said)) is not None:
+            with suppress(ClientError):  # What is refused is told in any case.
+                answer(path, undoing, seconds=WRITING)
+        raise
 
 
 @contextmanager
@@ -89,6 +96,8 @@ class Lines:
         self._reply = reply
         #: The version of the status socket.
         self.version = reply.version
+        #: The user of the daemon.
+        self.uid = reply.uid
         self._lines = reply.lines()
         self._silence = silence
 

@@ -62,12 +62,12 @@ class Keeper:
         if failure is not None:
             raise failure
 
-    async def _open(self, call: Call[Lease], seconds: float, read: Callable[[bytes], T]) -> T:
+    async def _open(self, call: Call[Lease], seconds: float, read: Callable[[bytes, int], T]) -> T:
         """Open another stream in the place of the one before, and return what ``read`` makes of its first line."""
         async with AsyncExitStack() as opened:
             found = await opened.enter_async_context(lines(self._path, call, timeout=seconds, patience=PATIENCE))
             with talking(self._path):
-                said = read(await anext(found, b""))
+                said = read(await anext(found, b""), found.uid)
             found.wait_for_ever()
             self._found, self._opened = found, opened.pop_all()
         return said
@@ -85,7 +85,7 @@ class Keeper:
     async def _follow(self, holding: Holding) -> None:
         with talking(self._path):
             async for line in self._found:
-                holding.note(line)
+                holding.note(line, self._found.uid)
 
     async def _resumed(self, holding: Holding) -> bool:
         """Own the lease by another connection; return whether that has succeeded."""

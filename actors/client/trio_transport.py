@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from typing import TypeVar
+
+import trio
 
 from ..io.http_client import Lines, UnreachableError, ask
 from .calls import Call
-from .errors import NoDaemonError
+from .errors import ClientError, NoDaemonError
+from .reaching import WRITING
 
 T = TypeVar("T")
 
@@ -33,6 +36,8 @@ def talking(path: str) -> Iterator[None]:
 async def answer(path: str, call: Call[T], *, timeout: float, patience: float = math.inf) -> T:
     """Send a request and return what the daemon says; for the seconds see :func:`plugind.actors.io.http_client.ask`.
 
+    If nothing is taken of the answer, what was made for it is taken back.
+
     Raises:
       ClientError: if it does not answer, or refuses.
     """
@@ -40,7 +45,15 @@ async def answer(path: str, call: Call[T], *, timeout: float, patience: float = 
         async with ask(path, call.method, call.target, call.body, timeout=timeout, patience=patience) as reply:
             uid = reply.uid  # Before the end, when there is no socket any more.
             status, body, version = reply.status, await reply.body(), reply.version
-    return call.answer(status, body, version, uid)
+    said = call.answer(status, body, version)
+    try:
+        return call.judge(said, uid)
+    except ClientError:
+        if (undoing := call.undoing(status, said)) is not None:
+            # What is refused is told in any case.
+            with suppress(ClientError), trio.CancelScope(shield=True):
+                await answer(path, undoing, timeout=WRITING)
+        raise
 
 
 @asynccontextmanager

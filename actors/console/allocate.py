@@ -20,7 +20,8 @@ from ...protocol.leases.leases_json import Asked, ProcessWish, lease_to_json
 from ...protocol.leases.values import ContainerOwner, Lease, NoOwner, TimeOwner
 from ...protocol.text import escaped
 from ..client.errors import ClientError
-from ..client.lease_calls import WRITING, allocation, deadline_of, own_process, release, request_of
+from ..client.lease_calls import allocation, deadline_of, own_process, release, request_of
+from ..client.reaching import WRITING
 from ..client.sync_transport import answer
 from ..io.silence import PATIENCE
 from .ending import EXIT_OK, CommandError, OutputError, complain, say

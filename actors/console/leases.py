@@ -28,8 +28,8 @@ from ...protocol.leases.values import (
 )
 from ...protocol.text import encodable
 from ..client.errors import ClientError
-from ..client.lease_calls import WRITING, all_leases, recovery
-from ..client.reaching import ANSWER_TIMEOUT
+from ..client.lease_calls import all_leases, recovery
+from ..client.reaching import ANSWER_TIMEOUT, WRITING
 from ..client.sync_transport import answer
 from .ending import EXIT_OK, complain, say
 from .lease_failures import fail

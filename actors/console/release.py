@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from ...protocol.text import escaped
 from ..client.errors import ClientError, NoDaemonError
-from ..client.lease_calls import WRITING, is_unknown, release
+from ..client.lease_calls import is_unknown, release
+from ..client.reaching import WRITING
 from ..client.sync_transport import answer
 from .ending import EXIT_FAILED, EXIT_OK, complain, say
 from .lease_failures import fail

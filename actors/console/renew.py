@@ -13,7 +13,8 @@ from ...protocol.leases.leases_json import lease_to_json
 from ...protocol.leases.values import TimeOwner
 from ...protocol.text import escaped
 from ..client.errors import ClientError
-from ..client.lease_calls import WRITING, renewal
+from ..client.lease_calls import renewal
+from ..client.reaching import WRITING
 from ..client.sync_transport import answer
 from .ending import EXIT_OK, say
 from .lease_failures import fail

@@ -96,6 +96,11 @@ class Lines:
         """See :attr:`Reply.version`."""
         return self._reply.version
 
+    @property
+    def uid(self) -> int:
+        """See :attr:`Reply.uid`."""
+        return self._reply.uid
+
     def wait_for_ever(self) -> None:
         """See :meth:`Reply.wait_for_ever`."""
         self._reply.wait_for_ever()

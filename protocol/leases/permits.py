@@ -79,7 +79,7 @@ def from_daemon(lease: Lease, uid: int) -> Lease:
     if named := ", ".join(_named(answer).values()):
         raise AnswerError(
             f"the daemon runs as user {uid}, who is neither root nor you, and the lease {lease.id} names {named}, so it"
-            " is not used: release it, and ask as that user, or ask a daemon of root"
+            " is not used, and is released if it is new: ask as that user, or ask a daemon of root"
         )
     if not answer.env:
         return lease

@@ -12,10 +12,11 @@ import attrs
 import pytest
 import trio
 
+from plugind.actors.io import http_client, plain_http
 from plugind.client import Client, DaemonError, HeldLease, LeaseFailedError, LeaseLostError, LeaseState, SyncClient
 from plugind.protocol.leases.leases_json import failure_to_json, lease_to_json, released_to_json
 from plugind.protocol.leases.replies import Failure, Problem, Released
-from plugind.protocol.leases.values import ConnectionOwner, Lease
+from plugind.protocol.leases.values import Answer, ConnectionOwner, Lease, Mount
 from plugind.tests.actors.client.test_client_leases import BlockError, lines
 from plugind.tests.actors.client.test_clients import Make, OfTrio, asking, make
 from plugind.tests.actors.console.lease_server import LeaseServer, answer, lease_server
@@ -87,6 +88,25 @@ async def test_a_refusal_says_why(make: Make, tmp_path: Path) -> None:
         with pytest.raises(LeaseFailedError, match=r"^too few$"):
             async with holding(client):
                 pass
+
+
+async def test_what_is_not_taken_from_the_daemon_of_another_user_is_not_held(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection ends, and the lease with it; of another lease the variables are left out, also in its news."""
+    for module in (http_client, plain_http):
+        monkeypatch.setattr(module, "user_of", lambda _: 4242)
+    for directory in ("a", "b"):
+        (tmp_path / directory).mkdir()
+    mounts = attrs.evolve(LEASE, answer=Answer(mounts=(Mount("/", "/"),)))
+    async with asking(make, tmp_path / "a", stream(mounts)) as (client, _):
+        with pytest.raises(LeaseFailedError, match="the daemon runs as user 4242"):
+            async with holding(client):
+                pass
+    variables = attrs.evolve(LEASE, answer=Answer({"PATH": "/evil"}))
+    async with asking(make, tmp_path / "b", stream(variables), RELEASED) as (client, _), holding(client) as held:
+        assert held.lease.answer == Answer()
+        assert "the variables of its plugins are left out" in held.lease.warnings[-1]
 
 
 async def test_the_error_of_the_block_is_raised_as_it_is(make: Make, tmp_path: Path) -> None:

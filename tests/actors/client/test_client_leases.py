@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,11 @@ import pytest
 import trio
 
 from plugind.actors.client.lease_calls import quoted
+from plugind.actors.io import http_client, plain_http
 from plugind.client import Client, LeaseFailedError, LeaseState, NoDaemonError, Problem
 from plugind.protocol.leases.leases_json import failure_to_json, lease_to_json, released_to_json, snapshot_to_json
 from plugind.protocol.leases.replies import Failure, LeasesSnapshot, Released
-from plugind.protocol.leases.values import Lease, TimeOwner
+from plugind.protocol.leases.values import Answer, Lease, Mount, TimeOwner
 from plugind.tests.actors.client.test_clients import Make, OfTrio, asking, chunked, make
 from plugind.tests.actors.console.lease_server import LeaseServer, answer, lease_server
 from plugind.tests.actors.console.test_allocate import GPU, LEASE
@@ -101,6 +102,51 @@ async def test_a_refusal_says_why_and_who_has_the_others(make: Make, tmp_path: P
         assert lines(server) == ["POST /v1/leases"]
     assert caught.value.problem is Problem.UNAVAILABLE
     assert [lease.id for lease in caught.value.holders] == ["a1b2"]
+
+
+MOUNTS = attrs.evolve(LEASE, answer=Answer(mounts=(Mount("/", "/"),)))
+
+
+@pytest.fixture
+def of_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the daemon be of another user than this one and root, as far as the kernel says."""
+    for module in (http_client, plain_http):
+        monkeypatch.setattr(module, "user_of", lambda _: 4242)
+
+
+async def take(client: Any, **more: Any) -> None:
+    await client.take({GPU: 1}, seconds=5.0, **more)
+
+
+async def take_for_a_block(client: Any, **more: Any) -> None:
+    async with allocated(client, {GPU: 1}, **more):
+        pass
+
+
+@pytest.mark.usefixtures("of_another_user")
+@pytest.mark.parametrize("ask", [take, take_for_a_block])
+@pytest.mark.parametrize("named", [True, False])
+async def test_a_lease_that_is_not_taken_from_the_daemon_of_another_user_is_released(
+    make: Make, ask: Callable[..., Awaitable[None]], named: bool, tmp_path: Path
+) -> None:
+    """Whatever becomes of the release, the reason is that of the refusal."""
+    for number, released in enumerate((RELEASED, b"", GONE)):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        async with asking(make, directory, answer(201, lease_to_json(MOUNTS)), released) as (client, server):
+            more: Any = {"id": "a1b2"} if named else {}
+            with pytest.raises(LeaseFailedError, match="the daemon runs as user 4242") as caught:
+                await ask(client, **more)
+            assert caught.value.problem is Problem.FORBIDDEN
+            assert lines(server) == ["POST /v1/leases", "DELETE /v1/leases/a1b2"]
+
+
+@pytest.mark.usefixtures("of_another_user")
+async def test_a_lease_that_was_there_before_is_not_released_if_it_is_not_taken(make: Make, tmp_path: Path) -> None:
+    async with asking(make, tmp_path, answer(200, lease_to_json(MOUNTS)), RELEASED) as (client, server):
+        with pytest.raises(LeaseFailedError, match="the daemon runs as user 4242"):
+            await client.take({GPU: 1}, seconds=5.0, id="a1b2")
+        assert lines(server) == ["POST /v1/leases"]
 
 
 async def test_a_lease_whose_answer_was_lost_is_released_by_its_name(make: Make, tmp_path: Path) -> None:
