@@ -1,8 +1,8 @@
-"""Go programs that tests build from the sources in this checkout, with what Debian has of Go and of grpc-go.
+"""Go programs that tests build: those of ``tests/peers``, and ours with what Debian has of Go and of grpc-go.
 
-``apt install golang-go golang-goprotobuf-dev golang-google-grpc-dev`` installs all of it; nothing is fetched while a
-program is built. The first build compiles grpc-go, which takes a minute on a busy machine; Go keeps the result in the
-user's cache.
+For the second kind, ``apt install golang-go golang-goprotobuf-dev golang-google-grpc-dev`` installs all of it; nothing
+is fetched while a program is built. The first build compiles grpc-go, which takes a minute on a busy machine; Go keeps
+the result in the user's cache.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from plugind.tests.end_to_end.packages import GO_SOURCES, go_package, program
+from plugind.tests.tools.peers import PEERS, MissingError, built
 
 SOURCES = Path(__file__).parent / "plugins" / "go"
 PROTO = Path(__file__).parents[2] / "protocol" / "proto"
@@ -39,6 +42,15 @@ WRAPPERS = "Mgoogle/protobuf/wrappers.proto=github.com/golang/protobuf/ptypes/wr
 OPTIONAL, AS_ONEOF = re.compile(r"optional (\w+ (\w+) = \d+;)"), r"oneof _\2 { \1 }"
 #: Seconds in which grpc-go must be compiled.
 BUILD_DEADLINE = 240.0
+
+
+@functools.cache
+def peer(name: str) -> str:
+    """Build ``tests/peers/NAME`` and return the path of the program; skip the test where Go or a module is missing."""
+    try:
+        return str(built(PEERS / name))
+    except MissingError as error:
+        pytest.skip(f"the peer {name} cannot be built: {str(error).strip().splitlines()[-1]}")
 
 
 @functools.cache
