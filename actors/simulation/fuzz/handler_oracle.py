@@ -366,7 +366,8 @@ class HandlerOracle:
         """A state was shown: one that leaves must be deregistered at once, where nothing else is under way."""
         registration = self.registrations.get(status.socket)
         if status.state is StateName.VALIDATING:
-            self._shown_validating.setdefault(status.socket, trio.current_time())
+            # It may be shown late, after a crash of the status actor.
+            self._shown_validating.setdefault(status.socket, status.since)
         else:
             self._shown_validating.pop(status.socket, None)
         if (

@@ -82,12 +82,12 @@ class ServingOracle:
             self._check(status, self._truth(path))
 
     def shown(self, status: PluginStatus) -> None:
-        """A change of ``status`` is shown."""
-        before = self._node.statuses.get(status.socket)
-        if status.serving is not False or before is None or before.serving is False:
+        """A change of ``status`` is shown. After a crash of the status actor it may be shown late."""
+        before, found_at = self._node.statuses.get(status.socket), status.not_serving_since
+        if status.serving is not False or found_at is None or before is None or before.serving is False:
             return
         truth = self._truth(status.socket)
-        if truth.listens and truth.since < trio.current_time() - EPSILON:
+        if truth.listens and truth.since < found_at - EPSILON:
             self._violated("serving", f"{status.socket} is shown as not serving, and somebody listens")
 
     def _truth(self, path: str) -> _Truth:

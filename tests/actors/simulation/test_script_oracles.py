@@ -7,6 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from plugind.actors.simulation.fuzz.endpoint_oracle import EndpointOracle
 from plugind.actors.simulation.fuzz.generation_oracle import GenerationOracle
 from plugind.actors.simulation.fuzz.handler_oracle import HandlerOracle
 from plugind.actors.simulation.fuzz.lease_holders import LABEL, Asking
@@ -21,6 +22,7 @@ from plugind.protocol.devices import HEALTHY, Device, DeviceList, ResourceState,
 from plugind.protocol.leases.values import Lease, LeaseState, NoOwner, Request, Wanted
 from plugind.protocol.liveness import Owners
 from plugind.protocol.lives import reason
+from plugind.protocol.messages import PluginChanged
 from plugind.protocol.plugins import InstancePolicy, Plugin
 from plugind.protocol.status import PluginStatus, StateName
 from plugind.testing import FakeHandler, FakePlugin
@@ -117,6 +119,48 @@ async def test_the_end_of_a_process_that_the_daemon_has_not_met_may_be_found_by_
         await trio.sleep(KILLED_BOUND + 1.0)
         oracle.look(disturbed=False)
     assert found.rules == (["serving"] if is_met else [])
+
+
+@pytest.mark.parametrize(("found_at", "is_right"), [(5.0, True), (7.0, False)])
+async def test_that_nobody_listens_may_be_shown_late_but_not_found_while_somebody_listens(
+    autojump_clock: MockClock, found_at: float, is_right: bool
+) -> None:
+    """Seed 4101950: the status actor had crashed, and somebody listened again before it showed what it had missed."""
+    found = Found()
+    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
+        plugin = node.plug("a.sock", FakePlugin("Colour", "red"))
+        await trio.sleep_until(4.0)
+        oracle = ServingOracle(node, found.violated)
+        plugin.crash()
+        oracle.look(disturbed=False)
+        await trio.sleep_until(6.0)
+        plugin.listen()
+        oracle.look(disturbed=False)
+        await trio.sleep_until(8.0)
+        status = attrs.evolve(node.statuses[plugin.path], serving=True)
+        node.record(PluginChanged(8.0, status))
+        oracle.shown(attrs.evolve(status, serving=False, not_serving_since=found_at))
+    assert found.rules == ([] if is_right else ["serving"])
+
+
+@pytest.mark.parametrize(("since", "is_right"), [(1.0, True), (3.0, False)])
+async def test_a_plugin_may_be_admitted_to_an_endpoint_before_its_owner_and_be_shown_late(
+    autojump_clock: MockClock, since: float, is_right: bool
+) -> None:
+    """The status actor may crash while the plugin waits for its handler."""
+    trace, owner = Trace(), Plugin("Colour", "red", STATUS.socket, ("1.0.0",), STATUS.socket, 7)
+    other = Plugin("Colour", "blue", STATUS.socket, ("1.0.0",), "/plugins/b.sock", 8)
+    endpoints = EndpointOracle(trace.violated, ("/plugins/",))
+    oracle = HandlerOracle(trace, InstancePolicy.ALL, lambda _name: None, endpoints=endpoints)
+    handler = oracle.new_handler()
+    async with SimulatedNode():
+        await trio.sleep_until(2.0)
+        await handler.validate(owner)
+        await handler.register(owner)
+        await trio.sleep_until(4.0)
+        oracle.shown(attrs.evolve(STATUS, socket=other.socket, generation=8, state=StateName.VALIDATING, since=since))
+        await handler.validate(other)
+    assert [violation.oracle for violation in trace.violations] == ([] if is_right else ["endpoint"])
 
 
 @pytest.mark.parametrize("is_shown", [True, False])
