@@ -103,7 +103,7 @@ class StateFile:
         #: The start is noted in the database that is open.
         self._has_begun = False
         #: How large the largest lease was whose write has failed since the last sign that there is room.
-        self._failed: int | None = None
+        self._failed: int | None = 0
         # An access that was given up goes on, and all others wait for it, so that no two use the database at once.
         self._thread = WorkerThread("plugind state")
         self._closed = False
@@ -150,7 +150,7 @@ class StateFile:
     async def begin(self) -> None:
         """Note the start in the file, which shows that it can be written; what is noted is not noted again.
 
-        After a write has failed, this finds out whether there is room for what a lease takes.
+        If it is noted, and after a write has failed, this finds out whether there is room for what a lease takes.
 
         Raises:
           StateError: if it could not be noted, or there is no room.
@@ -297,8 +297,9 @@ class StateFile:
         return database
 
     def _begin_with_room(self) -> None:
+        is_start = not self._has_begun
         database = self._begin()
-        if self._failed is not None:
+        if self._failed is not None and not is_start:
             state_database.try_room(database, self._failed)
             self._failed = None
 

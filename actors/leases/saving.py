@@ -102,6 +102,7 @@ class Saving:
             with trio.fail_after(DEADLINE):
                 kept = await self._read()
                 await self._begin()
+                await self._store.begin()  # Now that the start is written, this tells whether there is room for leases.
         except StateError as error:
             self._fail(str(error))
         except trio.TooSlowError:

@@ -56,7 +56,8 @@ class LeaseStore(Protocol):
     async def begin(self) -> None:
         """Note in the store that a daemon has started, once it was read.
 
-        It is repeated after a write has failed: then it succeeds only if there is room for what a lease takes.
+        It is repeated at the start, and after a write has failed: then it succeeds only if there is room for what a
+        lease takes.
 
         Raises:
           StateError: if it cannot be written now.

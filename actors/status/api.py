@@ -77,6 +77,8 @@ WATCH_LAG = 4096
 METRICS_DEADLINE = 1.0
 #: Seconds for the configuration to be read and used.
 RELOAD_DEADLINE = 20.0
+#: The actor that is degraded as long as it cannot lease devices.
+_LEASES = "leases"
 #: The requests that are answered, for ``GET /``.
 REQUESTS = {
     "GET /": "this list, and versions",
@@ -494,6 +496,9 @@ class Api:
         for health in self.health():
             if health.condition is Condition.FAILED:
                 yield f"the actor {encodable(health.actor)} ({health.reason})"
+            elif health.actor == _LEASES and health.condition is Condition.DEGRADED:
+                # A node that gives no device to anybody is to get no work that needs one.
+                yield f"leases ({encodable(health.reason or '')})"
         for root in self.memory.roots(self.config):
             report = view.roots.get(root)
             if report is None:

@@ -17,8 +17,9 @@ import attrs
 import pytest
 import trio
 
+from plugind.actors.io import state_database
 from plugind.actors.io.lease_marker import LeaseMarker, place_of_markers
-from plugind.actors.io.state_database import APPLICATION_ID, VERSION, begin, leases, open_to_write, write
+from plugind.actors.io.state_database import APPLICATION_ID, VERSION, begin, leases, open_to_write, try_room, write
 from plugind.actors.io.state_database import serial as state_serial
 from plugind.actors.io.state_file import StateFile
 from plugind.actors.leases.saving import Saving
@@ -866,3 +867,20 @@ async def test_a_process_that_is_killed_amid_commits_leaves_all_or_nothing(tmp_p
 
 async def _started(command: list[str], task_status: trio.TaskStatus[trio.Process]) -> None:
     await trio.run_process(command, stdout=subprocess.PIPE, check=False, task_status=task_status)
+
+
+async def test_a_start_finds_out_whether_there_is_room_for_a_lease(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk a start was noted, and nothing was wrong until somebody asked for a lease."""
+    full = create_autospec(try_room, side_effect=sqlite3.OperationalError("database or disk is full"))
+    monkeypatch.setattr(state_database, "try_room", full)
+    file = file_in(tmp_path)
+    send, _ = trio.open_memory_channel[Saved | StoreRead](10)
+    saving = Saving(file, send, SILENT)
+    assert await saving.open() == Kept()
+    assert "database or disk is full" in str(saving.problem)
+    assert await save(file, SaveLease(lease("a", "GPU-0"))) is None, "what has room yet is written"
+    monkeypatch.undo()
+    await file.begin()
+    file.close()

@@ -213,6 +213,25 @@ async def test_expected_plugins_may_have_to_be_healthy(autojump_clock: MockClock
 HUNG = "it hangs: it has taken no message for 70 s, and 3 wait"
 
 
+async def test_a_node_that_cannot_lease_devices_is_not_ready_and_says_why(autojump_clock: MockClock) -> None:
+    """It said that it was ready while all devices were withheld, so it got work that failed."""
+    said: dict[str, str | None] = {"leases": None, "reconciler": "held up"}
+    async with bench() as node:
+        await node.take(RootReported(ROOT, Watching.EVENTS, 0.0, ready=True))
+
+        def health() -> tuple[ActorHealth, ...]:
+            found = ((name, Condition.OK if why is None else Condition.DEGRADED, why) for name, why in said.items())
+            return tuple(ActorHealth(name, condition, why, 0, 0.0) for name, condition, why in found)
+
+        async def ready() -> tuple[int, list[str]]:
+            answer = await attrs.evolve(node.api, health=health)(Request("GET", "/readyz", {}, b""))
+            return answer.status, json.loads(answer.body)["awaiting"]
+
+        assert await ready() == (200, [])
+        said["leases"] = "all devices are withheld: the state was lost"
+        assert await ready() == (503, ["leases (all devices are withheld: the state was lost)"])
+
+
 async def test_an_actor_that_hangs_makes_health_fail_and_the_node_not_ready(autojump_clock: MockClock) -> None:
     """With the reconciler hung for 70 s, health said ok and ready; only the watchers' heartbeat was looked at."""
     condition = Condition.FAILED
