@@ -31,8 +31,12 @@ class GenerationOracle:
         self._generations: dict[tuple[str, int], tuple[int, float]] = {}
         #: Directories that were removed, with the sockets below that were told again since.
         self._removed: dict[str, set[str]] = {}
+        #: The socket that was dialed last at each path, and when.
+        self._dialed: dict[str, tuple[int, float]] = {}
         #: What is shown of each path.
         self._statuses: dict[str, PluginStatus] = {}
+        #: What was shown of it when its plugin was reached, until the conversation has gone on or has failed.
+        self._reached: dict[str, PluginStatus] = {}
         #: The highest generation that was shown, and the highest one of reconcilers that have crashed.
         self._shown = 0
         self._crashed = 0
@@ -51,11 +55,19 @@ class GenerationOracle:
         self._sockets.clear()
         self._generations.clear()
         self._statuses.clear()
+        self._reached.clear()
 
     def shown(self, status: PluginStatus) -> None:
         """A state is shown."""
         self._shown = max(self._shown, status.generation)
         self._statuses[status.socket] = status
+        if status.state not in (StateName.ASKING_INFO, StateName.VALIDATING):
+            self._reached.pop(status.socket, None)
+        elif not self._is_reached(status.socket, status.generation):
+            self._reached[status.socket] = status
+
+    def _is_reached(self, path: str, generation: int) -> bool:
+        return path in self._reached and self._reached[path].generation == generation
 
     def moved(self, path: str) -> None:
         """The socket at ``path`` is renamed: when it comes back, that is another appearance (behaviour 4)."""
@@ -73,27 +85,31 @@ class GenerationOracle:
                 return True
         return False
 
-    def _was_asked_before(self, path: str, generation: int, now: float) -> bool:
-        """Whether the handler was asked before this instant, and is late: behind a call that has ended only now.
+    def _is_late(self, path: str, generation: int, dialed: float, now: float) -> bool:
+        """Whether the handler takes only now what it was asked of the socket before the one that was ``dialed``.
 
-        The socket of a newer generation was dialed in this instant, then.
+        It is late behind a call that has ended in this instant, in which the socket of a newer generation was dialed.
         """
-        status = self._statuses.get(path)
-        if status is None:
+        if dialed < now - EPSILON:
             return False
-        if status.generation == generation:
-            return status.state is StateName.VALIDATING and status.since < now - EPSILON
-        return status.generation > generation and status.since >= now - EPSILON
+        status = self._statuses.get(path)
+        if status is not None and status.generation > generation:
+            return status.since >= now - EPSILON
+        return self._is_reached(path, generation) and self._reached[path].since < now - EPSILON
 
-    def validating(self, plugin: Plugin, socket: int) -> None:
-        """The handler is asked to validate what ``socket`` said of itself, by the serial number of its file."""
+    def connected(self, path: str, socket: int) -> None:
+        """The daemon has a connection to ``socket``, by the serial number of its file."""
+        self._dialed[path] = socket, trio.current_time()
+
+    def validating(self, plugin: Plugin) -> None:
+        """The handler is asked to validate what the socket that was dialed last said of itself."""
         path, generation = plugin.socket, plugin.generation
-        if generation <= self._crashed:
+        if generation <= self._crashed or path not in self._dialed:
             return  # A handler that has crashed, too, takes what the reconciler asked it before.
-        now = trio.current_time()
+        now, (socket, dialed) = trio.current_time(), self._dialed[path]
+        if self._is_late(path, generation, dialed, now):
+            return
         if self._sockets.setdefault((path, generation), socket) != socket:
-            if self._was_asked_before(path, generation, now):
-                return
             self._violated("generation", f"generation {generation} of {path} speaks with a second socket")
         first, since = self._generations.setdefault((path, socket), (generation, now))
         if first == generation:

@@ -210,7 +210,7 @@ class _Simulation:
             trace,
             self._policy,
             self._freed,
-            self._validating,
+            self._generations.validating,
             trust,
             blame,
             self._endpoints,
@@ -339,11 +339,6 @@ class _Simulation:
     def _freed(self, name: str) -> None:
         self._backoff.freed(name)
         self.node.turns.freed(name)
-
-    def _validating(self, plugin: Plugin) -> None:
-        socket = self.node.dialed(plugin.socket)
-        if socket is not None:
-            self._generations.validating(plugin, socket)
 
     def _is_untouched(self, plugin: Plugin) -> bool:
         """Whether a plugin is well and registered, and neither its socket nor the node was disturbed."""

@@ -52,6 +52,7 @@ class WatchedNetwork(MemoryNetwork):
         backoff: BackoffOracle,
         trust: TrustOracle,
         crashes: CrashOracle,
+        generations: GenerationOracle,
         order: DialOrderOracle,
         modes: DirectoryOracle,
         patience: PatienceOracle,
@@ -66,6 +67,7 @@ class WatchedNetwork(MemoryNetwork):
         self._trace = trace
         self._backoff = backoff
         self._crashes = crashes
+        self._generations = generations
 
     async def dial(
         self,
@@ -108,6 +110,8 @@ class WatchedNetwork(MemoryNetwork):
         self._patience.connected(path, identity, began, self.opened[-1][1])
         self._trust.connected(path, channel.peer.uid)
         self._modes.connected(path, self.reached[path], channel.peer.uid)
+        if self._directory.telling is Telling.HANDLES:
+            self._generations.connected(path, self.reached[path].serial)
         return channel
 
     def look(self, path: str, identity: Identity | None = None) -> Process:
@@ -159,7 +163,16 @@ class WatchedNode(SimulatedNode):
         #: What checks that nothing new is dialed below directories to which others may write.
         self.modes = DirectoryOracle(self.directory, trace.violated, self.root, PRIVILEGED, TRUSTED)
         self.network: WatchedNetwork = WatchedNetwork(
-            self.directory, trace, backoff, trust, self.crashes, self._order, self.modes, self._patience, self.root
+            self.directory,
+            trace,
+            backoff,
+            trust,
+            self.crashes,
+            generations,
+            self._order,
+            self.modes,
+            self._patience,
+            self.root,
         )
         #: What checks that the devices are shown that plugins have listed.
         self.devices = DeviceOracle(trace.violated)
@@ -177,11 +190,6 @@ class WatchedNode(SimulatedNode):
         if crashed and actor == "devices":
             self.devices.crashed(trio.current_time(), RESTART_PAUSE.cap)
         return crashed
-
-    def dialed(self, path: str) -> int | None:
-        """The serial number of the socket file that was dialed last at ``path``, on file systems with handles."""
-        inode = self.network.reached.get(path)
-        return inode.serial if inode is not None and self.directory.telling is Telling.HANDLES else None
 
     def check_progress(self) -> None:
         """Cancel the script if virtual time has stood still since the last check."""

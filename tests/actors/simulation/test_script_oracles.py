@@ -69,11 +69,48 @@ async def test_a_handler_may_take_what_it_was_asked_before_in_the_instant_in_whi
     found, plugin = Found(), Plugin("Colour", "red", STATUS.socket, ("1.0.0",), STATUS.socket, 7)
     oracle = GenerationOracle(found.violated)
     await trio.sleep_until(0.5)
-    oracle.validating(plugin, 1)
+    oracle.connected(STATUS.socket, 1)
+    oracle.validating(plugin)
     await trio.sleep_until(9.0)
     oracle.shown(attrs.evolve(STATUS, state=state, generation=generation, since=since))
-    oracle.validating(plugin, 2)
+    oracle.connected(STATUS.socket, 2)
+    oracle.validating(plugin)
     assert found.rules == ([] if is_late else ["generation"])
+
+
+@pytest.mark.parametrize(("asked", "rules"), [(1.0, []), (9.0, ["generation"])])
+async def test_a_socket_is_not_taken_for_that_of_an_older_generation_whose_ask_is_late(
+    autojump_clock: MockClock, asked: float, rules: list[str]
+) -> None:
+    """Seed 4100418: the older ask had its turn as the newer socket was dialed, whose own ask came a minute later."""
+    found, plugin = Found(), Plugin("Colour", "red", STATUS.socket, ("1.0.0",), STATUS.socket, 7)
+    oracle = GenerationOracle(found.violated)
+    await trio.sleep_until(1.0)
+    oracle.connected(STATUS.socket, 1)
+    oracle.shown(attrs.evolve(STATUS, state=StateName.DIALING, since=1.0))
+    oracle.shown(attrs.evolve(STATUS, state=StateName.ASKING_INFO, since=asked))
+    await trio.sleep_until(9.0)
+    # It may just have answered, after it was dialed long ago.
+    oracle.shown(attrs.evolve(STATUS, state=StateName.VALIDATING, since=9.0))
+    oracle.connected(STATUS.socket, 2)
+    oracle.validating(plugin)
+    await trio.sleep_until(69.0)
+    oracle.validating(attrs.evolve(plugin, generation=8))
+    assert found.rules == rules
+
+
+async def test_a_newer_generation_that_speaks_with_the_same_socket_is_found(autojump_clock: MockClock) -> None:
+    """However late it asks; but for the instant in which the socket is dialed anew."""
+    found, plugin = Found(), Plugin("Colour", "red", STATUS.socket, ("1.0.0",), STATUS.socket, 7)
+    oracle = GenerationOracle(found.violated)
+    oracle.connected(STATUS.socket, 1)
+    oracle.shown(attrs.evolve(STATUS, state=StateName.VALIDATING, since=0.0))
+    await trio.sleep_until(9.0)
+    oracle.validating(plugin)
+    oracle.connected(STATUS.socket, 1)
+    await trio.sleep_until(10.0)
+    oracle.validating(attrs.evolve(plugin, generation=8))
+    assert found.rules == ["generation"]
 
 
 @pytest.mark.parametrize(("delay", "is_late"), [(0.0, False), (1e-3, True)])
