@@ -1,0 +1,99 @@
+"""plugind and the kubelet's own plugin manager see the same, and do the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+
+from plugind.tests.differential.acts import Act, Plugin, Script, script
+from plugind.tests.differential.compare import Difference, compare_all, differences
+from plugind.tests.differential.play import Played, Step, play
+from plugind.tests.differential.world import World
+from plugind.tests.end_to_end.go_programs import peer
+
+A = Plugin("a.example.com")
+START = Act("start", "a.sock", plugin=A)
+
+
+async def test_twenty_random_scripts_differ_only_where_a_rule_allows_it() -> None:
+    """Python -m tests.tools.differential plays more."""
+    found: list[tuple[int, Difference]] = []
+    ended: list[int] = []
+
+    def collect(played: Script, differing: list[Difference]) -> None:
+        ended.append(played.seed)
+        found.extend((played.seed, one) for one in differing if one.rule is None)
+
+    await compare_all(map(script, range(20)), peer("kubelet-pm"), collect)
+    assert sorted(ended) == list(range(20))
+    assert not found, "\n".join(f"seed {seed}: {one}" for seed, one in found)
+
+
+async def test_both_register_a_plugin_tell_it_and_deregister_it() -> None:
+    played = await play(Script(0, True, (), (START, Act("stop", "a.sock"))), peer("kubelet-pm"))
+    assert not differences(played)
+    seen = [{"a.example.com at a.sock": ["registered 1.0.0"], "process 0": ["registered"]}]
+    seen += [{"a.example.com at a.sock": ["deregistered"]}]
+    assert [(step.ours, step.theirs) for step in played.steps[1:]] == [(one, one) for one in seen]
+
+
+async def test_the_kubelet_keeps_the_old_path_of_a_socket_that_is_renamed() -> None:
+    """Behaviour 4."""
+    acts = (START, Act("rename", "a.sock", to="b.sock"), Act("stop", "b.sock"))
+    played = await play(Script(0, True, (), acts), peer("kubelet-pm"))
+    old = "a.example.com at a.sock"
+    assert differences(played) == [
+        Difference(old, 2, ["registered 1.0.0", "deregistered"], ["registered 1.0.0"], "behaviour 4")
+    ]
+    assert (played.held_by_ours, played.held_by_theirs) == (set(), {old})
+
+
+# --- what no rule allows ---
+
+
+def played(*, paced: bool, ours: bool, theirs: bool, answers: bool = True) -> Played:
+    """Return a script in which a plugin starts, as it would be if these managers had registered it."""
+    seen = {"a.example.com at a.sock": ["registered 1.0.0"]}
+    step = Step(START, seen if ours else {}, seen if theirs else {})
+    held = {"a.example.com at a.sock"}
+    there = {"a.sock": A}
+    return Played(
+        Script(0, paced, (), (START,)),
+        [Step(None, {}, {}), step],
+        held if ours else set(),
+        held if theirs else set(),
+        there,
+        there if answers else {},
+    )
+
+
+@pytest.mark.parametrize("paced", [True, False])
+def test_a_plugin_that_one_manager_alone_registers_is_a_difference(*, paced: bool) -> None:
+    for ours, theirs in ((True, False), (False, True)):
+        [found] = differences(played(paced=paced, ours=ours, theirs=theirs))
+        assert found.rule is None
+    assert not differences(played(paced=paced, ours=True, theirs=True))
+
+
+def test_at_the_end_of_an_unpaced_script_a_plugin_that_answers_is_registered_by_both() -> None:
+    [found] = differences(played(paced=False, ours=False, theirs=False))
+    assert found.rule is None
+    assert not differences(played(paced=False, ours=False, theirs=True, answers=False)), "it may have come in time"
+
+
+def test_the_script_of_a_seed_is_always_the_same() -> None:
+    assert script(7) == script(7) != attrs.evolve(script(8), seed=7)
+
+
+async def test_a_frozen_plugin_answers_once_it_is_thawed(tmp_path: Path, nursery: trio.Nursery) -> None:
+    world = World(tmp_path, nursery)
+    for act in (START, Act("freeze", "a.sock")):
+        world.perform(act)
+    assert world.there(answering=False) == {"a.sock": A}
+    assert world.there(answering=True) == {}
+    world.perform(Act("thaw", "a.sock"))
+    assert world.there(answering=True) == {"a.sock": A}
+    world.close()
