@@ -43,17 +43,22 @@ def _of_steps(played: Played) -> Iterator[Difference]:
     facts = _Facts()
     for act in played.script.before:
         facts.add(act)
+    #: What each side has done, and how much of it there was at the last difference, which was allowed by that rule.
     so_far: tuple[dict[str, list[str]], dict[str, list[str]]] = ({}, {})
+    allowed: dict[str, tuple[int, int, str | None]] = {}
     for number, step in enumerate(played.steps):
         if step.act is not None:
             facts.add(step.act)
-        for known, new in zip(so_far, (step.ours, step.theirs), strict=True):
+        for side, new in zip(so_far, (step.ours, step.theirs), strict=True):
             for about, done in new.items():
-                known.setdefault(about, []).extend(done)
+                side.setdefault(about, []).extend(done)
         for about in sorted(step.ours.keys() | step.theirs.keys()):
-            ours, theirs = (known.get(about, []) for known in so_far)
-            if ours != theirs:
-                yield Difference(about, number, ours, theirs, facts.rule(about, ours, theirs))
+            ours, theirs = (list(side.get(about, ())) for side in so_far)
+            first, second, rule = allowed.get(about, (0, 0, None))
+            if ours != theirs and ours[first:] != theirs[second:]:
+                rule = facts.rule(about, ours, theirs) or facts.rule(about, ours[first:], theirs[second:])
+                allowed[about] = (len(ours), len(theirs), rule)
+                yield Difference(about, number, ours, theirs, rule)
 
 
 def _of_end(played: Played) -> Iterator[Difference]:

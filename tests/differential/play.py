@@ -59,7 +59,7 @@ class _Side:
 
     def news(self) -> Seen:
         """Return what has happened since it was last taken."""
-        everything = self.manager.done | self.world.told
+        everything = self.manager.done | self.world.verdicts
         news = {key: done[self._taken.get(key, 0) :] for key, done in everything.items()}
         return {key: done for key, done in news.items() if done}
 

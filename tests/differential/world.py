@@ -43,8 +43,11 @@ class Process:
     async def _serve(self, serving: trio.CancelScope) -> None:
         fake = FakePlugin(self.plugin.type, self.plugin.name, self.plugin.versions, serves=())
         service = FakeRegistration(fake, self._record, lambda: None)
-        with serving:
-            await serve_listener([service], self.listener, report=_ignore, keep_open=True)
+        try:
+            with serving:
+                await serve_listener([service], self.listener, report=_ignore, keep_open=True)
+        except* trio.ClosedResourceError:
+            assert self.listener.socket.fileno() < 0, "the process has ended"
 
     def _record(self, call: Call) -> None:
         if call.registered is not None:
@@ -75,7 +78,7 @@ class World:
         self._all: list[Process] = []
         #: What each process was told: that its plugin is registered, or why it is not; without repetitions. The
         #: processes of both worlds have the same numbers.
-        self.told: dict[str, list[str]] = {}
+        self.verdicts: dict[str, list[str]] = {}
 
     def perform(self, act: Act) -> None:
         """Let it happen, if it is possible."""
@@ -131,10 +134,10 @@ class World:
         process.run(self._nursery)
 
     def _tell(self, process: int, verdict: str) -> None:
-        told = self.told.setdefault(f"process {process}", [])
+        verdicts = self.verdicts.setdefault(f"process {process}", [])
         verdict = verdict.replace(f"{self.root}/", "")
-        if told[-1:] != [verdict]:
-            told.append(verdict)
+        if verdicts[-1:] != [verdict]:
+            verdicts.append(verdict)
 
     def _move(self, path: str, to: str) -> None:
         os.rename(self.root / path, self.root / to)
