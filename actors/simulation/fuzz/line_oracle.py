@@ -37,6 +37,12 @@ class _Resource:
     always: frozenset[str] = frozenset()
 
 
+def _same(leases: Mapping[str, Lease], lease: Lease) -> Lease | None:
+    """Return this lease as it is among ``leases``; None if none or another one has its id there."""
+    found = leases.get(lease.id)
+    return found if found is not None and found.request == lease.request and found.created == lease.created else None
+
+
 class LineOracle:
     """Who waits is neither overtaken nor starved; and no device is given away that is not well."""
 
@@ -118,7 +124,7 @@ class LineOracle:
 
     def _judge(self) -> None:
         for lease in self._now.values():
-            before = self._before.get(lease.id)
+            before = _same(self._before, lease)
             is_new = lease.devices and lease.id not in self._taken_over
             if is_new and (before is None or before.devices != lease.devices):
                 self._check_grant(lease, before)
@@ -138,7 +144,7 @@ class LineOracle:
 
     def _is_overtaken(self, waiting: Lease, lease: Lease) -> bool:
         """Whether ``lease`` has devices that were there for one that waits, whoever else got some before."""
-        still = self._now.get(waiting.id)
+        still = _same(self._now, waiting)
         if still is None or still.state is not LeaseState.QUEUED:
             return False
         always = {name: resource.always for name, resource in self._resources.items()}
@@ -162,7 +168,8 @@ class LineOracle:
 
     def _kept(self) -> list[Lease]:
         """Return the leases that have had their devices throughout the instant."""
-        return [it for it in self._before.values() if it.devices and it.id in self._now and self._now[it.id].devices]
+        both = ((it, _same(self._now, it)) for it in self._before.values() if it.devices)
+        return [it for it, now in both if now is not None and now.devices]
 
     def _could(self, request: Request, devices: Mapping[str, frozenset[str]]) -> bool:
         """Whether these devices were enough, if nobody had any."""

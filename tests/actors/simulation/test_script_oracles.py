@@ -219,3 +219,31 @@ async def test_nobody_waits_for_devices_that_only_an_earlier_daemon_has_shown(
         await trio.sleep(LATE + 1.0)
         oracle.check()
     assert set(found.rules) == ({"line"} if is_shown else set())
+
+
+@pytest.mark.parametrize("is_released", [True, False])
+async def test_who_waits_is_not_overtaken_if_it_is_released_and_its_id_is_used_again(
+    autojump_clock: MockClock, is_released: bool
+) -> None:
+    """Seed 4104341: all of that in one instant."""
+    found, devices = Found(), DeviceList([Device("d0", HEALTHY), Device("d1", HEALTHY)])
+    oracle = LineOracle(found.violated, ())
+    status = ResourceStatus(GPU, ResourceState.LISTED, 0.0, listed=devices)
+    oracle.look_at_devices(attrs.evolve(status, changed={"d0": 0.0, "d1": 0.0}))
+
+    def asked(number: int, lease: str, count: int) -> Lease:
+        request = Request((Wanted(GPU, count),), labels=((LABEL, str(number)),))
+        oracle.asks(Asking(number, request, NoOwner(), 0, trio.current_time(), lease, None, lambda *_: None))
+        return Lease(lease, 0, request, NoOwner(), LeaseState.QUEUED, trio.current_time())
+
+    oracle.look(asked(1, "first", 2))
+    await trio.sleep(1.0)
+    later = asked(2, "later", 1)
+    oracle.look(later)
+    await trio.sleep(1.0)
+    if is_released:
+        oracle.look(asked(3, "first", 2))
+    oracle.look(attrs.evolve(later, state=LeaseState.HELD, devices={GPU: ("d0",)}))
+    await trio.sleep(1.0)
+    oracle.pass_time()
+    assert found.rules == ([] if is_released else ["line"])
