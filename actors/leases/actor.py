@@ -101,7 +101,8 @@ class LeaseActor:
 
     def start_again(self) -> None:
         """Begin after a crash, with what is written and what is remembered."""
-        self._inbox.start_again()
+        for read in self._inbox.start_again():
+            self._note(read)
         self._owners.forget_all()
         kept = self._saving.start_again()
         self._log.keep(kept)
@@ -131,13 +132,17 @@ class LeaseActor:
             case m.LeasesUnsubscribed():
                 self._memory.audience.remove(message.subscriber)
             case _:
-                self._memory.note(message)
+                self._note(message)
                 self._carry_out(self._book.handle(message, trio.current_time()))
-                if isinstance(message, m.StoreRead):
-                    self._files.clean_later([it.cdi_name for it in message.kept.leases if it.cdi_name is not None])
         self._memory.in_hand = None
         if isinstance(message, m.AskerLeft):
             self._memory.leave(message.ticket)
+
+    def _note(self, message: m.StateMessage) -> None:
+        """Note what is lost if the actor crashes over this message, or has crashed before it."""
+        self._memory.note(message)
+        if isinstance(message, m.StoreRead):
+            self._files.clean_later([it.cdi_name for it in message.kept.leases if it.cdi_name is not None])
 
     def _tell_reader(self, reader: m.LeasesAsked | m.ShowAsked | m.LeasesSubscribed) -> None:
         match reader:

@@ -47,12 +47,14 @@ class LeasesInbox(Queued[LeasesMessage]):
                 self._queue[object()] = message
         self._lot.unpark()
 
-    def start_again(self) -> None:
+    def start_again(self) -> list[StoreRead]:
         """Let all offers wait again, before anything else.
 
-        What the store has said is not kept: whoever starts again asks it.
+        Returns what the store has said, which does not wait any more: whoever starts again asks for it.
         """
+        read = [it for it in self._queue.values() if isinstance(it, StoreRead)]
         others = [it for it in self._queue.values() if not isinstance(it, OfferChanged | OfferEnded | StoreRead)]
         self._queue = OrderedDict(self._offers)
         self._queue.update((object(), message) for message in others)
         self._lot.unpark_all()
+        return read

@@ -116,13 +116,17 @@ class Saving:
     def start_again(self) -> Kept:
         """Return what the store will have once all is written that it was asked for, after a crash of whoever asked.
 
-        Nobody awaits any of that any more; it is tried until it succeeds.
+        Nobody awaits any of that any more; it is tried until it succeeds. Before the leases are known, nothing can wait
+        but the end of withholding them. That is forgotten: nobody was told of it, and they are still not known.
         """
         self._unanswered.clear()
+        if not self.is_read:
+            self._queue.clear()
+            return Kept(withheld=self._unknown)
         self._under_way = tuple(attrs.evolve(write, awaited=False) for write in self._under_way)
         self._queue = [attrs.evolve(write, awaited=False) for write in self._queue]
         leases = {name: change.lease for name, change in self._written.items()}
-        withheld = self._withheld if self.is_read else self._unknown
+        withheld = self._withheld
         groups = (self._unwritten.values(), *(write.changes for write in (*self._under_way, *self._queue)))
         for change in (change for group in groups for change in group):
             match change:

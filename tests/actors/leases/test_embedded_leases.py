@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
+import attrs
 import pytest
 import trio
 
@@ -13,12 +15,26 @@ from plugind.actors.simulation.device_plugins import FakeDevices
 from plugind.actors.simulation.lease_stores import SimulatedLeaseStore
 from plugind.protocol.devices import Device
 from plugind.protocol.errors import AllocationError
-from plugind.protocol.leases.messages import LeasesSnapshot, Problem
+from plugind.protocol.leases.messages import Failure, Kept, LeasesSnapshot, Problem, RecoverAsked
 from plugind.protocol.leases.values import Answer, Lease, LeaseState, NoOwner, Request, Wanted
 from plugind.supervisor import NodeEndedError
 
 GPU = "vendor.com/gpu"
 TWO = (Device("gpu-0"), Device("gpu-1"))
+#: A lease of before the start, which somebody has.
+HELD_BEFORE = Lease("a", 0, Request((Wanted(GPU, 1),)), NoOwner(), LeaseState.HELD, 1.0, {GPU: ("gpu-0",)}, Answer())
+
+
+@attrs.define(eq=False)
+class WatchedStore(SimulatedLeaseStore):
+    """A store whose ``on_read`` is called when its leases have been read, before anybody is told of them."""
+
+    on_read: Callable[[], object] = lambda: None
+
+    async def read_leases(self) -> Kept:
+        kept = await SimulatedLeaseStore.read_leases(self)
+        self.on_read()
+        return kept
 
 
 def plug(node: SimulatedNode, devices: FakeDevices, socket: str = "a.sock", resource: str = GPU) -> PluggedIn:
@@ -163,8 +179,7 @@ async def test_a_crash_ends_no_lease_of_before_a_start_with_a_slow_disk(autojump
     """They are known only when the store has been read, and whoever has them knows of them all the same (seed 277)."""
     node = SimulatedNode()
     store = node.lease_store = SimulatedLeaseStore()
-    held = Lease("a", 0, Request((Wanted(GPU, 1),)), NoOwner(), LeaseState.HELD, 1.0, {GPU: ("gpu-0",)}, Answer())
-    store.leases["a"], store.disk.before = held, 7.0
+    store.leases["a"], store.disk.before = HELD_BEFORE, 7.0
     async with node:
         store.disk.before = 0.0
         assert (await node.supervisor.leases()).withheld is not None
@@ -174,6 +189,43 @@ async def test_a_crash_ends_no_lease_of_before_a_start_with_a_slow_disk(autojump
         await trio.sleep(30.0)
         assert await states(node) == {"a": LeaseState.HELD}
         assert list(store.leases) == ["a"]
+
+
+async def test_a_crash_when_the_leases_of_before_the_start_have_just_been_read_ends_none(
+    autojump_clock: object,
+) -> None:
+    """The actor has not taken them then, and the next one takes them as the ones that somebody knows of."""
+    node, crashed = SimulatedNode(), list[bool]()
+    store = node.lease_store = WatchedStore(on_read=lambda: crashed.append(node.crash("leases")))
+    store.leases["a"], store.disk.before = HELD_BEFORE, 7.0
+    async with node:
+        store.disk.before = 0.0
+        await trio.sleep(60.0)
+        assert crashed == [True]
+        assert await states(node) == {"a": LeaseState.HELD}
+        assert list(store.leases) == ["a"]
+
+
+async def test_a_recovery_cut_short_by_a_crash_gives_no_device_before_the_leases_are_read(
+    autojump_clock: object,
+) -> None:
+    """Whoever asked for it is told to ask again, and the lease that is read later has its device."""
+    node = SimulatedNode()
+    store = node.lease_store = SimulatedLeaseStore()
+    store.leases["a"], store.disk.before = HELD_BEFORE, 20.0
+    plug(node, FakeDevices(TWO))
+    async with node:
+        reply, answer = trio.open_memory_channel[Failure | None](1)
+        node.supervisor.internals.leases.inbox.send_nowait(RecoverAsked(0, reply))
+        node.crash("leases")
+        assert await answer.receive() == Failure(Problem.UNAVAILABLE, CRASHED)
+        assert "not known yet" in ((await node.supervisor.leases()).withheld or "")
+        with pytest.raises(AllocationError, match="all devices are withheld"):
+            async with node.supervisor.allocate({GPU: 1}):
+                pass
+        await trio.sleep(60.0)
+        assert (await node.supervisor.leases()).withheld is None
+        assert await states(node) == {"a": LeaseState.HELD}
 
 
 async def test_after_a_crash_the_end_of_an_owner_is_noticed(node: SimulatedNode) -> None:

@@ -50,12 +50,12 @@ def test_other_messages_are_taken_in_order_even_if_they_are_equal() -> None:
 
 
 def test_after_a_crash_all_offers_come_again_first() -> None:
-    """The message that crashed the actor may have been one; what the store has said is asked anew."""
+    """The message that crashed the actor may have been one; what the store has said is returned."""
     inbox = holding(GPUS, NICS, MORE_GPUS)
     assert list(taken(inbox)) == [MORE_GPUS, NICS]
     for message in (ASKER, StoreRead(Kept()), OWNER, OfferEnded(NIC)):
         inbox.send_nowait(message)
-    inbox.start_again()
+    assert inbox.start_again() == [StoreRead(Kept())]
     assert list(taken(inbox)) == [MORE_GPUS, ASKER, OWNER]
 
 

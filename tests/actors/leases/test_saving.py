@@ -428,6 +428,23 @@ async def test_after_a_crash_a_store_that_was_not_read_is_not_taken_for_empty(au
         assert it.saving.start_again().withheld is None
 
 
+async def test_a_crash_ends_a_recovery_that_waits_for_the_leases_to_be_read(autojump_clock: object) -> None:
+    """What was withheld stays withheld: nobody was told that it is not, and which leases there are is not known."""
+    store = Store(leases={"a": lease("a", "GPU-0")}, withheld="the file was lost")
+    send, answers = trio.open_memory_channel[Saved | StoreRead](math.inf)
+    saving = Saving(store, send, SILENT)
+    await saving.open()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(saving.run)
+        saving.write(Write(1, (EndWithholding(),)))
+        assert "are not known yet" in (saving.start_again().withheld or "")
+        store.open.set()
+        assert await answers.receive() == StoreRead(Kept((lease("a", "GPU-0"),), "the file was lost"))
+        await saving.settle()
+        assert store.withheld == saving.start_again().withheld == "the file was lost"
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_node_that_stops_waits_for_its_writes(autojump_clock: object) -> None:
     """Also for those that are tried again."""
     async with running() as it:
