@@ -114,7 +114,8 @@ class _Facts:
     #: The path at which each process began, by its number.
     began: list[str] = attrs.Factory(list)
     renamed: set[str] = attrs.Factory(set)
-    linked: set[str] = attrs.Factory(set)
+    #: Where each link leads.
+    linked: dict[str, str] = attrs.Factory(dict)
     #: Directories that were removed.
     removed: set[str] = attrs.Factory(set)
     #: How many sockets there have been at each path, and how many paths a name has been at.
@@ -131,7 +132,7 @@ class _Facts:
                 self.renamed.add(act.path)
                 self.sockets[act.to] = self.sockets.get(act.to, 0) + 1
             case "link":
-                self.linked.add(act.path)
+                self.linked[act.path] = act.to
             case "remove":
                 self.removed.add(act.path)
             case _:
@@ -147,7 +148,7 @@ class _Facts:
         path = self.began[int(rest)] if kind == "process" else rest.removeprefix("at ")
         if any(part.startswith(".") for part in os.path.dirname(path).split("/")) and not ours:
             return "behaviour 6"
-        if path in self.linked and not ours:
+        if (path in self.linked and not ours) or (kind == "process" and path in self.linked.values()):
             return "behaviour 7"
         if path in self.renamed and _without_end(ours) == _without_end(theirs):
             return "behaviour 4"
