@@ -88,10 +88,9 @@ class ScriptedCSIDriver(FakeCSIDriver):
 
     async def Probe(self, stream: Stream[api.ProbeRequest, api.ProbeResponse]) -> None:  # noqa: N802
         """See :class:`FakeCSIDriver`."""
-        asked_at, ready = trio.current_time(), self.ready
+        asked_at = trio.current_time()
         await super().Probe(stream)
-        is_ready = ready is not False and self.ready is not False
-        self._probed = max(self._probed, AnsweredCheck(asked_at, trio.current_time(), is_ready))
+        self._probed = max(self._probed, AnsweredCheck(asked_at, trio.current_time(), self.ready is not False))
 
     async def NodeGetInfo(  # noqa: N802
         self, stream: Stream[api.NodeGetInfoRequest, api.NodeGetInfoResponse]

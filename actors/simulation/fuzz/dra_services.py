@@ -86,10 +86,10 @@ class ScriptedDRADriver(FakeDRADriver):
 
     async def answer(self, call: DRACall, service: str, stream: Stream[Q, A], make: Callable[[Q], A]) -> None:
         """See :class:`FakeDRADriver`."""
-        asked_at, serves = trio.current_time(), self._serves
+        asked_at = trio.current_time()
         await super().answer(call, service, stream, make)
         if call is DRACall.CHECK:
-            self._checked = max(self._checked, AnsweredCheck(asked_at, trio.current_time(), serves and self._serves))
+            self._checked = max(self._checked, AnsweredCheck(asked_at, trio.current_time(), self._serves))
 
     @property
     def _serves(self) -> bool:

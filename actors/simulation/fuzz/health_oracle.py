@@ -47,9 +47,10 @@ Key = tuple[str, int]
 
 @attrs.frozen(order=True)
 class AnsweredCheck:
-    """When an endpoint was asked for its health, when it answered, and whether it was well at both times.
+    """When an endpoint was asked for its health, when it answered, and whether it said that it was well.
 
-    One that was given up long ago may be answered after a newer one; the newer one is the greater.
+    A script may change what it says while the answer is delayed. One that was given up long ago may be answered after a
+    newer one; the newer one is the greater.
     """
 
     asked_at: float = -math.inf

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import attrs
@@ -13,14 +17,24 @@ from grpclib.exceptions import GRPCError
 from trio.testing import MockClock
 
 from plugind.actors.endpoint_checks import Check, Note
+from plugind.actors.io.grpc_client.channel import Channel
+from plugind.actors.io.grpc_server.serve import serve_stream
+from plugind.actors.simulation.csi_drivers import CSICall
+from plugind.actors.simulation.dra_drivers import USUAL_SERVICES, DRACall
+from plugind.actors.simulation.fuzz.csi_acts import ScriptedCSIDriver
+from plugind.actors.simulation.fuzz.dra_services import CHECKED, ScriptedDRADriver
 from plugind.actors.simulation.fuzz.health_oracle import DEADLINE, AnsweredCheck, HealthOracle
+from plugind.actors.simulation.streams import memory_connection
 from plugind.protocol.plugin_health import Health
 from plugind.protocol.plugins import Plugin
+from plugind.protocol.proto.csi_v1_grpc import IdentityStub
+from plugind.protocol.proto.csi_v1_pb2 import ProbeRequest
+from plugind.protocol.proto.health_v1_grpc import HealthStub
+from plugind.protocol.proto.health_v1_pb2 import HealthCheckRequest
 from plugind.protocol.status import PluginStatus, StateName
 
 if TYPE_CHECKING:
     from plugind.actors.handlers.link import Link
-    from plugind.actors.io.grpc_client.channel import Channel
 
 PLUGIN = Plugin("Colour", "red", "/plugins/a.sock", ("1.0.0",), "/plugins/a.sock", 7)
 MISS, PASS = False, True
@@ -201,3 +215,36 @@ def test_an_answer_that_comes_at_the_deadline_may_have_been_missed() -> None:
 def test_of_two_checks_the_one_that_began_later_counts_whichever_was_answered_first() -> None:
     early, late = AnsweredCheck(1.0, 30.0, serves=True), AnsweredCheck(20.0, 21.0, serves=False)
     assert max(early, late) == max(late, early) == late
+
+
+# --- the drivers of a script ------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def connected(driver: ScriptedCSIDriver | ScriptedDRADriver) -> AsyncIterator[Channel]:
+    made = memory_connection()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve_stream, [driver], made.server)
+        async with Channel(made.client) as channel:
+            yield channel
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("well_at_end", [True, False])
+async def test_a_driver_knows_what_it_has_said_though_its_answer_was_delayed(
+    *, well_at_end: bool, autojump_clock: MockClock
+) -> None:
+    """What it would have said when it was asked does not count (seed 4102975)."""
+    dra = ScriptedDRADriver([*USUAL_SERVICES, CHECKED])
+    dra.delays[DRACall.CHECK], dra.serving = 1.0, not well_at_end
+    async with connected(dra) as channel, trio.open_nursery() as nursery:
+        nursery.start_soon(partial(channel.stub(HealthStub).Check, HealthCheckRequest(), timeout=DEADLINE))
+        await trio.sleep(0.5)
+        dra.serving = well_at_end
+    csi = ScriptedCSIDriver("disk.csi.example.com", itertools.count(), has_probe=True)
+    csi.delays[CSICall.PROBE], csi.ready = 1.0, not well_at_end
+    async with connected(csi) as channel, trio.open_nursery() as nursery:
+        nursery.start_soon(partial(channel.stub(IdentityStub).Probe, ProbeRequest(), timeout=DEADLINE))
+        await trio.sleep(0.5)
+        csi.ready = well_at_end
+    assert (dra.passes(0.0), csi.passes(1.0)) == (well_at_end, well_at_end)
