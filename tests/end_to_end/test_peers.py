@@ -64,6 +64,7 @@ async def test_the_kubelets_stub_of_a_device_plugin_lists_its_devices_and_leases
     with daemon(place, "--device-plugins", str(place / "called"), timeouts=PATIENT) as node:
         await node.ready()
         async with plugin_process([peer("dp-stub"), "--devices", "2", *options, str(socket), GPU]) as plugin:
+            await plugin.line(listening=str(socket))
             await listed(node, GPU)
             status, lease = await allocate(node, GPU, 2)
             said = await plugin.line(call="Allocate")

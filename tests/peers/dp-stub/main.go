@@ -74,7 +74,8 @@ func run(ctx context.Context, plugin *stub.Stub, socket, resource, kubelet strin
 	}
 	go follow(plugin, resource, number)
 	<-signals
-	return plugin.Stop(klog.FromContext(ctx))
+	// The stub's Stop closes the watcher that its Watch reads, which would log errors from then on without a pause.
+	return os.Remove(socket)
 }
 
 // follow takes the commands on standard input.
