@@ -2,7 +2,7 @@
 
     python -m benchmarks.compare --base ../old --turns 8 --json compare.json
     python -m benchmarks.compare --base ../old --base-python ../old/.venv/bin/python --cases storm idle --quick
-    python -m benchmarks.compare --daemons plugind peer --cases storm latency
+    python -m benchmarks.compare --daemons plugind kubelet --cases storm latency
     python -m benchmarks.compare --json figures.json --turns 3
     python -m benchmarks.compare --from figures.json --plots docs
 

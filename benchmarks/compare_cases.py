@@ -123,7 +123,7 @@ QUICK: Final = Sizes(
 )
 KINDS: Final = ("storm", "existing", "latency", "idle", "start", "wire")
 #: The daemons that a storm can have.
-_BOTH: Final = ("plugind", "peer")
+_BOTH: Final = ("plugind", "kubelet")
 
 
 def cases(kinds: Sequence[str], sizes: Sizes) -> Iterator[Case]:

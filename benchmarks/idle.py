@@ -51,8 +51,7 @@ _COLOURS = {
     "csi": "#661100",
     "dra": "#f0e442",
     "absent-dra": "#000000",
-    "peer": "#e69f00",
-    "the reference, in Go": "#8a94a0",
+    "kubelet": "#8a94a0",
 }
 #: The daemons that are measured: also plugind as it is, which calls drivers.
 _STARTED: dict[str, Callable[[Path, Path], AbstractContextManager[DaemonProcess]]] = {
@@ -69,8 +68,6 @@ _PLUGINS: dict[str, Callable[[ServerOptions], ServerOptions]] = {
         options, type="DRAPlugin", endpoint=str(options.directory / "absent-{i}")
     ),
 }
-#: Per cent of a core that the reference uses with this many plugins (Kubernetes v1.36.2, on two cores).
-_REFERENCE = {100: 0.5, 1000: 22.0, 2000: 69.0, 5000: 125.0, 10000: 165.0}
 
 
 @attrs.frozen(kw_only=True)
@@ -166,7 +163,6 @@ def verdicts(results: Sequence[Idle]) -> Iterator[Verdict]:
 def plot(results: Sequence[Idle], seconds: float) -> Plot:
     """Return a plot of CPU and memory over the number of plugins."""
     daemons = [*dict.fromkeys(one.daemon for one in results)]
-    sizes = {one.registered for one in results}
     cpu = {
         name: [(one.registered, Spread.of([one.cpu_percent])) for one in results if one.daemon == name]
         for name in daemons
@@ -174,9 +170,6 @@ def plot(results: Sequence[Idle], seconds: float) -> Plot:
     memory = {
         name: [(one.registered, Spread.of([one.rss_mib])) for one in results if one.daemon == name] for name in daemons
     }
-    reference = [(size, Spread.of([percent])) for size, percent in _REFERENCE.items() if size in sizes]
-    if reference:
-        cpu["the reference, in Go"] = reference
     panels = [
         Lines(
             title="Per cent of one core while nothing happens, logarithmic: less is better",

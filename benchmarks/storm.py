@@ -116,7 +116,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--sockets", type=int, nargs="+", metavar="N", help="default: 1 100 1000 2000 5000 10000")
     parser.add_argument("--runs", type=int, default=3, help="the number of runs (default 3); medians are shown")
     parser.add_argument(
-        "--daemon", nargs="+", choices=("plugind", "peer"), default=["plugind"], help="what is measured"
+        "--daemon", nargs="+", choices=("plugind", "kubelet"), default=["plugind"], help="what is measured"
     )
     parser.add_argument("--server", choices=tuple(SERVERS), default="fake", help="the kind of plugins")
     parser.add_argument("--existing", action="store_true", help="create the sockets before the daemon starts")

@@ -11,7 +11,7 @@ from statistics import median, quantiles
 
 import attrs
 
-from plugind.benchmarks.peers.daemon_process import DaemonProcess, StatusPoll, peer_started, plugind_started
+from plugind.benchmarks.peers.daemon_process import DaemonProcess, StatusPoll, kubelet_started, plugind_started
 from plugind.benchmarks.plugins.cheap_plugin import PluginReport, ServerOptions
 from plugind.benchmarks.plugins.server_process import scratch_directory
 from plugind.benchmarks.plugins.storm_plugins import Plugins, plugins
@@ -162,7 +162,7 @@ class _Storm:
         scenario = self._scenario
         if scenario.daemon == "plugind":
             return plugind_started(root, self._log, scenario.daemon_options, scenario.daemon_core, scenario.profile)
-        return peer_started(root, self._log, scenario.daemon_core)
+        return kubelet_started(root, self._log, scenario.daemon_core)
 
     def _existing(self, daemon: DaemonProcess, started_ns: int) -> None:
         # The start of the interpreter is included, since users wait for it too.

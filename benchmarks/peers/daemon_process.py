@@ -1,4 +1,4 @@
-"""A daemon as a child process: ``plugind run`` with its status socket, logs and metrics, or a peer.
+"""A daemon as a child process: ``plugind run`` with its status socket, logs and metrics, or the kubelet's manager.
 
 The kernel reports the costs, so that measuring them does not increase them.
 """
@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from plugind.benchmarks.peers.memory_cgroup import memory_cgroup
+from plugind.tests.tools.peers import PEERS, built
 
 #: The kernel's clock CPUCLOCK_SCHED: the nanoseconds for which all threads of a process have run.
 _CPU_OF_ALL_THREADS = 2
@@ -169,7 +170,7 @@ class DaemonProcess:
 
     def _is_ready(self) -> bool:
         if self.status is None:
-            return b"ready\n" in self.log.read_bytes()
+            return b'"ready"' in self.log.read_bytes()
         return self.get("/readyz")[0] == 200
 
     def _last_lines(self) -> str:
@@ -260,9 +261,14 @@ def variant_started(variant: str, root: Path, log: Path) -> Iterator[DaemonProce
 
 
 @contextmanager
-def peer_started(root: Path, log: Path, core: int | None = None) -> Iterator[DaemonProcess]:
-    """Run the peer, which has no status socket."""
-    command = [sys.executable, "-m", "plugind.benchmarks.peers.reference", "--root", str(root)]
+def kubelet_started(root: Path, log: Path, core: int | None = None) -> Iterator[DaemonProcess]:
+    """Run the kubelet's own plugin manager, which has no status socket; it is built when it is needed first.
+
+    Raises:
+      MissingError: if there is no Go, or a module that it needs cannot be had.
+    """
+    program = built(PEERS / "kubelet-pm", lambda line: print(line, file=sys.stderr))
+    command = [str(program), "--quiet", str(root)]
     with _running(command, log, None, core) as daemon:
         yield daemon
 
@@ -273,7 +279,7 @@ def _running(command: Sequence[str], log: Path, status: Path | None, core: int |
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     with (
         log.open("ab") as lines,
-        subprocess.Popen(command, stderr=lines, stdin=subprocess.DEVNULL, env=environment) as process,
+        subprocess.Popen(command, stdout=lines, stderr=lines, stdin=subprocess.DEVNULL, env=environment) as process,
     ):
         if core is not None:
             os.sched_setaffinity(process.pid, {core})

@@ -1,4 +1,4 @@
-"""The daemons that benchmarks can start, by name: plugind, variants of it, and the peer."""
+"""The daemons that benchmarks can start, by name: plugind, variants of it, and the kubelet's own plugin manager."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from plugind.benchmarks.peers.daemon_process import DaemonProcess, peer_started, plugind_started, variant_started
+from plugind.benchmarks.peers.daemon_process import DaemonProcess, kubelet_started, plugind_started, variant_started
 
 #: Each is started with its root and the file for its log.
 DAEMONS: Final[Mapping[str, Callable[[Path, Path], AbstractContextManager[DaemonProcess]]]] = {
@@ -18,5 +18,5 @@ DAEMONS: Final[Mapping[str, Callable[[Path, Path], AbstractContextManager[Daemon
     "without-liveness": partial(variant_started, "without_liveness"),
     "with-links": partial(variant_started, "with_links"),
     "with-checks": partial(variant_started, "with_checks"),
-    "peer": peer_started,
+    "kubelet": kubelet_started,
 }

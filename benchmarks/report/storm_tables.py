@@ -13,17 +13,7 @@ from plugind.benchmarks.report.table import Cell, Row, Spread, figure, machine, 
 from plugind.benchmarks.storm_run import Scenario, StormRun
 
 _TITLE = "Storms: sockets that appear at once, until the last plugin is notified"
-_COLOURS = {"plugind": "#0072b2", "peer": "#e69f00", "the reference, in Go": "#8a94a0"}
-_REFERENCE = "the reference, in Go"
-#: The figures of the reference on two cores (Kubernetes v1.36.2): seconds, CPU ms per registration, peak MiB.
-_REFERENCE_FIGURES = {
-    1: (0.50, 3.0, 13.0),
-    100: (0.42, 0.59, 23.0),
-    1000: (0.81, 0.51, 91.0),
-    2000: (1.9, 0.67, 155.0),
-    5000: (4.1, 0.88, 377.0),
-    10000: (13.3, 1.9, 694.0),
-}
+_COLOURS = {"plugind": "#0072b2", "kubelet": "#8a94a0"}
 _COLUMNS = {
     "s": "last_notified_s",
     "p50 ms": "p50_ms",
@@ -117,11 +107,11 @@ def _errors(outcome: StormResult) -> Iterator[str]:
 
 def _ratios(outcome: StormResult, measured: list[Scenario]) -> Iterator[str]:
     for scenario in measured:
-        if scenario.daemon == "plugind" and (peer := attrs.evolve(scenario, daemon="peer")) in outcome.runs:
-            times = [_ratio(outcome, peer, scenario, field) for field in ("last_notified_s", "cpu_ms", "peak_mib")]
+        if scenario.daemon == "plugind" and (kubelet := attrs.evolve(scenario, daemon="kubelet")) in outcome.runs:
+            times = [_ratio(outcome, kubelet, scenario, field) for field in ("last_notified_s", "cpu_ms", "peak_mib")]
             if all(times):
                 yield (
-                    f"{scenario.sockets:,} sockets: the peer takes {figure(times[0])} times as long, "
+                    f"{scenario.sockets:,} sockets: the kubelet takes {figure(times[0])} times as long, "
                     f"{figure(times[1])} times the CPU and {figure(times[2])} times the memory at its peak"
                 )
         if scenario.hang_fraction:
@@ -177,29 +167,24 @@ def plot(outcome: StormResult) -> Plot:
     sizes = {scenario.sockets for scenario in plain}
     panels: list[Bars | Lines] = []
     if len(sizes) > 1:
-        usual = plain[0].server == "fake" and not any((plain[0].existing, plain[0].overflow, plain[0].fail_first))
-        panels += _curves(outcome, plain, reference=usual)
+        panels += _curves(outcome, plain)
     panels.append(_latency(outcome, [one for one in measured if one.daemon == measured[0].daemon]))
     names = [*dict.fromkeys(name for panel in panels if isinstance(panel, Lines) for name in panel.values)]
     series = [Series(name, _COLOURS[name]) for name in names] + _PERCENTILES
     return Plot(_TITLE, f"{conditions(measured[0])}; {machine()}", series, panels)
 
 
-def _curves(outcome: StormResult, plain: list[Scenario], *, reference: bool) -> Iterator[Lines]:
+def _curves(outcome: StormResult, plain: list[Scenario]) -> Iterator[Lines]:
     what = {
         "last_notified_s": "Seconds from the first socket to the last plugin notified, logarithmic: less is better",
         "cpu_ms": "CPU milliseconds of the daemon per registration, logarithmic: flat is linear",
         "peak_mib": "Resident memory of the daemon at its peak, MiB, logarithmic",
     }
-    for column, (field, name) in enumerate(what.items()):
+    for field, name in what.items():
         values: dict[str, list[tuple[float, Spread]]] = {}
         for scenario in plain:
             if (spread := outcome.spread(scenario, field)) is not None:
                 values.setdefault(scenario.daemon, []).append((scenario.sockets, spread))
-        if reference:
-            sizes = sorted({scenario.sockets for scenario in plain} & _REFERENCE_FIGURES.keys())
-            points = [(float(size), Spread.of([_REFERENCE_FIGURES[size][column]])) for size in sizes]
-            values |= {_REFERENCE: points} if points else {}
         yield Lines(title=name, x_title="sockets at once, logarithmic", values=values, log=True, log_x=True)
 
 

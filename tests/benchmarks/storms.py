@@ -12,7 +12,7 @@ TINY = Scenario(sockets=12, idle_seconds=0, patience=30, settle=0)
 
 def three_storms() -> StormResult:
     small = attrs.evolve(TINY, sockets=1)
-    peer = attrs.evolve(TINY, daemon="peer")
+    peer = attrs.evolve(TINY, daemon="kubelet")
     return StormResult(
         {
             small: [

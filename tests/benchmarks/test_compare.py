@@ -117,7 +117,7 @@ def test_each_kind_has_cases_with_names_of_their_own() -> None:
 
 def test_the_daemon_is_named_only_if_it_is_not_the_usual_one() -> None:
     (storm,) = cases(["storm"], QUICK)
-    assert storm.arguments("peer", "/env")[-2:] == ["--daemon", "peer"]
+    assert storm.arguments("kubelet", "/env")[-2:] == ["--daemon", "kubelet"]
     assert storm.arguments("plugind", "/env") == list(storm.options)
     (start,) = cases(["start"], QUICK)
     assert start.arguments("plugind", "/env")[-2:] == ["--installed", "/env"]
@@ -135,7 +135,7 @@ def test_a_case_that_one_side_cannot_run_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (["--base", "/x", "--daemons", "plugind", "peer"], "choose one"),
+        (["--base", "/x", "--daemons", "plugind", "kubelet"], "choose one"),
         (["--base-python", "/x"], "--base-python needs --base"),
         (["--turns", "0"], "--turns must be at least 1"),
         (["--cases", "storms"], "invalid choice: 'storms'"),

@@ -60,7 +60,7 @@ def test_sockets_that_were_there_before_have_a_limit_of_their_own_and_those_afte
 def test_other_storms_have_no_limit() -> None:
     base, run = Scenario(sockets=10_000), storm(9.0, 90.0)
     others = [
-        attrs.evolve(base, daemon="peer"),
+        attrs.evolve(base, daemon="kubelet"),
         attrs.evolve(base, hang_fraction=0.1),
         attrs.evolve(base, server="grpcio"),
         attrs.evolve(base, fail_first=1),

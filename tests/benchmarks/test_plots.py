@@ -65,7 +65,7 @@ def test_storms_are_drawn_only_on_request(tmp_path: Path) -> None:
     write_files(parser.parse_args([]), [], plot(three_storms()))
     assert list(tmp_path.iterdir()) == []
     write_files(parser.parse_args(["--plot", str(tmp_path / "storm.svg")]), [], plot(three_storms()))
-    assert {"plugind", "peer", "sockets at once, logarithmic"} <= texts(tmp_path / "storm.svg")
+    assert {"plugind", "kubelet", "sockets at once, logarithmic"} <= texts(tmp_path / "storm.svg")
 
 
 def test_a_plot_of_an_unknown_format_is_refused_before_anything_is_measured(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,6 +19,7 @@ from plugind.benchmarks.plugins.storm_plugins import shares
 from plugind.benchmarks.report.storm_tables import rows, summary
 from plugind.benchmarks.storm_run import StormRun, run_storm
 from plugind.tests.benchmarks.storms import TINY, three_storms
+from plugind.tests.end_to_end.go_programs import peer
 
 ROOT = Path(__file__).parents[2]
 #: Retries are no faults: on a busy machine a plugin may take longer than the second that it has for GetInfo.
@@ -47,8 +48,9 @@ def test_existing_grpcio_servers_are_registered() -> None:
     assert (run.notified, _faults(run)) == (12, QUIET)
 
 
-def test_the_peer_registers_and_deregisters() -> None:
-    run = run_storm(attrs.evolve(TINY, daemon="peer", remove=True), idle=False)
+def test_the_kubelets_plugin_manager_registers_and_deregisters() -> None:
+    peer("kubelet-pm")
+    run = run_storm(attrs.evolve(TINY, daemon="kubelet", remove=True), idle=False)
     assert (run.notified, _faults(run)) == (12, QUIET)
     assert run.removal_s is not None
 
@@ -68,7 +70,7 @@ def test_the_table_reports_errors_and_ratios() -> None:
     outcome = three_storms()
     text = summary(outcome)
     assert "plugind, 12 sockets: 1 lost, 0 notified more than once" in text
-    assert "12 sockets: the peer takes 3.00 times as long, 4.00 times the CPU and 2.00 times the memory" in text
+    assert "12 sockets: the kubelet takes 3.00 times as long, 4.00 times the CPU and 2.00 times the memory" in text
     assert [row["errors"] for row in rows(outcome)] == [0, 1, 0]
     assert json.dumps(rows(outcome))
 

@@ -25,6 +25,7 @@ from plugind.actors.io.grpc_server.serve import serve_listener
 from plugind.actors.io.unix_socket import listen
 from plugind.actors.simulation.plugins import Call, FakePlugin, FakeRegistration
 from plugind.tests.end_to_end.csi_drivers import GRPCIO, CSIDriverProgram
+from plugind.tests.end_to_end.go_programs import peer
 from plugind.tests.end_to_end.packages import program
 from plugind.tests.end_to_end.processes import (
     DEADLINE,
@@ -172,10 +173,9 @@ async def test_a_configuration_file_sets_it_and_a_change_needs_a_restart(tmp_pat
 
 @contextmanager
 def reference(directory: Path, root: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the design of the kubelet's plugin manager, in Python: a consumer that is none of plugind's own."""
-    command = [sys.executable, "-m", "benchmarks.peers.reference", "--root", str(root)]
+    """Run the kubelet's own plugin manager."""
     with (directory / "reference").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=Path(__file__).parents[2])
+        process = subprocess.Popen([peer("kubelet-pm"), str(root)], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:
             yield process
         finally:
