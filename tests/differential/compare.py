@@ -90,7 +90,7 @@ async def compare_all(
     kubelet: str,
     report: Callable[[Script, list[Difference]], None],
     *,
-    side_by_side: int = 40,
+    side_by_side: int = 30,
 ) -> None:
     """Play the scripts to plugind and to the program ``kubelet``; report the differences of each when it has ended."""
     limiter = trio.CapacityLimiter(side_by_side)
@@ -111,8 +111,8 @@ async def compare_all(
 class _Facts:
     """What has happened at each path, as far as rules ask for it."""
 
-    #: The path at which each process began, by its number.
-    began: list[str] = attrs.Factory(list)
+    #: The paths at which the socket of each process was, by the number of the process.
+    places: list[list[str]] = attrs.Factory(list)
     renamed: set[str] = attrs.Factory(set)
     #: Where each link leads.
     linked: dict[str, str] = attrs.Factory(dict)
@@ -126,10 +126,13 @@ class _Facts:
         match act.kind:
             case "start" | "replace":
                 assert act.plugin is not None
-                self.began.append(act.path)
+                self.places.append([act.path])
                 self._is_at(act.path, act.plugin.name)
             case "rename":
                 self.renamed.add(act.path)
+                for places in self.places:
+                    if places[-1] == act.path:
+                        places.append(act.to)
                 self.sockets[act.to] = self.sockets.get(act.to, 0) + 1
             case "link":
                 self.linked[act.path] = act.to
@@ -145,10 +148,11 @@ class _Facts:
     def rule(self, about: str, ours: Sequence[str], theirs: Sequence[str]) -> str | None:
         """Return the rule that allows the difference."""
         kind, _, rest = about.partition(" ")
-        path = self.began[int(rest)] if kind == "process" else rest.removeprefix("at ")
+        places = self.places[int(rest)] if kind == "process" else [rest.removeprefix("at ")]
+        path = places[0]
         if any(part.startswith(".") for part in os.path.dirname(path).split("/")) and not ours:
             return "behaviour 6"
-        if (path in self.linked and not ours) or (kind == "process" and path in self.linked.values()):
+        if (path in self.linked and not ours) or (kind == "process" and set(places) & set(self.linked.values())):
             return "behaviour 7"
         if path in self.renamed and _without_end(ours) == _without_end(theirs):
             return "behaviour 4"

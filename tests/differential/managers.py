@@ -26,6 +26,7 @@ class Manager:
     """
 
     root: Path
+    is_ready: bool = False
     done: dict[str, list[str]] = attrs.Factory(dict)
 
     def add(self, call: str, name: str, endpoint: str, versions: Iterable[str], error: str = "") -> None:
@@ -99,6 +100,9 @@ async def theirs(program: str, root: Path, plugins: Iterable[Plugin]) -> AsyncIt
         try:
             nursery.start_soon(_read, process, manager)
             yield manager
+            if not manager.is_ready:
+                # Its watcher needs an inotify instance, of which a user has 128.
+                raise RuntimeError("the kubelet's plugin manager did not start: play fewer scripts side by side")
         finally:
             process.terminate()
             with trio.CancelScope(shield=True):
@@ -114,6 +118,7 @@ async def _read(process: trio.Process, manager: Manager) -> None:
         *lines, rest = (rest + piece).split(b"\n")
         for line in lines:
             said = json.loads(line)
+            manager.is_ready |= "ready" in said
             if said.get("call") in ("validate", "register"):
                 versions[said["name"]] = tuple(said.get("versions") or ())
             if (call := said.get("returned")) is not None:

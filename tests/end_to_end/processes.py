@@ -199,6 +199,12 @@ class Daemon:
             while (await self.get("/readyz"))[0] != 200:  # noqa: ASYNC110 - it is in another process
                 await trio.sleep(0.02)
 
+    async def unready(self, why: str) -> None:
+        """Wait until the daemon says that it is not ready, for a reason that has ``why`` in it."""
+        with trio.fail_after(DEADLINE):
+            while (answer := await self.get("/readyz"))[0] != 503 or why.encode() not in answer[1]:  # noqa: ASYNC110
+                await trio.sleep(0.02)
+
     async def ended(self) -> int:
         """Wait until the daemon ends, and return its exit code."""
         with trio.fail_after(DEADLINE):

@@ -77,7 +77,7 @@ async def test_a_daemon_runs_on_without_a_place_for_its_state(tmp_path: Path) ->
     """Degraded, with the reason; a link to a missing directory stands for a disk that is missing or read-only."""
     (tmp_path / "state").symlink_to(tmp_path / "missing" / "state")
     with daemon(tmp_path, f"--device-plugins={tmp_path / 'device-plugins'}") as node:
-        await node.ready()
+        await node.unready("state cannot be used")
         health = json.loads((await node.get("/healthz"))[1])
         (devices,) = [actor for actor in health["actors"] if actor["name"] == "devices"]
         assert (health["status"], devices["status"]) == ("degraded", "degraded")

@@ -58,7 +58,7 @@ async def test_the_file_of_a_newer_plugind_is_set_aside_and_its_devices_are_give
     before = path.read_bytes()
     why = f"a newer plugind has written it: its version is {VERSION + 1}, and this one has {VERSION}"
     with daemon(tmp_path, "--state", str(path.parent)) as node:
-        await node.ready()
+        await node.unready("plugind leases recover")
         status, body = await node.get("/v1/leases", method="POST", body=LEASE)
         assert (status, json.loads(body)["problem"]) == (507, "storage")
         assert why in json.loads(body)["error"]

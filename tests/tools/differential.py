@@ -96,7 +96,7 @@ def main() -> None:
     """Run the campaign."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0..1999", metavar="A..B", help="the seeds of the scripts (default 0..1999)")
-    parser.add_argument("--side-by-side", type=int, default=40, metavar="N", help="scripts at a time (default 40)")
+    parser.add_argument("--side-by-side", type=int, default=30, metavar="N", help="scripts at a time (default 30)")
     parser.add_argument("--shrink", action="store_true", help="search for the fewest acts that still differ")
     arguments = parser.parse_args()
     first, _, last = arguments.seeds.partition("..")
