@@ -94,15 +94,15 @@ class Owners:
     def __init__(self, port: OwnerPort, clock: BootClock, reply: Address[OwnerEnded | PluginEnded]) -> None:
         self._port = port
         self._reply = reply
-        #: The leases and plugins that are watched.
-        self._watched: set[Subject] = set()
+        #: What is to be sent when those that are watched have ended.
+        self._watched: dict[Subject, OwnerEnded | PluginEnded] = {}
         self._processes = _Processes(port, self.end)
         self._times = _Times(clock, self.end)
 
     def watch(self, asked: WatchOwner) -> None:
         """Send :class:`~plugind.protocol.leases.messages.OwnerEnded` when this owner has ended."""
         self.forget(asked.id)
-        self._watched.add(asked.id)
+        self._watched[asked.id] = OwnerEnded(asked.id, asked.owner)
         process, end = _process_of(asked.owner), _end_of(asked.owner)
         if process is not None:
             self._processes.watch(asked.id, process)
@@ -118,16 +118,16 @@ class Owners:
         self.forget(asked.key)
         if not self._port.is_there(asked.pid):
             if asked.is_cut:
-                self.end(asked.key)
+                self._reply.send_nowait(PluginEnded(asked.key))
             return
         with suppress(OSError):  # Nothing is known of it.
             process = self._port.identity(asked.pid)
-            self._watched.add(asked.key)
+            self._watched[asked.key] = PluginEnded(asked.key)
             self._processes.watch(asked.key, process)
 
     def forget(self, subject: Subject) -> None:
         """Send nothing about this lease or plugin any more."""
-        self._watched.discard(subject)
+        self._watched.pop(subject, None)
         self._processes.forget(subject)
         if isinstance(subject, str):
             self._times.forget(subject)
@@ -142,7 +142,7 @@ class Owners:
 
     def forget_all(self) -> None:
         """Send nothing any more about those that are watched."""
-        for subject in self._watched.copy():
+        for subject in tuple(self._watched):
             self.forget(subject)
 
     async def run(self) -> None:
@@ -154,8 +154,7 @@ class Owners:
 
     def end(self, subject: Subject) -> None:
         """Report that the owner of a lease, or the process of a plugin, has ended."""
-        self._watched.discard(subject)
-        self._reply.send_nowait(OwnerEnded(subject) if isinstance(subject, str) else PluginEnded(subject))
+        self._reply.send_nowait(self._watched.pop(subject))
 
 
 def _process_of(owner: Owner) -> ProcessIdentity | None:

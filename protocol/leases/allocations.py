@@ -281,10 +281,6 @@ class Allocations:
         """Return the owner with its time beginning now."""
         return attrs.evolve(owner, expires=self._sources.boottime() + round(owner.seconds * 1e9))
 
-    def has_time(self, owner: TimeOwner) -> bool:
-        """Whether the time of a lease is not over yet."""
-        return owner.expires is not None and owner.expires > self._sources.boottime()
-
     def _tell(self, entry: Entry) -> None:
         self.wait_for_owner(entry)
         for asker in entry.askers.values():

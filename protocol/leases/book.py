@@ -26,7 +26,7 @@ from .permits import left_out
 from .permits import permitted as permitted_of
 from .shortages import unhealthy_since
 from .states import Event, Phase
-from .values import ConnectionOwner, ContainerOwner, Lease, LeaseState, Pool, TimeOwner
+from .values import ConnectionOwner, ContainerOwner, Lease, LeaseState, Pool
 
 #: Seconds for which a lease stays after the end of its container, which may be started again.
 GRACE = 10.0
@@ -178,7 +178,7 @@ class Leases:
             case m.StoreRead():
                 return self.start(message.kept, now)
             case m.OwnerEnded():
-                self._owner_ended(message.id)
+                self._owner_ended(message)
             case m.FileWritten():
                 self._file_written(message)
             case m.LeaseRulesChanged():
@@ -382,17 +382,14 @@ class Leases:
             text = f"the CDI file cannot be written: {message.error}"
             self._all.step(entry, Event.NOT_FILED, Failure(Problem.STORAGE, text))
 
-    def _owner_ended(self, lease: str) -> None:
-        entry = self._all.entries.get(lease)
-        if entry is None or not entry.watched:
-            return
-        owner = entry.lease.owner
-        if isinstance(owner, TimeOwner) and self._all.has_time(owner):
-            return  # It was renewed meanwhile.
+    def _owner_ended(self, ended: m.OwnerEnded) -> None:
+        entry = self._all.entries.get(ended.id)
+        if entry is None or not entry.watched or entry.lease.owner != ended.owner:
+            return  # After a crash an end may be told twice, and the second time another container has the lease.
         entry.watched = False
-        if isinstance(owner, ContainerOwner) and entry.phase is Phase.HELD:
+        if isinstance(ended.owner, ContainerOwner) and entry.phase is Phase.HELD:
             entry.grace = True
-            self._all.ends.set(lease, self._all.now + GRACE)
+            self._all.ends.set(ended.id, self._all.now + GRACE)
         else:
             self._all.step(entry, Event.OWNER_ENDED)
 

@@ -302,9 +302,13 @@ class StoreRead:
 
 @value
 class OwnerEnded:
-    """The process or connection that owns a lease has ended."""
+    """The process that owns a lease has ended, or its time is over.
+
+    The lease may have another owner by now, who is not meant.
+    """
 
     id: str
+    owner: Owner
 
 
 @value

@@ -15,8 +15,8 @@ from plugind.actors.simulation.device_plugins import FakeDevices
 from plugind.actors.simulation.lease_stores import SimulatedLeaseStore
 from plugind.protocol.devices import Device
 from plugind.protocol.errors import AllocationError
-from plugind.protocol.leases.messages import Failure, Kept, LeasesSnapshot, Problem, RecoverAsked
-from plugind.protocol.leases.values import Answer, Lease, LeaseState, NoOwner, Request, Wanted
+from plugind.protocol.leases.messages import BindAsked, Failure, Kept, LeasesSnapshot, Problem, RecoverAsked
+from plugind.protocol.leases.values import Answer, ContainerOwner, Lease, LeaseState, NoOwner, Request, Wanted
 from plugind.supervisor import NodeEndedError
 
 GPU = "vendor.com/gpu"
@@ -236,6 +236,31 @@ async def test_after_a_crash_the_end_of_an_owner_is_noticed(node: SimulatedNode)
         await trio.sleep(5.0)
         node.owners.end(os.getpid())
         await trio.sleep(0.001)
+        assert await states(node) == {}
+
+
+async def test_the_end_of_a_container_amid_a_crash_does_not_end_the_lease_of_the_next_one(
+    autojump_clock: object,
+) -> None:
+    """The end waits in the inbox, and is told again by the next actor once the other container has the lease."""
+    node = SimulatedNode()
+    store = node.lease_store = SimulatedLeaseStore()
+    first, second = node.owners.start(4001), node.owners.start(4002)
+    store.leases["a"] = attrs.evolve(HELD_BEFORE, owner=ContainerOwner(first))
+    async with node:
+        node.crash("leases")
+        await trio.sleep(0.001)
+        node.owners.end(first.pid)
+        await trio.sleep(0.001)
+        reply, answer = trio.open_memory_channel[Lease | Failure](1)
+        node.supervisor.internals.leases.inbox.send_nowait(BindAsked("a", 0, second, reply))
+        bound = await answer.receive()
+        assert isinstance(bound, Lease)
+        assert bound.owner == ContainerOwner(second)
+        await trio.sleep(60.0)
+        assert await states(node) == {"a": LeaseState.HELD}
+        node.owners.end(second.pid)
+        await trio.sleep(60.0)
         assert await states(node) == {}
 
 

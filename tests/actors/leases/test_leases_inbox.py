@@ -18,10 +18,11 @@ from plugind.protocol.leases.messages import (
     OwnerEnded,
     StoreRead,
 )
+from plugind.protocol.leases.values import NoOwner
 from plugind.tests.protocol.leases.script import GPU, NIC, offer
 
 GPUS, MORE_GPUS, NICS = (OfferChanged(offer(*it)) for it in ((["a"], GPU), (["a", "b"], GPU), (["n"], NIC)))
-ASKER, OWNER = AskerLeft(1), OwnerEnded("a")
+ASKER, OWNER = AskerLeft(1), OwnerEnded("a", NoOwner())
 
 
 def holding(*messages: LeasesMessage) -> LeasesInbox:

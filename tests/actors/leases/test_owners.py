@@ -180,7 +180,7 @@ async def test_the_end_of_a_plugin_is_reported_once(autojump_clock: object) -> N
         setup.owners.watch_plugin(WatchPlugin(KEY, 7, is_cut=False))
         setup.watch("a", ProcessOwner(process))
         setup.processes.end(7)
-        assert await setup.messages_until_now() == [PluginEnded(KEY), OwnerEnded("a")]
+        assert await setup.messages_until_now() == [PluginEnded(KEY), OwnerEnded("a", ProcessOwner(process))]
 
 
 @pytest.mark.parametrize("is_cut", [False, True])

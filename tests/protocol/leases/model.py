@@ -231,7 +231,7 @@ class Model:
         may_come_back = isinstance(owner, ContainerOwner) and before and before.state is LeaseState.HELD
         if may_come_back:
             self.until[lease] = self.now + GRACE
-        self.send(m.OwnerEnded(lease))
+        self.send(m.OwnerEnded(lease, owner))
         found = self.book.find(lease)
         if may_come_back:
             assert found == before, "a container may be started again"

@@ -651,7 +651,7 @@ def test_the_end_of_the_owner_frees() -> None:
     node = Node("a")
     lease = node.hold()
     assert [it for it in node.effects if isinstance(it, e.WatchOwner)] == [e.WatchOwner(lease.id, CMD)]
-    node.send(m.OwnerEnded(lease.id))
+    node.send(m.OwnerEnded(lease.id, CMD))
     assert node.states() == []
     assert node.last_writes() == [e.DeleteLease(lease.id)]
     assert node.hold().devices == {GPU: ("a",)}
@@ -661,7 +661,7 @@ def test_an_owner_that_ends_amid_allocate_frees_when_the_plugin_has_answered() -
     node = Node("a")
     asker = node.ask(id="x")
     node.save()
-    node.send(m.OwnerEnded("x"))
+    node.send(m.OwnerEnded("x", CMD))
     assert asker.failure.problem is Problem.UNAVAILABLE
     assert node.states() == ["pending"]
     node.send(m.AllocationRefused("x", GPU, "no"))
@@ -720,10 +720,10 @@ def test_a_time_begins_when_the_lease_is_held_and_again_with_each_renewal() -> N
     assert isinstance(renewed, Lease)
     assert renewed.owner == TimeOwner(10.0, node.boottime + 10_000_000_000)
     node.wait(2)
-    node.send(m.OwnerEnded(lease.id))
+    node.send(m.OwnerEnded(lease.id, lease.owner))
     assert node.states() == ["held"], "it was said of the time before the renewal"
     node.wait(9)
-    node.send(m.OwnerEnded(lease.id))
+    node.send(m.OwnerEnded(lease.id, renewed.owner))
     assert node.states() == []
 
 
@@ -812,14 +812,15 @@ def test_after_the_end_of_a_container_another_may_bind_it_for_some_time() -> Non
     contained(node)
     node.bind("x")
     node.save()
-    node.send(m.OwnerEnded("x"))
+    node.send(m.OwnerEnded("x", ContainerOwner(INIT)))
     node.wait(GRACE - 1)
     inbox = node.bind("x", OTHER_INIT)
     node.save()
     assert isinstance(inbox[0], Lease)
+    node.send(m.OwnerEnded("x", ContainerOwner(INIT)))
     node.wait(100)
-    assert node.states() == ["held"]
-    node.send(m.OwnerEnded("x"))
+    assert node.states() == ["held"], "it was said again of the first container, as after a crash"
+    node.send(m.OwnerEnded("x", ContainerOwner(OTHER_INIT)))
     node.wait(GRACE)
     assert node.states() == []
 
@@ -856,7 +857,7 @@ def test_a_binding_that_cannot_be_written_gives_no_more_time_for_a_container_to_
     contained(node)
     node.bind("x")
     node.save()
-    node.send(m.OwnerEnded("x"))
+    node.send(m.OwnerEnded("x", ContainerOwner(INIT)))
     node.wait(GRACE - 2)
     node.bind("x", OTHER_INIT)
     node.effects.clear()
@@ -1002,7 +1003,7 @@ def test_after_a_restart_a_held_lease_is_there_and_its_owner_is_watched() -> Non
     assert node.ask(id="x").lease == lease
     node.offer("a", "b")
     assert node.hold().devices == {GPU: ("b",)}
-    node.send(m.OwnerEnded("x"))
+    node.send(m.OwnerEnded("x", CMD))
     assert node.hold().devices == {GPU: ("a",)}
 
 
@@ -1197,7 +1198,7 @@ def test_each_container_that_binds_a_lease_is_told_of_itself() -> None:
     node = Node("a")
     lease = node.hold(IN_CONTAINER, owner=ContainerOwner())
     first = node.bind(lease.id)
-    node.send(m.OwnerEnded(lease.id))
+    node.send(m.OwnerEnded(lease.id, ContainerOwner(INIT)))
     second = node.bind(lease.id, OTHER_INIT)
     node.save()
     owners = [answer.owner for answer in (*first, *second) if isinstance(answer, Lease)]
