@@ -180,6 +180,8 @@ async def test_a_service_does_not_start_without_plugind(tmp_path: Path) -> None:
     assert await trio.to_thread.run_sync(unit.do, "ExecStopPost") == [3]
 
 
+#: Seconds after which podman is sent a signal once more.
+HANDED_ON = 10.0
 #: The first process of a container ends by a signal only where it says so.
 CONTAINER = "trap 'exit 7' TERM; echo $PLUGIND_DEVICES; busybox sleep 600 & wait"
 
@@ -202,14 +204,21 @@ async def test_a_container_of_a_service_has_its_device_until_it_ends(
     request.addfinalizer(lambda: remove_files(tmp_path / "state" / "state.db"))
     async with node(tmp_path, "GPU-0", timeouts=grace, environment=PLACES) as it:
         unit = service("leased-container", it, tmp_path, **programs)
-        # Podman hands a signal on once it has attached itself to the container that it has started, and not before.
+        # Podman hands a signal on once it has attached itself to the container that it has started. A signal that
+        # comes amid that may be lost.
         for end, codes in ((signal.SIGTERM, {7, -signal.SIGTERM}), (signal.SIGKILL, {-signal.SIGKILL})):
             with unit.main() as main:
                 assert await trio.to_thread.run_sync(said, main) == "example.com/gpu=GPU-0"
                 (lease,) = (await leases(it.daemon)).values()
                 assert lease["owner"]["init"] is not None
-                main.send_signal(end)
-                assert await code_of(main) in codes
+                try:
+                    main.send_signal(end)
+                    with trio.move_on_after(HANDED_ON):
+                        await code_of(main)
+                    main.send_signal(end)  # Nothing if it has ended.
+                    assert await code_of(main) in codes
+                finally:
+                    main.kill()
             if end == signal.SIGKILL:
                 # Podman has gone, and its container has not.
                 assert lease["id"] in await leases(it.daemon)
