@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import attrs
@@ -118,32 +119,26 @@ class _Facts:
     linked: dict[str, str] = attrs.Factory(dict)
     #: Directories that were removed.
     removed: set[str] = attrs.Factory(set)
-    #: How many sockets there have been at each path, and how many paths a name has been at.
-    sockets: dict[str, int] = attrs.Factory(dict)
-    paths: dict[str, set[str]] = attrs.Factory(dict)
+    #: How many sockets there have been at each path.
+    sockets: Counter[str] = attrs.Factory(Counter)
 
     def add(self, act: Act) -> None:
         match act.kind:
             case "start" | "replace":
-                assert act.plugin is not None
                 self.places.append([act.path])
-                self._is_at(act.path, act.plugin.name)
+                self.sockets[act.path] += 1
             case "rename":
                 self.renamed.add(act.path)
                 for places in self.places:
                     if places[-1] == act.path:
                         places.append(act.to)
-                self.sockets[act.to] = self.sockets.get(act.to, 0) + 1
+                self.sockets[act.to] += 1
             case "link":
                 self.linked[act.path] = act.to
             case "remove":
                 self.removed.add(act.path)
             case _:
                 pass
-
-    def _is_at(self, path: str, name: str) -> None:
-        self.sockets[path] = self.sockets.get(path, 0) + 1
-        self.paths.setdefault(name, set()).add(path)
 
     def rule(self, about: str, ours: Sequence[str], theirs: Sequence[str]) -> str | None:
         """Return the rule that allows the difference."""
@@ -160,7 +155,7 @@ class _Facts:
             return "behaviour 4"
         if len(theirs) > len(ours) and _without_repetitions(theirs) == _without_repetitions(ours):
             return "behaviour 9"
-        if self.sockets.get(path, 0) > 1 and theirs == ours[: len(theirs)]:
+        if self.sockets[path] > 1 and theirs == ours[: len(theirs)]:
             return "behaviour 24"
         if os.path.dirname(path) in self.removed and theirs == ours[: len(theirs)]:
             return "behaviour 11"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,12 @@ def _markers(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
     place = tmp_path_factory.mktemp("leases")
     monkeypatch.setenv("PLUGIND_MARKERS", str(place / "markers"))
     monkeypatch.setenv("PLUGIND_LEASES_CDI_DIRECTORY", str(place / "cdi"))
+
+
+@pytest.fixture(name="place")
+def _place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a short path: the path of a socket has at most 107 bytes."""
+    return tmp_path_factory.mktemp("d")
 
 
 @pytest.fixture(scope="session")

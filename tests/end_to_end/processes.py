@@ -287,6 +287,11 @@ class PluginProcess:
                 if wanted.items() <= said.items():
                     return said
 
+    async def command(self, line: str) -> None:
+        """Send it a line."""
+        assert self.process.stdin is not None
+        await self.process.stdin.send_all(f"{line}\n".encode())
+
     async def notified_registered(self) -> None:
         """Wait for the next notification, which must say that the plugin is registered."""
         said = await self.line(call="NotifyRegistrationStatus")

@@ -15,7 +15,7 @@ from plugind import Config, DRACallError, DRAClaim, DRAClaimError, DRAConfig, Pr
 from plugind.protocol.messages import PluginChanged
 from plugind.protocol.status import StateName
 from plugind.tests.end_to_end.dra_programs import GoDriver
-from plugind.tests.end_to_end.processes import DEADLINE, PluginProcess, daemon, plugin_process
+from plugind.tests.end_to_end.processes import DEADLINE, daemon, plugin_process
 
 NAME = "gpu.example.com"
 GONE = StateName.GONE
@@ -30,17 +30,6 @@ def driver_in(directory: Path, uid: str = "") -> GoDriver:
     return GoDriver(NAME, registry, own, uid)
 
 
-@pytest.fixture
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with a short path: the path of a socket has at most 107 bytes."""
-    return tmp_path_factory.mktemp("d")
-
-
-async def command(plugin: PluginProcess, line: str) -> None:
-    assert plugin.process.stdin is not None
-    await plugin.process.stdin.send_all(f"{line}\n".encode())
-
-
 # --- with a daemon ----------------------------------------------------------------------------------------------------
 
 
@@ -52,13 +41,13 @@ async def test_a_driver_that_listens_late_tells_of_its_devices_is_killed_and_is_
         async with plugin_process(driver.command("-late")) as plugin:
             await plugin.notified_registered()
             late = await node.facts(NAME, lambda facts: "usable" in facts)
-            await command(plugin, "listen")
+            await plugin.command("listen")
             await plugin.line(call="NodeWatchResources", service="v1alpha1.DRAResourceHealth")
-            await command(plugin, "healthy pool-0/gpu-0")
-            await command(plugin, "unhealthy pool-0/gpu-1 ECC error")
+            await plugin.command("healthy pool-0/gpu-0")
+            await plugin.command("unhealthy pool-0/gpu-1 ECC error")
             bad = "1 healthy, 1 unhealthy, 0 unknown"
             usable = await node.facts(NAME, lambda facts: facts.get("devices") == bad)
-            await command(plugin, "healthy pool-0/gpu-1")
+            await plugin.command("healthy pool-0/gpu-1")
             good = "2 healthy, 0 unhealthy, 0 unknown"
             await node.facts(NAME, lambda facts: facts.get("devices") == good)
             await plugin.end(signal.SIGKILL)

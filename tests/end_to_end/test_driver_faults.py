@@ -30,11 +30,6 @@ def registrar(socket: Path, endpoint: Path) -> AbstractAsyncContextManager[Plugi
     return fake("CSIPlugin", NAME, socket, "--endpoint", str(endpoint), "--registrar-only")
 
 
-async def command(plugin: PluginProcess, line: str) -> None:
-    assert plugin.process.stdin is not None
-    await plugin.process.stdin.send_all(f"{line}\n".encode())
-
-
 async def test_a_registrar_is_killed_while_its_driver_hangs_and_again_once_it_is_registered(shared: Daemon) -> None:
     """The sockets of killed processes stay. Proposal 8: a NodeGetInfo that hangs does not keep a restarted driver out.
 
@@ -47,7 +42,7 @@ async def test_a_registrar_is_killed_while_its_driver_hangs_and_again_once_it_is
             await driver.line(call="NodeGetInfo", outcome="hung")
             await watch.state(socket, "registering")
             await first.end(signal.SIGKILL)
-        await command(driver, "answer node-info")
+        await driver.command("answer node-info")
         async with registrar(socket, endpoint) as second:
             await second.notified_registered()
             registered = await watch.state(socket, "registered")

@@ -35,8 +35,7 @@ async def fake(socket: Path) -> AsyncIterator[PluginProcess]:
 
 async def state_after(manager: PluginProcess, what: str) -> object:
     """Tell it a line, and return the state after it."""
-    assert manager.process.stdin is not None
-    await manager.process.stdin.send_all(f"{what}\nstate\n".encode())
+    await manager.command(f"{what}\nstate")
     while "state" not in (line := await manager.line()):
         continue
     return line["state"]

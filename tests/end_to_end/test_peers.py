@@ -18,17 +18,6 @@ DRIVER = "gpu.example.com"
 SERVICE = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 
 
-@pytest.fixture
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with a short path: the path of a socket has at most 107 bytes."""
-    return tmp_path_factory.mktemp("d")
-
-
-async def command(plugin: PluginProcess, line: str) -> None:
-    assert plugin.process.stdin is not None
-    await plugin.process.stdin.send_all(f"{line}\n".encode())
-
-
 async def calls_at_the_end(plugin: PluginProcess) -> list[str]:
     """End it, and return the names of all calls that it had, in the order in which it printed them."""
     assert await plugin.end() == 0
@@ -84,7 +73,7 @@ async def test_a_driver_on_kubernetes_helper_for_dra_is_usable_and_tells_of_its_
         await node.ready()
         async with plugin_process([peer("dra-driver"), *options, DRIVER, str(registry), str(own)]) as plugin:
             await plugin.notified_registered()
-            await command(plugin, "unhealthy other")
+            await plugin.command("unhealthy other")
             said = "1 healthy, 1 unhealthy, 0 unknown"
             facts = await node.facts(DRIVER, lambda facts: facts.get("devices") == said)
             calls = await calls_at_the_end(plugin)
