@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Self
 import attrs
 import trio
 
-from .actors import liveness, reconciler, registration, watchdog, watcher
+from .actors import liveness, reconciler, watchdog, watcher
 from .actors.callers import Callers, Changes, LaggedError, NodeEndedError
-from .actors.conversation import ConversationConfig, Dialer
+from .actors.registration.conversation import ConversationConfig, Dialer
 from .actors.devices.unit import Devices
-from .actors.dial_slots import DialSlots
+from .actors.registration.dial_slots import DialSlots
 from .actors.endpoint_checks import EndpointChecks
-from .actors.handlers.by_type import HandlerActors
+from .actors.handlers.by_type import Handlers
 from .actors.handlers.calls import CallConfig
 from .actors.handlers.csi import CSIHandler
 from .actors.handlers.dra import DRAHandler
@@ -48,11 +48,13 @@ from .actors.leases.embedding import LeaseCalls, request_of
 from .actors.leases.unit import LeaseUnit
 from .actors.links import Links, LinksConfig
 from .actors.liveness import LivenessConfig
-from .actors.mailbox import Inbox, RegistrationInbox, report
+from .actors.mailbox import Inbox, report
+from .actors.registration import actor as registration
+from .actors.registration.inbox import RegistrationInbox
 from .actors.node_paths import check_device_directory, check_status_socket, directories_of
 from .actors.ports import Ports, real_ports
-from .actors.registration_config import RegistrationConfig
-from .actors.registrations import Registrations
+from .actors.registration.config import RegistrationConfig
+from .actors.registration.registrations import Registrations
 from .actors.status import actor as status
 from .actors.status.actor import StatusConfig
 from .actors.supervision import Children, ChildSpec, Crashes, GaveUpError, Restart
@@ -132,7 +134,7 @@ class Internals:
     reconciler: m.Address[m.ReconcilerMessage]
     liveness: m.Address[m.LivenessMessage]
     status: m.Address[m.StatusMessage]
-    handlers: HandlerActors
+    handlers: Handlers
     registrations: Registrations
     links: Links
     devices: Devices
@@ -273,7 +275,7 @@ class Supervisor:
         self._directories = {root: ports.directory(root) for root in self.config.roots}
         self._blocked_steps = watchdog.BlockedSteps()
         calls = self._call_config(self.config)
-        self._handlers = HandlerActors(calls, self._start_handler, self._inboxes, self._links)
+        self._handlers = Handlers(calls, self._inboxes, self._links)
         observers = Observers(self._links, followings, calls) if self.config.observe else None
         self._registration_config = self._make_registration_config(ports.dial, rng, observers)
         self._registrations = Registrations(
@@ -529,9 +531,6 @@ class Supervisor:
         return Unfinished(self._children.stopping, (*map(str, self._handlers.calls), *self._links.unfinished))
 
     # --- children ---
-
-    def _start_handler(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
-        self._children.start(ChildSpec(name, run, Restart.TRANSIENT))
 
     def _retire(self, effect: world.HandlerRetired) -> None:
         self._handlers.retire(effect.handler)

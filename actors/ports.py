@@ -19,9 +19,9 @@ from ..protocol.logs import Level, Logger
 from ..protocol.trust import Trust, Users
 from ..protocol.values import value
 from ..protocol.wire.learning import KnownConversations
-from .conversation import Dialer
+from .registration.conversation import Dialer
 from .devices.state import MemoryStore, StateStore
-from .dial_slots import DIAL_SLOTS
+from .registration.dial_slots import DIAL_SLOTS
 from .io.boot_timer import BootTimer
 from .io.cdi_files import CdiFiles, hook_command
 from .io.descriptors import most_owners, most_processes

@@ -42,7 +42,7 @@ class Claim:
     path: str
     generation: int
     info: PluginInfo
-    handler: m.Address[m.HandlerMessage]
+    handler: m.HandlerPort
     phase: Phase = Phase.ADMITTED
     #: The highest of a name is active, if its policy has a single active one: see :func:`rank_of`.
     rank: Rank = ()

@@ -77,13 +77,6 @@ class RootsChanged:
 
 
 @value
-class CallTimeChanged:
-    """The calls of a handler that begin from now on have so many seconds."""
-
-    seconds: float
-
-
-@value
 class PausesChanged:
     """The pauses before a follow is started again are others from now on."""
 

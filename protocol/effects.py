@@ -17,7 +17,7 @@ class PendingDeregistration:
 
     info: PluginInfo
     generation: int
-    handler: m.Address[m.HandlerMessage]
+    handler: m.HandlerPort
     #: Whether the plugin was registered; otherwise the crash came on the way there.
     registered: bool = False
 
@@ -87,7 +87,7 @@ class HandlerRetired:
     """The removed handler of ``type`` has no plugin left: its actor may end."""
 
     type: str
-    handler: m.Address[m.HandlerMessage]
+    handler: m.HandlerPort
 
 
 @value

@@ -8,12 +8,12 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
 import attrs
 
 from .config_messages import (
-    CallTimeChanged,
     ConfigurationRead,
     ConfigurationShown,
     ExpectationChanged,
@@ -31,7 +31,7 @@ from .endpoint_owners import PluginDisplaced
 from .identity import Identity
 from .plugin_health import Facts, Health
 from .plugins import InstancePolicy, Plugin, PluginInfo
-from .status import Finished, Outcome, PluginCounts, PluginStatus, StateName
+from .status import Ending, Finished, Outcome, PluginCounts, PluginStatus, StateName
 from .successions import NamePassed
 from .values import value
 
@@ -182,13 +182,12 @@ class ScanCompleted:
 class Claimed:
     """A registration got the info of its plugin, and claims the name: answered by an :data:`Admission`.
 
-    The answer carries the same ``ticket``, so that the registration can ignore an answer that comes too late.
+    The answer carries the claim, so that the registration can ignore an answer that comes too late.
     """
 
     path: str
     generation: int
     info: PluginInfo
-    ticket: int
     #: The file of its endpoint, if that is another one than the socket, and exists.
     endpoint: Identity | None = None
 
@@ -283,6 +282,35 @@ class PluginGone:
     reason: str
 
 
+# --- to and from a handler --------------------------------------------------------------------------------------------
+
+
+class HandlerPort(Protocol):
+    """What calls the methods of a handler for the registrations of its type, one call at a time for each name.
+
+    Each call has a deadline, and returns how it ended, whatever the handler does.
+    """
+
+    def validate(self, plugin: Plugin) -> Awaitable[Ending]:
+        """Ask the handler whether it accepts the plugin."""
+
+    def register(self, plugin: Plugin, file: Identity | None, begins: Callable[[], bool]) -> Awaitable[Ending]:
+        """Have the handler register the plugin, whose socket is ``file``.
+
+        ``begins`` is called just before that, and returns whether another plugin waits for the name: see
+        :meth:`give_way`.
+        """
+
+    def deregister(self, plugin: Plugin) -> Awaitable[Ending]:
+        """Have the handler deregister the plugin: exactly once for each Register that has begun (behaviour 36)."""
+
+    def give_way(self, plugin: Plugin) -> None:
+        """Note that another plugin waits for the name until the Register under way has ended.
+
+        Its endpoint is another one, so a Register that only waits for an endpoint need not keep it waiting.
+        """
+
+
 # --- from the supervisor and from callers -----------------------------------------------------------------------------
 
 
@@ -291,7 +319,7 @@ class HandlerAdded:
     """The handler at this address takes plugins of ``type``."""
 
     type: str
-    handler: Address[HandlerMessage]
+    handler: HandlerPort
     policy: InstancePolicy
     #: Whether it is given links, to which roles are reported.
     linked: bool = False
@@ -395,8 +423,8 @@ ReconcilerMessage = (
 class Admitted:
     """The claim is admitted: this handler serves the plugin."""
 
-    ticket: int
-    handler: Address[HandlerMessage]
+    claimed: Claimed
+    handler: HandlerPort
     #: Whether another plugin waits for the name already: see :class:`NameWanted`.
     wanted: bool = False
 
@@ -405,7 +433,7 @@ class Admitted:
 class NameWanted:
     """Another plugin waits until this one, which was admitted, is registered or has failed, or has to leave the name.
 
-    Its endpoint is another one, so a Register that only waits for an endpoint need not keep it waiting.
+    See :meth:`HandlerPort.give_way`.
     """
 
 
@@ -413,7 +441,7 @@ class NameWanted:
 class NoHandler:
     """No handler takes plugins of this type yet (behaviour 29)."""
 
-    ticket: int
+    claimed: Claimed
     reason: str
     #: The error alone; None if ``reason`` is no more than that.
     cause: str | None = None
@@ -423,7 +451,7 @@ class NoHandler:
 class ClaimRefused:
     """The policy of the type does not admit the plugin while another has the name."""
 
-    ticket: int
+    claimed: Claimed
     reason: str
 
 
@@ -457,17 +485,6 @@ class TryNow:
 
 
 @value
-class HandlerAnswered:
-    """The handler's answer to the ask with this ticket; ``error`` is empty when ``outcome`` is OK."""
-
-    ticket: int
-    outcome: Outcome
-    error: str = ""
-    #: The error in few words; None if ``error`` is no more than that.
-    cause: str | None = None
-
-
-@value
 class ListenerFound:
     """Somebody listens on the stale socket again: it is tried at once, with a fresh backoff (behaviour 15)."""
 
@@ -484,8 +501,7 @@ class ListenerLost:
     reason: str
 
 
-#: Messages on which the lifecycle itself decides; they are events of ``plugind.protocol.lifecycle``.
-LifecycleMessage = (
+RegistrationMessage = (
     SocketAppeared
     | SocketVanished
     | SocketTouched
@@ -498,63 +514,10 @@ LifecycleMessage = (
     | ListenerLost
     | StopAsked
     | StopForced
+    | NameWanted
+    | ReportAsked
+    | SettingsChanged
 )
-RegistrationMessage = LifecycleMessage | HandlerAnswered | NameWanted | ReportAsked | SettingsChanged
-
-# --- to a handler -----------------------------------------------------------------------------------------------------
-
-
-@value
-class Validate:
-    """Ask the handler whether it accepts the plugin."""
-
-    plugin: Plugin
-    ticket: int
-    reply: Address[HandlerAnswered]
-
-
-@value
-class Register:
-    """Ask the handler to register the plugin."""
-
-    plugin: Plugin
-    ticket: int
-    reply: Address[HandlerAnswered]
-    #: The file of its socket.
-    file: Identity | None = None
-    #: Whether another plugin waits for the name: see :class:`NameWanted`.
-    wanted: bool = False
-
-
-@value
-class Deregister:
-    """Ask the handler to deregister the plugin; asked exactly once for each Register that was asked (behaviour 36)."""
-
-    plugin: Plugin
-    ticket: int
-    reply: Address[HandlerAnswered]
-
-
-@value
-class Withdraw:
-    """End the call for ``ask``, which is this very object, or do not begin it. There is no answer.
-
-    A Validate changes nothing, so it may be cancelled whenever its answer is not needed. A Register is withdrawn when
-    the socket of its plugin is gone; the Deregister that undoes it follows.
-    """
-
-    ask: Validate | Register
-
-
-@value
-class GiveWay:
-    """Another plugin waits for the name now, until the call for ``ask``, which is this very object, has ended."""
-
-    ask: Register
-
-
-Ask = Validate | Register | Deregister
-HandlerMessage = Ask | Withdraw | GiveWay | CallTimeChanged
 
 # --- to the liveness actor --------------------------------------------------------------------------------------------
 

@@ -56,6 +56,16 @@ class Finished:
 
 
 @value
+class Ending:
+    """How a call of a handler ended."""
+
+    outcome: Outcome
+    error: str = ""
+    #: The error in few words, if the handler gave them.
+    cause: str | None = None
+
+
+@value
 class PluginCounts:
     """How many plugins are in each state."""
 

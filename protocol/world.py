@@ -107,7 +107,7 @@ class _Actor:
 
 @value
 class _Handler:
-    address: m.Address[m.HandlerMessage]
+    address: m.HandlerPort
     policy: InstancePolicy
     #: Whether it has links, to which each role is reported.
     linked: bool
@@ -152,7 +152,7 @@ class World:
         #: The handlers that take plugins, by type.
         self._handlers = {added.type: _Handler(added.handler, added.policy, added.linked) for added in handlers}
         #: Removed handlers that still have plugins, by type.
-        self._retiring: dict[str, list[m.Address[m.HandlerMessage]]] = {}
+        self._retiring: dict[str, list[m.HandlerPort]] = {}
         #: The roots that were removed, each with the paths whose registration actors have not ended since.
         self._leaving_roots: dict[str, set[str]] = {}
         #: The last request to stop.
@@ -496,14 +496,14 @@ class World:
                 self._refuse_orphan(claimed)
             elif (reason := self._name_of_another_user(claimed.info, name)) is not None:
                 self._put_in_line(name, claimed)
-                self._effects.append(Send(claimed.path, m.ClaimRefused(claimed.ticket, reason)))
+                self._effects.append(Send(claimed.path, m.ClaimRefused(claimed, reason)))
                 self._report_claim(claimed, reason)
             elif (reason := self._reason_against(claimed.info, name, handler.policy)) is not None:
                 self._put_in_line(name, claimed)
-                self._effects.append(Send(claimed.path, m.ClaimRefused(claimed.ticket, reason)))
+                self._effects.append(Send(claimed.path, m.ClaimRefused(claimed, reason)))
             elif (owner := self._owner_of_endpoint(claimed)) is not None:
                 reason = belongs_to(claimed.info.endpoint, owner)
-                self._effects.append(Send(claimed.path, m.ClaimRefused(claimed.ticket, reason)))
+                self._effects.append(Send(claimed.path, m.ClaimRefused(claimed, reason)))
             else:
                 self._grant(claimed, name, handler)
                 continue
@@ -584,7 +584,7 @@ class World:
         )
         self._served[id(handler.address)] += 1
         name.admit(claim)
-        self._effects.append(Send(claimed.path, m.Admitted(claimed.ticket, handler.address, wanted)))
+        self._effects.append(Send(claimed.path, m.Admitted(claimed, handler.address, wanted)))
 
     def _owner_of_endpoint(self, claimed: m.Claimed) -> Owner | None:
         """Return the plugin of another name that has the endpoint, or None and note the claim to it (fault 79)."""
@@ -606,7 +606,7 @@ class World:
         self._actors[claimed.path].orphan_of = claimed.info.type
         cause = f"no handler registered for plugin type: {claimed.info.type}"
         reason = f"RegisterPlugin error -- {cause} at socket {claimed.path}"
-        self._effects.append(Send(claimed.path, m.NoHandler(claimed.ticket, reason, cause)))
+        self._effects.append(Send(claimed.path, m.NoHandler(claimed, reason, cause)))
 
     def _freed(self, key: tuple[str, str], name: Name) -> None:
         """Let those that were refused the name try again, from the next in line on."""
@@ -697,7 +697,7 @@ class World:
         self._admit(key, name)
         self._retire(claim.info.type)
 
-    def _serves_one_less(self, handler: m.Address[m.HandlerMessage]) -> None:
+    def _serves_one_less(self, handler: m.HandlerPort) -> None:
         self._served[id(handler)] -= 1
         if not self._served[id(handler)]:
             del self._served[id(handler)]

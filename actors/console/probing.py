@@ -35,8 +35,8 @@ from ...protocol.status import Outcome
 from ...protocol.text import in_seconds
 from ...protocol.wire.errors import DialError, DialFailure, WireError, WireProblem
 from ...protocol.wire.limits import REGISTRATION_LIMITS
-from ..conversation import bounded_info_type
-from ..handlers.actor import validate
+from ..registration.conversation import bounded_info_type
+from ..handlers.served import validate
 from ..handlers.csi import CSIHandler
 from ..handlers.device_plugin import DevicePluginHandler
 from ..handlers.dra import DRAHandler

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any
@@ -24,18 +23,19 @@ from ...protocol import messages as m
 from ...protocol.errors import PluginError
 from ...protocol.logs import SILENT, Level, Logger
 from ...protocol.plugins import Plugin
-from ...protocol.status import Outcome
+from ...protocol.status import Ending, Outcome
 from ...protocol.values import record, value
 from ...protocol.wire.outcomes import status_text
 from ..io.clocks import time_is_virtual
 from .errors import MAX_ERROR, cause_of, closes_coroutine, is_cancelled, split, traceback_of, words_of
 from .handler import FOLLOW, METHODS, Handler, is_async, takes_link
 from .link import Link
-from .prompt import never_waits
 from .steps import measured
 
 #: What the plugin is sent before the words of an exception that is no refusal.
 BROKE = "the handler broke: "
+#: Seconds that a call has to end once it is cancelled, until it is reported that it does not.
+OVERDUE_AFTER = 5.0
 #: How many threads one handler may have.
 MAX_THREADS = 16
 #: The threads of each handler are counted by its own limiter, which knows those that were given up.
@@ -63,16 +63,6 @@ class CallConfig:
         return attrs.evolve(self, timeout=self.timeouts.get(plugin_type, self.timeout))
 
 
-@value
-class Ending:
-    """How a call ended."""
-
-    outcome: Outcome
-    error: str = ""
-    #: The error in few words, if the handler gave them.
-    cause: str | None = None
-
-
 _OK = Ending(Outcome.OK)
 
 
@@ -83,6 +73,8 @@ class Thread:
     result: Any = None
     error: BaseException | None = None
     returned: trio.Event = attrs.Factory(trio.Event)
+    #: Called once it has returned, if the call has ended before.
+    when_returned: Callable[[], None] | None = None
 
 
 @record(eq=False)
@@ -104,18 +96,19 @@ class Call:
         """Name the call with its plugin and its handler."""
         return f"{self.ask} of {self.plugin.name} ({self.plugin.socket}) in the handler for {self.plugin_type}"
 
-    async def wait_for_thread(self) -> None:
-        """Return once the thread has returned, which may be after the end of the call."""
-        if self.thread is not None:
-            await self.thread.returned.wait()
+    def when_over(self, action: Callable[[], None]) -> None:
+        """Call ``action`` once the call and its thread are over: now, or when a thread returns that was given up."""
+        if self.thread is None or self.thread.returned.is_set():
+            action()
+        else:
+            self.thread.when_returned = action
 
 
 @attrs.define(eq=False)
 class Calls:
-    """Makes the calls of one handler. It outlives a crash of the handler's actor, as the threads do."""
+    """Makes the calls of one handler."""
 
     handler: Handler
-    #: The handler's actor replaces it when the calls that begin from then on have another deadline.
     config: CallConfig
     #: The type of the plugins that it was added for.
     plugin_type: str
@@ -124,11 +117,6 @@ class Calls:
     _async: frozenset[str] = attrs.field(
         init=False,
         default=attrs.Factory(lambda self: _async_methods(self.handler), takes_self=True),
-    )
-    #: The code of the methods that never wait. They are known by it, since a program may replace a method at any time.
-    _prompt: frozenset[object] = attrs.field(
-        init=False,
-        default=attrs.Factory(lambda self: _code_of_prompt_methods(self.handler), takes_self=True),
     )
     #: Whether ``register`` is given the link, and whether there is a method ``follow``.
     _register_takes_link: bool = attrs.field(
@@ -146,14 +134,27 @@ class Calls:
 
     @property
     def wrong(self) -> str | None:
-        """Which threads were given up and still run, in words; None if there is none."""
+        """Which calls go on although they were to end, in words; None if there is none."""
         if not self._given_up:
-            return None
+            return self._overdue
         call, since = next(iter(self._given_up.items()))
         more = f", and {len(self._given_up) - 1} more" if len(self._given_up) > 1 else ""
         return (
             f"{call.ask} of {call.plugin.name} was given up {trio.current_time() - since:.0f} s ago, its thread still "
             f"runs, and other calls for that name wait{more}"
+        )
+
+    @property
+    def _overdue(self) -> str | None:
+        """Which calls in the loop go on although their deadlines have passed (fault 82)."""
+        now = trio.current_time()
+        late = [call for call in self.under_way if call.scope.deadline + OVERDUE_AFTER <= now]
+        if not late:
+            return None
+        call, more = late[0], f", and {len(late) - 1} more" if len(late) > 1 else ""
+        return (
+            f"{call.ask} of {call.plugin.name} was cancelled {now - call.scope.deadline:.0f} s ago and goes on, and other"
+            f" calls for that name wait{more}: the handler keeps the cancellation to itself"
         )
 
     @property
@@ -192,24 +193,6 @@ class Calls:
             return await self._make(call)
         finally:
             del self.under_way[call]
-
-    def is_prompt(self, ask: str) -> bool:
-        """Whether the method named ``ask`` never waits, so that :meth:`make_at_once` can call it."""
-        return getattr(getattr(self.handler, ask, None), "__code__", None) in self._prompt
-
-    async def make_at_once(self, ask: str, plugin: Plugin) -> Ending:
-        """Call a method that never waits; return how it ended. It needs no scope, since nothing can cancel it."""
-        method = getattr(self.handler, ask)
-        began = time.perf_counter()
-        try:
-            await method(plugin)
-        except BaseException as error:  # noqa: BLE001 - see there
-            return self._failed(Call(self.plugin_type, ask, plugin, method, _NEVER_CANCELLED, is_async=True), error)
-        finally:
-            seconds = time.perf_counter() - began
-            if seconds >= self.config.blocked_after:
-                self._report_blocked(ask, plugin, seconds)
-        return _OK
 
     async def _make(self, call: Call) -> Ending:
         scope = call.scope
@@ -285,7 +268,7 @@ class Calls:
     async def _run_in_thread(self, call: Call) -> Any:
         await self._threads.acquire_on_behalf_of(call)
         thread = call.thread = Thread()
-        # A task of its own, which goes on when the call is given up, even if the handler's actor crashes meanwhile.
+        # A task of its own, which goes on when the call is given up.
         trio.lowlevel.spawn_system_task(self._serve_thread, call, thread)
         try:
             await thread.returned.wait()
@@ -314,6 +297,8 @@ class Calls:
             self._threads.release_on_behalf_of(call)
             self._given_up.pop(call, None)
             thread.returned.set()
+            if thread.when_returned is not None:
+                thread.when_returned()
 
     def _timed_out(self, call: Call) -> str:
         if call.thread is None and not call.is_async and self._given_up:
@@ -345,8 +330,3 @@ def _with_link(method: Callable[..., object], link: Link) -> Callable[[Plugin], 
 
 def _async_methods(handler: Handler) -> frozenset[str]:
     return frozenset(name for name in METHODS if is_async(getattr(handler, name, None)))
-
-
-def _code_of_prompt_methods(handler: Handler) -> frozenset[object]:
-    methods = (getattr(handler, name, None) for name in METHODS)
-    return frozenset(getattr(method, "__code__", None) for method in methods if never_waits(method))

@@ -562,8 +562,8 @@ class SimulatedNode:
         connections = (*self.network.opened, *self.network.linked)
         found += [f"a connection to {path} is open" for path, stream in connections if not stream.closed]
         found += [f"{path} has a link" for path, _ in internals.links.instances]
-        if handlers.running != len(handlers.added):
-            found.append(f"{handlers.running} handler actors run for {len(handlers.added)} handlers")
+        if handlers.count != len(handlers.added):
+            found.append(f"{handlers.count} handlers are kept for {len(handlers.added)} handlers")
         # One of them is this node's own.
         if len(streams) != 1:
             found.append(f"{len(streams)} readers of the stream of changes")

@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from plugind.actors.asks import Asks
-from plugind.actors.mailbox import RegistrationInbox
+from plugind.actors.registration.inbox import RegistrationInbox
 from plugind.protocol import messages as m
 from plugind.protocol.plugins import Plugin
 

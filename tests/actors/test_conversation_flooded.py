@@ -8,8 +8,8 @@ import struct
 import trio
 import trio.testing
 
-from plugind.actors.conversation import Conversation, ConversationConfig
-from plugind.actors.dial_slots import DialSlots
+from plugind.actors.registration.conversation import Conversation, ConversationConfig
+from plugind.actors.registration.dial_slots import DialSlots
 from plugind.actors.io.endpoints import Endpoints, RealEndpointFiles
 from plugind.actors.io.grpc_client.registration_channel import RegistrationChannel
 from plugind.actors.simulation.streams import memory_connection

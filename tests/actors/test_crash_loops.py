@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from plugind.protocol.command_outcomes import REPLACED
+from plugind.protocol.registration.failures import REPLACED
 from plugind.protocol.status import StateName
 from plugind.testing import DEFAULT_CONFIG, Accepting, Fails, FakeHandler, FakePlugin, PluggedIn, SimulatedNode
 from plugind.tests.actors.timelines import at, registered_at

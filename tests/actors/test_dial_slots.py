@@ -9,7 +9,7 @@ from itertools import pairwise
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from plugind.actors.dial_slots import DialSlot, DialSlots
+from plugind.actors.registration.dial_slots import DialSlot, DialSlots
 
 
 async def test_as_many_slots_are_held_at_once_as_the_limit_allows() -> None:

@@ -11,7 +11,7 @@ import attrs
 import trio
 from trio.testing import MockClock
 
-from plugind.actors.dial_slots import PAUSE, DialSlot, DialSlots
+from plugind.actors.registration.dial_slots import PAUSE, DialSlot, DialSlots
 from plugind.protocol.backoff import Backoff
 from plugind.protocol.info_deadline import FIRST_LOOK
 

@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from plugind.actors.dial_slots import DialSlots
+from plugind.actors.registration.dial_slots import DialSlots
 
 
 @pytest.mark.parametrize(("late", "expires"), [(0.04, True), (0.05, True), (0.06, False)])

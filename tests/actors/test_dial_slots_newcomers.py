@@ -8,7 +8,7 @@ import attrs
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from plugind.actors.dial_slots import DialSlots
+from plugind.actors.registration.dial_slots import DialSlots
 from plugind.protocol.backoff import Backoff
 from plugind.protocol.health import Reading
 

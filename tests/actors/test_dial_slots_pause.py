@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from plugind.actors.dial_slots import DialSlot, DialSlots, PausedError
+from plugind.actors.registration.dial_slots import DialSlot, DialSlots, PausedError
 from plugind.protocol.health import Reading
 
 

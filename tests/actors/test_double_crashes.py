@@ -12,7 +12,7 @@ import trio.testing
 from trio.testing import MockClock
 
 from plugind.actors.asks import Asks
-from plugind.actors.mailbox import RegistrationInbox
+from plugind.actors.registration.inbox import RegistrationInbox
 from plugind.actors.simulation.faults import Actor, PoisonMessage
 from plugind.actors.simulation.handlers import Takes
 from plugind.protocol.backoff import RestartIntensity

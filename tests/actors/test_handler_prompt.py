@@ -20,7 +20,7 @@ from plugind.actors.handlers.actor import HandlerInbox
 from plugind.actors.handlers.calls import CallConfig, Calls
 from plugind.actors.handlers.handler import Handler
 from plugind.actors.handlers.prompt import never_waits
-from plugind.actors.mailbox import RegistrationInbox
+from plugind.actors.registration.inbox import RegistrationInbox
 from plugind.actors.watchdog import BlockedSteps
 from plugind.protocol import messages as m
 from plugind.protocol.backoff import Backoff

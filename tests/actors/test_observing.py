@@ -59,7 +59,7 @@ async def test_a_plugin_is_asked_what_it_is_and_observed_and_no_handler_is_calle
             None,
         )
         assert (shown.registered_in, shown.reason, shown.cause) == (None, None, None)
-        assert node.supervisor.internals.handlers.running == 0
+        assert node.supervisor.internals.handlers.count == 0
         plugin.stop()
         await node.settled()
     assert [state for _, state in node.timeline("a.sock")][-1] == "gone"

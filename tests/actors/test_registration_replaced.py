@@ -7,7 +7,7 @@ import errno
 import trio
 from trio.testing import MockClock
 
-from plugind.protocol.command_outcomes import REPLACED
+from plugind.protocol.registration.failures import REPLACED
 from plugind.protocol.status import StateName
 from plugind.testing import Call, FakeHandler, FakePlugin, SimulatedNode
 

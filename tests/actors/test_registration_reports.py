@@ -14,13 +14,13 @@ import trio.lowlevel
 from trio.testing import MockClock
 
 from plugind.actors import registration
-from plugind.actors.conversation import ConversationConfig
-from plugind.actors.dial_slots import DialSlots
+from plugind.actors.registration.conversation import ConversationConfig
+from plugind.actors.registration.dial_slots import DialSlots
 from plugind.actors.io.endpoints import Endpoints, RealEndpointFiles
 from plugind.actors.io.grpc_client.dial import Judge
 from plugind.actors.io.grpc_client.registration_channel import RegistrationChannel
-from plugind.actors.mailbox import RegistrationInbox
-from plugind.actors.registration_config import RegistrationConfig
+from plugind.actors.registration.inbox import RegistrationInbox
+from plugind.actors.registration.config import RegistrationConfig
 from plugind.actors.simulation.faults import PoisonMessage
 from plugind.protocol import messages as m
 from plugind.protocol.backoff import Backoff

@@ -11,8 +11,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from plugind.actors.mailbox import RegistrationInbox
-from plugind.actors.registrations import Registrations
+from plugind.actors.registration.inbox import RegistrationInbox
+from plugind.actors.registration.registrations import Registrations
 from plugind.protocol import messages as m
 from plugind.protocol.effects import PendingDeregistration, RegistrationCrashedError, StartRegistration
 from plugind.protocol.identity import Identity

@@ -12,8 +12,8 @@ from unittest.mock import patch
 
 from plugind.actors import registration, registration_config, supervision
 from plugind.actors.handlers.actor import Lanes
-from plugind.actors.registration_config import RegistrationConfig
-from plugind.actors.registrations import Registrations
+from plugind.actors.registration.config import RegistrationConfig
+from plugind.actors.registration.registrations import Registrations
 from plugind.protocol import messages as m
 from plugind.protocol import states
 from plugind.protocol.discovery import Discovery

@@ -30,7 +30,7 @@ from plugind.actors.io import endpoints
 from plugind.actors.io.grpc_client.dial import Judge
 from plugind.actors.io.grpc_client.registration_channel import RegistrationChannel
 from plugind.actors.register_calls import RegisterCalls
-from plugind.actors.registration_config import RegistrationConfig
+from plugind.actors.registration.config import RegistrationConfig
 from plugind.actors.simulation import directory as simulated_directory
 from plugind.actors.simulation.fuzz.device_calls import DIRECTORY
 from plugind.actors.simulation.fuzz.run import EVENTS, SeedResult, numbers, simulate

@@ -12,7 +12,7 @@ import attrs
 import trio
 
 from ....protocol.backoff import Backoff
-from ....protocol.command_outcomes import REPLACED
+from ....protocol.registration.failures import REPLACED
 from ....protocol.crashes import INTERNAL
 from ....protocol.kept_names import NAME_KEPT
 from ....protocol.lives import CRASH_LOOP

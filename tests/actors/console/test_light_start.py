@@ -149,7 +149,7 @@ def test_ls_needs_neither_trio_nor_attrs(output: str, status: str) -> None:
 def test_a_daemon_that_is_ready_has_imported_what_registers_plugins_and_no_more(tmp_path: Path) -> None:
     (tmp_path / "root").mkdir(mode=0o700)
     modules = imported(RUN_UNTIL_READY, "run", "--root", str(tmp_path / "root"), "--status", str(tmp_path / "status"))
-    assert "plugind.actors.conversation" in modules
+    assert "plugind.actors.registration.conversation" in modules
     assert packages(modules) <= RUN_PACKAGES
     assert modules & (HEAVY | OPENSSL) == set()
     assert ours(modules) & RUN_LATER == set()

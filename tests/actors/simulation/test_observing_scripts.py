@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from plugind.actors.conversation import Conversation
+from plugind.actors.registration.conversation import Conversation
 from plugind.actors.handlers.csi_driver import DriverCalls
 from plugind.actors.io.grpc_client.channel import Channel
 from plugind.actors.links import Links

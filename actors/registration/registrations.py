@@ -25,14 +25,15 @@ from collections.abc import Awaitable, Callable, Iterable, Set
 import attrs
 import trio
 
-from ..protocol import messages as m
-from ..protocol.backoff import Backoff
-from ..protocol.config_messages import SettingsChanged
-from ..protocol.crashes import MOST_CRASHES, Crash, in_one_line
-from ..protocol.effects import RegistrationCrashedError, StartRegistration
-from ..protocol.health import Reading
-from ..protocol.values import value
-from .mailbox import RegistrationInbox, Rule, report, send_answer
+from ...protocol import messages as m
+from ...protocol.backoff import Backoff
+from ...protocol.config_messages import SettingsChanged
+from ...protocol.crashes import MOST_CRASHES, Crash, in_one_line
+from ...protocol.effects import RegistrationCrashedError, StartRegistration
+from ...protocol.health import Reading
+from ...protocol.values import value
+from ..mailbox import report, send_answer
+from .inbox import RegistrationInbox, Rule
 
 #: Runs one registration actor until it has ended.
 Run = Callable[[StartRegistration, RegistrationInbox], Awaitable[None]]
@@ -49,7 +50,7 @@ _DEREGISTER = m.StopAsked(deregister=True, anew=True)
 
 
 def _answering(path: str, *, tried: bool, why: str) -> Rule:
-    """Return a rule that answers each retry of ``path`` at once, while no actor reads its inbox."""
+    """Return a rule that answers each retry of ``path`` at once, while no actor reads its inbox, and leaves all in it."""
 
     def rule(message: m.RegistrationMessage) -> bool:
         if isinstance(message, m.TryNow) and message.reply is not None:
@@ -59,8 +60,7 @@ def _answering(path: str, *, tried: bool, why: str) -> Rule:
     return rule
 
 
-def _ends_a_pause(message: m.RegistrationMessage) -> bool:
-    return isinstance(message, m.SocketAppeared | m.SocketVanished | m.TryNow | m.StopAsked | m.StopForced)
+_ENDS_A_PAUSE = (m.SocketAppeared, m.SocketVanished, m.TryNow, m.StopAsked, m.StopForced)
 
 
 async def _pause_after(crash: Crash, inbox: RegistrationInbox) -> None:
@@ -68,9 +68,15 @@ async def _pause_after(crash: Crash, inbox: RegistrationInbox) -> None:
     if crash.settles or inbox.waiting:
         return
     with trio.move_on_after(Backoff().delay(crash.count - MOST_CRASHES)) as scope:
-        inbox.interrupt_on(_ends_a_pause, scope)
+
+        def rule(message: m.RegistrationMessage) -> bool:
+            if isinstance(message, _ENDS_A_PAUSE):
+                scope.cancel()
+            return False
+
+        inbox.rule = rule
         await trio.sleep_forever()
-    inbox.interrupt_off()
+    inbox.rule = None
 
 
 @value
@@ -161,7 +167,7 @@ class Registrations:
         self._unsettled.pop(path, None)
         if path in self._detached:
             # From now on, since a retry may come before its task runs.
-            inbox.interrupt_on(_answering(path, tried=True, why=_WAITS), trio.CancelScope())
+            inbox.rule = _answering(path, tried=True, why=_WAITS)
         if not self._has_ended:
             self._asked += 1
             self._nursery.start_soon(self._run_one, start, inbox, name="registration")
@@ -249,7 +255,7 @@ class Registrations:
         path = start.appeared.path
         if (detached := self.end_to_wait_for(path)) is not None:
             await detached.wait()
-            inbox.interrupt_off()
+            inbox.rule = None
             if self._current.get(path) is not inbox:
                 return False
         if start.crash is not None:
@@ -263,7 +269,7 @@ class Registrations:
         if isinstance(error, RegistrationCrashedError):
             cause, pending = error.__cause__, error.pending
         answer = _answering(path, tried=cause is not None, why=_ENDED if cause is None else _CRASHED)
-        inbox.interrupt_on(answer, trio.CancelScope())
+        inbox.rule = answer
         while inbox.waiting:
             answer(inbox.receive_nowait())
         if not isinstance(cause, Exception):

@@ -7,27 +7,29 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
-from typing import assert_never
 
 import trio
 
-from ..protocol import messages as m
-from ..protocol import states
-from ..protocol.registration_settings import RegistrationSettings
-from ..protocol.status import Outcome
+from ...protocol import messages as m
+from ...protocol.identity import Identity
+from ...protocol.plugins import PluginInfo
+from ...protocol.registration.failures import Refusal
+from ...protocol.registration_settings import RegistrationSettings
+from ...protocol.status import Outcome
 
 #: What a caller is told whose registration ends before it is complete: its socket was removed, or called again.
 CUT_SHORT = "the registration ended before it was complete: call Register again"
 
 
 class CalledConversation:
-    """Stands for :class:`~plugind.actors.conversation.Conversation` where the plugin has called."""
+    """Stands for :class:`~plugind.actors.registration.conversation.Conversation` where the plugin has called."""
 
     __slots__ = ("_reply", "dialed_at", "endpoint", "peer", "reached_at", "settings")
 
     def __init__(self, call: m.Called, settings: RegistrationSettings) -> None:
-        #: See :class:`~plugind.actors.conversation.Conversation`.
+        #: See :class:`~plugind.actors.registration.conversation.Conversation`.
         self.settings = settings
         #: Where the answer goes, until it is given.
         self._reply = call.reply
@@ -39,20 +41,23 @@ class CalledConversation:
         #: No dial: its life counts from the answer on.
         self.reached_at: float | None = None
 
-    async def perform(self, command: states.Dial | states.AskInfo | states.Notify) -> states.Event:
-        """Return at once: the plugin has dialed, and given its info. Only the notification is left, as an answer."""
-        match command:
-            case states.Dial():
-                return states.Dialed()
-            case states.AskInfo():
-                return states.InfoReceived(self.peer.info)
-            case states.Notify():
-                # A caller that waits no more has no part in this: it is registered, or it calls again.
-                self._answer(_answer_of(command.refusal))
-                if command.error is None:
-                    self.peer = self.peer.as_answered()
-                return states.Notified()
-        assert_never(command)
+    async def dial(
+        self, identity: Identity, root: str, *, patient: bool, held_up: bool = False, uid: int | None = None
+    ) -> bool:
+        """Return at once: the plugin has dialed."""
+        return True
+
+    async def get_info(self, delayed: Callable[[str | None], None]) -> PluginInfo:
+        """Return the info that was in the call."""
+        return self.peer.info
+
+    async def notify(self, refusal: Refusal | None = None) -> None:
+        """Answer the call. A caller that waits no more has no part in this: it is registered, or it calls again."""
+        if refusal is None:
+            self._answer(m.CallAnswered())
+            self.peer = self.peer.as_answered()
+        else:
+            self._answer(m.CallAnswered(refusal.reason, refusal.outcome))
 
     def hang_up(self) -> None:
         """Answer the call if it was not answered: the registration ended on its way."""
@@ -71,7 +76,3 @@ class CalledConversation:
             with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
                 self._reply.send_nowait(answer)
             self._reply = None
-
-
-def _answer_of(refusal: states.Refusal | None) -> m.CallAnswered:
-    return m.CallAnswered() if refusal is None else m.CallAnswered(refusal.text, refusal.outcome)

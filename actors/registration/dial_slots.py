@@ -36,8 +36,8 @@ from typing import Protocol
 import trio
 from trio_util import AsyncBool
 
-from ..protocol.dial_queue import DialQueue
-from ..protocol.health import Reading
+from ...protocol.dial_queue import DialQueue
+from ...protocol.health import Reading
 
 #: Why dials pause, as users are shown it.
 NO_DESCRIPTORS = "no descriptors left"

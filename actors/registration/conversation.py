@@ -1,7 +1,6 @@
 """One conversation with a plugin: dial, GetInfo, NotifyRegistrationStatus, hang up.
 
-Each call returns its outcome as an event of the lifecycle; failures are worded as in the reference (behaviours 27, 28
-and 33). The caller sets the deadlines, except that of the dialer.
+Each call has its own deadline. Failures are worded as in the reference (behaviours 27, 28 and 33).
 
 PYTEST_DONT_REWRITE
 """
@@ -19,28 +18,29 @@ from google.protobuf.message import DecodeError
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from ..protocol import states
-from ..protocol.bounded_info import TooManyFieldsError, first_versions
-from ..protocol.directories import misplaced
-from ..protocol.endpoints import FoundFile
-from ..protocol.errors import ValidationError
-from ..protocol.identity import Identity
-from ..protocol.info_deadline import NEEDED, NOT_READ, InfoDeadline
-from ..protocol.plugins import InfoLimits, check_info, info_to_show
-from ..protocol.registration_settings import RegistrationSettings
-from ..protocol.status import Outcome
-from ..protocol.trust import another_user
-from ..protocol.values import value
-from ..protocol.wire.errors import DialError, DialFailure, WireError, WireProblem
-from ..protocol.wire.outcomes import status_text
-from .dial_slots import NO_DESCRIPTORS, DialSlot, DialSlots, PausedError
-from .io.endpoints import Endpoints
-from .io.grpc_client.dial import Judge, was_full
-from .io.grpc_client.registration_channel import RegistrationChannel
-from .io.unix_socket import Credentials
+from ...protocol.bounded_info import TooManyFieldsError, first_versions
+from ...protocol.directories import misplaced
+from ...protocol.endpoints import FoundFile
+from ...protocol.errors import ValidationError
+from ...protocol.identity import Identity
+from ...protocol.info_deadline import NEEDED, NOT_READ, InfoDeadline, first_look
+from ...protocol.plugins import InfoLimits, check_info, info_to_show
+from ...protocol.plugins import PluginInfo as Info
+from ...protocol.registration.failures import REPLACED, PluginRefusedError, Refusal, Retry, StepFailedError
+from ...protocol.registration_settings import RegistrationSettings
+from ...protocol.status import Outcome
+from ...protocol.trust import another_user
+from ...protocol.values import value
+from ...protocol.wire.errors import DialError, DialFailure, WireError, WireProblem
+from ...protocol.wire.outcomes import status_text
+from .dial_slots import DialSlot, DialSlots, PausedError
+from ..io.endpoints import Endpoints
+from ..io.grpc_client.dial import Judge, was_full
+from ..io.grpc_client.registration_channel import RegistrationChannel
+from ..io.unix_socket import Credentials
 
 if TYPE_CHECKING:
-    from ..protocol.proto.pluginregistration_pb2 import PluginInfo
+    from ...protocol.proto.pluginregistration_pb2 import PluginInfo
 
 #: Characters of an error that a plugin is sent or a user is shown (fault 94).
 MAX_ERROR = 2048
@@ -55,10 +55,10 @@ _UNREACHED = (DialFailure.REPLACED, DialFailure.GONE, DialFailure.EXHAUSTED)
 
 #: Whether and how each failed dial is retried.
 _RETRIES = {
-    DialFailure.REFUSED: states.Retry.STALE,
-    DialFailure.NOT_A_STREAM: states.Retry.NEVER,
-    DialFailure.BAD_PATH: states.Retry.NEVER,
-    DialFailure.UNTRUSTED: states.Retry.NEVER,
+    DialFailure.REFUSED: Retry.STALE,
+    DialFailure.NOT_A_STREAM: Retry.NEVER,
+    DialFailure.BAD_PATH: Retry.NEVER,
+    DialFailure.UNTRUSTED: Retry.NEVER,
 }
 
 
@@ -78,9 +78,6 @@ class _Call:
 #: How a connection ends before the plugin has answered, or for a reason that concerns no answer of it.
 _NO_ANSWER = (WireProblem.CLOSED, WireProblem.GOING_AWAY, WireProblem.UNPARSED_BYTES)
 
-#: How a GetInfo ends.
-_Info = states.InfoReceived | states.InfoObserved | states.InfoRejected | states.Failed
-
 SERVICE = "pluginregistration.Registration"
 _GET_INFO = _Call("GetInfo", "failed to get plugin info using RPC GetInfo")
 _NOTIFY = _Call("NotifyRegistrationStatus", "failed to send registration status")
@@ -95,7 +92,7 @@ class _BoundedInfo:
         self._most_versions = most_versions
 
     def FromString(self, message: bytes) -> PluginInfo:  # noqa: N802 - protobuf's name
-        from ..protocol.proto.pluginregistration_pb2 import PluginInfo
+        from ...protocol.proto.pluginregistration_pb2 import PluginInfo
 
         try:
             return PluginInfo.FromString(first_versions(message, self._most_versions))
@@ -188,18 +185,23 @@ class Conversation:
 
     async def dial(
         self, identity: Identity, root: str, *, patient: bool, held_up: bool = False, uid: int | None = None
-    ) -> states.Dialed | states.Replaced | states.Failed | states.HeldUp:
-        """Connect, as soon as there is a slot; ``patient`` allows for a plugin between bind and listen.
+    ) -> bool:
+        """Connect, as soon as there is a slot; ``patient`` allows for a plugin between bind and listen (behaviour 12).
 
         A dial that is not ``patient`` is a retry, and those wait for the slots that first attempts leave.
 
         No other socket is reached than that with this ``identity`` (fault 41), in this ``root``, and the process that
-        listens there must be trusted, and be of this ``uid`` if that is given (fault 40). Return at once while dials
-        pause, unless ``held_up`` says that this is known.
+        listens there must be trusted, and be of this ``uid`` if that is given (fault 40).
+
+        Return False at once while dials pause because this process has no descriptors left, unless ``held_up`` says
+        that this is known: then wait. It is no failure of the plugin (fault 46).
+
+        Raises:
+          StepFailedError: if there is no connection.
         """
         self._identity, self._deadline, self._closed_for, self._was_idle = identity, None, None, False
         if self._config.endpoints.is_status_socket(identity):
-            return states.Failed("it is plugind's own status socket, which is never dialed", states.Retry.NEVER)
+            raise StepFailedError("it is plugind's own status socket, which is never dialed", Retry.NEVER)
         timeouts, reached_at = self.settings.timeouts, self.reached_at
         try:
             self._slot = await self._config.dial_slots.acquire(retry=not patient, through_pause=held_up)
@@ -218,22 +220,26 @@ class Conversation:
             )
             self._channel = await self._while_full(dial, through_pause=held_up)
         except PausedError:
-            return states.HeldUp(NO_DESCRIPTORS)
+            return False
         except DialError as error:
             if error.kind in _UNREACHED:
                 self.reached_at = reached_at
-            if error.kind is DialFailure.REPLACED:
-                return states.Replaced()
             if error.kind is DialFailure.EXHAUSTED:
-                return self._pause()
-            reason = f"RegisterPlugin error -- dial failed at socket {self._path}, err: {error.message}"
-            outcome = Outcome.TIMED_OUT if error.kind is DialFailure.TIMED_OUT else Outcome.FAILED
-            return states.Failed(reason, _RETRIES.get(error.kind, states.Retry.BACKOFF), outcome, error.cause)
+                self._pause()
+                return False
+            raise self._not_dialed(error) from error
         assert self._slot is not None, "a connection has a slot"
         # A flooder takes its turns last, so it must not keep a slot from others meanwhile.
         self._channel.on_used_up = self._slot.expire
         self.dialed_at = trio.current_time()
-        return states.Dialed()
+        return True
+
+    def _not_dialed(self, error: DialError) -> StepFailedError:
+        if error.kind is DialFailure.REPLACED:
+            return StepFailedError(REPLACED, Retry.REPLACED, Outcome.SUPERSEDED)
+        reason = f"RegisterPlugin error -- dial failed at socket {self._path}, err: {error.message}"
+        outcome = Outcome.TIMED_OUT if error.kind is DialFailure.TIMED_OUT else Outcome.FAILED
+        return StepFailedError(reason, _RETRIES.get(error.kind, Retry.BACKOFF), outcome, error.cause)
 
     async def _while_full(
         self, dial: Callable[[], Awaitable[RegistrationChannel]], *, through_pause: bool
@@ -288,33 +294,57 @@ class Conversation:
         """Whether a plugin of this user may succeed any of another user (fault 80)."""
         return self.settings.users.is_privileged(uid)
 
-    def _pause(self) -> states.HeldUp:
+    def _pause(self) -> None:
         """Give the slot back, and let all dials pause until there are descriptors again."""
         assert self._slot is not None, "a dial has a slot"
         self._slot.pause()
         self._slot = None
-        return states.HeldUp(NO_DESCRIPTORS)
 
-    async def get_info(self, on_heard: Callable[[], None]) -> _Info:
-        """Ask the plugin for its info, and check it.
+    async def get_info(self, delayed: Callable[[str | None], None]) -> Info:
+        """Ask the plugin for its info, and check it; the deadline is that of :class:`InfoDeadline`.
 
-        A call that is cancelled goes on with the next one, until the plugin says something and ``on_heard`` is called.
+        ``delayed`` is called with why the plugin has more than GetInfo's second, and with None once it has not.
+
+        Raises:
+          StepFailedError: if there is no answer.
+          PluginRefusedError: if the answer is not acceptable (faults 51, 72 and 73).
         """
-        assert self._channel is not None, "GetInfo follows a dial"
-        assert self._identity is not None, "GetInfo follows a dial"
-        # A node loads this with its first plugin, since it takes a twentieth of the start.
-        from ..protocol.proto.pluginregistration_pb2 import InfoRequest
+        asked = trio.current_time()
+        self._deadline = None
+        until: float | None = asked + first_look(self.settings.timeouts)
+        while until is not None:
+            # A call that is cancelled goes on with the next one, until the plugin says something.
+            with trio.CancelScope(deadline=until) as scope:
+                return self._check(await self._ask_info(partial(self._hear, asked, scope)))
+            until = self._look(asked)
+            if until is not None:
+                delayed(self._why_idle())
+        assert self._deadline is not None, "it was looked at"
+        raise self._failed(_GET_INFO, self._deadline.why_over(), Outcome.TIMED_OUT)
 
-        limits = self.settings.limits
-        info_type = bounded_info_type(limits)
+    async def _ask_info(self, on_heard: Callable[[], None]) -> PluginInfo:
+        assert self._channel is not None, "GetInfo follows a dial"
+        # A node loads this with its first plugin, since it takes a twentieth of the start.
+        from ...protocol.proto.pluginregistration_pb2 import InfoRequest
+
+        info_type = bounded_info_type(self.settings.limits)
         try:
-            reply = await self._channel.patient_unary(_GET_INFO.path, InfoRequest(), info_type, on_heard)
+            return await self._channel.patient_unary(_GET_INFO.path, InfoRequest(), info_type, on_heard)
         except GRPCError as error:
-            return self._call_failed(_GET_INFO, error)
+            raise self._call_failed(_GET_INFO, error) from error
         except trio.ClosedResourceError:
             if self._closed_for is None:
                 raise
-            return self._failed(_GET_INFO, self._closed_for, Outcome.FAILED)
+            raise self._failed(_GET_INFO, self._closed_for, Outcome.FAILED) from None
+
+    def _check(self, reply: PluginInfo) -> Info:
+        """Return the info in an answer to GetInfo.
+
+        Raises:
+          PluginRefusedError: if it is not acceptable.
+        """
+        assert self._identity is not None, "GetInfo follows a dial"
+        limits = self.settings.limits
         if self._slot is not None and not self._was_idle:
             # A plugin that has served late says nothing of how busy this process is.
             self._slot.answered()
@@ -332,26 +362,34 @@ class Conversation:
             )
             self.endpoint = self._endpoints.judge(info.endpoint, self._path, self._identity)
         except ValidationError as error:
-            rejected = info_to_show(reply.type, reply.name, limits=limits)
-            return states.InfoRejected(str(error)[:MAX_ERROR], rejected, silent=self._config.observes)
-        return states.InfoObserved(info) if self._config.observes else states.InfoReceived(info)
+            shown = info_to_show(reply.type, reply.name, limits=limits)
+            raise PluginRefusedError(str(error)[:MAX_ERROR], info=shown) from error
+        return info
 
     @property
     def _endpoints(self) -> Endpoints:
         directories = self.settings.endpoint_directories
         return self._config.endpoints if directories is None else self._config.endpoints.within(directories)
 
-    async def notify(self, error: str | None) -> states.Notified | states.Failed:
-        """Notify the plugin that it is registered, or of the ``error`` because of which it is not."""
-        assert self._channel is not None, "a notify follows a dial"
-        from ..protocol.proto.pluginregistration_pb2 import RegistrationStatus, RegistrationStatusResponse
+    async def notify(self, refusal: Refusal | None = None) -> None:
+        """Notify the plugin that it is registered, or of the ``refusal`` because of which it is not.
 
-        verdict = RegistrationStatus(plugin_registered=error is None, error=_sendable(error or ""))
-        try:
-            await self._channel.unary(_NOTIFY.path, verdict, RegistrationStatusResponse)
-        except GRPCError as failure:
-            return self._call_failed(_NOTIFY, failure)
-        return states.Notified()
+        Raises:
+          StepFailedError: if it does not answer.
+        """
+        assert self._channel is not None, "a notify follows a dial"
+        from ...protocol.proto.pluginregistration_pb2 import RegistrationStatus, RegistrationStatusResponse
+
+        error = "" if refusal is None else refusal.error
+        verdict = RegistrationStatus(plugin_registered=refusal is None, error=_sendable(error))
+        seconds = self.settings.timeouts.notify
+        with trio.move_on_after(seconds):
+            try:
+                await self._channel.unary(_NOTIFY.path, verdict, RegistrationStatusResponse)
+            except GRPCError as failure:
+                raise self._call_failed(_NOTIFY, failure) from failure
+            return
+        raise self._failed(_NOTIFY, f"no answer in {seconds:g} s", Outcome.TIMED_OUT)
 
     def hang_up(self) -> None:
         """Close the connection, if there is one."""
@@ -365,7 +403,7 @@ class Conversation:
         if slot is not None:
             slot.release()
 
-    def look(self, asked: float) -> float | None:
+    def _look(self, asked: float) -> float | None:
         """Look at a GetInfo that was ``asked`` then. Return when to look again, or its deadline; None if that is over.
 
         The plugin has said nothing yet.
@@ -382,21 +420,21 @@ class Conversation:
                 self._slot.forget_idle()
         return until
 
-    def hear(self, asked: float) -> float:
-        """Return the deadline of a GetInfo that was ``asked`` then: the plugin has just said something."""
+    def _hear(self, asked: float, scope: trio.CancelScope) -> None:
+        """Give the plugin its second for the rest of its answer, since it has just said something."""
         if self._slot is not None:
             self._slot.forget_idle()
-        return self._deadline_of(asked).hear(trio.current_time())
+        scope.deadline = self._deadline_of(asked).hear(trio.current_time())
 
     def _deadline_of(self, asked: float) -> InfoDeadline:
         if self._deadline is None:
             self._deadline = InfoDeadline(self._began, asked, self.settings.timeouts)
         return self._deadline
 
-    def why_idle(self) -> str | None:
+    def _why_idle(self) -> str | None:
         """Return why GetInfo takes longer than its second, to be shown; None if that has begun, or would not be over.
 
-        It is for a call at which :meth:`look` has looked.
+        It is for a call at which :meth:`_look` has looked.
         """
         assert self._deadline is not None, "it was looked at"
         late = not self._deadline.has_begun and self._deadline.is_late(trio.current_time())
@@ -413,21 +451,12 @@ class Conversation:
         self._closed_for = NEEDED
         self._channel.close()
 
-    def info_timed_out(self) -> states.Failed:
-        """Return the event of a GetInfo for which :meth:`look` says that its time is over."""
-        assert self._deadline is not None, "it was looked at"
-        return self._failed(_GET_INFO, self._deadline.why_over(), Outcome.TIMED_OUT)
+    def _failed(self, call: _Call, reason: str, outcome: Outcome) -> StepFailedError:
+        return StepFailedError(self._words(call, reason), outcome=outcome, cause=f"{call.method} failed: {reason}")
 
-    def notify_timed_out(self, reason: str) -> states.Failed:
-        """Return the event of a notification that was not answered before its deadline."""
-        return self._failed(_NOTIFY, reason, Outcome.TIMED_OUT)
-
-    def _failed(self, call: _Call, reason: str, outcome: Outcome) -> states.Failed:
-        return states.Failed(self._words(call, reason), outcome=outcome, cause=f"{call.method} failed: {reason}")
-
-    def _call_failed(self, call: _Call, error: GRPCError) -> states.Failed:
+    def _call_failed(self, call: _Call, error: GRPCError) -> StepFailedError:
         text = _text(error)
-        return states.Failed(
+        return StepFailedError(
             self._words(call, text),
             _retry_after(error),
             cause=f"{call.method} failed: {text}",
@@ -438,9 +467,9 @@ class Conversation:
         return f"RegisterPlugin error -- {call.failure} at socket {self._path}, err: {reason}"
 
 
-def _retry_after(error: GRPCError) -> states.Retry:
+def _retry_after(error: GRPCError) -> Retry:
     """Return NEVER if the method is not implemented, since a retry cannot help (behaviour 28, fault 71)."""
-    return states.Retry.NEVER if error.status is Status.UNIMPLEMENTED else states.Retry.BACKOFF
+    return Retry.NEVER if error.status is Status.UNIMPLEMENTED else Retry.BACKOFF
 
 
 def _is_answer(error: GRPCError) -> bool:

@@ -1,0 +1,117 @@
+"""What registrations call: a handler with its turns, its deadlines and its links.
+
+A call runs in the task of the registration that makes it. It never raises what the handler raises, and has a deadline
+at which it is cancelled. A handler that does not let itself be cancelled keeps its registration, and the name of that,
+and nothing else: :attr:`Served.wrong` names it, so that health and log show it (fault 82).
+
+A handler that has links is given one for each instance. It is opened before ``register``, ``follow`` begins once that
+has succeeded, and the link is ended before ``deregister``, all in the turn of the name.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import trio
+
+from ...protocol.health import Reading
+from ...protocol.identity import Identity
+from ...protocol.plugins import Plugin
+from ...protocol.status import Ending, Outcome
+from .calls import CallConfig, Calls
+from .errors import MAX_ERROR
+from .handler import Handler
+from .link import Link, LinkPort
+from .turns import Turns
+
+#: How many deadlines a Validate or a Register may take together with the calls of its name before it.
+_DEADLINES = 2
+
+
+class Served:
+    """The handler of one plugin type, as registrations see it: see :class:`~plugind.protocol.messages.HandlerPort`."""
+
+    def __init__(self, calls: Calls, links: LinkPort | None = None) -> None:
+        """``links`` is None for a handler that has no links."""
+        self.calls = calls
+        self._links = links
+        self._turns = Turns()
+        self._made = 0
+        #: Set once the handler was removed and its last plugin is deregistered.
+        self.retired = trio.Event()
+
+    async def validate(self, plugin: Plugin) -> Ending:
+        """Ask the handler whether it accepts the plugin."""
+        if (late := await self._take_turn(plugin.name)) is not None:
+            return late
+        return await self._call("validate", plugin)
+
+    async def register(self, plugin: Plugin, file: Identity | None, begins: Callable[[], bool]) -> Ending:
+        """Have the handler register the plugin, and follow it from then on."""
+        if (late := await self._take_turn(plugin.name)) is not None:
+            return late
+        wanted = begins()
+        if self._links is None:
+            return await self._call("register", plugin)
+        link = self._links.open(plugin, file)
+        if wanted:
+            self._links.give_way(plugin)
+        ending = await self._call("register", plugin, link)
+        if ending.outcome is Outcome.OK and self.calls.follows:
+            self._links.start(plugin, partial(self.calls.follow, plugin, link))
+        return ending
+
+    async def deregister(self, plugin: Plugin) -> Ending:
+        """Have the handler deregister the plugin, however long the calls of its name before it take."""
+        await self._turns.take(plugin.name)
+        if self._links is not None:
+            await self._links.end(plugin)
+        return await self._call("deregister", plugin)
+
+    def give_way(self, plugin: Plugin) -> None:
+        """See :class:`~plugind.protocol.messages.HandlerPort`."""
+        if self._links is not None:
+            self._links.give_way(plugin)
+
+    async def _take_turn(self, name: str) -> Ending | None:
+        """Take the turn of a name; return how the call ended if the turn does not come in time.
+
+        The caller is cancelled here and not in the handler's code if its registration has ended.
+        """
+        if self._turns.take_nowait(name):
+            try:
+                await trio.lowlevel.checkpoint_if_cancelled()
+            except trio.Cancelled:
+                self._turns.pass_on(name)
+                raise
+            return None
+        seconds = _DEADLINES * self.calls.config.timeout
+        with trio.move_on_after(seconds):
+            await self._turns.take(name)
+            return None
+        return Ending(Outcome.TIMED_OUT, f"no answer in {seconds:g} s")
+
+    async def _call(self, ask: str, plugin: Plugin, link: Link | None = None) -> Ending:
+        """Call a method in the turn of the name, and pass the turn on; a thread that was given up does so later."""
+        self._made += 1
+        call = self.calls.prepare(ask, plugin, link)
+        try:
+            ending = await self.calls.make(call)
+        finally:
+            call.when_over(partial(self._turns.pass_on, plugin.name))
+        return ending if ending.outcome is Outcome.OK else Ending(ending.outcome, ending.error[:MAX_ERROR], ending.cause)
+
+    # --- to inspect ---
+
+    def read(self) -> Reading:
+        """Return how many calls were made, and what is wrong with those under way."""
+        return Reading(0, self._made, wrong=self.calls.wrong)
+
+
+async def validate(handler: Handler, plugin: Plugin, timeout: float) -> tuple[Outcome, str]:
+    """Have ``handler`` validate ``plugin`` as a registration would; return how the call ended, and the cause."""
+    ending = await Served(Calls(handler, CallConfig(timeout), plugin.type)).validate(plugin)
+    return ending.outcome, ending.cause or ending.error
