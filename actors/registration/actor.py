@@ -78,6 +78,8 @@ _SERVING = (Phase.REGISTERED, Phase.OBSERVED, Phase.ASK_AGAIN)
 _NOT_DIALED = (*_SERVING, Phase.STALE)
 #: The phases in which what would bring a next try forward has no effect: a call has the newest state of the world.
 _UP_TO_DATE = (Phase.CLAIM, Phase.VALIDATE, Phase.REGISTER)
+#: The phases in which the actor waits for messages alone. It answers a retry when it reads that.
+_PAUSES = (Phase.WAITING, Phase.STALE, Phase.PARKED, Phase.NOTIFY_PAUSE, Phase.REGISTERED, Phase.OBSERVED)
 _ANSWERS = (m.Admitted, m.NoHandler, m.ClaimRefused)
 _KNOWN = get_args(m.RegistrationMessage)
 #: The messages that decide what follows a Deregister or an interrupted try.
@@ -116,6 +118,7 @@ class _Registration:
         "_claims",
         "_config",
         "_ended",
+        "_ender",
         "_finished",
         "_handler",
         "_hurried",
@@ -166,6 +169,8 @@ class _Registration:
         self._until = math.inf
         #: The scope of the try under way.
         self._scope: trio.CancelScope | None = None
+        #: The message that ends the try under way, and has cancelled its scope.
+        self._ender: m.RegistrationMessage | None = None
         #: Messages that were read during a try, and neither have ended it nor have had their effect.
         self._pending: tuple[m.RegistrationMessage, ...] = ()
         #: What follows the Deregister under way.
@@ -305,6 +310,8 @@ class _Registration:
         if self._scope.cancelled_caught:
             after = self._interrupted()
         self._scope = None
+        if not self._life_reported:
+            self._report_life()
         self.conversation.hang_up()
         if self._claims and self._owed is None:
             self._release()
@@ -328,7 +335,8 @@ class _Registration:
             return await self._refuse(failure)
         except StepFailedError as failure:
             return self._failed(failure)
-        self._sort_all()
+        if self._ender is None:
+            self._sort_all()
         if ending.outcome is not Outcome.OK:
             return await self._refuse_after_register(info, ending)
         self._cause = None
@@ -368,7 +376,7 @@ class _Registration:
         found = self.conversation.endpoint
         file = None if found is None else found.identity
         claimed = m.Claimed(self._socket.path, self._socket.generation, info, file)
-        self._claims = True
+        self._claims, self._wanted = True, False
         self._send(self._config.reconciler, claimed)
         if self._unsent:
             await self._send_rest()
@@ -394,7 +402,7 @@ class _Registration:
         """
         match answer:
             case m.Admitted():
-                self._handler, self._wanted = answer.handler, answer.wanted
+                self._handler, self._wanted = answer.handler, self._wanted or answer.wanted
                 return answer.handler
             case m.NoHandler():
                 self._claims = False
@@ -581,6 +589,8 @@ class _Registration:
                 while not self._pending and not self._inbox.waiting:
                     await self._inbox.arrival()
                 message = self._next_message()
+                if isinstance(message, m.TryNow):
+                    self._answer_retry(message)
                 if self._sort_one(message):
                     brought = following.brought_forward(pause, message, hurried=self._hurried)
                     self._hurried = brought.hurried
@@ -618,7 +628,9 @@ class _Registration:
     def _disturbed(self, then: Next) -> Next:
         """Return what follows the pause or the rest upon the next message; the same if nothing else does."""
         message = self._next_message()
-        if ends(self._phase, message, self._socket.generation, self._type):
+        if isinstance(message, m.TryNow):
+            self._answer_retry(message)
+        if self._ends(message):
             return self._after(message) or then
         if isinstance(message, m.ListenerFound):
             self._watched = False  # The liveness actor has found what it looked for.
@@ -660,7 +672,7 @@ class _Registration:
             case m.NameWanted():
                 self._give_way()
                 return True
-            case m.TryNow():
+            case m.TryNow() if self._phase not in _PAUSES:
                 self._answer_retry(message)
             case m.SocketTouched():
                 self._note_owner(message)
@@ -669,11 +681,20 @@ class _Registration:
         if self._phase is Phase.LEAVE and isinstance(message, _DECISIVE):
             self._then = self._after_leaving(message, self._then)
             return True
-        if self._scope is not None and (
-            ends(self._phase, message, self._socket.generation, self._type) or not isinstance(message, _KNOWN)
-        ):
-            self._scope.cancel()
+        if self._scope is not None and self._ends(message):
+            self._end_try(message)
         return False
+
+    def _ends(self, message: m.RegistrationMessage) -> bool:
+        """Whether a message ends the present phase. One that is none of an actor's messages is a bug, and ends all."""
+        return ends(self._phase, message, self._socket.generation, self._type) or not isinstance(message, _KNOWN)
+
+    def _end_try(self, message: m.RegistrationMessage) -> None:
+        """Cancel the try under way because of ``message``, which is read again after that."""
+        if self._ender is None:
+            assert self._scope is not None, "a try is under way"
+            self._ender = message
+            self._scope.cancel()
 
     @property
     def _type(self) -> str | None:
@@ -696,9 +717,8 @@ class _Registration:
         """Cancel the try upon a message that ends it; return whether the message may bring a next try forward."""
         if isinstance(message, following.Trigger):
             return True
-        if ends(self._phase, message, self._socket.generation, self._type) or not isinstance(message, _KNOWN):
-            assert self._scope is not None, "a try is under way"
-            self._scope.cancel()
+        if self._ends(message):
+            self._end_try(message)
         elif isinstance(message, m.StopAsked) and not message.deregister:
             self._stopping = True
             return False
@@ -717,8 +737,9 @@ class _Registration:
             message = self._next_message()
             if then is not None:
                 then = self._after_leaving(message, then)
-            elif ends(self._phase, message, self._socket.generation, self._type):
+            elif message is self._ender or self._ends(message):
                 then = self._after(message)
+        self._ender = None
         assert then is not None, "a message has ended the try"
         return then
 
@@ -897,20 +918,25 @@ class _Registration:
         """Begin a phase: read what has come, go by the present settings, and show it."""
         self._now = now = trio.current_time()
         self._phase, self._began = phase, now
-        conversation = self.conversation
-        conversation.settings = self._settings
         if self._settings.number:
             # Other users may be trusted since its process was judged.
             self._judge_again()
-        if self._scope is not None and (self._pending or self._inbox.waiting):
+        if phase is not Phase.PARKED:
+            self.conversation.settings = self._settings
+        if self._scope is not None and self._ender is None and (self._pending or self._inbox.waiting):
             self._sort_all()
-        if not self._life_reported and conversation.reached_at is not None:
-            self._life_reported = True
-            dialed = m.SocketDialed(self._socket.path, self._socket.generation, conversation.reached_at)
-            self._send(self._config.reconciler, dialed)
+        if not self._life_reported:
+            self._report_life()
         self._show(reason)
         if self._watched or phase in _NOT_DIALED:
             self._watch_liveness()
+
+    def _report_life(self) -> None:
+        """Report when a dial first reached the socket of this generation, if one has."""
+        since = self.conversation.reached_at
+        if since is not None:
+            self._life_reported = True
+            self._send(self._config.reconciler, m.SocketDialed(self._socket.path, self._socket.generation, since))
 
     def _finish(self, outcome: Outcome) -> None:
         """Note how the operation of this phase ended, if it has one."""

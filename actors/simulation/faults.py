@@ -18,14 +18,13 @@ from ..mailbox import Readable
 
 T = TypeVar("T")
 
-Actor = Literal["watcher", "reconciler", "registration", "status", "handler", "liveness", "devices", "leases"]
+Actor = Literal["watcher", "reconciler", "registration", "status", "liveness", "devices", "leases"]
 #: The actors that :meth:`plugind.testing.SimulatedNode.crash` can crash.
 ACTORS: Final[tuple[Actor, ...]] = (
     "watcher",
     "reconciler",
     "registration",
     "status",
-    "handler",
     "liveness",
     "devices",
     "leases",

@@ -361,7 +361,7 @@ class SimulatedNode:
     def crash(self, actor: Actor, of: str = "") -> bool:
         """Crash an actor as a bug in it would; the daemon starts it again.
 
-        ``of`` is the socket of the ``registration``, or the plugin type of the ``handler``. The crash comes when the
+        ``of`` is the socket of the ``registration``. The crash comes when the
         actor next runs: the watcher's with its next look or scan, the others' with their next message. Returns False
         if there is no such actor now.
 
@@ -400,7 +400,7 @@ class SimulatedNode:
 
     def _address(
         self,
-        actor: Literal["reconciler", "registration", "status", "handler", "liveness", "devices", "leases"],
+        actor: Literal["reconciler", "registration", "status", "liveness", "devices", "leases"],
         of: str,
     ) -> m.Address[Any] | None:
         internals = self.supervisor.internals
@@ -415,8 +415,6 @@ class SimulatedNode:
                 return internals.devices.inbox
             case "leases":
                 return internals.leases.inbox
-            case "handler":
-                return internals.handlers.address(of)
             case "registration":
                 return internals.registrations.current(self.path(of))
         assert_never(actor)

@@ -205,7 +205,7 @@ class DaemonActs:
         if actor == "registration" and chance.random() < 0.3:
             self._node.network.crashes += 1
             return
-        if not self._node.crash(actor, TYPE if actor == "handler" else path):
+        if not self._node.crash(actor, path):
             return
         match actor:
             case "reconciler":

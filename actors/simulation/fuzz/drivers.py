@@ -446,13 +446,13 @@ class Drivers(abc.ABC, Generic[S]):
         if chance.random() < 0.5 or Fault.CRASHES not in self._faults:
             self.crashes.crash(driver.path)
             return
-        actors: tuple[Actor, ...] = ("registration", "handler", "reconciler", "status")
+        actors: tuple[Actor, ...] = ("registration", "reconciler", "status")
         for actor in chance.sample(actors, chance.randint(1, 2)):
             self.crash_actor(actor, driver.path)
 
     def crash_actor(self, actor: Actor, path: str) -> None:
         """Crash an actor on the way of the driver at ``path``."""
-        self.node.crash(actor, self.plugin_type if actor == "handler" else path)
+        self.node.crash(actor, path)
         self.sentinels.grant_grace(RECONCILER_RECOVERY if actor == "reconciler" else ACTOR_RECOVERY)
 
     async def serve(self) -> None:

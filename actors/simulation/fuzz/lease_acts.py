@@ -282,7 +282,7 @@ class LeaseActs:
         """Crash an actor on the way of leases, or one of its parts."""
         self.oracle.disturbed(_RESTART)
         self.line.disturbed(_RESTART)
-        actors: tuple[Actor, ...] = ("leases", "leases", "leases", "devices", "reconciler", "status", "handler")
+        actors: tuple[Actor, ...] = ("leases", "leases", "leases", "devices", "reconciler", "status")
         match chance.randrange(10):
             case 0:
                 self.store.disk.crashes += 1

@@ -189,7 +189,6 @@ class OfferChecks:
             None,
             "follow",
             "devices",
-            "handler",
             "status",
             "reconciler",
         )

@@ -264,7 +264,7 @@ class Offers:
         self.handler.crash(offer.path)
         if Fault.CRASHES not in self._faults:
             return
-        actors: tuple[Actor | Literal["server"], ...] = ("registration", "handler", "reconciler", "status", "server")
+        actors: tuple[Actor | Literal["server"], ...] = ("registration", "reconciler", "status", "server")
         for actor in chance.sample(actors, chance.randint(0, 2)):
             self.crash_actor(actor, offer.path)
 
@@ -273,7 +273,7 @@ class Offers:
         if actor == "server":
             self.directory.crash()
         else:
-            self.node.crash(actor, DEVICE if actor == "handler" else path)
+            self.node.crash(actor, path)
             self.sentinels.grant_grace(RECONCILER_RECOVERY if actor == "reconciler" else ACTOR_RECOVERY)
 
     # --- health -------------------------------------------------------------------------------------------------------

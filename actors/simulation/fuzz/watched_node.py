@@ -223,8 +223,6 @@ class WatchedNode(SimulatedNode):
                 self.crashes.crashed(of)
                 self._oracle.orphan(of)
                 self.log.crashed(of)
-            case "handler":
-                self._backoff.touched()
             case "node":
                 self._order.forget()
                 self._backoff.touched()

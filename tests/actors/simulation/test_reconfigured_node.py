@@ -45,8 +45,6 @@ async def change_settings(node: SimulatedNode, rng: random.Random) -> None:
         await node.reconfigure(config_of(rng, node.config))
         if rng.random() < 0.1:
             node.crash("reconciler")
-        if rng.random() < 0.1:
-            node.crash("handler", "Colour")
         await trio.sleep(rng.choice((0.0, 0.05, 0.4, 2.0)))
 
 
