@@ -484,6 +484,8 @@ class Supervisor:
         self._children.start(ChildSpec("status", self._run_status, Restart.TRANSIENT))
         for name, run in self._leases.parts.items():
             self._children.start(ChildSpec(name, run))
+        if self.config.expected_devices:
+            self._devices.inbox.send_nowait(_expectation_of(self.config))
         self._children.start(ChildSpec("devices", self._devices.run))
         for plugin_type, handler in self._handlers_at_start.items():
             self._handlers.add(plugin_type, handler)
@@ -802,8 +804,8 @@ class Supervisor:
         run = partial(_run_registration, self._registration_config)
         await self._registrations.reconfigure(run, SettingsChanged(settings))
         await report(self._to_reconciler, WorldChanged(config.max_instances, config.backoff, config.stable_after))
-        healthy = config.ready_when == "healthy"
-        expectation = ExpectationChanged(config.expected, healthy=healthy, devices=config.expected_devices)
+        expectation = _expectation_of(config)
+        self._devices.inbox.send_nowait(expectation)
         await report(self._to_status, expectation)
 
     async def note_reload(self, refused: str | None) -> None:
@@ -1081,3 +1083,8 @@ def _run_registration(
 ) -> Awaitable[None]:
     # Not a coroutine of its own, of which each registration would keep a frame.
     return registration.run(config, inbox, start.appeared, start.to_deregister, start.crash)
+
+
+def _expectation_of(config: Config) -> ExpectationChanged:
+    """Return the message that says which plugins and devices are expected."""
+    return ExpectationChanged(config.expected, healthy=config.ready_when == "healthy", devices=config.expected_devices)

@@ -159,9 +159,9 @@ def test_the_log_says_that_a_leased_device_is_missing_and_that_it_is_there_again
     missing = attrs.evolve(lease, reason="no longer listed: GPU-0")
     for before, after in ((lease, missing), (missing, missing), (missing, lease)):
         of_leases.show(before, after)
-    assert [(level, text, fields.get("reason")) for level, text, fields in log.take()] == [
-        (Level.WARNING, "leased devices are missing", "no longer listed: GPU-0"),
-        (Level.INFO, "leased devices are listed again", None),
+    assert [(level, text, fields.get("reason"), "advice" in fields) for level, text, fields in log.take()] == [
+        (Level.WARNING, "leased devices are missing", "no longer listed: GPU-0", True),
+        (Level.INFO, "leased devices are listed again", None, False),
     ]
 
 
