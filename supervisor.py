@@ -228,7 +228,6 @@ class Supervisor:
         self._inboxes = Inboxes(self.config.hung_after or math.inf, self._log)
         # A node without a status socket has no clients to keep descriptors for.
         self._reserve = DescriptorReserve(RESERVED if status_config.socket is not None else 0)
-        rng = random.Random(seed)
         self._dial_slots = DialSlots(
             limit=ports.dial_slots,
             most_open=most_connections,
@@ -240,7 +239,7 @@ class Supervisor:
         # A sequence of its own, so that no other chance depends on how often endpoints are checked.
         checks = EndpointChecks(self.config.health_checks, self._to_status, random.Random(f"health checks {seed}"))
         self._link_account = Shared(ENDPOINT_LIMITS.unparsed_bytes)
-        self._links = Links(self._links_config(rng, checks))
+        self._links = Links(self._links_config(seed, checks))
         self._metrics_port = metrics_port_of(self.config, self._log)
         self._run_status = partial(
             status.run,
@@ -275,7 +274,7 @@ class Supervisor:
         calls = self._call_config(self.config)
         self._handlers = HandlerActors(calls, self._start_handler, self._inboxes, self._links)
         observers = Observers(self._links, followings, calls) if self.config.observe else None
-        self._registration_config = self._make_registration_config(ports.dial, rng, observers)
+        self._registration_config = self._make_registration_config(ports.dial, seed, observers)
         self._registrations = Registrations(
             partial(_run_registration, self._registration_config),
             self._to_reconciler,
@@ -295,7 +294,7 @@ class Supervisor:
             self._watchers,
             self._to_reconciler,
             self._to_status,
-            rng,
+            seed,
             generations,
         )
         self._device_server = self._make_device_server(ports, generations)
@@ -366,26 +365,24 @@ class Supervisor:
         root = root_of(path, directories)
         return None if root is None else directories[root].owner_above(path, root)
 
-    def _links_config(self, rng: random.Random, checks: EndpointChecks) -> LinksConfig:
+    def _links_config(self, seed: int, checks: EndpointChecks) -> LinksConfig:
         return LinksConfig(
             connect_endpoints(self._endpoints, self._link_account),
             self._to_reconciler,
             self._to_status,
             checks,
-            rng,
+            seed,
             follow_pauses(self.config),
             self._log,
         )
 
-    def _make_registration_config(
-        self, dialer: Dialer, rng: random.Random, observers: Observers | None
-    ) -> RegistrationConfig:
+    def _make_registration_config(self, dialer: Dialer, seed: int, observers: Observers | None) -> RegistrationConfig:
         return RegistrationConfig(
             ConversationConfig(
                 dialer, self._dial_slots, self._endpoints, self._owner_above, observes=self.config.observe
             ),
             registration_settings(self.config, self._users),
-            rng,
+            seed,
             self._to_reconciler,
             self._to_liveness,
             self._to_status,

@@ -494,7 +494,7 @@ class _Registration:
         """Start ``command``, whose outcome is an event to come; a call to the plugin starts when it is awaited."""
         self._in_progress, self._began = command, self._now
         self.conversation.settings = settings = self._settings
-        self.wait.deadline = self._began + seconds_for(command, settings, self._config)
+        self.wait.deadline = self._began + seconds_for(command, settings, self._config, self._socket.path, generation)
         match command:
             case states.Dial() | states.StartTimer():
                 if generation != self._socket.generation:

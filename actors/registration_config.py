@@ -6,13 +6,13 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import math
-import random
 from typing import Protocol, assert_never
 
 import trio
 
 from ..protocol import messages as m
 from ..protocol import states
+from ..protocol.backoff import chance_of
 from ..protocol.identity import Identity
 from ..protocol.info_deadline import first_look
 from ..protocol.plugins import Plugin
@@ -41,7 +41,8 @@ class RegistrationConfig:
     conversation: ConversationConfig
     #: Those with which an actor begins.
     settings: RegistrationSettings
-    rng: random.Random
+    #: The seed of all jitter.
+    seed: int
     reconciler: trio.MemorySendChannel[m.ReconcilerMessage]
     liveness: trio.MemorySendChannel[m.LivenessMessage]
     status: trio.MemorySendChannel[m.StatusMessage]
@@ -51,8 +52,17 @@ class RegistrationConfig:
     observe_again: float | None = None
 
 
-def seconds_for(command: states.WaitingCommand, settings: RegistrationSettings, config: RegistrationConfig) -> float:
-    """Return how long ``command`` may take, or for GetInfo until it is looked at."""
+def seconds_for(
+    command: states.WaitingCommand,
+    settings: RegistrationSettings,
+    config: RegistrationConfig,
+    path: str,
+    generation: int,
+) -> float:
+    """Return how long ``command`` may take, or for GetInfo until it is looked at.
+
+    Jitter is drawn for this ``generation`` of the socket at ``path``.
+    """
     match command:
         case states.ClaimName() | states.AskValidate() | states.AskRegister():
             # This is a safety net: twice the handler's deadline, since an earlier call for the same name may itself
@@ -68,14 +78,18 @@ def seconds_for(command: states.WaitingCommand, settings: RegistrationSettings, 
         case states.StartTimer() if command.not_before is not None:
             # With jitter as after a failure: plugins that crash together would otherwise be dialed together for ever.
             delay = settings.backoff.delay
-            jitter = delay(command.failures, config.rng.random()) - delay(command.failures)
+            chance = chance_of(config.seed, path, generation, command.failures)
+            jitter = delay(command.failures, chance) - delay(command.failures)
             return max(0.0, command.not_before - trio.current_time()) + jitter
         case states.StartTimer():
-            return settings.backoff.delay(command.failures, config.rng.random())
+            chance = chance_of(config.seed, path, generation, command.failures)
+            return settings.backoff.delay(command.failures, chance)
         case states.AskLater():
             if config.observe_again is None:
                 return math.inf
-            return config.observe_again * (1 + _JITTER * (2 * config.rng.random() - 1))
+            # All times of one generation are the same: those of several sockets are to differ.
+            chance = chance_of(config.seed, path, generation, 0)
+            return config.observe_again * (1 + _JITTER * (2 * chance - 1))
         case states.AskDeregister():
             # No deadline: the claim must keep the name until Deregister has run. It still ends, because the handler
             # actor answers each ask, also after a crash, each of its calls has a deadline, and at most as many calls
