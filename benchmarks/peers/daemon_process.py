@@ -34,12 +34,17 @@ _STOP = 20.0
 
 
 class DaemonProcess:
-    """A running daemon, and what the kernel reports about it."""
+    """A running daemon, and what the kernel reports about it.
+
+    Without a ``status`` socket it is the kubelet's plugin manager. ``gone`` is in the line that it writes about each
+    plugin that it has deregistered.
+    """
 
     def __init__(self, process: subprocess.Popen[bytes], status: Path | None, log: Path) -> None:
         self.pid = process.pid
         self.status = status
         self.log = log
+        self.gone = b'"returned":"deregister"' if status is None else b'msg="plugin gone"'
         self._process = process
 
     def cpu_seconds(self) -> float:
