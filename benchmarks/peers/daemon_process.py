@@ -158,20 +158,20 @@ class DaemonProcess:
             time.sleep(0.01)
         raise RuntimeError(f"the daemon was not ready in {_PATIENCE:g} s")
 
-    def wait_at_rest(self) -> None:
+    def wait_at_rest(self, patience: float = _PATIENCE) -> None:
         """Return once it needs next to no CPU: what it does right after it is ready belongs to its start.
 
         Raises:
-          RuntimeError: if it is never at rest within a minute.
+          RuntimeError: if it is never at rest within so many seconds.
           OSError: if the process has ended.
         """
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + patience
         while time.monotonic() < deadline:
             before = self.cpu_seconds()
             time.sleep(_REST)
             if self.cpu_seconds() - before < _REST / 50:
                 return
-        raise RuntimeError(f"the daemon was not at rest in {_PATIENCE:g} s")
+        raise RuntimeError(f"the daemon was not at rest in {patience:g} s")
 
     def _is_ready(self) -> bool:
         if self.status is None:
