@@ -15,7 +15,7 @@ import math
 import os
 import random
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, suppress
 from functools import partial
 from types import TracebackType
@@ -26,9 +26,7 @@ import trio
 
 from .actors import liveness, reconciler, watchdog, watcher
 from .actors.callers import Callers, Changes, LaggedError, NodeEndedError
-from .actors.registration.conversation import ConversationConfig, Dialer
 from .actors.devices.unit import Devices
-from .actors.registration.dial_slots import DialSlots
 from .actors.endpoint_checks import EndpointChecks
 from .actors.handlers.by_type import Handlers
 from .actors.handlers.calls import CallConfig
@@ -49,11 +47,13 @@ from .actors.leases.unit import LeaseUnit
 from .actors.links import Links, LinksConfig
 from .actors.liveness import LivenessConfig
 from .actors.mailbox import Inbox, report
-from .actors.registration import actor as registration
-from .actors.registration.inbox import RegistrationInbox
 from .actors.node_paths import check_device_directory, check_status_socket, directories_of
 from .actors.ports import Ports, real_ports
+from .actors.registration import actor as registration
 from .actors.registration.config import RegistrationConfig
+from .actors.registration.conversation import ConversationConfig, Dialer
+from .actors.registration.dial_slots import DialSlots
+from .actors.registration.inbox import RegistrationInbox
 from .actors.registration.registrations import Registrations
 from .actors.status import actor as status
 from .actors.status.actor import StatusConfig
@@ -230,7 +230,6 @@ class Supervisor:
         self._inboxes = Inboxes(self.config.hung_after or math.inf, self._log)
         # A node without a status socket has no clients to keep descriptors for.
         self._reserve = DescriptorReserve(RESERVED if status_config.socket is not None else 0)
-        rng = random.Random(seed)
         self._dial_slots = DialSlots(
             limit=ports.dial_slots,
             most_open=most_connections,
@@ -242,7 +241,7 @@ class Supervisor:
         # A sequence of its own, so that no other chance depends on how often endpoints are checked.
         checks = EndpointChecks(self.config.health_checks, self._to_status, random.Random(f"health checks {seed}"))
         self._link_account = Shared(ENDPOINT_LIMITS.unparsed_bytes)
-        self._links = Links(self._links_config(rng, checks))
+        self._links = Links(self._links_config(seed, checks))
         self._metrics_port = metrics_port_of(self.config, self._log)
         self._run_status = partial(
             status.run,
@@ -277,7 +276,7 @@ class Supervisor:
         calls = self._call_config(self.config)
         self._handlers = Handlers(calls, self._inboxes, self._links)
         observers = Observers(self._links, followings, calls) if self.config.observe else None
-        self._registration_config = self._make_registration_config(ports.dial, rng, observers)
+        self._registration_config = self._make_registration_config(ports.dial, seed, observers)
         self._registrations = Registrations(
             partial(_run_registration, self._registration_config),
             self._to_reconciler,
@@ -297,7 +296,7 @@ class Supervisor:
             self._watchers,
             self._to_reconciler,
             self._to_status,
-            rng,
+            seed,
             generations,
         )
         self._device_server = self._make_device_server(ports, generations)
@@ -368,26 +367,24 @@ class Supervisor:
         root = root_of(path, directories)
         return None if root is None else directories[root].owner_above(path, root)
 
-    def _links_config(self, rng: random.Random, checks: EndpointChecks) -> LinksConfig:
+    def _links_config(self, seed: int, checks: EndpointChecks) -> LinksConfig:
         return LinksConfig(
             connect_endpoints(self._endpoints, self._link_account),
             self._to_reconciler,
             self._to_status,
             checks,
-            rng,
+            seed,
             follow_pauses(self.config),
             self._log,
         )
 
-    def _make_registration_config(
-        self, dialer: Dialer, rng: random.Random, observers: Observers | None
-    ) -> RegistrationConfig:
+    def _make_registration_config(self, dialer: Dialer, seed: int, observers: Observers | None) -> RegistrationConfig:
         return RegistrationConfig(
             ConversationConfig(
                 dialer, self._dial_slots, self._endpoints, self._owner_above, observes=self.config.observe
             ),
             registration_settings(self.config, self._users),
-            rng,
+            seed,
             self._to_reconciler,
             self._to_liveness,
             self._to_status,
@@ -486,6 +483,8 @@ class Supervisor:
         self._children.start(ChildSpec("status", self._run_status, Restart.TRANSIENT))
         for name, run in self._leases.parts.items():
             self._children.start(ChildSpec(name, run))
+        if self.config.expected_devices:
+            self._devices.inbox.send_nowait(_expectation_of(self.config))
         self._children.start(ChildSpec("devices", self._devices.run))
         for plugin_type, handler in self._handlers_at_start.items():
             self._handlers.add(plugin_type, handler)
@@ -801,8 +800,8 @@ class Supervisor:
         run = partial(_run_registration, self._registration_config)
         await self._registrations.reconfigure(run, SettingsChanged(settings))
         await report(self._to_reconciler, WorldChanged(config.max_instances, config.backoff, config.stable_after))
-        healthy = config.ready_when == "healthy"
-        expectation = ExpectationChanged(config.expected, healthy=healthy, devices=config.expected_devices)
+        expectation = _expectation_of(config)
+        self._devices.inbox.send_nowait(expectation)
         await report(self._to_status, expectation)
 
     async def note_reload(self, refused: str | None) -> None:
@@ -1080,3 +1079,8 @@ def _run_registration(
 ) -> Awaitable[None]:
     # Not a coroutine of its own, of which each registration would keep a frame.
     return registration.run(config, inbox, start.appeared, start.to_deregister, start.crash)
+
+
+def _expectation_of(config: Config) -> ExpectationChanged:
+    """Return the message that says which plugins and devices are expected."""
+    return ExpectationChanged(config.expected, healthy=config.ready_when == "healthy", devices=config.expected_devices)

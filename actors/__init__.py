@@ -70,8 +70,9 @@ The status socket and SIGHUP send ``ReloadAsked`` to the reloader (``plugind.act
 the configuration again. The supervisor then sends each actor what has changed for it: ``SettingsChanged`` to the
 registrations, ``CallTimeChanged`` to the handlers, ``PausesChanged`` to the links, ``WorldChanged`` to the reconciler,
 ``LeaseRulesChanged`` to the lease actor, ``TrustChanged`` to the watchers, the liveness and the status actor,
-``RootAdded`` and ``RootRemoved`` to the reconciler, ``RootsChanged`` to the liveness and the status actor, and
-``ExpectationChanged`` and ``ConfigurationRead`` to the status actor. ``GET /config`` is ``ConfigurationAsked``.
+``RootAdded`` and ``RootRemoved`` to the reconciler, ``RootsChanged`` to the liveness and the status actor,
+``ExpectationChanged`` to the status and the devices actor, and ``ConfigurationRead`` to the status actor.
+``GET /config`` is ``ConfigurationAsked``.
 
 The supervisor starts the registration actor that the reconciler asks for, and returns its address. Actors do not
 import each other: the supervisor gives each actor the addresses that it may use.

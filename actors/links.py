@@ -15,7 +15,6 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import errno
-import random
 from collections.abc import Callable, Set
 from typing import assert_never
 
@@ -23,7 +22,7 @@ import attrs
 import trio
 
 from ..protocol import messages as m
-from ..protocol.backoff import Backoff
+from ..protocol.backoff import Backoff, chance_of
 from ..protocol.config_messages import PausesChanged
 from ..protocol.consumer_messages import FactsAsked
 from ..protocol.endpoint_owners import PluginDisplaced
@@ -61,7 +60,8 @@ class LinksConfig:
     reconciler: trio.MemorySendChannel[m.ReconcilerMessage]
     status: trio.MemorySendChannel[m.StatusMessage]
     checks: EndpointChecks
-    rng: random.Random
+    #: The seed of the jitter of pauses.
+    seed: int
     restarts: Backoff = RESTARTS
     log: Logger = SILENT
 
@@ -247,7 +247,8 @@ class Links:
 
     async def _pause(self, link: OpenLink, error: str | None, count: int) -> None:
         """Wait before a follow is started again that has ended ``count`` times in a row."""
-        pause = self.config.restarts.delay(count, self.config.rng.random())
+        chance = chance_of(self.config.seed, link.plugin.socket, link.plugin.generation, count)
+        pause = self.config.restarts.delay(count, chance)
         if error is not None:
             link.report(Health.UNKNOWN, f"its handler failed to follow it: {error}")
         await report(self.config.status, m.FollowEnded(link.plugin, error, count, pause))

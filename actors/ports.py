@@ -19,9 +19,7 @@ from ..protocol.logs import Level, Logger
 from ..protocol.trust import Trust, Users
 from ..protocol.values import value
 from ..protocol.wire.learning import KnownConversations
-from .registration.conversation import Dialer
 from .devices.state import MemoryStore, StateStore
-from .registration.dial_slots import DIAL_SLOTS
 from .io.boot_timer import BootTimer
 from .io.cdi_files import CdiFiles, hook_command
 from .io.descriptors import most_owners, most_processes
@@ -37,6 +35,8 @@ from .leases.store import LeaseStore, MemoryLeaseStore
 from .leases.unit import LeasePorts
 from .liveness import ProcessPort
 from .node_paths import directories_of
+from .registration.conversation import Dialer
+from .registration.dial_slots import DIAL_SLOTS
 
 if TYPE_CHECKING:
     from .io.device_directory import DeviceDirectory

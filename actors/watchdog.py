@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 
 import trio
 
@@ -21,9 +20,6 @@ from ..protocol.values import value
 from .io.clocks import time_is_virtual
 from .io.stacks import StackTimer
 from .mailbox import report
-
-#: Makes the timer for a thread.
-MakeTimer = Callable[[int], StackTimer]
 
 
 class BlockedSteps:
@@ -51,7 +47,6 @@ class WatchdogConfig:
 
     #: Seconds without a turn of the loop that are reported.
     blocked_after: float
-    make_timer: MakeTimer = StackTimer
 
     @property
     def period(self) -> float:
@@ -63,7 +58,7 @@ async def run(config: WatchdogConfig, inbox: BlockedSteps, status: trio.MemorySe
     """Watch the loop of this thread until cancelled; do nothing if its time is virtual."""
     if time_is_virtual():
         await trio.sleep_forever()
-    timer = config.make_timer(threading.get_ident())
+    timer = StackTimer(threading.get_ident())
     try:
         while True:
             began, cpu_began = trio.current_time(), time.thread_time()
@@ -86,9 +81,13 @@ def _blocked(
 
     ``seconds`` is how late the loop turned, and ``cpu`` the CPU time of the thread. It tells code that computes from a
     machine that is busy. Code that computes for ``limit`` without a turn for the timer is reported without a stack.
+
+    While the process itself was stopped, nobody computed, and the timer's thread took no stack. Then a ``step`` is not
+    blamed for its time either. One that waits for less than the timer is not told from that.
     """
-    if step is None and (stack is None or is_idle(stack)) and min(seconds, cpu) < limit:
+    seconds = seconds if step is None else step.seconds
+    if (stack is None or is_idle(stack)) and min(seconds, cpu) < limit:
         return None  # The loop turned, or the process itself was stopped.
     words = None if not stack or is_idle(stack) else shown(stack) or None
-    seconds = round(seconds if step is None else step.seconds, 3)
+    seconds = round(seconds, 3)
     return m.LoopBlocked(trio.current_time(), seconds, words, step, round(min(cpu, seconds), 3))

@@ -147,7 +147,7 @@ def watchers_of(
     inboxes: Mapping[Root, watcher.WatcherInbox],
     reconciler: trio.MemorySendChannel[m.ReconcilerMessage],
     status: trio.MemorySendChannel[m.StatusMessage],
-    rng: random.Random,
+    seed: int,
     generations: Iterator[int],
 ) -> Callable[[Root], Awaitable[None]]:
     """Return what runs the watcher of a root, by the ``rules`` when it begins."""
@@ -170,7 +170,8 @@ def watchers_of(
             reconciler=reconciler,
             status=status,
             generations=generations,
-            rng=rng,
+            # A sequence of each root's own, so that no chance depends on the order in which several are scanned.
+            rng=random.Random(f"rescans {seed} {root.path}"),
         )
 
     return run

@@ -2,9 +2,10 @@
 
     python -m benchmarks.compare --base ../old --turns 8 --json compare.json
     python -m benchmarks.compare --base ../old --base-python ../old/.venv/bin/python --cases storm idle --quick
-    python -m benchmarks.compare --daemons plugind kubelet --cases storm latency
     python -m benchmarks.compare --json figures.json --turns 3
     python -m benchmarks.compare --from figures.json --plots docs
+    python -m benchmarks.compare --daemons plugind kubelet --sockets 1000 --turns 3 --json kubelet-1000.json
+    python -m benchmarks.compare --from kubelet-1.json kubelet-1000.json --markdown
 
 A tree is a checkout with its interpreter, into which what plugind needs is installed; Python imports plugind from the
 checkout. Each benchmark is that of its tree, and runs in a process of its own, with its roots in memory if the machine
@@ -34,10 +35,11 @@ from plugind.benchmarks.compare_cases import FULL, KINDS, QUICK, Case, Sizes, ca
 from plugind.benchmarks.peers.daemons import DAEMONS
 from plugind.benchmarks.plugins.cheap_server import raise_descriptor_limit
 from plugind.benchmarks.plugins.server_process import SCRATCH
-from plugind.benchmarks.report.comparison import Comparison, Run, Side, plan, summary
+from plugind.benchmarks.report.comparison import Comparison, Run, Side, markdown, plan, summary
 from plugind.benchmarks.report.files import plot_directory
 from plugind.benchmarks.report.page_plots import save_plots
 from plugind.benchmarks.report.table import Progress, machine
+from plugind.tests.tools import peers
 
 _HERE: Final = Path(__file__).resolve().parents[1]
 #: Seconds for one run of a benchmark, and for its processes to end once they are told to.
@@ -109,7 +111,17 @@ def bench_of(name: str, tree: Path, python: str, daemon: str, scratch: Path | No
     if file is None or Path(file).resolve().parent != tree:
         raise NoTreeError(f"{python} imports plugind from {file} and not from {tree}")
     side = Side(name=name, tree=str(tree), python=python, daemon=daemon, version=version, revision=_revision(tree))
+    if daemon == "kubelet":
+        side = attrs.evolve(side, made_of=_versions_of_the_kubelet())
     return Bench(side, environment, scratch)
+
+
+def _versions_of_the_kubelet() -> str:
+    try:
+        program = peers.built(peers.PEERS / "kubelet-pm", lambda line: print(line, file=sys.stderr))
+    except (peers.MissingError, peers.BuildError) as error:
+        raise NoTreeError(str(error).rstrip()) from None
+    return peers.versions(program)
 
 
 def _variables(tree: Path) -> dict[str, str]:
@@ -208,13 +220,16 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         "--daemons", nargs=2, choices=DAEMONS, metavar="DAEMON", help=f"compare two of {', '.join(DAEMONS)}"
     )
     parser.add_argument("--cases", nargs="+", choices=KINDS, default=list(KINDS), help="what to measure")
-    parser.add_argument("--sockets", type=int, nargs="+", metavar="N", help="the sizes of storms and of what was there")
+    parser.add_argument("--sockets", type=int, nargs="+", metavar="N", help="the numbers of plugins, in each case")
     parser.add_argument("--turns", type=int, help="how often each case runs on each side (default 8, quick: 2)")
     parser.add_argument("--quick", action="store_true", help="small sizes, and few turns")
     parser.add_argument("--seed", type=int, help="the seed of the order (default: a random one, which is printed)")
     parser.add_argument("--scratch", type=Path, metavar="DIR", help="where roots are made (default: in memory)")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write all figures, after each run")
-    parser.add_argument("--from", dest="source", type=Path, metavar="FILE", help="measure nothing; show such a file")
+    parser.add_argument(
+        "--from", dest="source", type=Path, nargs="+", metavar="FILE", help="measure nothing; show such files together"
+    )
+    parser.add_argument("--markdown", action="store_true", help="print the medians as a table for docs/performance.md")
     parser.add_argument(
         "--plots", type=plot_directory, metavar="DIR", help="draw the plots of docs/performance.md, of the last side"
     )
@@ -249,7 +264,8 @@ def sizes_of(arguments: argparse.Namespace) -> Sizes:
     """Return how much the options ask for."""
     sizes = QUICK if arguments.quick else FULL
     if arguments.sockets:
-        sizes = attrs.evolve(sizes, storms=tuple(arguments.sockets), existing=tuple(arguments.sockets))
+        chosen = tuple(arguments.sockets)
+        sizes = attrs.evolve(sizes, storms=chosen, existing=chosen, latency=chosen, idle=chosen)
     return sizes
 
 
@@ -281,16 +297,20 @@ def _measured(arguments: argparse.Namespace) -> Comparison:
     return attrs.evolve(found, runs=runs)
 
 
+def _read(files: Sequence[Path]) -> Comparison:
+    return Comparison.joined([Comparison.from_json(json.loads(file.read_text())) for file in files])
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure or read, print, write and draw. Return 1 if a benchmark failed, and 2 if a side cannot be measured."""
     options = parse(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
-        found = Comparison.from_json(json.loads(options.source.read_text())) if options.source else _measured(options)
+        found = _read(options.source) if options.source else _measured(options)
     except (NoTreeError, OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
-    print(summary(found))
+    print(markdown(found) if options.markdown else summary(found))
     if options.plots:
         for path in save_plots(found, options.plots, options.plot_format):
             print(f"wrote {path}")

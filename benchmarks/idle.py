@@ -91,7 +91,7 @@ def measure(
     """Measure the idle daemon, and return its memory in KiB too.
 
     Raises:
-      RuntimeError: if it did not register all plugins.
+      RuntimeError: if it did not register all plugins, or is not at rest then.
     """
     with scratch_directory() as scratch:
         root = scratch / "root"
@@ -105,6 +105,7 @@ def measure(
             if registered:
                 server.create()
                 server.await_notified(registered, _PATIENCE)
+                process.wait_at_rest(_PATIENCE)
             make_stale(root, stale)
             time.sleep(settle)
             cpu, wakeups = process.cpu_seconds(), _wakeups(process)

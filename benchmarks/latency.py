@@ -23,8 +23,8 @@ from plugind.benchmarks.plugins.server_process import ServerProcess, cheap_serve
 from plugind.benchmarks.report.files import add_json_argument, write_json
 from plugind.benchmarks.report.table import Progress, Row, Spread, cell, machine, table
 
-#: Seconds until plugins must be registered; the run fails after that.
-_PATIENCE = 120.0
+#: Seconds until plugins must be registered, and until the daemon must be at rest then; the run fails after that.
+_PATIENCE = 300.0
 
 
 @attrs.frozen
@@ -39,7 +39,7 @@ def measure(registered: int, runs: int, daemon: str, progress: Progress) -> Late
     """Let ``runs`` plugins appear one by one, with ``registered`` plugins registered before.
 
     Raises:
-      RuntimeError: if a plugin is not registered in time.
+      RuntimeError: if a plugin is not registered in time, or the daemon is not at rest.
     """
     with scratch_directory() as scratch:
         root = scratch / "root"
@@ -50,7 +50,9 @@ def measure(registered: int, runs: int, daemon: str, progress: Progress) -> Late
             if registered:
                 server.create(0, registered)
                 _wait_until_notified(server, registered)
-                time.sleep(1.0)  # The daemon's remaining work for those plugins must not count for the new one.
+                # The daemon's remaining work for those plugins must not count for the new one.
+                time.sleep(1.0)
+                process.wait_at_rest(_PATIENCE)
             cpu = process.cpu_seconds()
             for index in range(registered, registered + runs):
                 progress.step(f"{daemon}, {registered} registered")

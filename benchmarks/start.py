@@ -2,11 +2,15 @@
 
     python -m benchmarks.start --turns 12
     python -m benchmarks.start --installed ENVIRONMENT --commands run pass --turns 40
+    python -m benchmarks.start --daemon plugind kubelet --there 0 1 1000 --turns 5
 
 The checkout is installed into an environment of Debian's Python as a wheel, with the tested versions of what it needs,
 and all of it compiled to bytecode. ``ls`` asks a daemon with ten plugins and prints to a pipe. ``run`` counts until the
 daemon tells its service manager that it is ready. Each figure is the least of all turns, in which the commands come in
 random order. The environment is in memory if the machine has a file system for that.
+
+With ``--daemon`` daemons of this checkout are measured instead, from their start until they are ready and all plugins
+that were there before are registered.
 """
 
 from __future__ import annotations
@@ -28,7 +32,9 @@ from typing import Final
 import attrs
 
 from plugind.benchmarks.peers.daemon_process import plugind_run
+from plugind.benchmarks.peers.daemons import DAEMONS
 from plugind.benchmarks.plugins.cheap_plugin import ServerOptions
+from plugind.benchmarks.plugins.cheap_server import raise_descriptor_limit
 from plugind.benchmarks.plugins.server_process import cheap_server, scratch_directory
 from plugind.benchmarks.report.files import add_json_argument, write_json
 from plugind.benchmarks.report.table import Cell, Progress, machine, table
@@ -42,6 +48,8 @@ _IGNORED: Final = shutil.ignore_patterns(".*", "build", "*.egg-info", "__pycache
 _PLUGINS: Final = 10
 #: Seconds for a command, and until the plugins are registered.
 _PATIENCE: Final = 60.0
+#: Seconds until the plugins are registered that were there before a daemon.
+_THERE_PATIENCE: Final = 180.0
 #: The kernel's clock CPUCLOCK_SCHED: the nanoseconds for which all threads of a process have run.
 _CPU_OF_ALL_THREADS: Final = 2
 #: The empty interpreter.
@@ -230,6 +238,64 @@ def summary(found: Sequence[Start], interpreter: str, load: float) -> str:
     return "\n".join([title, machine(), "", table(head, lines)])
 
 
+@attrs.frozen(kw_only=True)
+class DaemonStart:
+    """What the start of a daemon costs at the least, with so many plugins there before."""
+
+    daemon: str
+    there: int
+    cpu_ms: float
+    wall_ms: float
+    turns: int
+
+
+def daemon_starts(daemons: Sequence[str], sizes: Sequence[int], turns: int) -> list[DaemonStart]:
+    """Return the figures of each daemon with each number of plugins there before.
+
+    Raises:
+      RuntimeError: if one is not ready, or does not register all plugins.
+    """
+    cases = [(daemon, there) for there in sizes for daemon in daemons]
+    spent: dict[tuple[str, int], list[tuple[float, float]]] = {case: [] for case in cases}
+    progress = Progress(turns * len(cases))
+    for _ in range(turns):
+        for daemon, there in random.sample(cases, len(cases)):
+            progress.step(f"{daemon}, {there:,} there")
+            spent[daemon, there].append(_daemon_start(daemon, there))
+    progress.end()
+    return [
+        DaemonStart(
+            daemon=daemon,
+            there=there,
+            cpu_ms=min(cpu for cpu, _ in times) * 1000,
+            wall_ms=min(wall for _, wall in times) * 1000,
+            turns=turns,
+        )
+        for (daemon, there), times in spent.items()
+    ]
+
+
+def _daemon_start(daemon: str, there: int) -> tuple[float, float]:
+    """Return the CPU seconds and the seconds from its start until it is ready and has registered all plugins."""
+    with scratch_directory() as directory:
+        root = directory / "root"
+        root.mkdir(mode=0o700)
+        with cheap_server(ServerOptions(directory=root, sockets=there)) as server:
+            began = time.monotonic()
+            with DAEMONS[daemon](root, directory / "log") as process:
+                server.await_notified(there, _THERE_PATIENCE)
+                process.wait_ready()
+                return process.cpu_seconds(), time.monotonic() - began
+
+
+def daemon_summary(found: Sequence[DaemonStart], load: float) -> str:
+    """Return the table as text."""
+    lines: list[list[Cell]] = [[one.daemon, one.there, one.cpu_ms, one.wall_ms] for one in found]
+    title = f"Until a daemon is ready and has registered what was there, the least of {found[0].turns} turns"
+    about = f"{machine()}; the load of the machine was {load:.1f}"
+    return "\n".join([title, about, "", table(["daemon", "plugins there", "CPU, ms", "wall, ms"], lines)])
+
+
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.start", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -244,13 +310,34 @@ def _parse() -> argparse.Namespace:
     parser.add_argument(
         "--commands", nargs="+", choices=WORDS, default=[*WORDS], help=f"what is measured, besides {EMPTY}"
     )
+    parser.add_argument("--daemon", nargs="+", choices=("plugind", "kubelet"), help="measure daemons, and no commands")
+    parser.add_argument(
+        "--there",
+        type=int,
+        nargs="+",
+        default=[0],
+        metavar="N",
+        help="plugins before the start of a daemon (default 0)",
+    )
     add_json_argument(parser)
     return parser.parse_args()
+
+
+def _measured_daemons(arguments: argparse.Namespace) -> int:
+    # A daemon may have a connection to each plugin, and the process of the plugins a listener for each, too.
+    raise_descriptor_limit(2 * max(arguments.there) + 1024)
+    found = daemon_starts(arguments.daemon, arguments.there, arguments.turns)
+    load = os.getloadavg()[0]
+    print(daemon_summary(found, load))
+    write_json(arguments, [attrs.asdict(one) | {"load": load} for one in found])
+    return 0
 
 
 def main() -> int:
     """Measure, print and write. Return 1 if a command costs more than its limit."""
     arguments = _parse()
+    if arguments.daemon:
+        return _measured_daemons(arguments)
     names = list(dict.fromkeys([EMPTY, *arguments.commands]))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with ExitStack() as stack:

@@ -264,13 +264,14 @@ class _Storm:
         with self._log.open("rb") as log:
             log.seek(0, 2)
             ended = began = self._plugins.remove() / 1e9
-            gone = 0
+            gone, rest = 0, b""
             # The log costs the daemon little, but it may drop lines. When no more lines come, the counters decide.
             while gone < self.result.sockets:  # Plugins that hang disappear too.
                 time.sleep(0.005)
                 now = time.monotonic()
-                if lines := log.read().count(b'msg="plugin gone"'):
-                    gone, ended = gone + lines, now
+                *lines, rest = (rest + log.read()).split(b"\n")
+                if new := sum(daemon.gone in line for line in lines):
+                    gone, ended = gone + new, now
                 elif now - ended > 0.3:
                     if _deregistered(daemon) - before >= self.result.notified:
                         break

@@ -1,16 +1,27 @@
 """Backoff as arithmetic: delays between attempts, and how often an actor may be restarted.
 
-The caller passes in chance and time: jitter is a number from its seeded source, and restarts are times of its clock.
+The caller passes in the seed and the time: the chance of each delay is a hash, and restarts are times of its clock.
 
 PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
+import zlib
+
 import attrs
 
 from .checks import above_zero, at_least_one, not_negative
 from .values import value
+
+
+def chance_of(seed: int, path: str, generation: int, attempt: int) -> float:
+    """Return a number from [0, 1) that these four decide alone, whatever else is drawn, before or at the same time.
+
+    It is the same for each interpreter. Sockets that fail together get different ones, and so do the attempts of one.
+    """
+    text = f"{seed} {generation} {attempt} {path}"
+    return zlib.crc32(text.encode("utf-8", "surrogatepass")) / 2**32
 
 
 @attrs.frozen

@@ -8,6 +8,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+from .config_messages import ExpectationChanged
 from .devices import DeviceList, DeviceOptions, DevicesSnapshot, KnownResource, ResourceStatus
 from .leases.messages import DeviceCall
 from .messages import Address, Lagged
@@ -118,4 +119,6 @@ class DevicesUnsubscribed:
     subscriber: Address[DevicesViewMessage]
 
 
-DevicesMessage = InstanceMessage | StoreRead | DevicesAsked | DevicesSubscribed | DevicesUnsubscribed
+DevicesMessage = (
+    InstanceMessage | StoreRead | ExpectationChanged | DevicesAsked | DevicesSubscribed | DevicesUnsubscribed
+)

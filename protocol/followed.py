@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import attrs
 
-from .devices import HEALTHY, Device, DeviceList, DeviceOptions, InstanceStatus, differing_options
+from .devices import HEALTHY, DeviceList, DeviceOptions, Difference, InstanceStatus, differing_options
 from .leases.messages import DeviceCall
 from .messages import Address
 from .plugins import Plugin
@@ -16,13 +16,17 @@ from .values import record, value
 
 @value
 class Turned:
-    """The devices whose health has turned, by id; those that came or went are not among them."""
+    """The devices, by id, that are not as they were in the list before: of the first list, none."""
 
+    #: Those whose health has turned; those that came or went are not among them.
     unhealthy: tuple[str, ...] = ()
     healthy: tuple[str, ...] = ()
+    #: Those that are listed now and were not, and the other way round.
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.unhealthy or self.healthy)
+        return bool(self.unhealthy or self.healthy or self.added or self.removed)
 
 
 NOTHING_TURNED = Turned()
@@ -69,28 +73,31 @@ class Followed:
         news = self.lists == 0 or lost_since is not None or bool(difference.changed or difference.removed)
         self.lists += 1
         self.last_list = time
-        turned = self._note(difference.changed, lost_since, time)
-        for device in difference.removed:
-            self.changed.pop(device, None)
+        turned = self._note(difference, lost_since, time)
         self.listed = listed
         if lost_since is not None:
             self._find_again(time)
         return news, turned
 
-    def _note(self, devices: tuple[Device, ...], lost_since: float | None, time: float) -> Turned:
+    def _note(self, difference: Difference, lost_since: float | None, time: float) -> Turned:
         unhealthy: list[str] = []
         healthy: list[str] = []
-        for device in devices:
+        added: list[str] = []
+        for device in difference.changed:
             before = self.listed.devices.get(device.id)
             if before is None:
                 self.changed[device.id] = time
+                if self.lists > 1:
+                    added.append(device.id)
             elif before.health != device.health:
                 self.changed[device.id] = time if lost_since is None or not before.healthy else lost_since
                 if device.health == HEALTHY:
                     healthy.append(device.id)
                 elif before.health == HEALTHY:
                     unhealthy.append(device.id)
-        return Turned(tuple(unhealthy), tuple(healthy)) if unhealthy or healthy else NOTHING_TURNED
+        for device_id in difference.removed:
+            self.changed.pop(device_id, None)
+        return Turned(tuple(unhealthy), tuple(healthy), tuple(added), difference.removed)
 
     def _find_again(self, time: float) -> None:
         """All devices were shown as unhealthy, so each that is healthy is so from now on."""

@@ -65,11 +65,13 @@ class Serves:
     socket: str
     capacity: int
     allocatable: int
+    #: How many devices it had before a restart, if those were more.
+    had: int | None = None
 
 
 @value
-class HealthTurned:
-    """Devices of the resource have turned healthy or unhealthy."""
+class DevicesTurned:
+    """Devices of the resource have turned healthy or unhealthy, or are or are not listed any more."""
 
     name: str
     socket: str
@@ -111,7 +113,7 @@ class Refused:
     reason: str
 
 
-Effect = Changed | Remember | Forget | Serves | HealthTurned | OptionsDiffer | StreamEnded | Gone | Refused
+Effect = Changed | Remember | Forget | Serves | DevicesTurned | OptionsDiffer | StreamEnded | Gone | Refused
 
 
 # --- decisions --------------------------------------------------------------------------------------------------------
@@ -222,6 +224,12 @@ class Resources:
         """Return one resource, or None if it is not known."""
         resource = self._resources.get(name)
         return None if resource is None else resource.status()
+
+    def healthy(self, name: str) -> int:
+        """Return how many healthy devices a resource has; one that is not known has none."""
+        resource = self._resources.get(name)
+        serving = None if resource is None else resource.serving
+        return serving.listed.healthy if serving is not None and serving.live else 0
 
     @property
     def names(self) -> frozenset[str]:
@@ -336,7 +344,7 @@ class Resources:
         resource, followed = found
         news, turned = followed.take(message.devices, message.time)
         if turned and followed is resource.serving:
-            self._effects.append(HealthTurned(resource.name, message.socket, turned))
+            self._effects.append(DevicesTurned(resource.name, message.socket, turned))
         self._update(resource, message.time, news=news)
 
     def _lose(self, message: ListLost) -> None:
@@ -384,7 +392,7 @@ class Resources:
     def _update(self, resource: Resource, now: float, *, news: bool = True) -> None:
         """Choose the list that counts, and enter the state that follows."""
         before = resource.serving if resource.state is ResourceState.LISTED else None
-        chosen = resource.choose()
+        chosen, shown = resource.choose(), resource.serving
         # A resource that is gone comes back with a list that is up to date.
         if chosen is not None and (chosen.live or resource.state is not ResourceState.GONE):
             resource.serving = chosen
@@ -394,9 +402,19 @@ class Resources:
         if state is ResourceState.LISTED and resource.serving is not None:
             self._remember(resource.name, resource.serving.listed)
             if resource.serving is not before:
-                self._effects.append(_serves(resource.name, resource.serving))
+                self._serve(resource, resource.serving, shown)
         if news and state is not ResourceState.GONE:
             self._effects.append(Changed(resource.name))
+
+    def _serve(self, resource: Resource, serving: Followed, before: Followed | None) -> None:
+        """Say that the list of ``serving`` counts from now on, and what the one that counted ``before`` had more."""
+        name, socket, listed = resource.name, serving.plugin.socket, serving.listed
+        had, resource.last_capacity = resource.last_capacity, None
+        fewer = had if had is not None and had > len(listed) else None
+        self._effects.append(Serves(name, socket, len(listed), listed.healthy, fewer))
+        removed = () if before is None else listed.compared(before.listed).removed
+        if removed:
+            self._effects.append(DevicesTurned(name, socket, Turned(removed=removed)))
 
     def _enter(self, resource: Resource, state: ResourceState, now: float) -> None:
         resource.state, resource.since = state, now
@@ -422,7 +440,3 @@ class Resources:
         if name in self._remembered:
             del self._remembered[name]
             self._effects.append(Forget(name))
-
-
-def _serves(name: str, followed: Followed) -> Serves:
-    return Serves(name, followed.plugin.socket, len(followed.listed), followed.listed.healthy)

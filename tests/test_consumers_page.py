@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from plugind.actors import endpoint_checks
-from plugind.actors.handlers import csi, csi_follower, csi_methods, device_follower, device_plugin, paced
+from plugind.actors.handlers import csi, csi_follower, csi_methods, device_follower, device_plugin, dra_calls, paced
 from plugind.actors.handlers.dra_driver import RETRIES
 from plugind.actors.handlers.dra_health import AGAIN_AFTER
 from plugind.actors.io import device_directory
@@ -77,6 +77,7 @@ LIMITS = {
     "pause between two tries to connect to a DRA driver": f"{RETRIES.initial:g} s to {RETRIES.cap:g} s",
     "time without a connection after which a DRA driver is gone": f"{DRAConfig().gone_after:g} s",
     "time that a DRA driver has to prepare claims": f"{CALL_TIMEOUT:g} s",
+    "bytes of its answer for each claim": f"{dra_calls.MAX_PER_CLAIM:,}",
     "devices whose health is kept of an instance of a DRA driver, and those that are named": (
         f"{dra_health.MAX_DEVICES:,}, {dra_facts.MAX_SHOWN}"
     ),

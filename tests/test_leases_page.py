@@ -31,7 +31,9 @@ LIMITS = {
     ),
     "calls that wait for one plugin": f"{device_calls.MAX_WAITING:,}",
     "nodes, mounts, variables, annotations and CDI names in an answer, of each": f"{answers.MAX_ENTRIES:,}",
-    "bytes of all texts of an answer": f"{answers.MAX_BYTES // 1024} KiB",
+    "bytes of all texts of an answer, and of its message": (
+        f"{answers.MAX_BYTES // 1024} KiB, {answers.MAX_MESSAGE // 1024} KiB"
+    ),
     "device nodes below a directory that an answer names": f"{cdi_files.MOST_NODES:,}",
     "entries of all such directories of a lease, time for the look at its device nodes, and looks that hang": (
         f"{cdi_files.MOST_ENTRIES:,}, {cdi_files.LOOK:g} s, {cdi_files.MOST_LOOKS}"

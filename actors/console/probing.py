@@ -35,17 +35,17 @@ from ...protocol.status import Outcome
 from ...protocol.text import in_seconds
 from ...protocol.wire.errors import DialError, DialFailure, WireError, WireProblem
 from ...protocol.wire.limits import REGISTRATION_LIMITS
-from ..registration.conversation import bounded_info_type
-from ..handlers.served import validate
 from ..handlers.csi import CSIHandler
 from ..handlers.device_plugin import DevicePluginHandler
 from ..handlers.dra import DRAHandler
 from ..handlers.handler import Handler, policy_of
+from ..handlers.served import validate
 from ..io.endpoints import Endpoints, RealEndpointFiles
 from ..io.file_identity import identity_at
 from ..io.grpc_client.channel import Channel
 from ..io.grpc_client.dial import dial
 from ..io.unix_socket import MAX_PATH
+from ..registration.conversation import bounded_info_type
 from .beside import Other, owner_of_endpoint
 from .findings import Clock, Fate, Findings, ProbeOptions, ProbeResult, ProbeStep, StopError, Verdict
 from .kubelet_calls import CALLED_TYPES, calls_to, get_options, within

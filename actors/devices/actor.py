@@ -17,6 +17,7 @@ import attrs
 import trio
 
 from ...protocol import resources as r
+from ...protocol.config_messages import ExpectationChanged
 from ...protocol.device_messages import (
     DevicesAsked,
     DevicesMessage,
@@ -30,6 +31,7 @@ from ...protocol.devices import DevicesSnapshot, Key, ResourceState, ResourceSta
 from ...protocol.logs import Level, Logger
 from ...protocol.messages import Lagged
 from ...protocol.metrics import ByResource, ResourceLabels
+from ...protocol.shortfalls import Shortfall, Shortfalls
 from ...protocol.values import record
 from ..mailbox import Audience, offer
 from .inbox import DevicesInbox
@@ -40,6 +42,8 @@ from .state import Writer
 BATCH = 64
 #: How many ids of devices a line of the log names.
 _NAMED = 8
+_MISSING_ADVICE = "see whether the device is in the machine, and what the log of its plugin says"
+_SHORT_ADVICE = "see 'plugind devices', and the log of the plugin; or change expected_devices if they were taken out"
 
 
 @record
@@ -59,6 +63,8 @@ class Memory:
     changed: dict[str, ResourceStatus | None] = attrs.field(factory=dict)
     #: What the lease actor was told.
     offers: Offers = attrs.field(factory=Offers)
+    #: The resources that have fewer healthy devices than are expected.
+    shortfalls: Shortfalls = attrs.field(factory=Shortfalls)
 
 
 async def read(writer: Writer, memory: Memory) -> None:
@@ -102,7 +108,7 @@ class _Devices:
 
     @property
     def next_end(self) -> float:
-        return self._resources.next_end
+        return min(self._resources.next_end, self._memory.shortfalls.next_end)
 
     def start(self, present: Iterable[Key]) -> None:
         """Begin with the plugins that are ``present``; others have left unnoticed, in a crash."""
@@ -118,6 +124,8 @@ class _Devices:
                 self._memory.audience.add(message.subscriber, self._snapshot())
             case DevicesUnsubscribed():
                 self._memory.audience.remove(message.subscriber)
+            case ExpectationChanged():
+                self._memory.shortfalls.expect(message.devices)
             case StoreRead():
                 self.carry_out(self._resources.expect(message.resources, trio.current_time()))
             case _:
@@ -126,6 +134,8 @@ class _Devices:
     def pass_time(self) -> None:
         if self._resources.next_end <= trio.current_time():
             self.carry_out(self._resources.pass_time(trio.current_time()))
+        for found in self._memory.shortfalls.judge(self._resources.healthy, trio.current_time()):
+            self._note_shortfall(found)
 
     def carry_out(self, effects: Iterable[r.Effect]) -> None:
         for effect in effects:
@@ -150,15 +160,8 @@ class _Devices:
             case r.Refused():
                 self._warn("device plugin is not followed", effect)
             case r.Serves():
-                self._log.event(
-                    Level.INFO,
-                    "devices are listed",
-                    name=effect.name,
-                    socket=effect.socket,
-                    capacity=effect.capacity,
-                    allocatable=effect.allocatable,
-                )
-            case r.HealthTurned():
+                self._note_serves(effect)
+            case r.DevicesTurned():
                 self._note_turned(effect)
             case _:
                 assert_never(effect)
@@ -166,13 +169,42 @@ class _Devices:
     def _warn(self, text: str, effect: r.OptionsDiffer | r.StreamEnded | r.Refused) -> None:
         self._log.event(Level.WARNING, text, name=effect.name, socket=effect.socket, reason=effect.reason)
 
-    def _note_turned(self, effect: r.HealthTurned) -> None:
+    def _note_serves(self, effect: r.Serves) -> None:
+        note = partial(self._log.event, name=effect.name, socket=effect.socket, capacity=effect.capacity)
+        note(Level.INFO, "devices are listed", allocatable=effect.allocatable)
+        if effect.had is not None:
+            text = "fewer devices are listed than before the restart"
+            note(Level.WARNING, text, before=effect.had, advice=_MISSING_ADVICE)
+
+    def _note_turned(self, effect: r.DevicesTurned) -> None:
         turned = effect.turned
         note = partial(self._log.event, name=effect.name, socket=effect.socket)
         if turned.unhealthy:
             note(Level.WARNING, "devices turned unhealthy", devices=_ids(turned.unhealthy))
         if turned.healthy:
             note(Level.INFO, "devices turned healthy", devices=_ids(turned.healthy))
+        if turned.removed:
+            text = "devices are no longer listed"
+            note(Level.WARNING, text, devices=_ids(turned.removed), advice=_MISSING_ADVICE)
+        if turned.added:
+            note(Level.INFO, "more devices are listed", devices=_ids(turned.added))
+
+    def _note_shortfall(self, found: Shortfall) -> None:
+        note = partial(self._log.event, name=found.name, expected=found.expected, healthy=found.healthy)
+        if found.is_over:
+            note(Level.INFO, "expected devices are there again")
+            return
+        status = self._resources.status(found.name)
+        sick = () if status is None else tuple(it.id for it in status.devices() if not it.healthy)
+        note(
+            Level.WARNING,
+            "expected devices are missing",
+            socket=None if status is None else status.socket,
+            listed=0 if status is None else status.capacity,
+            unhealthy=_ids(sick) or None,
+            reason="no plugin lists them" if status is None else status.reason,
+            advice=_SHORT_ADVICE,
+        )
 
     def _snapshot(self) -> DevicesSnapshot:
         counts: dict[str, tuple[int, int]] = {}

@@ -153,8 +153,8 @@ class Calls:
             return None
         call, more = late[0], f", and {len(late) - 1} more" if len(late) > 1 else ""
         return (
-            f"{call.ask} of {call.plugin.name} was cancelled {now - call.scope.deadline:.0f} s ago and goes on, and other"
-            f" calls for that name wait{more}: the handler keeps the cancellation to itself"
+            f"{call.ask} of {call.plugin.name} was cancelled {now - call.scope.deadline:.0f} s ago and goes on, since"
+            f" the handler keeps the cancellation to itself, and other calls for that name wait{more}"
         )
 
     @property

@@ -9,11 +9,11 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar
 
 import attrs
 import trio
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 from grpclib.const import Cardinality, Status
 from grpclib.exceptions import GRPCError
 
@@ -22,25 +22,13 @@ from ...protocol.proto import csi_v1_pb2 as api
 from ...protocol.wire.grpc import frame_message
 from ..io.grpc_client.at_once import UnaryRequest
 from ..io.grpc_client.channel import Channel
+from ..io.grpc_client.stream import at_most
 
 #: Bytes of an answer. The specification allows 4 KiB for its largest part.
 MAX_ANSWER = 65_536
 
 Q = TypeVar("Q", bound=Message)
 A = TypeVar("A", bound=Message)
-
-
-class _Bounded:
-    """Stands for the class of an answer where that is parsed, and refuses one that is too long."""
-
-    def __init__(self, parsed: type[Message]) -> None:
-        self._parsed = parsed
-        self.__name__ = parsed.__name__
-
-    def FromString(self, message: bytes) -> Message:  # noqa: N802 - protobuf's name
-        if len(message) > MAX_ANSWER:
-            raise DecodeError(f"it has {len(message)} bytes, at most {MAX_ANSWER} are taken")
-        return self._parsed.FromString(message)
 
 
 @attrs.frozen(eq=False)
@@ -61,8 +49,7 @@ class Method(Generic[Q, A]):
 
 
 def _method(path: str, request: Q, reply: type[A], timeout: float = SHORT_TIMEOUT) -> Method[Q, A]:
-    # A call uses nothing of the type of its answer but what _Bounded has.
-    bounded = cast("type[A]", _Bounded(reply))
+    bounded = at_most(MAX_ANSWER, reply)
     return Method(path, request, bounded, timeout, UnaryRequest(path, frame_message(request.SerializeToString())))
 
 

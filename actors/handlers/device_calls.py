@@ -22,7 +22,7 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from ...protocol.errors import NoConnectionError
-from ...protocol.leases.answers import MAX_ENTRIES, AnswerError, check_count, checked
+from ...protocol.leases.answers import MAX_ENTRIES, MAX_MESSAGE, AnswerError, check_count, checked
 from ...protocol.leases.messages import (
     AllocateAsked,
     Allocated,
@@ -43,6 +43,7 @@ from ...protocol.text import cut, escaped
 from ...protocol.wire.errors import WireError, WireProblem
 from ...protocol.wire.outcomes import status_text
 from ..io.grpc_client.channel import Channel
+from ..io.grpc_client.stream import at_most
 from .link import Link
 
 #: Seconds that the answer to each call may take.
@@ -58,6 +59,8 @@ BUSY = f"{MAX_WAITING} calls wait for the plugin already: try again later"
 
 #: Characters of the words of a plugin that are passed on.
 _MAX_WORDS = 1024
+#: Bytes of an answer that says nothing of use.
+_MAX_UNKNOWN = 4096
 #: The endings of a call that are plugind's own finding, and after which the plugin is not at work for it: it has not
 #: taken the call, or it has answered more than it may.
 _SETTLED = (WireProblem.GOING_AWAY, WireProblem.MESSAGE_BYTES)
@@ -185,7 +188,11 @@ async def _preferred(call: PreferenceAsked, link: Link) -> tuple[str, ...]:
         available_deviceIDs=call.available, must_include_deviceIDs=call.must_include, allocation_size=call.size
     )
     request = api.PreferredAllocationRequest(container_requests=[wanted])
-    asked = _stub(link).GetPreferredAllocation(request, timeout=PREFERENCE_TIMEOUT)
+    stub = _stub(link)
+    # It names devices of the request, in the same form.
+    most = request.ByteSize() + _MAX_UNKNOWN
+    stub.GetPreferredAllocation.reply_type = at_most(most, api.PreferredAllocationResponse)
+    asked = stub.GetPreferredAllocation(request, timeout=PREFERENCE_TIMEOUT)
     said = await _answered(asked, PREFERENCE_TIMEOUT)
     if len(said.container_responses) != 1:
         raise _RefusedError(f"{len(said.container_responses)} containers return in its answer, and one was asked for")
@@ -208,6 +215,7 @@ class _Stopwatch:
 async def _allocated(call: AllocateAsked, link: Link, watch: _Stopwatch) -> Answer:
     stub = _stub(link)
     wanted = api.ContainerAllocateRequest(devices_ids=call.devices)
+    stub.Allocate.reply_type = at_most(MAX_MESSAGE, api.AllocateResponse)
     asked = stub.Allocate(api.AllocateRequest(container_requests=[wanted]), timeout=ALLOCATE_TIMEOUT)
     with watch:
         said = await _answered(asked, ALLOCATE_TIMEOUT)

@@ -28,7 +28,11 @@ from ...protocol.proto import dra_v1_pb2 as api
 from ...protocol.wire.errors import WireError
 from ...protocol.wire.outcomes import status_text
 from ..io.grpc_client.channel import Channel
+from ..io.grpc_client.stream import at_most
 from .dra_driver import DRAFollower
+
+#: Bytes of an answer for each claim, which has at most 32 devices: more would be made into objects only to be refused.
+MAX_PER_CLAIM = 65_536
 
 Q = TypeVar("Q", bound=Message)
 A = TypeVar("A", bound=Message)
@@ -68,7 +72,8 @@ class DRADriver:
         if not claims:
             return {}
         request = api.NodePrepareResourcesRequest(claims=_messages(claims))
-        said = await self._call(method, request, api.NodePrepareResourcesResponse)
+        reply = at_most(MAX_PER_CLAIM * len(claims), api.NodePrepareResourcesResponse)
+        said = await self._call(method, request, reply)
         check_answer(method, by_uid, {uid: one.error for uid, one in said.claims.items()})
         return {uid: tuple(map(_device, said.claims[uid].devices)) for uid in by_uid}
 
@@ -86,7 +91,8 @@ class DRADriver:
         if not claims:
             return
         request = api.NodeUnprepareResourcesRequest(claims=_messages(claims))
-        said = await self._call(method, request, api.NodeUnprepareResourcesResponse)
+        reply = at_most(MAX_PER_CLAIM * len(claims), api.NodeUnprepareResourcesResponse)
+        said = await self._call(method, request, reply)
         check_answer(method, by_uid, {uid: one.error for uid, one in said.claims.items()})
 
     async def _call(self, method: str, request: Q, reply: type[A]) -> A:

@@ -6,8 +6,9 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import socket
-import struct
 from typing import Final
+
+from .peers import ids_of_peer
 
 #: Seconds of silence after which one who waits long for an answer asks whether the daemon answers anything.
 PATIENCE: Final = 5.0
@@ -15,22 +16,17 @@ PATIENCE: Final = 5.0
 CHECK: Final = 10.0
 #: What is asked then. Any answer will do.
 QUESTION: Final = ("HEAD", "/healthz")
-_UCRED: Final = struct.Struct("iII")
 
 
 def user_of(connection: socket.socket) -> int:
     """Return the user of the process at the other end."""
-    return int(_peer(connection)[1])
-
-
-def _peer(connection: socket.socket) -> tuple[int, ...]:
-    return _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    return ids_of_peer(connection)[1]
 
 
 def why_silent(connection: socket.socket) -> str:
     """Return what is known of the process at the other end, which has sent nothing."""
     try:
-        pid, *_ = _peer(connection)
+        pid, *_ = ids_of_peer(connection)
         # The state follows the name, which stands in parentheses and may hold any character.
         with open(f"/proc/{pid}/stat", errors="replace") as lines:
             state = lines.read().rpartition(")")[2].split()[0]

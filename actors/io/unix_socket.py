@@ -28,6 +28,7 @@ import trio
 
 from ...protocol.values import value
 from .accepting import OnExhausted, accept
+from .peers import ids_of_peer
 
 #: Bytes of the longest path that a ``sockaddr_un`` holds, without its NUL.
 MAX_PATH: Final = 107
@@ -35,7 +36,6 @@ MAX_PATH: Final = 107
 # Plain integers, since the enums of the socket module cost time on each connection.
 _FAMILY: Final = int(socket.AF_UNIX)
 _KIND: Final = int(socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-_UCRED: Final = struct.Struct("3i")
 _GID: Final = struct.Struct("I")
 #: Python's socket module has no name for it, and returns at most 1024 bytes of an option.
 _SO_PEERGROUPS: Final = 59
@@ -57,7 +57,7 @@ class Credentials:
 
 def peer_credentials(connection: socket.socket | trio.socket.SocketType) -> Credentials:
     """The credentials of the process at the other end of ``connection`` (SO_PEERCRED)."""
-    return Credentials(*_UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)))
+    return Credentials(*ids_of_peer(connection))
 
 
 def peer_groups(connection: socket.socket | trio.socket.SocketType) -> frozenset[int]:

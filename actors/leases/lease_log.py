@@ -18,6 +18,7 @@ _BAD = (Problem.REFUSED, Problem.STORAGE)
 
 #: How many characters of the labels of a lease are logged.
 MAX_LABELS = 256
+_MISSING_ADVICE = "see what the log of the plugin says; 'plugind release' ends the lease if the devices were taken out"
 
 
 class LeaseLog:
@@ -67,10 +68,16 @@ class LeaseLog:
         if lease.reason is None:
             self._note(Level.INFO, "leased devices are listed again", lease)
         else:
-            self._note(Level.WARNING, "leased devices are missing", lease, lease.reason)
+            self._note(Level.WARNING, "leased devices are missing", lease, lease.reason, advice=_MISSING_ADVICE)
 
     def _note(
-        self, level: Level, text: str, lease: Lease, reason: str | None = None, held: float | None = None
+        self,
+        level: Level,
+        text: str,
+        lease: Lease,
+        reason: str | None = None,
+        held: float | None = None,
+        advice: str | None = None,
     ) -> None:
         if not self.log.enabled(level):
             return
@@ -86,6 +93,7 @@ class LeaseLog:
             labels=labels,
             seconds=held,
             reason=reason,
+            advice=advice,
         )
 
     def stop(self, effect: StopOwner) -> None:

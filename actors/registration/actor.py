@@ -28,6 +28,7 @@ import attrs
 import trio
 
 from ...protocol import messages as m
+from ...protocol.backoff import chance_of
 from ...protocol.config_messages import SettingsChanged
 from ...protocol.crashes import Crash
 from ...protocol.effects import PendingDeregistration, RegistrationCrashedError
@@ -350,9 +351,7 @@ class _Registration:
         uid = None if to_notify is None else to_notify.uid
         held_up = False
         self._enter(phase)
-        while not await self.conversation.dial(
-            socket.identity, socket.root, patient=patient, held_up=held_up, uid=uid
-        ):
+        while not await self.conversation.dial(socket.identity, socket.root, patient=patient, held_up=held_up, uid=uid):
             held_up = True
             self._enter(phase, NO_DESCRIPTORS)
         self._finish(Outcome.OK)
@@ -611,7 +610,7 @@ class _Registration:
         self._enter(phase, pause.reason)
 
     def _seconds_of(self, pause: Pause, now: float) -> float:
-        delay, chance = self._settings.backoff.delay, self._config.rng.random()
+        delay, chance = self._settings.backoff.delay, self._chance(pause.failures)
         if pause.not_before is None:
             return delay(pause.failures, chance)
         # With jitter as after a failure: plugins that crash together would otherwise be dialed together for ever.
@@ -910,7 +909,11 @@ class _Registration:
         again = self._config.observe_again
         if again is None:
             return math.inf
-        return trio.current_time() + again * (1 + _JITTER * (2 * self._config.rng.random() - 1))
+        # All times of one generation are the same: those of several sockets are to differ.
+        return trio.current_time() + again * (1 + _JITTER * (2 * self._chance(0) - 1))
+
+    def _chance(self, attempt: int) -> float:
+        return chance_of(self._config.seed, self._socket.path, self._socket.generation, attempt)
 
     # --- what is shown ------------------------------------------------------------------------------------------------
 

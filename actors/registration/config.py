@@ -5,7 +5,6 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import random
 from typing import Protocol
 
 import trio
@@ -35,7 +34,8 @@ class RegistrationConfig:
     conversation: ConversationConfig
     #: Those with which an actor begins.
     settings: RegistrationSettings
-    rng: random.Random
+    #: The seed of all jitter.
+    seed: int
     reconciler: trio.MemorySendChannel[m.ReconcilerMessage]
     liveness: trio.MemorySendChannel[m.LivenessMessage]
     status: trio.MemorySendChannel[m.StatusMessage]

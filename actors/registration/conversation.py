@@ -33,11 +33,11 @@ from ...protocol.trust import another_user
 from ...protocol.values import value
 from ...protocol.wire.errors import DialError, DialFailure, WireError, WireProblem
 from ...protocol.wire.outcomes import status_text
-from .dial_slots import DialSlot, DialSlots, PausedError
 from ..io.endpoints import Endpoints
 from ..io.grpc_client.dial import Judge, was_full
 from ..io.grpc_client.registration_channel import RegistrationChannel
 from ..io.unix_socket import Credentials
+from .dial_slots import DialSlot, DialSlots, PausedError
 
 if TYPE_CHECKING:
     from ...protocol.proto.pluginregistration_pb2 import PluginInfo

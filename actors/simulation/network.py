@@ -22,10 +22,10 @@ import trio
 from ...protocol.discovery import Kind
 from ...protocol.identity import Identity
 from ...protocol.wire.learning import KnownConversations
-from ..registration.dial_slots import DIAL_SLOTS
 from ..io.grpc_client.dial import Judge, check_peer, retry
 from ..io.grpc_client.registration_channel import RegistrationChannel
 from ..io.unix_socket import Credentials
+from ..registration.dial_slots import DIAL_SLOTS
 from .directory import MemoryDirectory
 from .faults import InjectedError
 from .inotify import Inode

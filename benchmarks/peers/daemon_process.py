@@ -34,12 +34,17 @@ _STOP = 20.0
 
 
 class DaemonProcess:
-    """A running daemon, and what the kernel reports about it."""
+    """A running daemon, and what the kernel reports about it.
+
+    Without a ``status`` socket it is the kubelet's plugin manager. ``gone`` is in the line that it writes about each
+    plugin that it has deregistered.
+    """
 
     def __init__(self, process: subprocess.Popen[bytes], status: Path | None, log: Path) -> None:
         self.pid = process.pid
         self.status = status
         self.log = log
+        self.gone = b'"returned":"deregister"' if status is None else b'msg="plugin gone"'
         self._process = process
 
     def cpu_seconds(self) -> float:
@@ -153,20 +158,20 @@ class DaemonProcess:
             time.sleep(0.01)
         raise RuntimeError(f"the daemon was not ready in {_PATIENCE:g} s")
 
-    def wait_at_rest(self) -> None:
+    def wait_at_rest(self, patience: float = _PATIENCE) -> None:
         """Return once it needs next to no CPU: what it does right after it is ready belongs to its start.
 
         Raises:
-          RuntimeError: if it is never at rest within a minute.
+          RuntimeError: if it is never at rest within so many seconds.
           OSError: if the process has ended.
         """
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + patience
         while time.monotonic() < deadline:
             before = self.cpu_seconds()
             time.sleep(_REST)
             if self.cpu_seconds() - before < _REST / 50:
                 return
-        raise RuntimeError(f"the daemon was not at rest in {_PATIENCE:g} s")
+        raise RuntimeError(f"the daemon was not at rest in {patience:g} s")
 
     def _is_ready(self) -> bool:
         if self.status is None:

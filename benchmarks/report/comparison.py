@@ -1,4 +1,4 @@
-"""Two sides that were measured in turns: medians, least values, spread and ratios; as a table and as JSON."""
+"""Two sides that were measured in turns: medians, least values, spread and ratios; as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import attrs
 
-from plugind.benchmarks.report.table import Cell, Row, table
+from plugind.benchmarks.report.table import Cell, Row, figure, table
 
 #: Of the JSON.
 FORMAT = 1
@@ -17,7 +17,10 @@ FORMAT = 1
 
 @attrs.frozen(kw_only=True)
 class Side:
-    """What is compared: a checkout with its interpreter, and the daemon that it starts."""
+    """What is compared: a checkout with its interpreter, and the daemon that it starts.
+
+    ``made_of`` has the versions of what a daemon that is not in Python is built from.
+    """
 
     name: str
     tree: str
@@ -26,9 +29,11 @@ class Side:
     #: The version of the interpreter and the commit of the checkout, where they are known.
     version: str = ""
     revision: str = ""
+    made_of: str = ""
 
     def __str__(self) -> str:
-        parts = [self.tree, self.revision, self.daemon, f"Python {self.version}" if self.version else self.python]
+        python = f"Python {self.version}" if self.version else self.python
+        parts = [self.tree, self.revision, self.daemon, self.made_of or python]
         return f"{self.name}: {', '.join(filter(None, parts))}"
 
 
@@ -140,6 +145,24 @@ class Comparison:
         own["runs"] = [Run(**run) for run in own["runs"]]
         return cls(**own)
 
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """Return one comparison with all cases and runs of several.
+
+        Raises:
+          ValueError: if they do not compare the same.
+        """
+        first = parts[0]
+        if any(part.sides != first.sides for part in parts):
+            raise ValueError("these files do not compare the same sides")
+        runs: list[Run] = []
+        for part in parts:
+            later = 1 + max((run.turn for run in runs), default=-1)
+            runs += [attrs.evolve(run, turn=run.turn + later) for run in part.runs]
+        cases = [*dict.fromkeys(case for part in parts for case in part.cases)]
+        machines = "; ".join(dict.fromkeys(part.machine for part in parts))
+        return attrs.evolve(first, cases=cases, machine=machines, runs=runs)
+
 
 def plan(cases: Sequence[str], sides: Sequence[str], turns: int, seed: int) -> Iterator[tuple[int, str, str]]:
     """Yield turn, case and side of each run: in each turn all cases in random order, with the sides next to each other.
@@ -163,12 +186,38 @@ def summary(found: Comparison) -> str:
         # The name is needed where there are several, and the columns are those of one side otherwise.
         of = f"{side.name} " if len(found.sides) > 2 else ""
         head += [f"{of}ratio of least", f"{of}of turns", "from", "to"]
-    failures = [f"{run.case}, {run.side}, turn {run.turn}: {run.failed}" for run in found.runs if run.failed]
+    body = [table(head, lines)] if lines else ["nothing was measured"]
+    title = "In turns: medians, least values, spread"
+    return "\n".join([title, *map(str, found.sides), _about(found), "", *body, *_failures(found)])
+
+
+def _about(found: Comparison) -> str:
     loads = [run.load for run in found.runs]
     load = f", load {min(loads):.1f} to {max(loads):.1f}" if loads else ""
-    about = f"{found.turns} turns, seed {found.seed}{load}; {found.machine}"
-    body = [table(head, lines)] if lines else ["nothing was measured"]
-    return "\n".join(["In turns: medians, least values, spread", *map(str, found.sides), about, "", *body, *failures])
+    return f"{found.turns} turns, seed {found.seed}{load}; {found.machine}"
+
+
+def _failures(found: Comparison) -> list[str]:
+    return [f"{run.case}, {run.side}, turn {run.turn}: {run.failed}" for run in found.runs if run.failed]
+
+
+def markdown(found: Comparison) -> str:
+    """Return a table of the medians for a page: what all sides have, bold where another one is ahead of the first."""
+    kinds = [*dict.fromkeys(case.split()[0] for case in found.cases)]
+    lines = [["case", "figure", *(side.name for side in found.sides)], ["---"] * (2 + len(found.sides))]
+    for case in sorted(found.cases, key=lambda case: kinds.index(case.split()[0])):
+        for name in found.names(case):
+            values = [median(of) for side in found.sides if (of := found.values(case, name, side).values())]
+            if len(values) == len(found.sides):
+                lines.append([case, name, *_ahead(values)])
+    rows = [f"| {' | '.join(line)} |" for line in lines]
+    return "\n".join([*rows, "", *map(str, found.sides), _about(found), *_failures(found)])
+
+
+def _ahead(values: Sequence[float]) -> Iterator[str]:
+    yield figure(values[0])
+    for value in values[1:]:
+        yield f"**{figure(value)}**" if value < values[0] else figure(value)
 
 
 def _line(found: Comparison, case: str, name: str) -> list[Cell]:

@@ -23,6 +23,8 @@ MAX_TEXT: Final = 128 * 1024 - 1
 MAX_PATH: Final = 4095
 #: Bytes of all texts of an answer, which is kept for as long as its lease.
 MAX_BYTES: Final = 256 * 1024
+#: Bytes of the message with an answer, whose entries and permissions have some besides.
+MAX_MESSAGE: Final = MAX_BYTES + 128 * 1024
 #: The variables that plugind sets itself.
 OWN_PREFIX: Final = "PLUGIND_"
 

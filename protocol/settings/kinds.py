@@ -173,6 +173,23 @@ class Switch:
         return text == "true"
 
 
+def _of_toml(text: str, advice: str) -> Any:
+    """Return the value that ``text`` is in TOML.
+
+    Raises:
+      WrongValueError: if it is none; its text ends with ``advice``.
+    """
+    import tomllib
+
+    try:
+        found = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
+        found = {}
+    if len(found) != 1:  # After a line break there may be other keys.
+        raise WrongValueError(f"is {shown(text)}: {advice}")
+    return found["value"]
+
+
 class _AsString:
     """A value that is a string in a file and in text."""
 
@@ -313,7 +330,7 @@ class OrOff:
 
 @value
 class ListOf:
-    """A list of values, without those that were there before. In text there is a separator between them."""
+    """A list of values, without those that were there before. In text it has separators, or is a list of TOML."""
 
     kind: Kind
     separator: str = ","
@@ -332,9 +349,14 @@ class ListOf:
         return self._all(self.kind.from_toml, value)
 
     def from_text(self, text: str, here: str) -> Any:
-        """Return the values between the separators."""
-        words = [word for word in text.split(self.separator) if word]
-        return self._all(lambda word: self.kind.from_text(word, here), words)
+        """Return the values of a list in brackets, or else those between the separators."""
+        if not text.lstrip().startswith("["):
+            words = [word for word in text.split(self.separator) if word]
+            return self._all(lambda word: self.kind.from_text(word, here), words)
+        return self._all(
+            lambda it: self.kind.from_text(it, here) if isinstance(it, str) else self.kind.from_toml(it),
+            _of_toml(text, 'a list in brackets must be one of TOML, such as ["a", "b"]'),
+        )
 
     def _all(self, parse: Callable[[Any], Any], values: Iterable[object]) -> tuple[Any, ...]:
         """Return what each of the values means, or raise one error with all that is wrong with any."""
@@ -355,7 +377,7 @@ class ListOf:
 
 @value
 class ByType:
-    """A table of numbers by plugin type or resource; in text, ``TYPE=NUMBER`` with commas between them."""
+    """A table of numbers by plugin type or resource; in text, ``TYPE=NUMBER,…`` or a table of TOML in braces."""
 
     kind: Number | Integer
     #: What has a number each.
@@ -384,6 +406,8 @@ class ByType:
 
     def from_text(self, text: str, here: str) -> Any:
         """Return the table."""
+        if text.lstrip().startswith("{"):
+            return self.from_toml(_of_toml(text, "a table in braces must be one of TOML, such as { name = 1 }"))
         table = {}
         for word in filter(None, text.split(",")):
             name, given, number = word.rpartition("=")

@@ -21,7 +21,8 @@ from plugind.actors.handlers.device_plugin import DevicePluginHandler
 from plugind.actors.simulation import FakePlugin, PluggedIn, SimulatedNode
 from plugind.actors.simulation.device_plugins import AllocationCall, FakeDevices
 from plugind.protocol.device_messages import InstanceAdded, InstanceMessage
-from plugind.protocol.devices import Device
+from plugind.protocol.devices import Device, DeviceOptions
+from plugind.protocol.leases.answers import MAX_BYTES, MAX_ENTRIES, MAX_MESSAGE
 from plugind.protocol.leases.messages import (
     AllocateAsked,
     Allocated,
@@ -290,7 +291,7 @@ def containers(*answers: api.ContainerAllocateResponse) -> api.AllocateResponse:
             r'the host path "/a\nb" has a control character',
         ),
         (
-            containers(api.ContainerAllocateResponse(mounts=[api.Mount()] * 200_000)),
+            containers(api.ContainerAllocateResponse(mounts=[api.Mount()] * 1025)),
             "it has more than 1024 mounts",
         ),
     ],
@@ -322,6 +323,67 @@ async def test_an_answer_of_five_megabytes_is_refused_and_costs_no_registration(
     assert isinstance(refused, AllocationRefused)
     assert "message_bytes" in refused.reason
     assert allocated == Allocated("two", GPU, Answer({"DEVICES": "gpu-0"}))
+
+
+#: An answer of a hundred thousand entries, each of two bytes: all of them would be made into objects.
+TINY = api.ContainerAllocateResponse(mounts=[api.Mount()] * 200_000)
+
+
+@pytest.mark.parametrize(
+    "answer", [containers(TINY), containers(*[api.ContainerAllocateResponse()] * 200_000)], ids=["mounts", "containers"]
+)
+async def test_an_answer_of_very_many_entries_is_refused_unparsed(
+    answer: api.AllocateResponse, autojump_clock: MockClock
+) -> None:
+    """Four megabytes of them took a tenth of a second, in which the daemon did nothing else."""
+    async with serving() as bench:
+        bench.service.answer = answer
+        bench.allocate("one", "gpu-0")
+        await trio.sleep(1)
+    (refused,) = bench.replies.all
+    assert isinstance(refused, AllocationRefused)
+    assert f"is no valid AllocateResponse: it has {answer.ByteSize()} bytes, at most {MAX_MESSAGE}" in refused.reason
+
+
+async def test_a_preference_of_more_devices_than_there_are_is_refused_unparsed(autojump_clock: MockClock) -> None:
+    class Liking(FakeDevices):
+        def prefer(self, request: api.ContainerPreferredAllocationRequest) -> list[str]:
+            return list(request.available_deviceIDs) if request.allocation_size == 1 else [""] * 100_000
+
+    async with serving(Liking(FOUR, DeviceOptions(get_preferred_allocation_available=True))) as bench:
+        bench.prefer("few", ("gpu-0", "gpu-1"), (), 1)
+        bench.prefer("many", ("gpu-0", "gpu-1"), (), 2)
+        await trio.sleep(1)
+    few, many = bench.replies.all
+    assert few == Preferred("few", GPU, ("gpu-0", "gpu-1"))
+    assert isinstance(many, Preferred)
+    assert many.devices == ()
+    assert "is no valid PreferredAllocationResponse" in str(many.error)
+
+
+async def test_the_largest_answer_that_can_be_used_is_taken(autojump_clock: MockClock) -> None:
+    """It has as many entries as it may, and texts of nearly as many bytes."""
+    number = MAX_ENTRIES
+    pad = "x" * (MAX_BYTES // (7 * number) - 8)
+    said = api.ContainerAllocateResponse(
+        envs={f"{n:05}{pad}": pad for n in range(number)},
+        annotations={f"{n:05}{pad}": pad for n in range(number)},
+        mounts=[
+            api.Mount(host_path=f"/{n:05}", container_path=f"/m{n:05}{pad}", read_only=True) for n in range(number)
+        ],
+        devices=[
+            api.DeviceSpec(host_path=f"/{n:05}", container_path=f"/d{n:05}{pad}", permissions="rwm")
+            for n in range(number)
+        ],
+        cdi_devices=[api.CDIDevice(name=f"v.com/gpu={n:05}{pad}") for n in range(number)],
+    )
+    async with serving() as bench:
+        bench.service.answer = containers(said)
+        bench.allocate("one", "gpu-0")
+        await trio.sleep(1)
+    (allocated,) = bench.replies.all
+    assert isinstance(allocated, Allocated)
+    assert len(allocated.answer.nodes) == len(allocated.answer.cdi_devices) == number
 
 
 # --- PreStartContainer ------------------------------------------------------------------------------------------------

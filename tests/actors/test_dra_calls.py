@@ -11,7 +11,7 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 from trio.testing import MockClock
 
-from plugind.actors.handlers.dra_calls import SERVICES, DRADriver
+from plugind.actors.handlers.dra_calls import MAX_PER_CLAIM, SERVICES, DRADriver
 from plugind.actors.simulation import DRACall, FakeDRADriver, FakePlugin, PluggedIn, SimulatedNode
 from plugind.protocol.dra_claims import (
     DRAAnswerError,
@@ -68,6 +68,17 @@ async def test_the_share_of_a_device_is_told(autojump_clock: MockClock) -> None:
     async with running(driver=Sharing()) as (_, _, driver, _):
         shares = [device.share_id for device in (await driver.prepare([ONE]))["uid-1"]]
         assert shares == ["share-uid-1", None]
+
+
+async def test_an_answer_of_very_many_devices_is_refused_unparsed(autojump_clock: MockClock) -> None:
+    class Generous(FakeDRADriver):
+        def devices_of(self, claim: DRAClaim) -> list[PreparedDevice]:
+            return [PreparedDevice((), "", "", ())] * (40_000 if claim == TWO else 32)
+
+    async with running(driver=Generous()) as (_, _, driver, _):
+        assert len((await driver.prepare([ONE]))["uid-1"]) == 32
+        with pytest.raises(DRACallError, match=f"is no valid .*at most {MAX_PER_CLAIM} are taken"):
+            await driver.prepare([TWO])
 
 
 async def test_no_claim_is_no_call(autojump_clock: MockClock) -> None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+
+import attrs
+import pytest
 import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 from trio.testing import MockClock
 
-from plugind.testing import Accepting, FakePlugin, SimulatedNode
+from plugind import Backoff
+from plugind.protocol.backoff import chance_of
+from plugind.testing import DEFAULT_CONFIG, Accepting, FakePlugin, SimulatedNode
 
 
 async def dials_under_touches(node: SimulatedNode, path: str, seconds: float) -> list[float]:
@@ -55,3 +61,19 @@ async def test_a_first_touch_still_leads_to_a_try_at_once(autojump_clock: MockCl
         node.directory.chmod(plugin.path)
         await node.settled(within=0.1)
         assert node.state("a.sock") == "registered"
+
+
+async def test_the_pauses_of_a_socket_do_not_depend_on_other_sockets(autojump_clock: MockClock) -> None:
+    """Behaviour 23: the jitter of a pause is drawn from the seed, the path, the generation and the attempt alone."""
+    backoff = Backoff()
+    async with SimulatedNode(attrs.evolve(DEFAULT_CONFIG, backoff=backoff, seed=7)) as node:
+        plugins = [node.plug(f"{name}.sock", FakePlugin("CSIPlugin", name)) for name in "abc"]
+        for plugin in plugins:
+            plugin.accepting = Accepting.DENIED
+        await trio.sleep_until(60.0)
+        for path in (plugin.path for plugin in plugins):
+            status = node.status(path)
+            assert status is not None
+            pauses = [backoff.delay(n, chance_of(7, path, status.generation, n)) for n in range(1, 7)]
+            dialed = [time for time, dialed in node.network.dials if dialed == path]
+            assert dialed == pytest.approx(list(itertools.accumulate(pauses, initial=0.0)), abs=1e-6)

@@ -116,9 +116,8 @@ async def test_a_report_that_waits_for_room_at_a_stop_is_dropped_with_its_link(a
     """It was ended by an error when the node closed the inbox, and that error was the end of the node."""
     reconciler, _ = trio.open_memory_channel[ReconcilerMessage](1)
     status, inbox = trio.open_memory_channel[StatusMessage](0)
-    rng = random.Random(7)
-    checks = EndpointChecks(HealthChecks(), status, rng)
-    links = Links(LinksConfig(lambda plugin, file: pytest.fail("nothing is dialed"), reconciler, status, checks, rng))
+    checks = EndpointChecks(HealthChecks(), status, random.Random(7))
+    links = Links(LinksConfig(lambda plugin, file: pytest.fail("nothing is dialed"), reconciler, status, checks, 7))
     link = links.open(Plugin("Colour", "red.example.com", "/r/red.sock", ("1.0.0",), "/r/red.sock", 1), None)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(links.serve)

@@ -162,14 +162,14 @@ async def test_a_stale_socket_is_shown(autojump_clock: MockClock) -> None:
 
 async def test_an_observed_plugin_is_asked_again_and_nobody_is_shown_that(autojump_clock: MockClock) -> None:
     async with SimulatedNode(attrs.evolve(OBSERVE, observe_again=60.0)) as node:
-        plugin = node.plug("a.sock", FakePlugin("Other", "a.example.com"))
+        plugins = [node.plug(f"{name}.sock", FakePlugin("Other", f"{name}.example.com")) for name in "abc"]
         await trio.sleep(300.0)
         assert node.timeline("a.sock") == FOUND
-    times = [call.time for call in plugin.calls]
-    gaps = [after - before for before, after in itertools.pairwise(times)]
-    assert len(gaps) >= 4
+    asked = [[round(call.time, 3) for call in plugin.calls] for plugin in plugins]
+    gaps = [after - before for times in asked for before, after in itertools.pairwise(times)]
+    assert len(gaps) >= 12
     assert all(48.0 <= gap <= 72.0 for gap in gaps)
-    assert len({round(gap, 3) for gap in gaps}) == len(gaps), "each has a jitter of its own"
+    assert len({times[1] for times in asked}) == len(plugins), "each socket has a jitter of its own"
 
 
 async def test_a_plugin_that_changes_its_name_at_the_same_socket_is_shown_with_both(autojump_clock: MockClock) -> None:

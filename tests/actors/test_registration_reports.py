@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -77,7 +76,7 @@ async def running(handler: Asked | None = None, failure: DialFailure = DialFailu
     config = RegistrationConfig(
         ConversationConfig(refuse, DialSlots(), Endpoints(RealEndpointFiles(), ())),
         RegistrationSettings(backoff=Backoff(jitter=0.0)),
-        random.Random(0),
+        0,
         reconciler,
         liveness,
         status,

@@ -152,15 +152,16 @@ async def test_a_handler_that_blocks_the_loop_is_named_with_its_plugin_and_the_s
     assert "register (actors/test_watchdog.py:" in report.stack
 
 
-async def test_the_watchdog_does_nothing_in_virtual_time(autojump_clock: MockClock) -> None:
+async def test_the_watchdog_does_nothing_in_virtual_time(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Fault 83: the time of a MockClock passes only while the loop waits."""
-
-    def make(_thread: int) -> StackTimer:
-        raise AssertionError("a timer was made")
-
+    made = list[int]()
+    monkeypatch.setattr(watchdog, "StackTimer", made.append)
     to_status, _ = trio.open_memory_channel[m.StatusMessage](1)
     with trio.move_on_after(3600):
-        await watchdog.run(WatchdogConfig(1.0, make), BlockedSteps(), to_status)
+        await watchdog.run(WatchdogConfig(1.0), BlockedSteps(), to_status)
+    assert made == []
 
 
 def test_no_stack_is_taken_of_a_thread_that_goes_on_once_its_stopped_process_does(
@@ -189,11 +190,25 @@ def test_no_stack_is_taken_of_a_thread_that_goes_on_once_its_stopped_process_doe
     assert timer.disarm() is not None, "it is taken of a thread that does not go on even then"
 
 
+@pytest.mark.parametrize("step", [None, m.StepBlocked("T", "register", PLUGIN, 5.0)])
 @pytest.mark.parametrize("stack", [None, (), (Frame("/opt/trio/_core/_io_epoll.py", "1", "get_events"),)])
-async def test_a_loop_that_was_late_without_computing_was_stopped(stack: tuple[Frame, ...] | None) -> None:
-    """Fault 83."""
-    found = watchdog._blocked(stack, None, 5.0, 0.001, 1.0)
+async def test_a_loop_that_was_late_without_computing_was_stopped(
+    stack: tuple[Frame, ...] | None, step: m.StepBlocked | None
+) -> None:
+    """Fault 83: also amid a step of a handler."""
+    found = watchdog._blocked(stack, step, 5.0, 0.001, 1.0)
     assert (found is None) == (stack != ())
+
+
+@pytest.mark.parametrize(("cpu", "stack"), [(1.1, None), (0.001, (Frame("/opt/a.py", "1", "f"),))])
+async def test_a_handler_is_blamed_for_a_step_that_computes_or_is_found_waiting(
+    cpu: float, stack: tuple[Frame, ...] | None
+) -> None:
+    """Fault 83: however late the loop was for the watchdog, which may have been about to sleep."""
+    step = m.StepBlocked("T", "register", PLUGIN, 1.2)
+    found = watchdog._blocked(stack, step, 0.7, cpu, 1.0)
+    assert found is not None
+    assert (found.step, found.seconds) == (step, 1.2)
 
 
 @pytest.mark.parametrize(("cpu", "used"), [(0.2, 0.2), (2.7, 2.5)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from plugind.benchmarks.report.storm_tables import from_rows, rows, summary
 from plugind.benchmarks.report.table import Row
 from plugind.tests.benchmarks.comparisons import BASE, THIS, comparison, run
 from plugind.tests.benchmarks.storms import three_storms
+from plugind.tests.end_to_end.go_programs import peer
 
 ROOT = Path(__file__).parents[2]
 
@@ -53,6 +55,29 @@ def test_a_tiny_storm_is_measured_in_two_trees_written_and_shown(tmp_path: Path)
         assert one["figures"]["CPU ms each"] >= 0
     again = subprocess.run([*command[:3], "--from", str(file)], cwd=ROOT, capture_output=True, text=True, check=True)
     assert again.stdout == done.stdout
+
+
+def test_plugind_and_the_kubelets_plugin_manager_are_compared_in_a_table_for_the_page(tmp_path: Path) -> None:
+    peer("kubelet-pm")
+    file = tmp_path / "figures.json"
+    command = [sys.executable, "-m", "benchmarks.compare"]
+    chosen = ["--daemons", "plugind", "kubelet", "--quick", "--turns", "1", "--sockets", "3"]
+    chosen += ["--cases", "storm", "existing", "latency", "idle", "--json", str(file)]
+    done = subprocess.run([*command, *chosen], cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    shown = subprocess.run(
+        [*command, "--from", str(file), "--markdown"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    assert re.search("^kubelet: .*, Kubernetes v1.*, go1", shown, re.MULTILINE)
+    rows = [line.split(" | ")[:2] for line in shown.splitlines() if line.startswith("| ")]
+    figures = {
+        "storm": {"CPU ms each", "wall s", "removal wall s", "removal CPU ms each", "peak MiB"},
+        "existing": {"CPU ms each", "wall s", "peak MiB"},
+        "latency": {"CPU ms each", "wall ms, median"},
+        "idle": {"CPU % of a core", "MiB"},
+    }
+    for kind, names in figures.items():
+        assert names <= {name for case, name in rows if case == f"| {kind} 3"}
 
 
 def test_a_benchmark_that_fails_is_named_and_not_run_again_on_that_side(tmp_path: Path) -> None:
@@ -151,10 +176,10 @@ def test_options_that_contradict_each_other_are_refused(
     assert said in capsys.readouterr().err
 
 
-def test_sizes_of_storms_can_be_chosen() -> None:
-    options = compare.parse(["--quick", "--sockets", "5", "6"])
-    assert (sizes_of(options).storms, sizes_of(options).existing) == ((5, 6), (5, 6))
-    assert sizes_of(options).wire == QUICK.wire
+def test_the_numbers_of_plugins_can_be_chosen() -> None:
+    sizes = sizes_of(compare.parse(["--quick", "--sockets", "5", "6"]))
+    assert {sizes.storms, sizes.existing, sizes.latency, sizes.idle} == {(5, 6)}
+    assert sizes.wire == QUICK.wire
 
 
 def test_figures_are_named_as_the_table_shows_them() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 
+import attrs
 import pytest
 
-from plugind.benchmarks.report.comparison import Comparison, Ratio, Run, Values, plan, summary
+from plugind.benchmarks.report.comparison import Comparison, Ratio, Run, Values, markdown, plan, summary
 from plugind.tests.benchmarks.comparisons import BASE, THIS, comparison, run
 
 CASES = ["storm 1000", "wire", "idle 0"]
@@ -104,3 +105,43 @@ def test_the_rows_of_one_benchmark_and_one_side_are_found() -> None:
         "1 storm 1 this",
         "1 storm 1000 this",
     ]
+
+
+def test_a_page_shows_the_medians_that_both_have_bold_where_the_other_side_is_ahead() -> None:
+    found = comparison(
+        *[run(turn, BASE, {"CPU ms": cpu, "status ms": 1.0}) for turn, cpu in enumerate((1.0, 2.0, 9.0))],
+        run(0, THIS, {"CPU ms": 1.5}),
+        run(0, BASE, {"wall s": 1.0}, "idle 5"),
+        run(0, THIS, {"wall s": 1.0}, "idle 5"),
+        run(0, BASE, {"CPU ms": 1.0}, "storm 5"),
+        run(0, THIS, {"CPU ms": 2.0}, "storm 5"),
+        cases=("storm 1000", "idle 5", "storm 5"),
+    )
+    assert markdown(found).splitlines() == [
+        "| case | figure | base | this |",
+        "| --- | --- | --- | --- |",
+        "| storm 1000 | CPU ms | 2.00 | **1.50** |",
+        "| storm 5 | CPU ms | 1.00 | 2.00 |",
+        "| idle 5 | wall s | 1.00 | 1.00 |",
+        "",
+        "base: /old, abc1234, plugind, Python 3.11.2",
+        "this: /new, plugind, /new/bin/python",
+        "3 turns, seed 7, load 1.5 to 1.5; a machine",
+    ]
+
+
+def test_sizes_that_were_measured_separately_are_shown_together() -> None:
+    parts = [
+        comparison(run(0, BASE, {"CPU ms": 1.0}), run(1, BASE, {"CPU ms": 3.0})),
+        comparison(run(0, BASE, {"CPU ms": 5.0}), run(0, THIS, {}, "idle 5"), cases=("storm 1000", "idle 5")),
+    ]
+    found = Comparison.joined(parts)
+    assert found.cases == ["storm 1000", "idle 5"]
+    assert found.values("storm 1000", "CPU ms", BASE) == {0: 1.0, 1: 3.0, 2: 5.0}
+    assert Comparison.joined(parts[:1]) == parts[0]
+
+
+def test_files_that_do_not_compare_the_same_are_not_shown_together() -> None:
+    other = attrs.evolve(comparison(), sides=[THIS, BASE])
+    with pytest.raises(ValueError, match="do not compare the same sides"):
+        Comparison.joined([comparison(), other])

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from plugind.benchmarks.start import EMPTY, LIMITS, WORDS, commands, measure, starts
+from plugind.tests.end_to_end.go_programs import peer
 
 ROOT = Path(__file__).parents[2]
 
@@ -55,3 +56,26 @@ def test_the_figures_are_written_as_json_and_the_code_says_whether_a_limit_is_ex
     assert (empty["command"], empty["empty_interpreters"], empty["limit"]) == (EMPTY, 1, None)
     assert (version["command"], version["limit"]) == ("version", LIMITS["version"])
     assert done.returncode == (version["empty_interpreters"] > LIMITS["version"])
+
+
+def test_daemons_are_measured_until_they_have_registered_what_was_there(tmp_path: Path) -> None:
+    peer("kubelet-pm")
+    command = [sys.executable, "-m", "plugind.benchmarks.start", "--daemon", "plugind", "kubelet", "--there", "0", "3"]
+    done = subprocess.run(
+        [*command, "--turns", "1", "--json", str(tmp_path / "figures")],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        cwd=ROOT,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = json.loads((tmp_path / "figures").read_text())
+    assert [(row["there"], row["daemon"]) for row in rows] == [
+        (0, "plugind"),
+        (0, "kubelet"),
+        (3, "plugind"),
+        (3, "kubelet"),
+    ]
+    assert all(min(row["cpu_ms"], row["wall_ms"]) > 0 for row in rows)
+    assert len(done.stdout.splitlines()) == 3 + 2 + len(rows)

@@ -51,8 +51,15 @@ def test_existing_grpcio_servers_are_registered() -> None:
 def test_the_kubelets_plugin_manager_registers_and_deregisters() -> None:
     peer("kubelet-pm")
     run = run_storm(attrs.evolve(TINY, daemon="kubelet", remove=True), idle=False)
-    assert (run.notified, _faults(run)) == (12, QUIET)
+    assert (run.notified, run.last_error, _faults(run)) == (12, "", QUIET)
     assert run.removal_s is not None
+    assert run.removal_s > 0
+
+
+def test_the_kubelets_plugin_manager_registers_what_was_there_before_its_start() -> None:
+    peer("kubelet-pm")
+    run = run_storm(attrs.evolve(TINY, daemon="kubelet", existing=True), idle=False)
+    assert (run.notified, run.last_error, _faults(run)) == (12, "", QUIET)
 
 
 def test_a_storm_ends_when_its_patience_is_exhausted(tmp_path: Path) -> None:

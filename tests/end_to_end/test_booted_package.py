@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import attrs
 import pytest
 
 from plugind.protocol.version import __version__
-from plugind.tests.end_to_end.booted import Machine, booted, tree
+from plugind.tests.end_to_end.booted import REPOSITORY, Machine, booted, tree
 from plugind.tests.end_to_end.debian import package
 from plugind.tests.end_to_end.packages import program
 
@@ -114,12 +115,46 @@ def test_the_service_runs_with_a_drop_in_of_the_package_and_the_hook_of_leases_i
     assert '"path": "/usr/bin/plugind"' in documents or '"path":"/usr/bin/plugind"' in documents, documents
 
 
-def test_an_upgrade_keeps_the_changed_configuration_the_registered_plugin_and_starts_the_new_daemon(node: Node) -> None:
+#: The script that brings a package to hosts, and what stands for ssh and scp to a machine that is booted here.
+ROLL_OUT = REPOSITORY / "deploy/systemd/roll-out.sh"
+ENTER = "nsenter --target $LEADER --all --root --wd env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root"
+SSH = f'#!/bin/sh\nexec {ENTER} sh -c "$2"\n'
+SCP = f"""#!/bin/sh\nexec {ENTER} sh -c 'cat >"$0"' "${{3#*:}}" <"$2"\n"""
+
+
+def roll_out(machine: Machine, deb: Path, directory: Path) -> None:
+    """Bring a package to the machine with the script of the tree."""
+    (programs := directory / "bin").mkdir()
+    for name, text in (("ssh", SSH), ("scp", SCP)):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    settings = {"PATH": f"{programs}:{os.environ['PATH']}", "LEADER": str(machine.leader), "SOAK": "0"}
+    done = subprocess.run(
+        ["sh", ROLL_OUT, deb, "host"],
+        check=False,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **settings},
+        cwd=directory,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("how", ["dpkg", "roll-out.sh"])
+def test_an_upgrade_keeps_the_changed_configuration_the_registered_plugin_and_starts_the_new_daemon(
+    node: Node, packages: Path, tmp_path: Path, how: str
+) -> None:
+    """The script has apt-get do it, where nobody can answer the question about that file."""
     changed = 'log_format = "json"\n'
     node.machine.write(CONFIGURATION, changed)
     node.start()
     before, plugin = node.machine.show("plugind", "MainPID"), node.machine.show("red", "MainPID")
-    node.run("dpkg", "--force-confold", "--install", NEXT)
+    if how == "dpkg":
+        node.run("dpkg", "--force-confold", "--install", NEXT)
+    else:
+        roll_out(node.machine, packages / "next.deb", tmp_path)
     assert node.version() == f"ii {__version__}-next1"
     assert node.run("cat", CONFIGURATION) == changed
     assert node.run("tail", "-n1", f"{CONFIGURATION}.dpkg-dist") == NEW_LINE

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugind.protocol.backoff import Backoff, RestartIntensity
+from plugind.protocol.backoff import Backoff, RestartIntensity, chance_of
 from plugind.tests.protocol.hypothesis_settings import examples
 
 FAILURES = st.integers(min_value=1, max_value=10**12)
@@ -34,6 +35,36 @@ def test_jitter_never_shortens_a_delay_and_adds_a_tenth_at_most(failures: int, c
 @given(failures=FAILURES, chance=CHANCE)
 def test_another_failure_never_shortens_the_delay(failures: int, chance: float) -> None:
     assert Backoff().delay(failures, chance) <= Backoff().delay(failures + 1, chance)
+
+
+@given(
+    seed=st.integers(),
+    path=st.text(st.characters()),
+    generation=st.integers(min_value=1),
+    attempt=st.integers(min_value=0),
+)
+def test_each_chance_is_at_least_0_and_less_than_1(seed: int, path: str, generation: int, attempt: int) -> None:
+    assert 0.0 <= chance_of(seed, path, generation, attempt) < 1.0
+
+
+def test_a_chance_is_the_same_in_each_run_and_another_for_each_seed_path_generation_and_attempt() -> None:
+    """Behaviour 23. The figures were printed by CPython 3.11."""
+    path = "/var/lib/kubelet/plugins_registry/a.example.com-reg.sock"
+
+    assert round(chance_of(0, path, 1, 1), 6) == 0.43745
+    assert len({chance_of(seed, path, 1, 1) for seed in range(100)}) == 100
+    assert len({chance_of(0, f"{path}{number}", 1, 1) for number in range(100)}) == 100
+    assert len({chance_of(0, path, generation, 1) for generation in range(100)}) == 100
+    assert len({chance_of(0, path, 1, attempt) for attempt in range(100)}) == 100
+
+
+def test_the_chances_of_sockets_that_fail_together_are_spread_out() -> None:
+    """Behaviour 23: of 1,000 sockets with similar names, each tenth of the range has 70 to 130."""
+    chances = [chance_of(0, f"/plugins/plugin-{number}.sock", number, 1) for number in range(1000)]
+
+    tenths = Counter(int(10 * chance) for chance in chances)
+    assert len(tenths) == 10
+    assert all(70 <= count <= 130 for count in tenths.values())
 
 
 @pytest.mark.parametrize("failures", [1024, 10_000, 10**100])

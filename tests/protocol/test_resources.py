@@ -324,7 +324,7 @@ def test_each_device_shows_since_when_its_health_is_what_it_is(script: Script) -
     script.list("/a", HEALTHY, HEALTHY)
     assert script.healthy() == ["d0", "d1"]
     assert [device.since for device in script.shown().devices()] == [0.0, 10.0]
-    turned = [effect.turned for effect in script.effects if isinstance(effect, r.HealthTurned)]
+    turned = [effect.turned for effect in script.effects if isinstance(effect, r.DevicesTurned)]
     assert turned == [Turned(unhealthy=("d1",)), Turned(healthy=("d1",))]
 
 

@@ -86,10 +86,16 @@ def abandon_a_deregistration() -> Iterator[None]:
     """A registration stops waiting for its deregistration after twice the deadline of a call (seed 448)."""
     seconds_for = registration_config.seconds_for
 
-    def impatient(command: states.WaitingCommand, settings: RegistrationSettings, config: RegistrationConfig) -> float:
+    def impatient(
+        command: states.WaitingCommand,
+        settings: RegistrationSettings,
+        config: RegistrationConfig,
+        path: str,
+        generation: int,
+    ) -> float:
         if isinstance(command, states.AskDeregister):
             return 2 * settings.timeouts.of_handler(command.info.type)
-        return seconds_for(command, settings, config)
+        return seconds_for(command, settings, config, path, generation)
 
     with patch.object(registration, "seconds_for", impatient):
         yield

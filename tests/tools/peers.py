@@ -165,6 +165,13 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", text)[:3])
 
 
+def versions(program: Path) -> str:
+    """Return the versions of Kubernetes and of Go in a program that was built."""
+    said = _go((1,)).run("version", "-m", str(program))
+    found = re.search(r"\sk8s\.io/kubernetes\s+(\S+)", said)
+    return f"Kubernetes {found[1] if found else 'unknown'}, {said.split()[1]}"
+
+
 def described() -> Iterator[str]:
     """List the programs that were built, the modules in them with their licences, and the sizes of the caches."""
     users: dict[tuple[str, str], list[str]] = {}

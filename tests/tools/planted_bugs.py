@@ -117,9 +117,15 @@ def reuse_a_backoff() -> Iterator[None]:
     """Every delay is the first one, since consecutive failures are not counted."""
     seconds_for = registration_config.seconds_for
 
-    def reusing(command: states.WaitingCommand, settings: RegistrationSettings, config: RegistrationConfig) -> float:
+    def reusing(
+        command: states.WaitingCommand,
+        settings: RegistrationSettings,
+        config: RegistrationConfig,
+        path: str,
+        generation: int,
+    ) -> float:
         first = states.StartTimer(1) if isinstance(command, states.StartTimer) else command
-        return seconds_for(first, settings, config)
+        return seconds_for(first, settings, config, path, generation)
 
     with patch.object(registration, "seconds_for", reusing):
         yield

@@ -5,7 +5,7 @@ PYTEST_DONT_REWRITE
 
 from collections.abc import AsyncIterator
 from types import TracebackType
-from typing import Final, Generic, NoReturn, TypeVar
+from typing import Final, Generic, NoReturn, TypeVar, cast
 
 import trio
 from google.protobuf.message import DecodeError, Message
@@ -335,6 +335,29 @@ class ClientStream(Generic[SendT, RecvT]):
         call.cancel(CANCELLED)
         if not self._driver.closed:
             self._driver.flush()
+
+
+class _AtMost:
+    """Stands for the class of an answer where that is parsed, and refuses one that is too long."""
+
+    def __init__(self, parsed: type[Message], most: int) -> None:
+        self._parsed = parsed
+        self._most = most
+        self.__name__ = parsed.__name__
+
+    def FromString(self, message: bytes) -> Message:  # noqa: N802 - protobuf's name
+        if len(message) > self._most:
+            raise DecodeError(f"it has {len(message)} bytes, at most {self._most} are taken")
+        return self._parsed.FromString(message)
+
+
+def at_most(most: int, reply_type: type[RecvT]) -> type[RecvT]:
+    """Return what parses an answer of at most ``most`` bytes. A longer one is refused before any of it is parsed.
+
+    An answer of 4 MB may have two million entries, of which objects are made in a tenth of a second.
+    """
+    # A call uses nothing of the type of its answer but what _AtMost has.
+    return cast("type[RecvT]", _AtMost(reply_type, most))
 
 
 def undecodable(reply_type: type[Message], error: DecodeError) -> CallOutcome:

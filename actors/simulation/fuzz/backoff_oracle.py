@@ -12,10 +12,10 @@ import attrs
 import trio
 
 from ....protocol.backoff import Backoff
-from ....protocol.registration.failures import REPLACED
 from ....protocol.crashes import INTERNAL
 from ....protocol.kept_names import NAME_KEPT
 from ....protocol.lives import CRASH_LOOP
+from ....protocol.registration.failures import REPLACED
 from ....protocol.status import PluginStatus, StateName
 from ..scheduling import EPSILON
 

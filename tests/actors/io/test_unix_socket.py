@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 import stat
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -254,6 +255,14 @@ async def test_credentials_are_those_of_the_other_process_on_both_sides(tmp_path
         assert unix_socket.peer_credentials(client) == us
         with await listener.accept() as accepted:
             assert unix_socket.peer_credentials(accepted) == us
+
+
+def test_the_numbers_of_users_have_no_sign(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user of a directory service may have one above 2,147,483,647, and was taken for another one."""
+    peer = struct.pack("iII", 7, 3_000_000_000, 4_000_000_000)
+    with socket.socket(socket.AF_UNIX) as connection:
+        monkeypatch.setattr(socket.socket, "getsockopt", lambda *_: peer)
+        assert unix_socket.peer_credentials(connection) == Credentials(7, 3_000_000_000, 4_000_000_000)
 
 
 async def test_a_connection_that_arrives_when_no_descriptor_is_left_is_accepted_later(

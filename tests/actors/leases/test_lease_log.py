@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import AsyncExitStack
 
 import attrs
 import pytest
@@ -159,10 +160,31 @@ def test_the_log_says_that_a_leased_device_is_missing_and_that_it_is_there_again
     missing = attrs.evolve(lease, reason="no longer listed: GPU-0")
     for before, after in ((lease, missing), (missing, missing), (missing, lease)):
         of_leases.show(before, after)
-    assert [(level, text, fields.get("reason")) for level, text, fields in log.take()] == [
-        (Level.WARNING, "leased devices are missing", "no longer listed: GPU-0"),
-        (Level.INFO, "leased devices are listed again", None),
+    assert [(level, text, fields.get("reason"), "advice" in fields) for level, text, fields in log.take()] == [
+        (Level.WARNING, "leased devices are missing", "no longer listed: GPU-0", True),
+        (Level.INFO, "leased devices are listed again", None, False),
     ]
+
+
+@pytest.mark.parametrize("when", ["while plugind runs", "while plugind is away"])
+async def test_the_log_names_a_leased_device_that_its_plugin_lists_no_more(autojump_clock: object, when: str) -> None:
+    log, left = Log(), FakeDevices((Device("gpu-1"),))
+    async with SimulatedNode(log=log) as node, AsyncExitStack() as stack:
+        devices = FakeDevices((Device("gpu-0"), Device("gpu-1")))
+        plugged = node.plug("a.sock", FakePlugin("DevicePlugin", GPU, ("v1beta1",), serves=[devices]))
+        await node.settled()
+        await stack.enter_async_context(node.supervisor.allocate({GPU: 1}, ids=["gpu-0"], id="mine"))
+        if when == "while plugind runs":
+            devices.show(Device("gpu-1"))
+        else:
+            await node.kill()
+            plugged.stop()
+            node.plug("a.sock", FakePlugin("DevicePlugin", GPU, ("v1beta1",), serves=[left]))
+            await node.start()
+        await trio.sleep(20.0)
+        (missing,) = [fields for level, _, fields in log.take() if level is Level.WARNING]
+    assert missing["devices"] == f"{GPU}=gpu-0"
+    assert str(missing["reason"]).startswith(f"unhealthy, no longer listed by the plugin of {GPU}: gpu-0")
 
 
 def test_the_log_says_that_an_owner_was_stopped_or_could_not_be() -> None:

@@ -7,7 +7,7 @@
 //	--script RULE     how a handler behaves (see below); may be given many times
 //	--verbosity N     the level up to which the manager's own log is printed; 0 by default: errors, and that it started.
 //	                  At 2 the log has each change of the manager's desired world, and each operation that it starts
-//	--quiet           print nothing but "ready", the answers to "state", and the last state
+//	--quiet           print nothing but "ready", the ends of deregisters, the answers to "state", and the last state
 //
 // A rule is a JSON object: {"call": "register", "name": "a.example.com", "error": "no room", "seconds": 0.5, "times": 2}.
 // The next two calls of RegisterPlugin for that name take half a second and fail. The call is validate, register or
@@ -95,7 +95,7 @@ func parsed(arguments []string) (*options, error) {
 	types := flags.String("types", "CSIPlugin,DevicePlugin,DRAPlugin", "the plugin types that have a handler")
 	flags.Func("script", "a rule of how a handler behaves, as JSON", given.script.add)
 	flags.IntVar(&given.verbosity, "verbosity", 0, "the level up to which the manager's own log is printed")
-	flags.BoolVar(&given.quiet, "quiet", false, "print only when it is ready, and states")
+	flags.BoolVar(&given.quiet, "quiet", false, "print only when it is ready, the ends of deregisters, and states")
 	if err := flags.Parse(arguments); err != nil {
 		return nil, err
 	}

@@ -60,7 +60,7 @@ func (lines *output) called(ask string, about call) {
 }
 
 func (lines *output) returned(ask string, about call) {
-	if lines.quiet {
+	if lines.quiet && ask != "deregister" {
 		return
 	}
 	lines.lock.Lock()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 
@@ -10,6 +11,8 @@ import pytest
 
 from plugind.protocol.config import Config, DevicePluginDirectory, Timeouts
 from plugind.protocol.log_limits import LogLimits
+from plugind.protocol.settings.files import parse
+from plugind.protocol.settings.kinds import ByType, ListOf, WrongValueError
 from plugind.protocol.settings.table import NO_SETTINGS, PARTS, settings
 from plugind.tests.tools import settings_table
 
@@ -52,6 +55,52 @@ def test_the_default_of_a_setting_is_a_value_that_it_may_have(key: str) -> None:
     if setting.default is not None and key != "timeouts.handlers":
         plain = list(setting.default) if isinstance(setting.default, tuple) else setting.default
         assert setting.from_toml(plain) == setting.default
+
+
+#: Values of which each list takes some; a list of TOML is nearly one of JSON.
+VALUES = (
+    "vendor.com/gpu",
+    "/a",
+    "/b",
+    7,
+    "1000-1999",
+    "gpu-0.example",
+    "v.com/gpu:mounts",
+    "v.com/gpu:env=A",
+    "default",
+)
+POOL = '{ name = "lab", resource = "v.com/gpu", ids = ["a,b", "c"], users = [7] }'
+
+
+def toml(value: object) -> str:
+    return value if value == POOL else json.dumps(value)
+
+
+@pytest.mark.parametrize("key", [key for key, it in settings().items() if isinstance(it.kind, ListOf)])
+def test_every_list_can_be_written_in_text_as_in_a_file(key: str) -> None:
+    """So ``--set 'x=["a", "b"]'`` means what a file does that has this line."""
+
+    def in_file(*given: str) -> tuple[object, ...]:
+        parsed = parse("c.toml", f"{key} = [{', '.join(given)}]".encode())
+        return tuple(it.value for it in parsed.given) if not parsed.problems else ()
+
+    taken = [word for word in map(toml, (*VALUES, POOL)) if in_file(word)]
+    assert taken, "the test knows no value of this list"
+    for given in ([], taken[:1], taken):
+        assert (settings()[key].from_text(f" [{', '.join(given)}]", "/"),) == in_file(*given)
+
+
+@pytest.mark.parametrize("key", [key for key, it in settings().items() if isinstance(it.kind, ByType)])
+def test_every_table_can_be_written_in_text_as_in_a_file(key: str) -> None:
+    text = '{ "v.com/gpu" = 8, b = 9 }'
+    (given,) = parse("c.toml", f"{key} = {text}".encode()).given
+    assert settings()[key].from_text(text, "/") == given.value == {"v.com/gpu": 8, "b": 9}
+
+
+@pytest.mark.parametrize("text", ["[a]", '["a"', '["a"], ["b"]', '["a"]\nrescan = 5', "[" * 9999, '["a", 7]'])
+def test_text_in_brackets_that_is_no_list_of_names_is_refused(text: str) -> None:
+    with pytest.raises(WrongValueError, match=r"in brackets must be one of TOML|is 7: it must be"):
+        settings()["expected"].from_text(text, "/")
 
 
 def test_the_page_has_the_table_of_all_settings() -> None:
