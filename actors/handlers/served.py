@@ -102,9 +102,9 @@ class Served:
             ending = await self.calls.make(call)
         finally:
             call.when_over(partial(self._turns.pass_on, plugin.name))
-        return (
-            ending if ending.outcome is Outcome.OK else Ending(ending.outcome, ending.error[:MAX_ERROR], ending.cause)
-        )
+        if ending.outcome is Outcome.OK:
+            return ending
+        return Ending(ending.outcome, ending.error[:MAX_ERROR], ending.cause)
 
     # --- to inspect ---
 

@@ -1,4 +1,4 @@
-"""The turns of a handler: one call at a time for each plugin name, in the order in which they were asked (behaviour 21).
+"""The turns of a handler: one call at a time for each plugin name, in the order of the asks (behaviour 21).
 
 PYTEST_DONT_REWRITE
 """

@@ -8,10 +8,10 @@ Four things are data, because they are needed from outside of the frames: the *p
 a handler that was asked to register, the *newest* socket at the path, and what was *shown* last.
 
 A try runs in a cancel scope. The rule of the inbox, which is applied in the sender's task, cancels it upon a message
-that ends the present phase (``plugind.protocol.registration.phases``). What was begun is undone at one place, after that
-scope was left: the connection is closed, Deregister is called exactly once for each Register that has begun, and the
-name is released. What follows decides whether a registered plugin is deregistered: not if plugind stops. After a crash
-the successor of the actor does it (fault 85).
+that ends the present phase (``plugind.protocol.registration.phases``). What was begun is undone after that scope was
+left: the connection is closed, Deregister is called exactly once for each Register that has begun, and the name is
+released. What follows decides whether a registered plugin is deregistered: not if plugind stops. After a crash the
+successor of the actor does it (fault 85).
 
 "What happens when a registered plugin's socket is replaced" in ``docs/design.md`` is an example of all of this.
 
@@ -82,7 +82,7 @@ _UP_TO_DATE = (Phase.CLAIM, Phase.VALIDATE, Phase.REGISTER)
 #: The phases in which the actor waits for messages alone. It answers a retry when it reads that.
 _PAUSES = (Phase.WAITING, Phase.STALE, Phase.PARKED, Phase.NOTIFY_PAUSE, Phase.REGISTERED, Phase.OBSERVED)
 _ANSWERS = (m.Admitted, m.NoHandler, m.ClaimRefused)
-_KNOWN = get_args(m.RegistrationMessage)
+_KNOWN: tuple[type[m.RegistrationMessage], ...] = get_args(m.RegistrationMessage)
 #: The messages that decide what follows a Deregister or an interrupted try.
 _DECISIVE = (m.SocketAppeared, m.SocketVanished, m.StopAsked, m.StopForced, *following.TRIGGERS)
 #: How many deadlines of a handler a claim waits: an earlier plugin of the name may take one for each of its calls.
@@ -509,7 +509,7 @@ class _Registration:
         return following.again(info, told.error, told.reason, self._attempt, told.cause)
 
     async def _tell_refusal(self, told: Refusal) -> None:
-        """Notify the plugin that it is not registered. Whether the notification arrives makes no difference (behaviour 32)."""
+        """Notify the plugin that it is not registered; whether that arrives makes no difference (behaviour 32)."""
         self._cause, self._why = told.cause, told.error
         # Before the call: a plugin that exits because of it may be gone before it has answered.
         self._send(self._config.reconciler, m.PluginRefused(self._socket.path, self._socket.generation, self._info))
@@ -590,13 +590,14 @@ class _Registration:
                 message = self._next_message()
                 if isinstance(message, m.TryNow):
                     self._answer_retry(message)
-                if self._sort_one(message):
+                if isinstance(message, following.Trigger):
                     brought = following.brought_forward(pause, message, hurried=self._hurried)
                     self._hurried = brought.hurried
                     if brought.notify_try is not None:
                         self._until = math.inf
                         return brought.notify_try
                 else:
+                    self._sort(message)
                     await trio.lowlevel.checkpoint_if_cancelled()
         self._hurried, self._until = False, math.inf
         return pause.notify_try + 1
@@ -650,9 +651,9 @@ class _Registration:
             self._pending = tuple(rest)
         else:
             message = self._inbox.receive_nowait()
-        if not isinstance(message, _KNOWN):
-            raise IllegalStepError(f"{message} cannot happen in {self._phase.name}")
-        return message
+        if isinstance(message, _KNOWN):
+            return message
+        raise IllegalStepError(f"{message} cannot happen in {self._phase.name}")
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
@@ -709,23 +710,17 @@ class _Registration:
 
     def _sort(self, message: m.RegistrationMessage) -> None:
         """Take a message that was read during a try; keep it if it is to have its effect later."""
-        if self._sort_one(message) and self._phase not in _UP_TO_DATE:
-            self._pending += (message,)
-
-    def _sort_one(self, message: m.RegistrationMessage) -> bool:
-        """Cancel the try upon a message that ends it; return whether the message may bring a next try forward."""
-        if isinstance(message, following.Trigger):
-            return True
         if self._ends(message):
             self._end_try(message)
+        elif isinstance(message, following.Trigger):
+            if self._phase in _UP_TO_DATE:
+                return
         elif isinstance(message, m.StopAsked) and not message.deregister:
             self._stopping = True
-            return False
+            return
         elif self._phase is not Phase.REGISTER:
-            return False
-        # What ends the try, or the next phase.
+            return
         self._pending += (message,)
-        return False
 
     def _interrupted(self) -> Next:
         """Return what follows a try that was ended by messages."""
@@ -828,9 +823,10 @@ class _Registration:
     # --- to undo ------------------------------------------------------------------------------------------------------
 
     async def _leave(self, then: Next) -> Next:
-        """Have the handler deregister the plugin; return what follows by then. A failed Deregister counts as done (fault 84).
+        """Have the handler deregister the plugin; return what follows by then.
 
-        It has no deadline of its own, since the name is busy until Deregister has run; the handler's call has one.
+        A failed Deregister counts as done (fault 84). The wait for its turn has no deadline, since the name is busy
+        until Deregister has run; the handler's call has one.
         """
         owed = self._owed
         assert owed is not None, "a Register has begun"
@@ -881,7 +877,7 @@ class _Registration:
             self._config.observers.end(observed)
 
     async def _ask_again(self, observed: Observe) -> Next:
-        """Ask an observed plugin for its info again. If it says something else, it is followed anew, and that is shown."""
+        """Ask an observed plugin for its info again. If it says something else, it is followed anew and shown so."""
         self._phase, self._attempt = Phase.ASK_AGAIN, 1
         self.conversation.settings = self._settings
         socket = self._socket

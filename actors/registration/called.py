@@ -42,12 +42,18 @@ class CalledConversation:
         self.reached_at: float | None = None
 
     async def dial(
-        self, identity: Identity, root: str, *, patient: bool, held_up: bool = False, uid: int | None = None
+        self,
+        identity: Identity,  # noqa: ARG002 - as Conversation
+        root: str,  # noqa: ARG002 - as Conversation
+        *,
+        patient: bool,  # noqa: ARG002 - as Conversation
+        held_up: bool = False,  # noqa: ARG002 - as Conversation
+        uid: int | None = None,  # noqa: ARG002 - as Conversation
     ) -> bool:
         """Return at once: the plugin has dialed."""
         return True
 
-    async def get_info(self, delayed: Callable[[str | None], None]) -> PluginInfo:
+    async def get_info(self, delayed: Callable[[str | None], None]) -> PluginInfo:  # noqa: ARG002 - as Conversation
         """Return the info that was in the call."""
         return self.peer.info
 

@@ -50,7 +50,7 @@ _DEREGISTER = m.StopAsked(deregister=True, anew=True)
 
 
 def _answering(path: str, *, tried: bool, why: str) -> Rule:
-    """Return a rule that answers each retry of ``path`` at once, while no actor reads its inbox, and leaves all in it."""
+    """Return a rule that answers each retry of ``path`` at once, while no actor reads its inbox."""
 
     def rule(message: m.RegistrationMessage) -> bool:
         if isinstance(message, m.TryNow) and message.reply is not None:

@@ -132,7 +132,7 @@ class Refusal:
 
 
 def refusal(what: str, reason: str, words: str | None, outcome: Outcome) -> Refusal:
-    """Return the refusal in the words of the reference; ``words`` are the few ones for ``reason``, if there are such."""
+    """Return the refusal in the words of the reference; ``words`` are few ones for ``reason``, if there are."""
     cause = Cause(f"{what}: {reason if words is None else words}", answered=True)
     return Refusal(f"RegisterPlugin error -- {what} with err: {reason}", reason, outcome, cause)
 

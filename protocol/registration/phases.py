@@ -56,7 +56,7 @@ class Phase(enum.Enum):
     ASK_AGAIN = (16, StateName.OBSERVED)
     GONE = (17, StateName.GONE)
 
-    def __init__(self, number: int, state: StateName) -> None:
+    def __init__(self, _number: int, state: StateName) -> None:
         self.state = state
 
 
