@@ -190,6 +190,8 @@ class Claimed:
     info: PluginInfo
     #: The file of its endpoint, if that is another one than the socket, and exists.
     endpoint: Identity | None = None
+    #: As :attr:`SocketDialed.time`, if that was not reported before.
+    dialed: float | None = None
 
 
 @value

@@ -55,7 +55,7 @@ class CalledConversation:
         begins(trio.current_time())
         return True
 
-    async def get_info(self, delayed: Callable[[str | None], None]) -> PluginInfo:  # noqa: ARG002 - as Conversation
+    async def get_info(self, on_heard: Callable[[], None]) -> PluginInfo:  # noqa: ARG002 - as Conversation
         """Return the info that was in the call."""
         return self.peer.info
 

@@ -15,7 +15,7 @@ from ...protocol.plugins import Plugin
 from ...protocol.registration_settings import RegistrationSettings
 from ...protocol.values import value
 from .conversation import ConversationConfig
-from .late_reports import LateReports
+from .timers import TryTimers
 
 
 class ObserverPort(Protocol):
@@ -40,8 +40,8 @@ class RegistrationConfig:
     reconciler: trio.MemorySendChannel[m.ReconcilerMessage]
     liveness: trio.MemorySendChannel[m.LivenessMessage]
     status: trio.MemorySendChannel[m.StatusMessage]
-    #: What asks for reports of first tries that take long.
-    late_reports: LateReports
+    #: What looks at tries that take long.
+    timers: TryTimers
     #: What follows plugins that are only observed; None if they are registered.
     observers: ObserverPort | None = None
     #: Seconds after which an observed plugin is asked again; None if it is not.
