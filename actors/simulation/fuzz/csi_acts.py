@@ -122,11 +122,16 @@ class _Handler(CSIHandler):
         super().__init__(CSIConfig(refresh=REFRESH), rng=random.Random("plugind csi"), wall=drivers.wall)
         self._of = drivers
         self._crashes = drivers.crashes
+        #: Since when Register is under way, by socket.
+        self.registering: dict[str, float] = {}
 
     async def register(self, plugin: Plugin, link: Link) -> None:
         """See :class:`CSIHandler`."""
-        began = trio.current_time()
-        await super().register(plugin, link)
+        began = self.registering[plugin.socket] = trio.current_time()
+        try:
+            await super().register(plugin, link)
+        finally:
+            self.registering.pop(plugin.socket, None)
         self._of.registered(plugin, began)
 
     async def follow(self, plugin: Plugin, link: Link) -> None:
@@ -283,9 +288,9 @@ class CSIDrivers(Drivers[ScriptedCSIDriver]):
     def compare(self) -> None:
         """See :class:`Drivers`."""
         now = trio.current_time()
-        for status in self.statuses.values():
-            if status.state is StateName.REGISTERING and now > status.since + LONGEST + EPSILON:
-                self._trace.violated("calls", f"{status.socket} is registering since {status.since}")
+        for socket, since in self._handler.registering.items():
+            if now > since + LONGEST + EPSILON:
+                self._trace.violated("calls", f"{socket} is registering since {since}")
         if not self.crashed_within(RECONCILER_RECOVERY):
             self._compare_topologies(now)
             self._compare_roles(now)
