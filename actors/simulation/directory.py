@@ -14,7 +14,6 @@ from __future__ import annotations
 import enum
 import errno
 import itertools
-import math
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
@@ -418,7 +417,7 @@ class MemoryDirectory:
         return inode
 
     def _found(self, inode: Inode) -> Found:
-        inode.found_at = min(inode.found_at, self._now())
+        inode.looked_at = self._now()
         access = access_of(inode) if inode.kind is Kind.DIRECTORY else None
         return Found(inode.kind, self.identity(inode), access)
 
@@ -449,7 +448,6 @@ class MemoryDirectory:
 
     def _touch(self, inode: Inode) -> None:
         inode.changed_ns = int(self._now() * 1e9) // self.tick_ns * self.tick_ns
-        inode.found_at = math.inf
 
     def _put(self, parent: Inode, name: str, inode: Inode, bits: int) -> None:
         parent.children[name] = inode

@@ -35,8 +35,8 @@ class Inode:
     born_ns: int = 0
     #: What its file handle is made of: no other inode ever has it.
     serial: int = 0
-    #: When the node looked at it first since it was changed last, in virtual seconds; infinite if it has not.
-    found_at: float = math.inf
+    #: When the node looked at it last, in virtual seconds.
+    looked_at: float = -math.inf
     links: int = 1
     #: The permissions, which matter for directories alone, and the owner.
     mode: int = 0o755

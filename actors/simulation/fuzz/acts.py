@@ -58,20 +58,13 @@ class Acts:
         return bool(
             directory.dropping_events
             or directory.delaying_events
+            or directory.scan_errors
+            or directory.look_errors
             or directory.withhold_self_events
             or directory.inotify.watches_left is not None
-            or self.takes_nothing_new()
-        )
-
-    def takes_nothing_new(self) -> bool:
-        """Whether a fault keeps the node from dialing a new socket that it has found."""
-        directory, network = self._node.directory, self._node.network
-        return bool(
-            directory.scan_errors
-            or directory.look_errors
             or self._directories.frozen()
-            or network.exhausted
-            or network.crashes
+            or self._node.network.exhausted
+            or self._node.network.crashes
         )
 
     def end_faults(self) -> None:

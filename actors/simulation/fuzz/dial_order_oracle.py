@@ -16,14 +16,15 @@ from ....protocol.lives import CRASH_LOOP
 from ....protocol.status import PluginStatus, StateName
 from ..scheduling import EPSILON
 
-#: Seconds after a fault for which a new socket that was found may not be dialed.
-RECOVERY = 45.0
+#: Seconds for which a new socket may not be dialed though it was looked at: after the crash of a watcher or of the
+#: reconciler, and after a dial that has found no descriptor.
+RECOVERY = 20.0
 
 
 class DialOrderOracle:
     """No retry is dialed while a first attempt waits for a slot (faults 32 and 47).
 
-    A retry waits from the time that was shown for it, and a new socket from the first look at its file, if nothing else
+    A retry waits from the time that was shown for it, and a new socket from the last look at its file, if nothing else
     keeps the node from dialing it. A retry that has waited for ten seconds is an exception.
     What happens in one instant has no order here: several slots may become free at once, and the tasks that get them
     run in any order.
@@ -70,15 +71,15 @@ class DialOrderOracle:
         elif status.state in (StateName.WAITING, StateName.STALE) and status.next_try is not None:
             self._due[path] = status.next_try
 
-    def dialed(self, path: str, file: int, found: float) -> None:
-        """The daemon tries to connect to a file that was ``found`` then: the socket at ``path`` has a slot."""
+    def dialed(self, path: str, file: int, looked_at: float) -> None:
+        """The daemon tries to connect to a file that was ``looked_at`` then: the socket at ``path`` has a slot."""
         now, due = trio.current_time(), self._due.pop(path, math.inf)
         if self._files.get(path) == file:
             if EPSILON < now - due < STARVED:
                 self._retries.append((now, path))
             return
         self._files[path] = file
-        since = max(found, self._free.pop(path, -math.inf))
+        since = max(looked_at, self._free.pop(path, -math.inf))
         if path not in self._looping and since > self._disturbed_until:
             self._check(path, since, now)
         self._looping.discard(path)

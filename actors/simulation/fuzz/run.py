@@ -381,8 +381,6 @@ class _Simulation:
 
     def _look(self, daemon: DaemonActs) -> None:
         disturbed = self._acts.disturbed()
-        if self._acts.takes_nothing_new():
-            self.node.order.disturbed()
         self._sentinels.look(disturbed=disturbed or daemon.handler is None)
         self._serving.look(disturbed=disturbed)
         if self._follows is not None:

@@ -108,7 +108,7 @@ class WatchedNetwork(MemoryNetwork):
         self._turns.dialed(path)
         file = self._directory.inode(path) if self._directory.exists(path) else None
         if file is not None:
-            self._order.dialed(path, file.serial, file.found_at)
+            self._order.dialed(path, file.serial, file.looked_at)
         self.opened[:] = [(other, stream) for other, stream in self.opened if not stream.closed]
         if any(other == path for other, _ in self.opened):
             self._trace.violated("one-per-path", f"{path} is dialed while a connection to it is open")
@@ -175,8 +175,7 @@ class WatchedNode(SimulatedNode):
         self.trace = trace
         self._oracle = oracle
         self._backoff = backoff
-        #: What checks that no new plugin waits behind retries.
-        self.order = DialOrderOracle(trace.violated)
+        self._order = DialOrderOracle(trace.violated)
         self._patience = PatienceOracle(trace.violated, config.timeouts)
         #: What checks who is tried when a name is free.
         self.turns = TurnOracle(trace.violated, PRIVILEGED)
@@ -196,7 +195,7 @@ class WatchedNode(SimulatedNode):
             trust,
             self.crashes,
             generations,
-            self.order,
+            self._order,
             self.modes,
             self._patience,
             self.turns,
@@ -232,7 +231,7 @@ class WatchedNode(SimulatedNode):
         self.serving.forget()
         self.crashes.forget()
         self.log.restarted()
-        self.order.forget()
+        self._order.forget()
         self._patience.forget()
         self.turns.forget()
         self._instances.clear()
@@ -245,10 +244,11 @@ class WatchedNode(SimulatedNode):
         self.trace.line("crash", kind)
         self.serving.disturbed()
         self.turns.forget()
-        self.order.disturbed()
         match kind:
+            case "watcher":
+                self._order.disturbed()
             case "registration":
-                self.order.forget(of)
+                self._order.forget(of)
                 self._patience.failed(of)
                 self._end_instance(of)
                 self._backoff.retriggered(of)
@@ -258,7 +258,7 @@ class WatchedNode(SimulatedNode):
             case "handler":
                 self._backoff.touched()
             case "node":
-                self.order.forget()
+                self._order.forget()
                 self._backoff.touched()
                 self.crashes.forget()
                 self._oracle.orphan()
@@ -282,7 +282,7 @@ class WatchedNode(SimulatedNode):
             self._generations.shown(status)
             self._backoff.shown(status, to_notify=self._is_registered(status))
             self.crashes.shown(status)
-            self.order.shown(status)
+            self._order.shown(status)
             self._patience.shown(status)
             self.turns.shown(status)
             self._oracle.shown(status)
@@ -331,4 +331,4 @@ class WatchedNode(SimulatedNode):
         """See :class:`plugind.actors.simulation.fuzz.handler_oracle.Steps`."""
         self._end_instance(plugin.socket)
         self._backoff.deregistered(plugin.socket)
-        self.order.deregistered(plugin.socket)
+        self._order.deregistered(plugin.socket)
