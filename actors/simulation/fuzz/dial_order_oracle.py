@@ -12,6 +12,7 @@ from collections.abc import Callable
 import trio
 
 from ....protocol.dial_queue import STARVED
+from ....protocol.identity import Identity
 from ....protocol.lives import CRASH_LOOP
 from ....protocol.status import PluginStatus, StateName
 from ..scheduling import EPSILON
@@ -35,7 +36,7 @@ class DialOrderOracle:
         #: When each path is tried again, by what is shown.
         self._due: dict[str, float] = {}
         #: The file that was dialed last at each path, and since when nothing else keeps the path from being dialed.
-        self._files: dict[str, int] = {}
+        self._files: dict[str, tuple[int, Identity]] = {}
         self._free: dict[str, float] = {}
         #: The paths that were shown in a crash loop: their first dials, too, count as retries.
         self._looping: set[str] = set()
@@ -71,14 +72,18 @@ class DialOrderOracle:
         elif status.state in (StateName.WAITING, StateName.STALE) and status.next_try is not None:
             self._due[path] = status.next_try
 
-    def dialed(self, path: str, file: int, looked_at: float) -> None:
-        """The daemon tries to connect to a file that was ``looked_at`` then: the socket at ``path`` has a slot."""
+    def dialed(self, path: str, file: int, identity: Identity, looked_at: float) -> None:
+        """The daemon tries to connect to a file that was ``looked_at`` then: the socket at ``path`` has a slot.
+
+        It is known by its serial number, and to the daemon by its ``identity``, which may be that of an older file.
+        """
         now, due = trio.current_time(), self._due.pop(path, math.inf)
-        if self._files.get(path) == file:
+        before, taken_for = self._files.get(path, (0, None))
+        if before == file or (taken_for is not None and identity.is_same(taken_for)):
             if EPSILON < now - due < STARVED:
                 self._retries.append((now, path))
             return
-        self._files[path] = file
+        self._files[path] = file, identity
         since = max(looked_at, self._free.pop(path, -math.inf))
         if path not in self._looping and since > self._disturbed_until:
             self._check(path, since, now)

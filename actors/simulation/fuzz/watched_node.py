@@ -107,8 +107,8 @@ class WatchedNetwork(MemoryNetwork):
         self._crashes.dialed(path, identity)
         self._turns.dialed(path)
         file = self._directory.inode(path) if self._directory.exists(path) else None
-        if file is not None:
-            self._order.dialed(path, file.serial, file.looked_at)
+        if file is not None and identity is not None and self._directory.identity(file).is_same(identity):
+            self._order.dialed(path, file.serial, identity, file.looked_at)
         self.opened[:] = [(other, stream) for other, stream in self.opened if not stream.closed]
         if any(other == path for other, _ in self.opened):
             self._trace.violated("one-per-path", f"{path} is dialed while a connection to it is open")

@@ -8,8 +8,13 @@ import trio
 from trio.testing import MockClock
 
 from plugind.actors.simulation.fuzz.dial_order_oracle import DialOrderOracle
+from plugind.protocol.identity import Identity
 from plugind.protocol.status import StateName
 from plugind.testing import FakePlugin, SimulatedNode
+
+
+def file_of(path: str) -> tuple[int, Identity]:
+    return ord(path), Identity(1, ord(path), 0)
 
 
 @attrs.define
@@ -29,7 +34,7 @@ class Script:
             assert status is not None
         oracle, made = DialOrderOracle(lambda rule, text: self.violations.append(f"{rule}: {text}")), dict[str, float]()
         for path in {word[1] for word in text.split() if word[0] == "*"}:
-            oracle.dialed(path, ord(path), trio.current_time())
+            oracle.dialed(path, *file_of(path), trio.current_time())
         for word in text.split():
             now, path = trio.current_time(), word[-1]
             if word[0] == "!":
@@ -40,7 +45,7 @@ class Script:
             elif word[0] == "+":
                 made[path] = now
             else:
-                oracle.dialed(path, ord(path), made.get(path, 0.0))
+                oracle.dialed(path, *file_of(path), made.get(path, 0.0))
             await trio.sleep(pause)
         return [violation.split(" waits")[0] for violation in self.violations]
 
