@@ -26,8 +26,9 @@ from unittest.mock import patch
 import attrs
 import trio
 
-from plugind.actors.simulation.fuzz import csi_acts, dra_acts
 from plugind.actors.simulation.fuzz.crashing_handler import CrashingHandler
+from plugind.actors.simulation.fuzz.csi_acts import ScriptedCSIHandler
+from plugind.actors.simulation.fuzz.dra_acts import ScriptedDRAHandler
 from plugind.actors.simulation.fuzz.handler_oracle import WatchedHandler
 from plugind.actors.simulation.fuzz.run import ALL, EVENTS, FEW_SLOTS, simulate
 from plugind.actors.simulation.fuzz.script import Act, Fault, choose, write
@@ -43,7 +44,7 @@ TOLERANCE: Final = 1e-6
 #: What scripts do not have: in these the order within one instant decides what happens next.
 LEFT_OUT: Final = frozenset({Act.START_AMID, Act.REPLACE_AT_SCAN, Act.REPLACE_AT_DIAL, Act.EXHAUST})
 FAULTS: Final = ALL - {Fault.CRASHES, Fault.RESTARTS}
-HANDLERS: Final = (WatchedHandler, FakeHandler, CrashingHandler, csi_acts._Handler, dra_acts._Handler)
+HANDLERS: Final = (WatchedHandler, FakeHandler, CrashingHandler, ScriptedCSIHandler, ScriptedDRAHandler)
 
 #: A time, and what was asked or came of it then.
 Entry = tuple[float, str]

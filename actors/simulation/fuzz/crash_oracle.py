@@ -94,16 +94,16 @@ class CrashOracle:
 
     def registered(self, path: str) -> None:
         """The handler has registered the plugin at ``path``."""
-        self._lives.told(path)
+        self._lives.informed(path)
         self._registered[path] = trio.current_time()
 
     def deregistering(self, path: str) -> None:
         """The handler is asked to deregister the plugin at ``path``."""
         self._registered.pop(path, None)
 
-    def told(self, path: str) -> None:
+    def informed(self, path: str) -> None:
         """The plugin at ``path`` is told whether it is registered."""
-        self._lives.told(path)
+        self._lives.informed(path)
 
     def reached(self, path: str, file: int, began: float, *, connected: bool) -> None:
         """A dial that began then has reached this file, and has connected to it unless nobody can do so."""

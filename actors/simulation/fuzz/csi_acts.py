@@ -115,7 +115,7 @@ class ScriptedCSIDriver(FakeCSIDriver):
         return self._probed.passes(since, suspended_at) if self._has_probe else None
 
 
-class _Handler(CSIHandler):
+class ScriptedCSIHandler(CSIHandler):
     """The handler, whose checks and instances oracles see, and whose follows a script can crash."""
 
     def __init__(self, drivers: CSIDrivers) -> None:
@@ -149,7 +149,7 @@ class _Handler(CSIHandler):
 class CSIDrivers(Drivers[ScriptedCSIDriver]):
     """The CSI drivers of one script."""
 
-    _handler: _Handler = attrs.field(init=False)
+    _handler: ScriptedCSIHandler = attrs.field(init=False)
     _answers: Iterator[int] = attrs.field(init=False, factory=lambda: itertools.count(1))
     #: The newest answer that was shown of each instance.
     _shown: dict[tuple[str, int], int] = attrs.field(init=False, factory=dict)
@@ -164,7 +164,7 @@ class CSIDrivers(Drivers[ScriptedCSIDriver]):
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
-        self._handler = _Handler(self)
+        self._handler = ScriptedCSIHandler(self)
 
     @property
     def handler(self) -> CSIHandler:
@@ -174,7 +174,7 @@ class CSIDrivers(Drivers[ScriptedCSIDriver]):
     def before_start(self) -> None:
         """See :class:`Drivers`."""
         super().before_start()
-        self._handler = _Handler(self)
+        self._handler = ScriptedCSIHandler(self)
         self._shown.clear()
         self._collides_since = math.inf
 

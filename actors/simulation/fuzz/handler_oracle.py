@@ -111,7 +111,7 @@ class Steps(Protocol):
     def asked(self, path: str, plugged: PluggedIn, /) -> None:
         """The plugin at ``path`` is asked for its info."""
 
-    def told(self, path: str, plugged: PluggedIn, /) -> None:
+    def informed(self, path: str, plugged: PluggedIn, /) -> None:
         """The plugin at ``path`` is told whether it is registered."""
 
     def registered(self, plugin: Plugin, /) -> None:
@@ -411,7 +411,7 @@ class HandlerOracle:
                     self.steps.asked(path, plugin)
         else:
             if self.steps is not None:
-                self.steps.told(path, plugin)
+                self.steps.informed(path, plugin)
             self._notified(path, plugin, registered=call.registered, well=well)
             if not call.registered and self.blame is not None:
                 self.blame.refused(path, call.error)

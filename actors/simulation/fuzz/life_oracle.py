@@ -36,7 +36,7 @@ class _Life:
     dialed_at: float | None = None
     reached_at: float | None = None
     #: When its plugin was first told anything, and when its end was shown.
-    told_at: float | None = None
+    informed_at: float | None = None
     ended: float | None = None
     #: All of it was seen.
     certain: bool = True
@@ -84,11 +84,11 @@ class LifeOracle:
         if connected and life.reached_at is None:
             life.reached_at = trio.current_time()
 
-    def told(self, path: str) -> None:
+    def informed(self, path: str) -> None:
         """The plugin at ``path`` is told whether it is registered, or is about to be."""
         life = self._lives.get(path)
-        if life is not None and life.told_at is None:
-            life.told_at = trio.current_time()
+        if life is not None and life.informed_at is None:
+            life.informed_at = trio.current_time()
 
     def shown(self, status: PluginStatus) -> None:
         """A state of rest is shown."""
@@ -125,8 +125,8 @@ class LifeOracle:
             return
         # A dial may have reached the socket long before its plugin is asked. What it is told comes without a wait.
         earliest, began = life.dialed_at, life.reached_at
-        if life.told_at is not None:
-            earliest = began = life.told_at
+        if life.informed_at is not None:
+            earliest = began = life.informed_at
         ended = now if life.ended is None else life.ended
         is_unclear = not life.certain or (began is not None and ended - began <= EPSILON)
         if is_unclear or now - earliest >= self._stable_after - EPSILON:

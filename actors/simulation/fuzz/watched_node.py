@@ -310,11 +310,11 @@ class WatchedNode(SimulatedNode):
             self._backoff.asked(path, plugged.plugin.name)
             self.turns.asked(path, plugged.plugin.name, plugged.uid)
 
-    def told(self, path: str, plugged: PluggedIn) -> None:
+    def informed(self, path: str, plugged: PluggedIn) -> None:
         """See :class:`plugind.actors.simulation.fuzz.handler_oracle.Steps`."""
         # Another one may read what it was sent only now.
         if plugged.process is self.network.met.get(path):
-            self.crashes.told(path)
+            self.crashes.informed(path)
 
     def registered(self, plugin: Plugin) -> None:
         """See :class:`plugind.actors.simulation.fuzz.handler_oracle.Steps`."""
