@@ -359,6 +359,11 @@ class View:
             ),
         )
 
+    def is_behind(self, socket: str, generation: int) -> bool:
+        """Whether nothing was reported yet of this generation of a socket."""
+        row = self.rows.get(socket)
+        return row is None or row.last.generation < generation
+
     def set_logged(self, row: Row, said: Said) -> None:
         """Note what the log says of the socket of ``row``, which is its present row."""
         earlier = () if said[0] in _IN_USE else row.logged[-CAUSES + 1 :]
