@@ -428,7 +428,7 @@ class _Registration:
     async def _answer_to(self, claimed: m.Claimed) -> m.Admission:
         while True:
             await self._inbox.arrival()
-            message = self._inbox.receive_nowait()
+            message = self._receive()
             if not isinstance(message, _ANSWERS):
                 self._sort(message)
             elif message.claimed is claimed:
@@ -715,8 +715,6 @@ class _Registration:
     def _disturbed(self, then: Next) -> Next:
         """Return what follows the pause or the rest upon the next message; the same if nothing else does."""
         message = self._next_message()
-        if isinstance(message, m.TryNow):
-            self._answer_retry(message)
         if self._ends(message):
             return self._after(message) or then
         if isinstance(message, m.ListenerFound):
@@ -732,12 +730,18 @@ class _Registration:
         self._hurried = brought.hurried
         return brought.then
 
+    def _receive(self) -> m.RegistrationMessage:
+        message = self._inbox.receive_nowait()
+        if isinstance(message, m.TryNow):
+            self._answer_retry(message)  # Unless the rule of the inbox has done so: the first answer counts.
+        return message
+
     def _next_message(self) -> m.RegistrationMessage:
         if self._pending:
             message, *rest = self._pending
             self._pending = tuple(rest)
         else:
-            message = self._inbox.receive_nowait()
+            message = self._receive()
         if isinstance(message, _KNOWN):
             return message
         raise IllegalStepError(f"{message} cannot happen in {self._phase.name}")
@@ -793,7 +797,7 @@ class _Registration:
         for message in pending:
             self._sort(message)
         while self._inbox.waiting:
-            self._sort(self._inbox.receive_nowait())
+            self._sort(self._receive())
 
     def _sort(self, message: m.RegistrationMessage) -> None:
         """Take a message that was read during a try; keep it if it is to have its effect later."""
@@ -1061,7 +1065,7 @@ class _Registration:
             return
         now, peer = self._now, self.conversation.peer
         ended = None
-        if self._phase is not Phase.LEAVE:
+        if self._ended is not None and (self._phase is not Phase.LEAVE or self._ended.generation < socket.generation):
             ended, self._ended = self._ended, None
         stopped = self._phase is Phase.GONE and reason == "plugind stops"
         self._shown = m.StateChanged(
