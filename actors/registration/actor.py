@@ -944,7 +944,9 @@ class _Registration:
         self._send(self._config.reconciler, m.Released(self._socket.path, self._socket.generation))
 
     async def _clean_up(self) -> None:
-        """Leave nothing behind that others would wait for, after a crash."""
+        """Leave nothing behind that others would wait for, and nothing unsaid, after a crash."""
+        if self._silent_until is not None:
+            self._show()
         self._stop_observing()
         if isinstance(self.conversation, CalledConversation):
             self.conversation.leave()
