@@ -210,7 +210,7 @@ class World:
             case m.SocketAppeared():
                 self._appeared(message, now)
             case m.SocketDialed():
-                self._dialed(message)
+                self._dialed(message.path, message.generation, message.time)
             case m.Claimed():
                 self._claimed(message)
             case m.PluginRegistered():
@@ -355,15 +355,15 @@ class World:
             self._lives.ended(path, actor.life, self._now)
             actor.life = Life()
 
-    def _dialed(self, message: m.SocketDialed) -> None:
-        actor = self._actors.get(message.path)
+    def _dialed(self, path: str, generation: int, time: float) -> None:
+        actor = self._actors.get(path)
         if actor is None:
             return
-        if actor.sent_vanished or actor.sent.generation != message.generation:
+        if actor.sent_vanished or actor.sent.generation != generation:
             # The report comes late: this life is over, and so far it has not counted.
-            self._lives.ended(message.path, Life(message.time), self._now)
+            self._lives.ended(path, Life(time), self._now)
         else:
-            actor.life.dialed(message.time)
+            actor.life.dialed(time)
 
     def _refused_plugin(self, message: m.PluginRefused) -> None:
         actor = self._actors.get(message.path)
@@ -473,6 +473,8 @@ class World:
     # --- claims ---
 
     def _claimed(self, message: m.Claimed) -> None:
+        if message.dialed is not None:
+            self._dialed(message.path, message.generation, message.dialed)
         actor = self._actors.get(message.path)
         if actor is None or actor.sent_vanished or actor.sent.generation != message.generation:
             return  # Superseded: a message that its actor has not read yet ends the attempt.

@@ -33,6 +33,7 @@ from ...protocol.config_messages import SettingsChanged
 from ...protocol.crashes import Crash
 from ...protocol.effects import PendingDeregistration, RegistrationCrashedError
 from ...protocol.errors import IllegalStepError
+from ...protocol.info_deadline import FIRST_LOOK, first_look
 from ...protocol.plugins import Plugin, PluginInfo
 from ...protocol.registration import following
 from ...protocol.registration.failures import (
@@ -49,7 +50,18 @@ from ...protocol.registration.failures import (
     refusal,
     refusal_before_register,
 )
-from ...protocol.registration.following import NOTIFY_TRIES, REST, AskAgain, End, Next, Observe, Pause, Rest, Try
+from ...protocol.registration.following import (
+    NOTIFY_TRIES,
+    REST,
+    AskAgain,
+    End,
+    Next,
+    NotifyAgain,
+    Observe,
+    Pause,
+    Rest,
+    Try,
+)
 from ...protocol.registration.observing import changed
 from ...protocol.registration.phases import Phase, answer_to_retry, ends, phase_of
 from ...protocol.status import Ending, Finished, Operation, Outcome
@@ -62,21 +74,27 @@ from .conversation import Conversation
 from .dial_slots import NO_DESCRIPTORS
 from .inbox import RegistrationInbox
 
-#: The operation of each phase that has one.
-_OPERATIONS = {
-    Phase.DIAL: Operation.DIAL,
-    Phase.NOTIFY_DIAL: Operation.DIAL,
-    Phase.INFO: Operation.GET_INFO,
-    Phase.VALIDATE: Operation.VALIDATE,
-    Phase.REGISTER: Operation.REGISTER,
-    Phase.NOTIFY: Operation.NOTIFY,
-    Phase.REFUSE: Operation.NOTIFY,
-    Phase.LEAVE: Operation.DEREGISTER,
-}
+#: Seconds for which the first try of a generation is silent, counted from its dial slot.
+SILENT_FOR = 0.2
+_TRIES = (Try, NotifyAgain, AskAgain)
+#: The phases in which the plugin is asked for its info.
+_ASKING = (Phase.INFO, Phase.ASK_AGAIN)
 #: The phases in which somebody listens on the socket, as far as is known.
 _SERVING = (Phase.REGISTERED, Phase.OBSERVED, Phase.ASK_AGAIN)
 #: The phases in which nothing happens at the socket for long, so that the liveness actor looks at it.
 _NOT_DIALED = (*_SERVING, Phase.STALE)
+#: The phases that are shown as soon as they begin, also if the first try is not over.
+_SHOWN_AT_ONCE = (
+    Phase.NOTIFY_DIAL,
+    Phase.NOTIFY_PAUSE,
+    Phase.LEAVE,
+    Phase.WAITING,
+    Phase.STALE,
+    Phase.PARKED,
+    Phase.REGISTERED,
+    Phase.OBSERVED,
+    Phase.GONE,
+)
 #: The phases in which what would bring a next try forward has no effect: a call has the newest state of the world.
 _UP_TO_DATE = (Phase.CLAIM, Phase.VALIDATE, Phase.REGISTER)
 #: The phases in which the actor waits for messages alone. It answers a retry when it reads that.
@@ -126,15 +144,22 @@ class _Registration:
         "_inbox",
         "_info",
         "_life_reported",
+        "_looked_at",
         "_newest",
+        "_next_look",
+        "_notify_try",
         "_now",
         "_observed",
+        "_operation",
         "_owed",
         "_pending",
         "_phase",
+        "_reason",
+        "_refused",
         "_scope",
         "_settings",
         "_shown",
+        "_silent_until",
         "_socket",
         "_stopping",
         "_then",
@@ -172,13 +197,21 @@ class _Registration:
         self._scope: trio.CancelScope | None = None
         #: The message that ends the try under way, and has cancelled its scope.
         self._ender: m.RegistrationMessage | None = None
+        #: Whether the try under way was looked at because it takes long, and when it is looked at next.
+        self._looked_at = False
+        self._next_look = math.inf
+        #: Until when a first try is silent, counted from its dial slot; None if it is not silent.
+        self._silent_until: float | None = None
         #: Messages that were read during a try, and neither have ended it nor have had their effect.
         self._pending: tuple[m.RegistrationMessage, ...] = ()
         #: What follows the Deregister under way.
         self._then: Next = following.first(appeared, crash)
         #: The number of the present or last try, and what the plugin answered or was told in an earlier one.
         self._attempt = 0
+        self._notify_try = 0
         self._cause: Cause | None = None
+        #: What follows once the plugin was told that it is refused.
+        self._refused: Next = following.Try()
         #: An event has brought the last try of this generation forward (``following``).
         self._hurried = False
         #: A stop was asked for, and the Register or the notification under way may finish.
@@ -196,9 +229,12 @@ class _Registration:
         self._ended: m.Deregistered | None = None
         #: What the plugin last said of itself in this generation, to be shown; of what was refused only type and name.
         self._info: PluginInfo | None = None
-        #: The last report to the status actor, and the operation that has ended since.
+        #: The last report to the status actor, the operations that have ended since, and the reason to be shown.
         self._shown: m.StateChanged | None = None
-        self._finished: Finished | None = None
+        self._finished: tuple[Finished, ...] = ()
+        #: The operation under way.
+        self._operation: Operation | None = None
+        self._reason: str | None = None
         #: The plugin that is followed in observe mode.
         self._observed: Plugin | None = None
         #: Whether the liveness actor watches the socket.
@@ -225,14 +261,14 @@ class _Registration:
     async def run(self) -> None:
         """Try, pause and rest, until the end. The rest is in this frame, and in no scope: it is how nearly all wait."""
         then = self._then
-        self._inbox.rule = self._serve
+        self._inbox.rule, self._inbox.look = self._serve, self._look
         try:
             if self._owed is not None:
                 then = await self._leave(then)
             self._begin(then)
             while not isinstance(then, End):
                 before = then
-                if isinstance(then, Try | AskAgain):
+                if isinstance(then, _TRIES):
                     then = await self._try(then)
                 elif self._pending or self._inbox.waiting:
                     then = self._disturbed(then)
@@ -242,9 +278,9 @@ class _Registration:
                     with trio.move_on_at(self._until) as scope:
                         await self._inbox.arrival()
                     if scope.cancelled_caught:
-                        then = self._timed_out(then)
+                        then = self._elapsed(then)
                 if then is not before:
-                    if self._owed is not None and then is not REST:
+                    if self._owed is not None and not following.stays_registered(then):
                         then = await self._leave(then)
                     self._begin(then)
                 if self._unsent:
@@ -256,7 +292,7 @@ class _Registration:
                 raise RegistrationCrashedError(attrs.evolve(self._owed, registered=registered)) from error
             raise
         finally:
-            self._inbox.rule = None
+            self._inbox.rule = self._inbox.look = None
             self.conversation.hang_up()
 
     def _begin(self, then: Next) -> None:
@@ -268,6 +304,8 @@ class _Registration:
         match then:
             case Try() | AskAgain():
                 self._until = math.inf
+            case NotifyAgain():
+                self._until, self._cause = math.inf, kept(self._cause)
             case Pause():
                 self._attempt, self._cause = then.attempt, then.cause
                 self._pause(then, phase_of(then))
@@ -301,16 +339,20 @@ class _Registration:
 
     # --- a try --------------------------------------------------------------------------------------------------------
 
-    async def _try(self, then: Try | AskAgain) -> Next:
+    async def _try(self, then: Try | NotifyAgain | AskAgain) -> Next:
         """Try once; return what follows. What was begun is undone here, except a Register."""
+        after: Next = then
         with trio.CancelScope() as self._scope:
-            if isinstance(then, Try):
-                after = await self._register_socket(then)
-            else:
-                after = await self._ask_again(then.observed)
+            match then:
+                case Try():
+                    after = await self._register_socket(then)
+                case NotifyAgain():
+                    after = await self._notify_again(then.notify_try)
+                case AskAgain():
+                    after = await self._ask_again(then.observed)
         if self._scope.cancelled_caught:
-            after = self._interrupted()
-        self._scope = None
+            after = self._timed_out() if self._ender is None else self._interrupted()
+        self._scope = self._ender = None
         if not self._life_reported:
             self._report_life()
         self.conversation.hang_up()
@@ -321,6 +363,9 @@ class _Registration:
     async def _register_socket(self, this: Try) -> Next:
         """Go through a registration: dial, GetInfo, claim, Validate, Register, notify. Return what follows."""
         self._attempt, self._cause = this.attempt, this.cause
+        # Only the first try of a generation is silent.
+        if self._shown is None or self._shown.generation != self._socket.generation:
+            self._silent_until = math.inf
         try:
             await self._dial()
             info = await self._get_info()
@@ -336,12 +381,9 @@ class _Registration:
             return await self._refuse(failure)
         except StepFailedError as failure:
             return self._failed(failure)
-        if self._ender is None:
-            self._sort_all()
         if ending.outcome is not Outcome.OK:
             return await self._refuse_after_register(info, ending)
-        self._cause = None
-        return await self._notify_registered(info)
+        return await self._notify_registered()
 
     async def _dial(self, *, to_notify: PluginInfo | None = None) -> None:
         """Connect. A socket that has refused before is not waited for: it is retried by backoff."""
@@ -351,22 +393,22 @@ class _Registration:
         uid = None if to_notify is None else to_notify.uid
         held_up = False
         self._enter(phase)
-        while not await self.conversation.dial(socket.identity, socket.root, patient=patient, held_up=held_up, uid=uid):
-            held_up = True
+        while not await self.conversation.dial(
+            socket.identity, socket.root, self._note_slot, patient=patient, held_up=held_up, uid=uid
+        ):
+            held_up, self._operation = True, None
             self._enter(phase, NO_DESCRIPTORS)
-        self._finish(Outcome.OK)
+
+    def _note_slot(self, since: float) -> None:
+        """Have the try looked at if it takes long, from its dial slot on."""
+        self._looked_at, self._next_look = False, since + FIRST_LOOK
+        if self._silent_until is not None:
+            self._silent_until = since + SILENT_FOR
+        self._config.timers.begin(self._inbox, since)
 
     async def _get_info(self) -> PluginInfo:
         self._enter(Phase.INFO)
-        info = await self.conversation.get_info(self._show_delay)
-        self._finish(Outcome.OK)
-        return info
-
-    def _show_delay(self, why: str | None) -> None:
-        """Show why GetInfo takes longer. Nobody is shown that an observed plugin is asked again."""
-        if self._phase is Phase.INFO:
-            self._now = trio.current_time()
-            self._show(why)
+        return await self.conversation.get_info(self._on_heard)
 
     async def _claim(self, info: PluginInfo) -> m.HandlerPort:
         """Claim the (type, name) of the plugin; return the handler that serves it once it is admitted."""
@@ -374,20 +416,19 @@ class _Registration:
         self._enter(Phase.CLAIM)
         found = self.conversation.endpoint
         file = None if found is None else found.identity
-        claimed = m.Claimed(self._socket.path, self._socket.generation, info, file)
+        dialed = None if self._life_reported else self.conversation.reached_at
+        self._life_reported = self._life_reported or dialed is not None
+        claimed = m.Claimed(self._socket.path, self._socket.generation, info, file, dialed)
         self._claims, self._wanted = True, False
         self._send(self._config.reconciler, claimed)
         if self._unsent:
             await self._send_rest()
-        seconds = _CLAIM_DEADLINES * self._settings.timeouts.of_handler(info.type)
-        with trio.move_on_after(seconds):
-            return self._admitted(await self._answer_to(claimed))
-        raise StepFailedError(f"no answer in {seconds:g} s", outcome=Outcome.TIMED_OUT)
+        return self._admitted(await self._answer_to(claimed))
 
     async def _answer_to(self, claimed: m.Claimed) -> m.Admission:
         while True:
             await self._inbox.arrival()
-            message = self._inbox.receive_nowait()
+            message = self._receive()
             if not isinstance(message, _ANSWERS):
                 self._sort(message)
             elif message.claimed is claimed:
@@ -416,7 +457,6 @@ class _Registration:
         Raises:
           PluginRefusedError: if it does not.
         """
-        self._finish(ending.outcome)
         if ending.outcome is not Outcome.OK:
             raise PluginRefusedError(ending.error, ending.outcome, ending.cause)
 
@@ -448,7 +488,7 @@ class _Registration:
         """Return the pause after a dial, a GetInfo or a claim that failed: the plugin cannot be told of it."""
         self._finish(failure.outcome)
         if failure.retry is Retry.REPLACED:
-            return self._await_look(self._attempt - 1, 0)
+            return self._await_look(self._attempt - 1)
         if self._phase is Phase.CLAIM:
             cause = cause_after(self._cause, failure)
             return following.again(self._info, failure.reason, failure.reason, self._attempt, cause)
@@ -470,7 +510,7 @@ class _Registration:
         if self._hurried:
             self._send(self._config.reconciler, m.Released(self._socket.path, self._socket.generation))
 
-    def _await_look(self, attempt: int, notify_try: int) -> Pause:
+    def _await_look(self, attempt: int, notify_try: int | None = None) -> Pause:
         """Wait until the watcher has looked at the path, where another file is (fault 41).
 
         No plugin was reached, so the try does not count, and the backoff does not change. A report of the watcher ends
@@ -496,21 +536,22 @@ class _Registration:
             then = following.park(told.error, self._attempt, told.cause, until_type=info.type)
         else:
             then = following.again(info, told.error, told.reason, self._attempt, told.cause)
-        await self._tell_refusal(told)
-        return then
+        return await self._tell_refusal(told, then)
 
     async def _refuse_after_register(self, info: PluginInfo, ending: Ending) -> Next:
         """Tell the plugin that Register failed (behaviour 31); the Register is undone after that (behaviour 36)."""
         self._finish(ending.outcome)
+        if self._ender is None:
+            self._sort_all()
         # A handler that refuses to register could not do what the plugin asked for: the call itself was in order.
         outcome = Outcome.TIMED_OUT if ending.outcome is Outcome.TIMED_OUT else Outcome.FAILED
         told = refusal(REGISTRATION, ending.error, ending.cause, outcome)
-        await self._tell_refusal(told)
-        return following.again(info, told.error, told.reason, self._attempt, told.cause)
+        then = following.again(info, told.error, told.reason, self._attempt, told.cause)
+        return await self._tell_refusal(told, then)
 
-    async def _tell_refusal(self, told: Refusal) -> None:
+    async def _tell_refusal(self, told: Refusal, then: Next) -> Next:
         """Notify the plugin that it is not registered; whether that arrives makes no difference (behaviour 32)."""
-        self._cause, self._why = told.cause, told.error
+        self._cause, self._why, self._refused = told.cause, told.error, then
         # Before the call: a plugin that exits because of it may be gone before it has answered.
         self._send(self._config.reconciler, m.PluginRefused(self._socket.path, self._socket.generation, self._info))
         self._enter(Phase.REFUSE, told.error)
@@ -518,89 +559,135 @@ class _Registration:
             await self.conversation.notify(told)
         except StepFailedError as failure:
             self._finish(failure.outcome)
-        else:
-            self._finish(Outcome.OK)
+        return then
 
     # --- the notification of success ----------------------------------------------------------------------------------
 
-    async def _notify_registered(self, info: PluginInfo) -> Next:
-        """Notify the plugin that it is registered, and if that fails again on new connections, and nothing else.
+    async def _notify_registered(self) -> Next:
+        """Notify the plugin that it is registered. The reconciler counts it as registered from now on."""
+        self._cause = None
+        self._enter(Phase.NOTIFY)
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self._send(self._config.reconciler, m.PluginRegistered(self._socket.path, self._socket.generation))
+        return await self._notify(1)
+
+    async def _notify_again(self, notify_try: int) -> Next:
+        """Notify the plugin on a new connection, and nothing else (behaviour 33)."""
+        assert self._owed is not None, "the handler has registered the plugin"
+        self._notify_try = notify_try
+        try:
+            await self._dial(to_notify=self._owed.info)
+        except StepFailedError as failure:
+            return self._not_notified(failure)
+        self._enter(Phase.NOTIFY)
+        return await self._notify(notify_try)
+
+    async def _notify(self, notify_try: int) -> Next:
+        self._notify_try = notify_try
+        try:
+            await self.conversation.notify()
+        except StepFailedError as failure:
+            return self._not_notified(failure)
+        if self._stopping:
+            self._owed = None  # It stays registered (behaviour 42).
+            return End(stopped=True)
+        return REST
+
+    def _not_notified(self, failure: StepFailedError) -> Next:
+        """Return what follows when the plugin was not notified that it is registered.
 
         The second try is made at once (fault 36), the others by backoff, and after the last the registration is rolled
         back (behaviour 33, fault 35). A plugin that does not implement the call would fail each try: it is parked
         (fault 71).
         """
-        tries = 1
-        self._finish(Outcome.OK)
-        self._enter(Phase.NOTIFY)
-        await trio.lowlevel.checkpoint_if_cancelled()
-        self._send(self._config.reconciler, m.PluginRegistered(self._socket.path, self._socket.generation))
-        while True:
-            failure = await self._notify_once(info, dials=tries > 1 or self._phase is not Phase.NOTIFY)
-            if failure is None:
-                return End(stopped=True) if self._finish_stop() else REST
-            replaced = failure.retry is Retry.REPLACED
-            self._why = failure.reason
-            if self._stopping:
-                return End(stopped=True)
-            if not replaced:
-                self._cause = cause_after(self._cause, failure)
-            if failure.retry is Retry.NEVER:
-                return following.park(failure.reason, self._attempt, self._cause)
-            if tries >= NOTIFY_TRIES and not replaced:
-                return following.wait(failure.reason, self._attempt, self._cause)
-            self.conversation.hang_up()
-            if replaced:
-                tries = await self._pause_to_notify(self._await_look(self._attempt, tries - 1))
-            elif tries == 1:
-                tries = 2
-            else:
-                pause = attrs.evolve(
-                    following.wait(failure.reason, self._attempt, self._cause), notify_try=tries, failures=tries - 1
-                )
-                tries = await self._pause_to_notify(pause)
-            self._cause = kept(self._cause)
+        self._finish(failure.outcome)
+        tries, attempt, self._why = self._notify_try, self._attempt, failure.reason
+        if failure.retry is Retry.REPLACED:
+            return self._await_look(attempt, tries - 1)
+        self._cause = cause = cause_after(self._cause, failure)
+        if failure.retry is Retry.NEVER:
+            return following.park(failure.reason, attempt, cause)
+        if tries >= NOTIFY_TRIES:
+            return following.wait(failure.reason, attempt, cause)
+        if tries == 1:
+            return NotifyAgain(2)
+        return attrs.evolve(following.wait(failure.reason, attempt, cause), notify_try=tries, failures=tries - 1)
 
-    async def _notify_once(self, info: PluginInfo, *, dials: bool) -> StepFailedError | None:
-        """Notify the plugin, on a new connection if ``dials``; return the failure."""
-        try:
-            if dials:
-                await self._dial(to_notify=info)
-                self._enter(Phase.NOTIFY)
-            await self.conversation.notify()
-        except StepFailedError as failure:
-            self._finish(failure.outcome)
-            return failure
-        self._finish(Outcome.OK)
-        return None
+    # --- a try that takes long ----------------------------------------------------------------------------------------
 
-    def _finish_stop(self) -> bool:
-        """Whether the actor ends now: a stop was asked for, and the plugin stays registered (behaviour 42)."""
-        if self._stopping:
-            self._owed = None
-        return self._stopping
+    def _look(self, now: float) -> float | None:
+        """Look at a try that takes long, in the task of the timers; return when to look again, if at all."""
+        if self._scope is None or self._scope.cancel_called or now < self._next_look:
+            return None
+        self._looked_at, self._next_look = True, math.inf
+        if self._silent_until is not None and now >= self._silent_until:
+            self._now = now
+            self._show()
+        until = self._deadline()
+        if until <= now:
+            until = self._look_at_info(now) if self._phase in _ASKING else self._give_up()
+        if self._silent_until is not None:
+            until = min(until, self._silent_until)
+        self._next_look = until
+        return None if until == math.inf else until
 
-    async def _pause_to_notify(self, pause: Pause) -> int:
-        """Wait out the backoff; return the number of the try that follows."""
-        self._pause(pause, Phase.NOTIFY_PAUSE)
-        with trio.move_on_at(self._until):
-            while True:
-                while not self._pending and not self._inbox.waiting:
-                    await self._inbox.arrival()
-                message = self._next_message()
-                if isinstance(message, m.TryNow):
-                    self._answer_retry(message)
-                if isinstance(message, following.Trigger):
-                    brought = following.brought_forward(pause, message, hurried=self._hurried)
-                    self._hurried = brought.hurried
-                    if brought.notify_try is not None:
-                        self._until = math.inf
-                        return brought.notify_try
-                else:
-                    self._sort(message)
-                    await trio.lowlevel.checkpoint_if_cancelled()
-        self._hurried, self._until = False, math.inf
-        return pause.notify_try + 1
+    def _deadline(self) -> float:
+        """Return when the phase is to be looked at, or is over. A dial and the calls of handlers have their own."""
+        match self._phase:
+            case Phase.INFO | Phase.ASK_AGAIN:
+                return self._began + first_look(self.conversation.settings.timeouts)
+            case Phase.CLAIM:
+                return self._began + self._seconds_to_claim
+            case Phase.NOTIFY | Phase.REFUSE:
+                return self._began + self.conversation.settings.timeouts.notify
+            case _:
+                return math.inf
+
+    @property
+    def _seconds_to_claim(self) -> float:
+        return _CLAIM_DEADLINES * self.conversation.settings.timeouts.of_handler(self._type or "")
+
+    def _look_at_info(self, now: float) -> float:
+        """Look whether the plugin has read the request; return when to look again. Show why it has more time."""
+        assert isinstance(self.conversation, Conversation), "an answer to a call takes no time"
+        until = self.conversation.look(self._began)
+        if until is None:
+            return self._give_up()
+        why = self.conversation.why_idle()
+        # Nobody is shown that an observed plugin is asked again.
+        if self._phase is Phase.INFO and why != self._reason:
+            self._now, self._reason = now, why
+            self._show()
+        return until
+
+    def _on_heard(self) -> None:
+        """Give the plugin its second for the rest of its answer, from now on."""
+        assert isinstance(self.conversation, Conversation), "an answer to a call takes no time"
+        self._look_later(self.conversation.hear(self._began))
+
+    def _look_later(self, time: float) -> None:
+        if time < self._next_look:
+            self._next_look = time
+            self._config.timers.look_at(self._inbox, time)
+
+    def _give_up(self) -> float:
+        """End the try, since the time of its phase is over."""
+        assert self._scope is not None, "a try is under way"
+        self._scope.cancel()
+        return math.inf
+
+    def _timed_out(self) -> Next:
+        """Return what follows a try that was given up because the time of its phase was over."""
+        if self._phase is Phase.REFUSE:
+            self._finish(Outcome.TIMED_OUT)
+            return self._refused
+        if self._phase is Phase.CLAIM:
+            waited = f"no answer in {self._seconds_to_claim:g} s"
+            return self._failed(StepFailedError(waited, outcome=Outcome.TIMED_OUT))
+        assert isinstance(self.conversation, Conversation), "an answer to a call takes no time"
+        if self._phase is Phase.NOTIFY:
+            return self._not_notified(self.conversation.notify_timed_out())
+        return self._failed(self.conversation.info_timed_out())
 
     # --- pauses -------------------------------------------------------------------------------------------------------
 
@@ -617,7 +704,7 @@ class _Registration:
         # With jitter as after a failure: plugins that crash together would otherwise be dialed together for ever.
         return max(0.0, pause.not_before - now) + delay(pause.failures, chance) - delay(pause.failures)
 
-    def _timed_out(self, then: Next) -> Next:
+    def _elapsed(self, then: Next) -> Next:
         """Return what follows a pause that is over, or a rest in which an observed plugin is to be asked again."""
         self._hurried = False
         if isinstance(then, Observe):
@@ -628,8 +715,6 @@ class _Registration:
     def _disturbed(self, then: Next) -> Next:
         """Return what follows the pause or the rest upon the next message; the same if nothing else does."""
         message = self._next_message()
-        if isinstance(message, m.TryNow):
-            self._answer_retry(message)
         if self._ends(message):
             return self._after(message) or then
         if isinstance(message, m.ListenerFound):
@@ -645,12 +730,18 @@ class _Registration:
         self._hurried = brought.hurried
         return brought.then
 
+    def _receive(self) -> m.RegistrationMessage:
+        message = self._inbox.receive_nowait()
+        if isinstance(message, m.TryNow):
+            self._answer_retry(message)  # Unless the rule of the inbox has done so: the first answer counts.
+        return message
+
     def _next_message(self) -> m.RegistrationMessage:
         if self._pending:
             message, *rest = self._pending
             self._pending = tuple(rest)
         else:
-            message = self._inbox.receive_nowait()
+            message = self._receive()
         if isinstance(message, _KNOWN):
             return message
         raise IllegalStepError(f"{message} cannot happen in {self._phase.name}")
@@ -706,7 +797,7 @@ class _Registration:
         for message in pending:
             self._sort(message)
         while self._inbox.waiting:
-            self._sort(self._inbox.receive_nowait())
+            self._sort(self._receive())
 
     def _sort(self, message: m.RegistrationMessage) -> None:
         """Take a message that was read during a try; keep it if it is to have its effect later."""
@@ -733,7 +824,6 @@ class _Registration:
                 then = self._after_leaving(message, then)
             elif message is self._ender or self._ends(message):
                 then = self._after(message)
-        self._ender = None
         assert then is not None, "a message has ended the try"
         return then
 
@@ -883,9 +973,12 @@ class _Registration:
         socket = self._socket
         try:
             held_up = False
-            while not await self.conversation.dial(socket.identity, socket.root, patient=False, held_up=held_up):
+            while not await self.conversation.dial(
+                socket.identity, socket.root, self._note_slot, patient=False, held_up=held_up
+            ):
                 held_up = True
-            info = await self.conversation.get_info(self._show_delay)
+            self._began = trio.current_time()
+            info = await self.conversation.get_info(self._on_heard)
         except PluginRefusedError as failure:
             self._info = failure.info
             return self._reject(failure, 1)
@@ -915,8 +1008,10 @@ class _Registration:
 
     def _enter(self, phase: Phase, reason: str | None = None) -> None:
         """Begin a phase: read what has come, go by the present settings, and show it."""
-        self._now = now = trio.current_time()
-        self._phase, self._began = phase, now
+        now = trio.current_time()
+        if self._operation is not None:
+            self._finished += (Finished(self._operation, Outcome.OK, now - self._began),)
+        self._phase, self._now, self._began, self._operation = phase, now, now, phase.operation
         if self._settings.number:
             # Other users may be trusted since its process was judged.
             self._judge_again()
@@ -924,9 +1019,11 @@ class _Registration:
             self.conversation.settings = self._settings
         if self._scope is not None and self._ender is None and (self._pending or self._inbox.waiting):
             self._sort_all()
-        if not self._life_reported:
-            self._report_life()
-        self._show(reason)
+        self._reason = reason
+        if self._silent_until is None or phase in _SHOWN_AT_ONCE or (phase is Phase.DIAL and reason is not None):
+            self._show()
+        if self._looked_at:
+            self._look_later(self._deadline())
         if self._watched or phase in _NOT_DIALED:
             self._watch_liveness()
 
@@ -938,19 +1035,26 @@ class _Registration:
             self._send(self._config.reconciler, m.SocketDialed(self._socket.path, self._socket.generation, since))
 
     def _finish(self, outcome: Outcome) -> None:
-        """Note how the operation of this phase ended, if it has one."""
-        operation = _OPERATIONS.get(self._phase)
+        """Note how the operation under way ended, if there is one. One that ends well may be left to :meth:`_enter`."""
+        operation, self._operation = self._operation, None
         if operation is not None:
-            self._finished = Finished(operation, outcome, trio.current_time() - self._began)
+            self._finished += (Finished(operation, outcome, trio.current_time() - self._began),)
 
-    def _show(self, reason: str | None) -> None:
+    def _show(self) -> None:
         """Report the phase, unless nothing that is shown has changed."""
-        name, shown, finished, socket = self._phase.state, self._shown, self._finished, self._socket
+        name, shown, finished, socket, reason = (
+            self._phase.state,
+            self._shown,
+            self._finished,
+            self._socket,
+            self._reason,
+        )
+        self._silent_until = None
         cause = reason if self._cause is None else str(self._cause)
-        self._finished = None
+        self._finished = ()
         if (
             # That an observed plugin was asked again is no news.
-            (finished is None or name is StateName.OBSERVED)
+            (not finished or name is StateName.OBSERVED)
             and shown is not None
             and shown.state is name
             and shown.reason == reason
@@ -961,7 +1065,7 @@ class _Registration:
             return
         now, peer = self._now, self.conversation.peer
         ended = None
-        if self._phase is not Phase.LEAVE:
+        if self._ended is not None and (self._phase is not Phase.LEAVE or self._ended.generation < socket.generation):
             ended, self._ended = self._ended, None
         stopped = self._phase is Phase.GONE and reason == "plugind stops"
         self._shown = m.StateChanged(
@@ -988,9 +1092,12 @@ class _Registration:
         self._send(self._config.status, self._shown)
 
     def _show_again(self) -> None:
-        """Report the present state again: the status actor, or the liveness actor, has lost what it was told."""
+        """Report the present state now: it is silent, or the status or the liveness actor has lost what it was told."""
+        if self._silent_until is not None:
+            self._show()
+            return
         if self._shown is not None:
-            self._send(self._config.status, attrs.evolve(self._shown, finished=None, deregistered=None))
+            self._send(self._config.status, attrs.evolve(self._shown, finished=(), deregistered=None))
         self._watched = False
         self._watch_liveness()
 

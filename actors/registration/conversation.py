@@ -1,6 +1,7 @@
 """One conversation with a plugin: dial, GetInfo, NotifyRegistrationStatus, hang up.
 
-Each call has its own deadline. Failures are worded as in the reference (behaviours 27, 28 and 33).
+The caller sets the deadlines, except that of the dialer. Failures are worded as in the reference (behaviours 27, 28 and
+33).
 
 PYTEST_DONT_REWRITE
 """
@@ -23,7 +24,7 @@ from ...protocol.directories import misplaced
 from ...protocol.endpoints import FoundFile
 from ...protocol.errors import ValidationError
 from ...protocol.identity import Identity
-from ...protocol.info_deadline import NEEDED, NOT_READ, InfoDeadline, first_look
+from ...protocol.info_deadline import NEEDED, NOT_READ, InfoDeadline
 from ...protocol.plugins import InfoLimits, check_info, info_to_show
 from ...protocol.plugins import PluginInfo as Info
 from ...protocol.registration.failures import REPLACED, PluginRefusedError, Refusal, Retry, StepFailedError
@@ -184,14 +185,22 @@ class Conversation:
         self.settings = settings
 
     async def dial(
-        self, identity: Identity, root: str, *, patient: bool, held_up: bool = False, uid: int | None = None
+        self,
+        identity: Identity,
+        root: str,
+        begins: Callable[[float], None],
+        *,
+        patient: bool,
+        held_up: bool = False,
+        uid: int | None = None,
     ) -> bool:
         """Connect, as soon as there is a slot; ``patient`` allows for a plugin between bind and listen (behaviour 12).
 
         A dial that is not ``patient`` is a retry, and those wait for the slots that first attempts leave.
 
         No other socket is reached than that with this ``identity`` (fault 41), in this ``root``, and the process that
-        listens there must be trusted, and be of this ``uid`` if that is given (fault 40).
+        listens there must be trusted, and be of this ``uid`` if that is given (fault 40). ``begins`` is called once
+        there is a slot, with the time of that.
 
         Return False at once while dials pause because this process has no descriptors left, unless ``held_up`` says
         that this is known: then wait. It is no failure of the plugin (fault 46).
@@ -207,6 +216,7 @@ class Conversation:
             self._slot = await self._config.dial_slots.acquire(retry=not patient, through_pause=held_up)
             # The first try comes at once, and whatever replaces the socket later interrupts this call.
             self._began = self._slot.acquired_at
+            begins(self._began)
             self.reached_at = self._began if reached_at is None else reached_at
             # Only now: in a storm thousands wait for a slot, and the garbage collector goes through all that they hold.
             dial = partial(
@@ -300,42 +310,28 @@ class Conversation:
         self._slot.pause()
         self._slot = None
 
-    async def get_info(self, delayed: Callable[[str | None], None]) -> Info:
-        """Ask the plugin for its info, and check it; the deadline is that of :class:`InfoDeadline`.
-
-        ``delayed`` is called with why the plugin has more than GetInfo's second, and with None once it has not.
+    async def get_info(self, on_heard: Callable[[], None]) -> Info:
+        """Ask the plugin for its info, and check it; ``on_heard`` is called once the plugin says something.
 
         Raises:
           StepFailedError: if there is no answer.
           PluginRefusedError: if the answer is not acceptable (faults 51, 72 and 73).
         """
-        asked = trio.current_time()
-        self._deadline = None
-        until: float | None = asked + first_look(self.settings.timeouts)
-        while until is not None:
-            # A call that is cancelled goes on with the next one, until the plugin says something.
-            with trio.CancelScope(deadline=until) as scope:
-                return self._check(await self._ask_info(partial(self._hear, asked, scope)))
-            until = self._look(asked)
-            if until is not None:
-                delayed(self._why_idle())
-        assert self._deadline is not None, "it was looked at"
-        raise self._failed(_GET_INFO, self._deadline.why_over(), Outcome.TIMED_OUT)
-
-    async def _ask_info(self, on_heard: Callable[[], None]) -> PluginInfo:
         assert self._channel is not None, "GetInfo follows a dial"
         # A node loads this with its first plugin, since it takes a twentieth of the start.
         from ...protocol.proto.pluginregistration_pb2 import InfoRequest
 
         info_type = bounded_info_type(self.settings.limits)
+        self._deadline = None
         try:
-            return await self._channel.patient_unary(_GET_INFO.path, InfoRequest(), info_type, on_heard)
+            reply = await self._channel.patient_unary(_GET_INFO.path, InfoRequest(), info_type, on_heard)
         except GRPCError as error:
             raise self._call_failed(_GET_INFO, error) from error
         except trio.ClosedResourceError:
             if self._closed_for is None:
                 raise
             raise self._failed(_GET_INFO, self._closed_for, Outcome.FAILED) from None
+        return self._check(reply)
 
     def _check(self, reply: PluginInfo) -> Info:
         """Return the info in an answer to GetInfo.
@@ -382,14 +378,10 @@ class Conversation:
 
         error = "" if refusal is None else refusal.error
         verdict = RegistrationStatus(plugin_registered=refusal is None, error=_sendable(error))
-        seconds = self.settings.timeouts.notify
-        with trio.move_on_after(seconds):
-            try:
-                await self._channel.unary(_NOTIFY.path, verdict, RegistrationStatusResponse)
-            except GRPCError as failure:
-                raise self._call_failed(_NOTIFY, failure) from failure
-            return
-        raise self._failed(_NOTIFY, f"no answer in {seconds:g} s", Outcome.TIMED_OUT)
+        try:
+            await self._channel.unary(_NOTIFY.path, verdict, RegistrationStatusResponse)
+        except GRPCError as failure:
+            raise self._call_failed(_NOTIFY, failure) from failure
 
     def hang_up(self) -> None:
         """Close the connection, if there is one."""
@@ -403,7 +395,7 @@ class Conversation:
         if slot is not None:
             slot.release()
 
-    def _look(self, asked: float) -> float | None:
+    def look(self, asked: float) -> float | None:
         """Look at a GetInfo that was ``asked`` then. Return when to look again, or its deadline; None if that is over.
 
         The plugin has said nothing yet.
@@ -420,21 +412,21 @@ class Conversation:
                 self._slot.forget_idle()
         return until
 
-    def _hear(self, asked: float, scope: trio.CancelScope) -> None:
-        """Give the plugin its second for the rest of its answer, since it has just said something."""
+    def hear(self, asked: float) -> float:
+        """Return the deadline of a GetInfo that was ``asked`` then: the plugin has just said something."""
         if self._slot is not None:
             self._slot.forget_idle()
-        scope.deadline = self._deadline_of(asked).hear(trio.current_time())
+        return self._deadline_of(asked).hear(trio.current_time())
 
     def _deadline_of(self, asked: float) -> InfoDeadline:
         if self._deadline is None:
             self._deadline = InfoDeadline(self._began, asked, self.settings.timeouts)
         return self._deadline
 
-    def _why_idle(self) -> str | None:
+    def why_idle(self) -> str | None:
         """Return why GetInfo takes longer than its second, to be shown; None if that has begun, or would not be over.
 
-        It is for a call at which :meth:`_look` has looked.
+        It is for a call at which :meth:`look` has looked.
         """
         assert self._deadline is not None, "it was looked at"
         late = not self._deadline.has_begun and self._deadline.is_late(trio.current_time())
@@ -450,6 +442,15 @@ class Conversation:
         assert self._channel is not None, "an idle conversation has a connection"
         self._closed_for = NEEDED
         self._channel.close()
+
+    def info_timed_out(self) -> StepFailedError:
+        """Return the failure of a GetInfo for which :meth:`look` says that its time is over."""
+        assert self._deadline is not None, "it was looked at"
+        return self._failed(_GET_INFO, self._deadline.why_over(), Outcome.TIMED_OUT)
+
+    def notify_timed_out(self) -> StepFailedError:
+        """Return the failure of a notification that was not answered before its deadline."""
+        return self._failed(_NOTIFY, f"no answer in {self.settings.timeouts.notify:g} s", Outcome.TIMED_OUT)
 
     def _failed(self, call: _Call, reason: str, outcome: Outcome) -> StepFailedError:
         return StepFailedError(self._words(call, reason), outcome=outcome, cause=f"{call.method} failed: {reason}")

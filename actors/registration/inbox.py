@@ -31,7 +31,7 @@ class RegistrationInbox:
     some 800 bytes for as long as it waits, which is nearly always.
     """
 
-    __slots__ = ("_receive", "_send", "_sleeper", "rule", "waiting")
+    __slots__ = ("_receive", "_send", "_sleeper", "look", "rule", "waiting")
 
     def __init__(self) -> None:
         # Trio sets no bound, but the protocol does. If one plugin blocked the reconciler, it would block all plugins.
@@ -40,6 +40,8 @@ class RegistrationInbox:
         self._receive = receive
         #: What is applied to each message; None for nothing.
         self.rule: Rule | None = None
+        #: What looks at a try that takes long, at a given time, and returns when to look again, if at all.
+        self.look: Callable[[float], float | None] | None = None
         #: The actor's task while it waits for a message.
         self._sleeper: trio.lowlevel.Task | None = None
         #: The number of messages in the inbox. To read it costs less than to catch ``WouldBlock``.

@@ -417,6 +417,7 @@ class MemoryDirectory:
         return inode
 
     def _found(self, inode: Inode) -> Found:
+        inode.looked_at = self._now()
         access = access_of(inode) if inode.kind is Kind.DIRECTORY else None
         return Found(inode.kind, self.identity(inode), access)
 

@@ -9,6 +9,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import errno
+import math
 import os
 from collections.abc import Callable
 
@@ -34,6 +35,8 @@ class Inode:
     born_ns: int = 0
     #: What its file handle is made of: no other inode ever has it.
     serial: int = 0
+    #: When the node looked at it last, in virtual seconds.
+    looked_at: float = -math.inf
     links: int = 1
     #: The permissions, which matter for directories alone, and the owner.
     mode: int = 0o755

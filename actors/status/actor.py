@@ -16,6 +16,7 @@ import trio
 from ...protocol.config_messages import ConfigurationRead, ExpectationChanged, RootsChanged, TrustChanged
 from ...protocol.consumer_messages import CallsEnded, EventNoted, FactsAsked
 from ...protocol.device_messages import DevicesMessage
+from ...protocol.early import OF_A_PLUGIN
 from ...protocol.endpoint_owners import PluginDisplaced
 from ...protocol.health import ActorHealth
 from ...protocol.leases.messages import LeasesMessage
@@ -193,6 +194,12 @@ class _Status:
             for _ in range(BATCH):
                 if isinstance(message, StateChanged):
                     self._change(message)
+                    for early in self.memory.early.take(message) if self.memory.early else ():
+                        await self._take(early)
+                elif isinstance(message, OF_A_PLUGIN) and self.memory.view.is_behind(
+                    message.socket, message.generation
+                ):
+                    self.memory.early.keep(message, trio.current_time())
                 else:
                     await self._take(message)
                 try:
@@ -206,7 +213,7 @@ class _Status:
             await trio.lowlevel.checkpoint()
 
     def _change(self, change: StateChanged) -> None:
-        """Apply a change of state, the most frequent message: some seven for each registration."""
+        """Apply a change of state, the most frequent message."""
         before, after = self.memory.view.apply(change)
         self.memory.metrics.count(change, after or before)
         if change.deregistered is not None:
@@ -221,6 +228,9 @@ class _Status:
                 self._publish(after, change.time)
 
     async def _take(self, message: StatusMessage) -> None:
+        if isinstance(message, OF_A_PLUGIN) and self.memory.view.is_behind(message.socket, message.generation):
+            self.memory.early.keep(message, trio.current_time())
+            return
         view, metrics = self.memory.view, self.memory.metrics
         match message:
             case StateChanged():

@@ -14,6 +14,7 @@ import trio
 from ...protocol.call_durations import CallDurations
 from ...protocol.config import ReadyWhen
 from ...protocol.config_messages import ConfigurationRead, ExpectationChanged, RootsChanged, TrustChanged
+from ...protocol.early import EarlyMessages
 from ...protocol.leases.config import LeaseUsers
 from ...protocol.messages import Address, Lagged, LoopBlocked, ReloaderMessage, ViewMessage
 from ...protocol.metrics import Metrics
@@ -86,6 +87,7 @@ class Memory:
     """The state of the status actor. A restarted actor gets the same memory, so nothing is lost."""
 
     view: View = attrs.field(factory=View)
+    early: EarlyMessages = attrs.field(factory=EarlyMessages)
     metrics: Metrics = attrs.field(factory=Metrics)
     calls: CallDurations = attrs.field(factory=CallDurations)
     audience: Audience[ViewMessage] = attrs.field(factory=lambda: Audience[ViewMessage](Lagged()))

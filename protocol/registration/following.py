@@ -61,7 +61,7 @@ class Pause:
     #: After how many failures the backoff is that of this pause.
     failures: int = 1
     #: The number of the last try to notify a plugin that its handler has registered, if the pause is between two.
-    notify_try: int = 0
+    notify_try: int | None = None
 
     @property
     def has_timer(self) -> bool:
@@ -72,6 +72,13 @@ class Pause:
 @value
 class Rest:
     """The plugin is registered, and was notified of it."""
+
+
+@value
+class NotifyAgain:
+    """Dial again, only to notify the plugin that it is registered (behaviour 33)."""
+
+    notify_try: int
 
 
 @value
@@ -97,7 +104,7 @@ class End:
     stopped: bool = False
 
 
-Next = Try | Pause | Rest | Observe | AskAgain | End
+Next = Try | NotifyAgain | Pause | Rest | Observe | AskAgain | End
 REST = Rest()
 
 
@@ -130,6 +137,11 @@ def first(appeared: SocketAppeared, crash: Crash | None = None) -> Try | Pause:
     )
 
 
+def stays_registered(then: Next) -> bool:
+    """Whether a handler that has registered the plugin keeps it: nothing follows but the rest, or to notify it."""
+    return isinstance(then, Rest | NotifyAgain) or (isinstance(then, Pause) and then.notify_try is not None)
+
+
 def again(info: PluginInfo | None, error: str, reason: str, attempt: int, cause: Cause) -> Pause:
     """Return the pause after a try that failed: the backoff, or the next call of a plugin that called Register."""
     if info is None or not info.called or info.answered:
@@ -137,8 +149,10 @@ def again(info: PluginInfo | None, error: str, reason: str, attempt: int, cause:
     return park(f"{reason}: {CALL_AGAIN}", attempt, cause)
 
 
-def after_timer(pause: Pause) -> Try:
+def after_timer(pause: Pause) -> Try | NotifyAgain:
     """Return the try that follows a pause whose time is over."""
+    if pause.notify_try is not None:
+        return NotifyAgain(pause.notify_try + 1)
     return Try(pause.attempt + 1, kept(pause.cause))
 
 
@@ -208,9 +222,7 @@ class Brought:
     """What a trigger makes of a pause."""
 
     #: The try that follows at once, or the pause that goes on.
-    then: Try | Pause
-    #: The number of the try to notify that follows at once, for a pause between two of them.
-    notify_try: int | None = None
+    then: Try | NotifyAgain | Pause
     #: Whether no further event shortens the next pause.
     hurried: bool = False
 
@@ -226,8 +238,8 @@ def brought_forward(pause: Pause, message: Trigger, *, hurried: bool, later: boo
     hurries = isinstance(message, HURRYING)
     if hurries and hurried:
         return Brought(_wait_out(pause), hurried=True)
-    if pause.notify_try:
-        return Brought(pause, count.after(pause.notify_try), hurries)
+    if pause.notify_try is not None:
+        return Brought(NotifyAgain(count.after(pause.notify_try)), hurried=hurries)
     # Once there is a handler, its absence is no cause any more.
     cause = None if isinstance(message, HandlerAvailable) else kept(pause.cause)
     return Brought(Try(count.after(pause.attempt), cause), hurried=hurries)
@@ -248,7 +260,7 @@ def _kind_of(pause: Pause, *, later: bool) -> _Kind:
             return _Kind.STALE
         case StateName.PARKED:
             return _Kind.PARKED if pause.until_type is None else _Kind.NO_HANDLER
-        case _ if pause.notify_try:
+        case _ if pause.notify_try is not None:
             return _Kind.NOTIFY_BACKOFF
         case _:
             return _Kind.LATER_BACKOFF if later else _Kind.BACKOFF

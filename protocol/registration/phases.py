@@ -19,33 +19,34 @@ from ..messages import (
     StopAsked,
     StopForced,
 )
+from ..status import Operation
 from ..words import StateName
 from .following import End, Next, Pause
 
 
 class Phase(enum.Enum):
-    """Where a registration is; the value is how users see it."""
+    """Where a registration is, with how users see it and the operation that is counted."""
 
     #: Connecting to the socket.
-    DIAL = (1, StateName.DIALING)
+    DIAL = (1, StateName.DIALING, Operation.DIAL)
     #: The plugin is asked for its info.
-    INFO = (2, StateName.ASKING_INFO)
+    INFO = (2, StateName.ASKING_INFO, Operation.GET_INFO)
     #: The reconciler is asked to admit the plugin to its (type, name).
     CLAIM = (3, StateName.VALIDATING)
     #: The handler is asked whether it accepts the plugin.
-    VALIDATE = (4, StateName.VALIDATING)
+    VALIDATE = (4, StateName.VALIDATING, Operation.VALIDATE)
     #: The handler is asked to register.
-    REGISTER = (5, StateName.REGISTERING)
+    REGISTER = (5, StateName.REGISTERING, Operation.REGISTER)
     #: The plugin is notified that it is registered.
-    NOTIFY = (6, StateName.NOTIFYING)
+    NOTIFY = (6, StateName.NOTIFYING, Operation.NOTIFY)
     #: Connecting to the socket, only to notify the plugin that it is registered.
-    NOTIFY_DIAL = (7, StateName.DIALING)
+    NOTIFY_DIAL = (7, StateName.DIALING, Operation.DIAL)
     #: The pause between two tries to notify.
     NOTIFY_PAUSE = (8, StateName.WAITING)
     #: The plugin is notified that it is not registered, and why.
-    REFUSE = (9, StateName.NOTIFYING)
+    REFUSE = (9, StateName.NOTIFYING, Operation.NOTIFY)
     #: The handler is asked to deregister.
-    LEAVE = (10, StateName.LEAVING)
+    LEAVE = (10, StateName.LEAVING, Operation.DEREGISTER)
     WAITING = (11, StateName.WAITING)
     STALE = (12, StateName.STALE)
     PARKED = (13, StateName.PARKED)
@@ -56,8 +57,9 @@ class Phase(enum.Enum):
     ASK_AGAIN = (16, StateName.OBSERVED)
     GONE = (17, StateName.GONE)
 
-    def __init__(self, _number: int, state: StateName) -> None:
+    def __init__(self, _number: int, state: StateName, operation: Operation | None = None) -> None:
         self.state = state
+        self.operation = operation
 
 
 PAUSES = {StateName.WAITING: Phase.WAITING, StateName.STALE: Phase.STALE, StateName.PARKED: Phase.PARKED}
@@ -119,4 +121,6 @@ def answer_to_retry(socket: str, phase: Phase, then: Next | None) -> RetryAnswer
 
 def phase_of(pause: Pause) -> Phase:
     """Return the phase of a pause between two tries."""
+    if pause.notify_try is not None:
+        return Phase.NOTIFY_PAUSE
     return PAUSES[pause.state]

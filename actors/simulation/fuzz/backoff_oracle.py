@@ -1,4 +1,4 @@
-"""The rule of backoff, checked while a script is played: on each state that is shown, and on each dial.
+"""The rule of backoff, checked while a script is played: on each dial, and on each state of rest that is shown.
 
 PYTEST_DONT_REWRITE
 """
@@ -25,8 +25,8 @@ class _Tries:
     """What is known of the tries of one path in one generation."""
 
     generation: int
-    #: Dials since the count began; waits for another try to notify.
-    dials: int = 0
+    #: Tries that have failed since the count began; waits for another try to notify.
+    failures: int = 0
     notify_waits: int = 0
     #: A wait is under way until then.
     until: float | None = None
@@ -38,8 +38,16 @@ class _Tries:
     resets: int = 0
     #: From here on it may try whenever it likes: a change of the file's attributes may be seen late.
     touched: bool = False
-    #: By how many seconds a try that was not expected came too soon.
-    early: float | None = None
+    #: A dial was made, and what came of the try is not shown yet.
+    trying: bool = False
+    #: When a try came that was not expected, and by how many seconds too soon.
+    early: tuple[float, float] | None = None
+
+    def retrigger(self) -> None:
+        """It may try at once, also if it has just done so."""
+        self.retriggered = True
+        if self.early is not None and trio.current_time() <= self.early[0] + EPSILON:
+            self.early = None
 
 
 class BackoffOracle:
@@ -56,18 +64,22 @@ class BackoffOracle:
         self._freed: dict[str, list[float]] = {}
         #: How many dials of each path found another file, and are not shown yet.
         self._replaced: Counter[str] = Counter()
+        #: The name that each path gave in the try under way, which may have it until the try is over.
+        self._claims: dict[str, str] = {}
 
     def forget(self) -> None:
         """Forget all tries: the daemon ended."""
         self._tries.clear()
         self._freed.clear()
+        self._claims.clear()
 
     def retriggered(self, path: str | None = None) -> None:
         """A retry of ``path``, or of any path, was asked for: it may try at once, and its count may begin anew."""
         self._last_trigger[path] = trio.current_time()
         for other, tries in self._tries.items():
             if path in (None, other):
-                tries.retriggered, tries.resets = True, 2
+                tries.retrigger()
+                tries.resets = 2
 
     def listener_found(self, path: str) -> None:
         """Somebody listens on ``path``: a stale socket may be tried at once, and a registered plugin is left alone."""
@@ -87,7 +99,7 @@ class BackoffOracle:
         self._freed[name] = [*(time for time in self._freed.get(name, ()) if now - time <= 2 * NAME_KEPT), now]
         for tries in self._tries.values():
             if tries.last is not None and tries.last.name == name:
-                tries.retriggered = True
+                tries.retrigger()
 
     def _was_kept(self, tries: _Tries) -> bool:
         """Whether the name was kept after an instance had gone, and is free since a short while."""
@@ -105,31 +117,48 @@ class BackoffOracle:
 
     def dialed(self, path: str) -> None:
         """The daemon tries to connect."""
+        self._abandoned(path)
         tries, now = self._tries.get(path), trio.current_time()
-        if (
-            tries is None
-            or tries.until is None
+        if tries is None or tries.trying:
+            return
+        is_expected = (
+            tries.until is None
+            or now >= tries.until - EPSILON
             or tries.retriggered
             or tries.touched
             or self._retriggered_just_now(path)
             or self._was_kept(tries)
-        ):
-            return
-        if now < tries.until - EPSILON:
-            # Whether another generation does so is known as soon as it is shown.
-            tries.early = tries.until - now
+        )
+        if tries.until is not None and not is_expected:
+            # Whether another generation does so is known as soon as that is shown.
+            tries.early = now, tries.until - now
+        # A retry in this instant may have come after this dial began; it takes effect when the dial has failed.
+        tries.trying, tries.until, tries.retriggered = True, None, self._retriggered_just_now(path)
+
+    def asked(self, path: str, name: str) -> None:
+        """The plugin at ``path`` is asked for its info, and gives this name, which it may have for a while."""
+        self._claims[path] = name
+
+    def _abandoned(self, path: str) -> None:
+        """The try of ``path`` is over: if its plugin had its name, that may be free now."""
+        if (name := self._claims.pop(path, None)) is not None:
+            self.freed(name)
 
     def replaced(self, path: str) -> None:
         """The dial under way found another file at ``path``: it does not count, and the next try is soon (fault 41)."""
         # What is shown lags behind the dial, which may have been the first of its generation.
         self._replaced[path] += 1
 
-    def shown(self, status: PluginStatus, *, to_notify: bool) -> None:
-        """A state is shown; ``to_notify`` says that the plugin is registered and is still to be notified."""
+    def shown(self, status: PluginStatus, *, to_notify: bool | None) -> None:
+        """A state of rest is shown; ``to_notify``: the plugin is registered and is still to be notified.
+
+        None says that this is not known, so that any wait is right.
+        """
         tries = self._tries.get(status.socket)
         if tries is None or tries.generation != status.generation:
             before = tries
-            self._left(before)
+            if (status.reason or "").startswith(CRASH_LOOP):
+                self._abandoned(status.socket)  # It is not dialed yet.
             tries = self._tries[status.socket] = _Tries(status.generation)
             if before is not None:
                 # A retry that was asked for while the older one was there may reach this one.
@@ -140,7 +169,7 @@ class BackoffOracle:
             if self._retriggered_just_now(status.socket):
                 tries.retriggered, tries.resets = True, 2
         elif status.state is StateName.GONE:
-            self._left(tries)
+            self._abandoned(status.socket)
         last, tries.last = tries.last, status
         if last is not None and (last.state, last.attempt, last.since, last.next_try) == (
             status.state,
@@ -149,15 +178,14 @@ class BackoffOracle:
             status.next_try,
         ):
             return
+        self._claims.pop(status.socket, None)
+        if tries.early is not None and status.since >= tries.early[0] - EPSILON:
+            if status.state not in (StateName.LEAVING, StateName.GONE):
+                # A socket that is gone may have been replaced by the one that was dialed.
+                self._violated("backoff", f"{status.socket} is dialed {tries.early[1]:.6f} s before its next try")
+            tries.early = None
+        tries.trying = False
         match status.state:
-            case StateName.DIALING:
-                if not to_notify:
-                    tries.dials += 1
-                if tries.early is not None and not tries.retriggered:
-                    self._violated("backoff", f"{status.socket} is dialed {tries.early:.6f} s before its next try")
-                tries.early = None
-                # A retry in this instant may have come after this dial began; it takes effect when the dial has failed.
-                tries.until, tries.retriggered = None, self._retriggered_just_now(status.socket)
             case StateName.WAITING | StateName.STALE:
                 self._waits(tries, status, to_notify=to_notify)
             case StateName.REGISTERED | StateName.LEAVING | StateName.PARKED:
@@ -168,31 +196,35 @@ class BackoffOracle:
             case _:
                 tries.until = None
 
-    def _left(self, tries: _Tries | None) -> None:
-        """Another generation is at the path, or none: the name of the one before may be free now."""
-        last = None if tries is None else tries.last
-        if last is not None and last.state is StateName.VALIDATING and last.name is not None:
-            self.freed(last.name)
+    def deregistered(self, path: str) -> None:
+        """The plugin at ``path`` was deregistered: what follows may begin anew."""
+        tries = self._tries.get(path)
+        if tries is not None:
+            tries.notify_waits, tries.resets = 0, max(1, tries.resets)
 
-    def _waits(self, tries: _Tries, status: PluginStatus, *, to_notify: bool) -> None:
+    def _waits(self, tries: _Tries, status: PluginStatus, *, to_notify: bool | None) -> None:
         if status.reason == REPLACED and self._replaced[status.socket]:
             self._replaced[status.socket] -= 1
             self._waits_for_a_look(tries, status, to_notify=to_notify)
             return
         if (status.reason or "").startswith(CRASH_LOOP):
-            tries.dials, tries.until = 0, status.next_try
+            tries.failures, tries.until = 0, status.next_try
+            return
+        if to_notify is None:
+            tries.failures, tries.until, tries.resets = status.attempt, status.next_try, max(1, tries.resets)
             return
         if to_notify:
             tries.notify_waits = 1 if tries.resets else tries.notify_waits + 1
             failures = tries.notify_waits
         else:
-            if tries.resets:
-                tries.dials = status.attempt
-            failures = tries.dials
+            tries.failures = status.attempt if tries.resets else tries.failures + 1
+            failures = tries.failures
             if status.attempt != failures:
                 self._violated("backoff", f"{status.socket} shows attempt {status.attempt}, and {failures} are counted")
         tries.resets = 2 if tries.touched else max(0, tries.resets - 1)
         tries.until = status.next_try
+        if any(time >= status.since - EPSILON for time in self._freed.get(status.name or "", ())):
+            tries.retriggered = True  # What is shown lags behind the handler.
         if status.next_try is None:
             self._violated("backoff", f"{status.socket} waits without a next try")
             return
@@ -205,11 +237,11 @@ class BackoffOracle:
         if not (rule - EPSILON <= delay and status.next_try - latest <= longest + EPSILON):
             self._violated("backoff", f"{status.socket} waits {delay:.6f} s after {failures} failures")
 
-    def _waits_for_a_look(self, tries: _Tries, status: PluginStatus, *, to_notify: bool) -> None:
+    def _waits_for_a_look(self, tries: _Tries, status: PluginStatus, *, to_notify: bool | None) -> None:
         """Another file is at the path: the dial is not counted, and a short wait follows, whatever came before."""
-        if not to_notify:
-            tries.dials = status.attempt if tries.resets else tries.dials - 1
-            if status.attempt != tries.dials:
+        if to_notify is False:
+            tries.failures = status.attempt if tries.resets else tries.failures
+            if status.attempt != tries.failures:
                 self._violated("backoff", f"{status.socket} counts a dial that found another socket")
         tries.until = status.next_try
         delay, rule = (status.next_try or 0.0) - status.since, self._backoff.delay(1)

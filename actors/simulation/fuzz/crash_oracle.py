@@ -15,7 +15,7 @@ import trio
 from ....protocol.backoff import Backoff
 from ....protocol.crashes import MOST_CRASHES, REMEMBERED
 from ....protocol.identity import Identity
-from ....protocol.status import PluginStatus, StateName
+from ....protocol.status import PluginStatus
 from ..scheduling import EPSILON
 from .life_oracle import LifeOracle
 
@@ -46,7 +46,7 @@ class CrashOracle:
         self._rows: dict[str, _Row] = {}
         #: The file that was dialed last at each path.
         self._dialed: dict[str, Identity] = {}
-        #: Since when each plugin is registered, by what is shown.
+        #: Since when each plugin is registered, by what its handler has answered.
         self._registered: dict[str, float] = {}
         #: How many retries of each path are under way; None stands for those that may concern any path.
         self._retries: Counter[str | None] = Counter()
@@ -92,12 +92,27 @@ class CrashOracle:
         row.count, row.last = row.count + 1, now
         row.until = math.inf if row.count >= MOST_CRASHES else now + self._backoff.delay(row.count)
 
-    def shown(self, status: PluginStatus, *, to_notify: bool) -> None:
-        """A state is shown; ``to_notify`` says that the plugin is registered and is still to be notified."""
+    def registered(self, path: str) -> None:
+        """The handler has registered the plugin at ``path``."""
+        self._lives.informed(path)
+        self._registered[path] = trio.current_time()
+
+    def deregistering(self, path: str) -> None:
+        """The handler is asked to deregister the plugin at ``path``."""
+        self._registered.pop(path, None)
+
+    def informed(self, path: str) -> None:
+        """The plugin at ``path`` is told whether it is registered."""
+        self._lives.informed(path)
+
+    def reached(self, path: str, file: int, began: float, *, connected: bool) -> None:
+        """A dial that began then has reached this file, and has connected to it unless nobody can do so."""
+        if self._retries[path] or self._retries[None]:
+            self._lives.forget(path)
+        self._lives.dialed(path, file, began, connected=connected)
+
+    def shown(self, status: PluginStatus) -> None:
+        """A state of rest is shown."""
         if self._retries[status.socket] or self._retries[None]:
             self._lives.forget(status.socket)
-        self._lives.shown(status, to_notify=to_notify)
-        if to_notify or status.state is StateName.REGISTERED:
-            self._registered.setdefault(status.socket, status.since)
-        else:
-            self._registered.pop(status.socket, None)
+        self._lives.shown(status)

@@ -115,18 +115,23 @@ class ScriptedCSIDriver(FakeCSIDriver):
         return self._probed.passes(since, suspended_at) if self._has_probe else None
 
 
-class _Handler(CSIHandler):
+class ScriptedCSIHandler(CSIHandler):
     """The handler, whose checks and instances oracles see, and whose follows a script can crash."""
 
     def __init__(self, drivers: CSIDrivers) -> None:
         super().__init__(CSIConfig(refresh=REFRESH), rng=random.Random("plugind csi"), wall=drivers.wall)
         self._of = drivers
         self._crashes = drivers.crashes
+        #: Since when Register is under way, by socket.
+        self.registering: dict[str, float] = {}
 
     async def register(self, plugin: Plugin, link: Link) -> None:
         """See :class:`CSIHandler`."""
-        began = trio.current_time()
-        await super().register(plugin, link)
+        began = self.registering[plugin.socket] = trio.current_time()
+        try:
+            await super().register(plugin, link)
+        finally:
+            self.registering.pop(plugin.socket, None)
         self._of.registered(plugin, began)
 
     async def follow(self, plugin: Plugin, link: Link) -> None:
@@ -144,7 +149,7 @@ class _Handler(CSIHandler):
 class CSIDrivers(Drivers[ScriptedCSIDriver]):
     """The CSI drivers of one script."""
 
-    _handler: _Handler = attrs.field(init=False)
+    _handler: ScriptedCSIHandler = attrs.field(init=False)
     _answers: Iterator[int] = attrs.field(init=False, factory=lambda: itertools.count(1))
     #: The newest answer that was shown of each instance.
     _shown: dict[tuple[str, int], int] = attrs.field(init=False, factory=dict)
@@ -159,7 +164,7 @@ class CSIDrivers(Drivers[ScriptedCSIDriver]):
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
-        self._handler = _Handler(self)
+        self._handler = ScriptedCSIHandler(self)
 
     @property
     def handler(self) -> CSIHandler:
@@ -169,7 +174,7 @@ class CSIDrivers(Drivers[ScriptedCSIDriver]):
     def before_start(self) -> None:
         """See :class:`Drivers`."""
         super().before_start()
-        self._handler = _Handler(self)
+        self._handler = ScriptedCSIHandler(self)
         self._shown.clear()
         self._collides_since = math.inf
 
@@ -283,9 +288,9 @@ class CSIDrivers(Drivers[ScriptedCSIDriver]):
     def compare(self) -> None:
         """See :class:`Drivers`."""
         now = trio.current_time()
-        for status in self.statuses.values():
-            if status.state is StateName.REGISTERING and now > status.since + LONGEST + EPSILON:
-                self._trace.violated("calls", f"{status.socket} is registering since {status.since}")
+        for socket, since in self._handler.registering.items():
+            if now > since + LONGEST + EPSILON:
+                self._trace.violated("calls", f"{socket} is registering since {since}")
         if not self.crashed_within(RECONCILER_RECOVERY):
             self._compare_topologies(now)
             self._compare_roles(now)

@@ -40,18 +40,18 @@ REMOVAL_BOUND: Final = 2000.0
 STOP_BOUND: Final = 15.0
 
 
-#: The state that a socket must have been shown in for the answer to a retry to be true.
-_EXPECTED: Final = {
-    "tried now": StateName.DIALING,
-    "registered already, nothing to retry": StateName.REGISTERED,
-}
+#: Answers to a retry.
+_TRIED: Final = "tried now"
+_REGISTERED: Final = "registered already, nothing to retry"
+#: The states in which a socket is not tried.
+_RESTING: Final = (StateName.WAITING, StateName.STALE, StateName.PARKED)
 
 
-def _states_from(plugin: PluginStatus, time: float) -> set[StateName]:
-    """Return the states in which ``plugin`` was shown from ``time`` on, the one at that time included."""
+def _was_registered(plugin: PluginStatus, time: float) -> bool:
+    """Whether ``plugin`` was shown as registered at ``time``, or from then on."""
     after = [entry.state for entry in plugin.history if entry.time >= time]
     before = [entry.state for entry in plugin.history if entry.time < time]
-    return {*after, *before[-1:]}
+    return StateName.REGISTERED in {*after, *before[-1:]}
 
 
 class Consumed(Protocol):
@@ -129,13 +129,16 @@ class DaemonActs:
         self._start(retry)
 
     async def _check_answers(self, answers: Iterable[RetryAnswer], asked: float) -> None:
-        """An answer is true: what it says of a socket is what was shown of it, from when it was asked for."""
+        """An answer is true: what it says of a socket is shown of it, or done, from when it was asked for."""
         shown = {plugin.socket: plugin for plugin in (await self._node.snapshot()).plugins}
+        dialed = {path for time, path in self._node.network.dials if time >= asked}
         for answer in answers:
-            expected = _EXPECTED.get(answer.why)
             plugin = shown.get(answer.socket)
-            if plugin is not None and expected is not None and expected not in _states_from(plugin, asked):
-                self._trace.violated("answers", f"{answer.socket}: {answer.why}, which was not shown as {expected}")
+            if plugin is None:
+                continue
+            rests = plugin.state in _RESTING and plugin.since < asked and answer.socket not in dialed
+            if (answer.why == _TRIED and rests) or (answer.why == _REGISTERED and not _was_registered(plugin, asked)):
+                self._trace.violated("answers", f"{answer.socket}: {answer.why}, and it is {plugin.state}")
 
     # --- handlers -----------------------------------------------------------------------------------------------------
 

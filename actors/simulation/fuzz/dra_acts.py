@@ -48,7 +48,7 @@ OWNER: Final = "tpu.lab.com"
 REPEATED: Final = 8.0
 
 
-class _Handler(DRAHandler):
+class ScriptedDRAHandler(DRAHandler):
     """The handler, whose checks and instances oracles see, and whose follows a script can crash."""
 
     def __init__(self, drivers: DRADrivers) -> None:
@@ -105,7 +105,7 @@ class DRADrivers(Drivers[ScriptedDRADriver]):
     devices: DeviceHealthOracle = attrs.field(init=False)
     #: When the process of an instance was suspended or ran on.
     _suspended_at: dict[str, float] = attrs.field(init=False, factory=dict)
-    _handler: _Handler = attrs.field(init=False)
+    _handler: ScriptedDRAHandler = attrs.field(init=False)
     _serving: trio.CancelScope = attrs.field(init=False, factory=trio.CancelScope)
     _ended: bool = attrs.field(init=False, default=False)
     _claims: Iterator[int] = attrs.field(init=False, factory=lambda: itertools.count(1))
@@ -119,7 +119,7 @@ class DRADrivers(Drivers[ScriptedDRADriver]):
         super().__attrs_post_init__()
         self.oracle = DRAOracle(self._trace.violated)
         self.devices = DeviceHealthOracle(self._trace.violated, self.wall.may_show)
-        self._handler = _Handler(self)
+        self._handler = ScriptedDRAHandler(self)
 
     @property
     def handler(self) -> DRAHandler:
@@ -153,7 +153,7 @@ class DRADrivers(Drivers[ScriptedDRADriver]):
         super().before_start()
         self.oracle.forget()
         self.devices.forget()
-        self._handler = _Handler(self)
+        self._handler = ScriptedDRAHandler(self)
         self._serving.cancel()
 
     def watched(self, plugin: Plugin, link: Link) -> Link:

@@ -5,13 +5,29 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
+import attrs
 import trio
 
 from ....protocol.plugins import Plugin
-from ....protocol.status import PluginStatus, StateName
+from ....protocol.status import PluginStatus
 from ..scheduling import EPSILON
+
+
+@attrs.define(eq=False)
+class _Conversation:
+    """A connection to a plugin."""
+
+    #: The serial number of its file.
+    socket: int
+    #: Virtual seconds.
+    began: float
+    #: The plugin was asked for its info.
+    asked: bool = False
+    #: The handler was asked to validate, or the try has ended without that.
+    over: bool = False
 
 
 class GenerationOracle:
@@ -31,12 +47,13 @@ class GenerationOracle:
         self._generations: dict[tuple[str, int], tuple[int, float]] = {}
         #: Directories that were removed, with the sockets below that were told again since.
         self._removed: dict[str, set[str]] = {}
-        #: The socket that was dialed last at each path, and when.
-        self._dialed: dict[str, tuple[int, float]] = {}
-        #: What is shown of each path.
-        self._statuses: dict[str, PluginStatus] = {}
-        #: What was shown of it when its plugin was reached, until the conversation has gone on or has failed.
-        self._reached: dict[str, PluginStatus] = {}
+        #: The last conversation at each path, and the one before it.
+        self._conversations: dict[str, _Conversation] = {}
+        self._before: dict[str, _Conversation] = {}
+        #: The paths whose plugins are seen when they are asked.
+        self._seen: set[str] = set()
+        #: When the reconciler has crashed last.
+        self._crashed_at = -math.inf
         #: The highest generation that was shown, and the highest one of reconcilers that have crashed.
         self._shown = 0
         self._crashed = 0
@@ -49,25 +66,18 @@ class GenerationOracle:
     def crashed(self) -> None:
         """The reconciler has crashed: the next one counts on, and its sockets are told again."""
         self._forget_sockets()
-        self._crashed = self._shown
+        self._crashed, self._crashed_at = self._shown, trio.current_time()
 
     def _forget_sockets(self) -> None:
         self._sockets.clear()
         self._generations.clear()
-        self._statuses.clear()
-        self._reached.clear()
 
     def shown(self, status: PluginStatus) -> None:
-        """A state is shown."""
+        """A state of rest is shown."""
         self._shown = max(self._shown, status.generation)
-        self._statuses[status.socket] = status
-        if status.state not in (StateName.ASKING_INFO, StateName.VALIDATING):
-            self._reached.pop(status.socket, None)
-        elif not self._is_reached(status.socket, status.generation):
-            self._reached[status.socket] = status
-
-    def _is_reached(self, path: str, generation: int) -> bool:
-        return path in self._reached and self._reached[path].generation == generation
+        for conversation in (self._before.get(status.socket), self._conversations.get(status.socket)):
+            if conversation is not None and conversation.began <= status.since:
+                conversation.over = True
 
     def moved(self, path: str) -> None:
         """The socket at ``path`` is renamed: when it comes back, that is another appearance (behaviour 4)."""
@@ -85,30 +95,41 @@ class GenerationOracle:
                 return True
         return False
 
-    def _is_late(self, path: str, generation: int, dialed: float, now: float) -> bool:
-        """Whether the handler takes only now what it was asked of the socket before the one that was ``dialed``.
+    def _is_late(self, path: str, now: float) -> bool:
+        """Whether the handler takes only now what it was asked of the socket before the one that was just dialed.
 
         It is late behind a call that has ended in this instant, in which the socket of a newer generation was dialed.
         """
-        if dialed < now - EPSILON:
+        conversation, before = self._conversations[path], self._before.get(path)
+        if conversation.began < now - EPSILON:
             return False
-        status = self._statuses.get(path)
-        if status is not None and status.generation > generation:
-            return status.since >= now - EPSILON
-        return self._is_reached(path, generation) and self._reached[path].since < now - EPSILON
+        if before is not None and before.asked and not before.over:
+            before.over = True
+            return True
+        return path in self._seen and not conversation.asked
 
     def connected(self, path: str, socket: int) -> None:
         """The daemon has a connection to ``socket``, by the serial number of its file."""
-        self._dialed[path] = socket, trio.current_time()
+        if path in self._conversations:
+            self._before[path] = self._conversations[path]
+        self._conversations[path] = _Conversation(socket, trio.current_time())
+
+    def asked(self, path: str) -> None:
+        """The plugin at ``path`` is asked for its info."""
+        self._seen.add(path)
+        if path in self._conversations:
+            self._conversations[path].asked = True
 
     def validating(self, plugin: Plugin) -> None:
         """The handler is asked to validate what the socket that was dialed last said of itself."""
         path, generation = plugin.socket, plugin.generation
-        if generation <= self._crashed or path not in self._dialed:
+        if generation <= self._crashed or path not in self._conversations:
             return  # A handler that has crashed, too, takes what the reconciler asked it before.
-        now, (socket, dialed) = trio.current_time(), self._dialed[path]
-        if self._is_late(path, generation, dialed, now):
+        now, conversation = trio.current_time(), self._conversations[path]
+        self._shown = max(self._shown, generation)
+        if conversation.began <= self._crashed_at or self._is_late(path, now):
             return
+        conversation.over, socket = True, conversation.socket
         if self._sockets.setdefault((path, generation), socket) != socket:
             self._violated("generation", f"generation {generation} of {path} speaks with a second socket")
         first, since = self._generations.setdefault((path, socket), (generation, now))

@@ -105,6 +105,25 @@ class Follows(Protocol):
         """Forget all: the daemon ended."""
 
 
+class Steps(Protocol):
+    """What is told what plugins and handlers are asked; see ``plugind.actors.simulation.fuzz.watched_node``."""
+
+    def asked(self, path: str, plugged: PluggedIn, /) -> None:
+        """The plugin at ``path`` is asked for its info."""
+
+    def informed(self, path: str, plugged: PluggedIn, /) -> None:
+        """The plugin at ``path`` is told whether it is registered."""
+
+    def registered(self, plugin: Plugin, /) -> None:
+        """A Register has succeeded."""
+
+    def deregistering(self, plugin: Plugin, /) -> None:
+        """A Deregister begins."""
+
+    def deregistered(self, plugin: Plugin, /) -> None:
+        """A Deregister has ended."""
+
+
 class HandlerOracle:
     """Per generation Validate, Register, Notify, Deregister in order; one at a time per path and per name.
 
@@ -145,8 +164,10 @@ class HandlerOracle:
         self.under_way: list[UnderWay] = []
         #: The generations whose last Validate succeeded, and with which handler, by path.
         self._validated: dict[str, tuple[int, int]] = {}
-        #: Since when a path is shown as being validated: its plugin may wait for its handler.
-        self._shown_validating: dict[str, float] = {}
+        #: When the plugin at each path was last asked for its info. Since then it may wait for its handler.
+        self._asked: dict[str, float] = {}
+        #: What is told each step of a registration.
+        self.steps: Steps | None = None
         #: Paths that are shown as leaving though nothing else is under way for their name, and since when.
         self._leaving: dict[str, float] = {}
         #: Registrations whose Deregister may come again, because an actor crashed.
@@ -181,7 +202,7 @@ class HandlerOracle:
         self.registrations.clear()
         self.under_way.clear()
         self._validated.clear()
-        self._shown_validating.clear()
+        self._asked.clear()
         self._leaving.clear()
         self._orphans.clear()
         self._crashed.clear()
@@ -219,7 +240,7 @@ class HandlerOracle:
                 self._check_deregistered(ask, plugin)
                 self._validating(plugin)
                 if self._endpoints is not None:
-                    admitted = self._shown_validating.get(plugin.socket, trio.current_time())
+                    admitted = self._asked.get(plugin.socket, trio.current_time())
                     earlier = self._plugins_besides(plugin, until=admitted)
                     later = [it for it in self._plugins_besides(plugin) if it not in earlier]
                     self._endpoints.validating(plugin, earlier, later)
@@ -230,6 +251,8 @@ class HandlerOracle:
                 self._deregister_began(handler, plugin)
                 if self._follows is not None:
                     self._follows.deregistering(plugin)
+                if self.steps is not None:
+                    self.steps.deregistering(plugin)
         call = UnderWay(handler, ask, plugin)
         self.under_way.append(call)
         return call
@@ -249,7 +272,11 @@ class HandlerOracle:
             case "register":
                 if registration is not None and registration.plugin == plugin:
                     registration.succeeded = ok
+                    if ok and self.steps is not None:
+                        self.steps.registered(plugin)
             case "deregister":
+                if self.steps is not None and not cut_off:
+                    self.steps.deregistered(plugin)
                 if registration is not None and registration.plugin == plugin and cut_off:
                     registration.deregistering_since = None  # The handler actor crashed, and asks again.
                 elif registration is not None and registration.plugin == plugin:
@@ -363,13 +390,8 @@ class HandlerOracle:
     # --- what else is seen --------------------------------------------------------------------------------------------
 
     def shown(self, status: PluginStatus) -> None:
-        """A state was shown: one that leaves must be deregistered at once, where nothing else is under way."""
+        """A state is shown: one that leaves must be deregistered at once, where nothing else is under way."""
         registration = self.registrations.get(status.socket)
-        if status.state is StateName.VALIDATING:
-            # It may be shown late, after a crash of the status actor.
-            self._shown_validating.setdefault(status.socket, status.since)
-        else:
-            self._shown_validating.pop(status.socket, None)
         if (
             status.state is not StateName.LEAVING
             or registration is None
@@ -383,7 +405,13 @@ class HandlerOracle:
         """A plugin received a call; ``well`` says that it answers, and nothing broke its connections."""
         if call.registered is None:
             self._trace.line("asked", path, call.method)
+            if call.method == "GetInfo":
+                self._asked[path] = trio.current_time()
+                if self.steps is not None:
+                    self.steps.asked(path, plugin)
         else:
+            if self.steps is not None:
+                self.steps.informed(path, plugin)
             self._notified(path, plugin, registered=call.registered, well=well)
             if not call.registered and self.blame is not None:
                 self.blame.refused(path, call.error)

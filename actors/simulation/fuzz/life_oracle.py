@@ -1,6 +1,7 @@
 """The rule of short lives: what comes after them at a path is not dialed too soon (fault 49).
 
-The oracle sees only what is shown. Where that leaves open whether a life was short, it expects nothing.
+The oracle sees dials, what plugins are told, and states of rest. Where these leave open whether a life was short, it
+expects nothing.
 
 PYTEST_DONT_REWRITE
 """
@@ -11,6 +12,7 @@ import math
 from collections.abc import Callable
 
 import attrs
+import trio
 
 from ....protocol.backoff import Backoff
 from ....protocol.lives import CRASH_LOOP, REMEMBERED
@@ -23,14 +25,18 @@ ANEW = "anew"
 
 @attrs.define(eq=False)
 class _Life:
-    generation: int
     #: It is not dialed before.
     not_before: float
+    #: When it began for the oracle. What was shown before concerns another.
+    began: float
+    #: None before it is shown, or dialed.
+    generation: int | None = None
+    file: int | None = None
     #: When it was first dialed, and when the plugin had certainly been reached.
     dialed_at: float | None = None
     reached_at: float | None = None
     #: When its plugin was first told anything, and when its end was shown.
-    notified_at: float | None = None
+    informed_at: float | None = None
     ended: float | None = None
     #: All of it was seen.
     certain: bool = True
@@ -65,37 +71,48 @@ class LifeOracle:
         """The registration of ``path`` crashed: what is shown next need not be in the order of what happened."""
         self.forget(path)
 
-    def shown(self, status: PluginStatus, *, to_notify: bool) -> None:
-        """A state is shown; ``to_notify`` says that the plugin is registered and is still to be notified."""
+    def dialed(self, path: str, file: int, began: float, *, connected: bool) -> None:
+        """A dial that began then has reached this file, and has ``connected`` to it unless nobody can do so."""
+        life = self._lives.get(path)
+        if life is None or life.file not in (None, file):
+            self._end(path, began)
+            life = self._lives[path] = _Life(self._not_before(path, began), began)
+        if began < life.not_before - EPSILON:
+            self._violated("lives", f"{path} is dialed {life.not_before - began:.6f} s too soon after short lives")
+        life.file = file
+        life.dialed_at = began if life.dialed_at is None else life.dialed_at
+        if connected and life.reached_at is None:
+            life.reached_at = trio.current_time()
+
+    def informed(self, path: str) -> None:
+        """The plugin at ``path`` is told whether it is registered, or is about to be."""
+        life = self._lives.get(path)
+        if life is not None and life.informed_at is None:
+            life.informed_at = trio.current_time()
+
+    def shown(self, status: PluginStatus) -> None:
+        """A state of rest is shown."""
         # What is shown may come late, while the status actor starts again.
         now, path = status.since, status.socket
         if (status.reason or "").endswith(ANEW):
             self.forget(path)  # The reconciler crashed, and this ended no life.
             return
-        life = self._lives.get(path)
-        if status.state in (StateName.LEAVING, StateName.GONE) and life is not None and life.ended is None:
-            life.ended = now
-        if life is None or life.generation != status.generation:
-            self._end(path, now)
-            life = self._lives[path] = _Life(status.generation, self._not_before(path, now))
-        self._note(life, status.state, now)
-        if status.state is StateName.DIALING and not to_notify and status.since < life.not_before - EPSILON:
-            self._violated(
-                "lives", f"{path} is dialed {life.not_before - status.since:.6f} s too soon after short lives"
-            )
-        if (status.reason or "").startswith(CRASH_LOOP):
+        is_looping = (status.reason or "").startswith(CRASH_LOOP)
+        if is_looping:
             self._check_wait(status)
+        life = self._lives.get(path)
+        if life is not None and status.since < life.began - EPSILON:
+            return
+        if life is None or (is_looping and life.generation != status.generation):
+            self._end(path, now)
+            life = self._lives[path] = _Life(self._not_before(path, now), now, status.generation)
+        if life.generation not in (None, status.generation):
+            life.certain = False  # The file was found a second time, or this is shown late.
+        life.generation = status.generation
+        if status.state in (StateName.LEAVING, StateName.GONE) and life.ended is None:
+            life.ended = now
         if status.state is StateName.GONE:
             self._end(path, now)
-
-    @staticmethod
-    def _note(life: _Life, state: StateName, now: float) -> None:
-        if state is StateName.DIALING and life.dialed_at is None:
-            life.dialed_at = now
-        if state is StateName.ASKING_INFO and life.reached_at is None:
-            life.reached_at = now
-        if state is StateName.NOTIFYING and life.notified_at is None:
-            life.notified_at = now
 
     def _check_wait(self, status: PluginStatus) -> None:
         longest = self._backoff.cap * (1.0 + self._backoff.jitter)
@@ -108,8 +125,8 @@ class LifeOracle:
             return
         # A dial may have reached the socket long before its plugin is asked. What it is told comes without a wait.
         earliest, began = life.dialed_at, life.reached_at
-        if life.notified_at is not None:
-            earliest = began = life.notified_at
+        if life.informed_at is not None:
+            earliest = began = life.informed_at
         ended = now if life.ended is None else life.ended
         is_unclear = not life.certain or (began is not None and ended - began <= EPSILON)
         if is_unclear or now - earliest >= self._stable_after - EPSILON:

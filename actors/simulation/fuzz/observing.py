@@ -44,18 +44,8 @@ from ..scheduling import ROUNDS
 from .run import SeedResult
 from .trace import Trace
 
-#: The states in which a plugin may be that is only observed.
-ALLOWED: Final = frozenset(
-    {
-        StateName.DIALING,
-        StateName.ASKING_INFO,
-        StateName.OBSERVED,
-        StateName.WAITING,
-        StateName.PARKED,
-        StateName.STALE,
-        StateName.GONE,
-    }
-)
+#: The states in which no plugin may be that is only observed.
+FORBIDDEN: Final = frozenset({StateName.REGISTERED, StateName.LEAVING})
 #: Virtual seconds until all is as it should be: the longest backoff, a GetInfo, and another one of each plugin.
 CONVERGED: Final = 400.0
 #: Virtual seconds until nothing is left of plugins that are gone.
@@ -156,7 +146,7 @@ class _ObservingNode(SimulatedNode):
         """See :class:`SimulatedNode`."""
         status = change.plugin
         self.trace.line("shown", status.socket, status.generation, status.state, status.attempt, status.reason)
-        if status.state not in ALLOWED:
+        if status.state in FORBIDDEN:
             self.trace.violated("state", f"{status.socket} is {status.state}")
         super().record(change)
 
@@ -374,8 +364,8 @@ def _fake(kind: Kind, name: str) -> FakePlugin:
 def _difference(plug: _Plug, status: PluginStatus) -> list[str]:
     path, fake = plug.plugged.path, plug.fake
     if not plug.kind.is_observed:
-        is_refused = status.state in (StateName.WAITING, StateName.PARKED, StateName.DIALING, StateName.ASKING_INFO)
-        return [] if is_refused else [f"{path} ({plug.kind.value}) is {status.state}"]
+        is_wrong = status.state in (*FORBIDDEN, StateName.OBSERVED, StateName.STALE)
+        return [f"{path} ({plug.kind.value}) is {status.state}"] if is_wrong else []
     if status.state is not StateName.OBSERVED:
         return [f"{path} ({plug.kind.value}) is {status.state}: {status.reason}"]
     said, shown = (fake.name, tuple(fake.versions)), (status.name, tuple(status.versions or ()))

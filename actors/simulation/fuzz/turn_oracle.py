@@ -24,6 +24,7 @@ class _Wait:
     """A privileged plugin that was refused its name."""
 
     name: str
+    generation: int
     since: float
     next_try: float
     #: Its last try came when its backoff was over. After another one no release of the name shortens the wait.
@@ -35,8 +36,8 @@ class _Wait:
 class TurnOracle:
     """Once no privileged plugin has the name, each that was refused it has its turn after those before it.
 
-    The oracle sees only what is shown. As all privileged plugins of a name may be in line before it, it allows each of
-    them a turn, and one more that is under way.
+    The oracle sees the refusals that are shown, the names that plugins give, and the calls of the handler. As all
+    privileged plugins of a name may be in line before it, it allows each of them a turn, and one more under way.
     """
 
     def __init__(self, violated: Callable[[str, str], None], privileged: Collection[int]) -> None:
@@ -48,6 +49,9 @@ class TurnOracle:
         self._others: dict[str, str] = {}
         #: The generations whose last try was brought forward, by path.
         self._hurried: dict[str, int] = {}
+        #: When each path was dialed last, and when a dial found no descriptor left.
+        self._dialed: dict[str, float] = {}
+        self._exhausted_at = -math.inf
 
     def forget(self) -> None:
         """Expect nothing of what waits now: an actor crashed, or the daemon ended."""
@@ -64,40 +68,59 @@ class TurnOracle:
             if wait.name == name and wait.regular:
                 wait.due = min(wait.due, trio.current_time() + turns * TURN)
 
-    def shown(self, status: PluginStatus, *, to_notify: bool) -> None:
-        """A state is shown; ``to_notify`` says that the plugin is registered and is still to be notified."""
+    def exhausted(self) -> None:
+        """A dial found no descriptor left: others wait for some (fault 46)."""
+        self._exhausted_at = trio.current_time()
+
+    def asked(self, path: str, name: str, uid: int) -> None:
+        """The plugin at ``path`` is asked for its info, and gives this name."""
+        self._others.pop(path, None)
+        if uid in self._privileged:
+            self._others[path] = name
+
+    def registered(self, path: str, name: str, *, privileged: bool) -> None:
+        """A plugin is registered."""
+        if privileged:
+            self._others.pop(path, None)
+            self._holders[path] = name
+            for wait in self._waits.values():
+                if wait.name == name:
+                    wait.due = math.inf
+
+    def deregistering(self, path: str) -> None:
+        """The plugin at ``path`` is about to be deregistered, and may be tried again."""
+        if (name := self._holders.pop(path, None)) is not None:
+            self._others[path] = name
+
+    def shown(self, status: PluginStatus) -> None:
+        """A state of rest is shown."""
         path, wait = status.socket, self._waits.get(status.socket)
+        if status.since < self._dialed.get(path, -math.inf) - EPSILON:
+            return  # It is shown late.
         if wait is not None and status.state is StateName.WAITING and wait.since == status.since:
             return  # It is shown again.
         self._waits.pop(path, None)
-        self._note(status, to_notify=to_notify)
-        if status.state is StateName.DIALING:
-            self._tried(status, wait)
-        elif status.state is StateName.WAITING and status.uid in self._privileged and _TAKEN in (status.reason or ""):
+        if status.state is StateName.GONE:
+            self._others.pop(path, None)
+            self._holders.pop(path, None)
+        if self._hurried.get(path, -1) not in (-1, status.generation):
+            del self._hurried[path]
+        if status.state is StateName.WAITING and status.uid in self._privileged and _TAKEN in (status.reason or ""):
             assert status.name is not None, "a plugin without a name is refused none"
             regular = path not in self._hurried
-            self._waits[path] = _Wait(status.name, status.since, status.next_try or math.inf, regular)
+            next_try = math.inf if status.next_try is None else status.next_try
+            self._waits[path] = _Wait(status.name, status.generation, status.since, next_try, regular)
 
-    def _note(self, status: PluginStatus, *, to_notify: bool) -> None:
-        path, name = status.socket, status.name
-        self._holders.pop(path, None)
-        self._others.pop(path, None)
-        if name is None or status.state is StateName.GONE or status.uid not in self._privileged:
+    def dialed(self, path: str) -> None:
+        """The plugin at ``path`` is tried."""
+        now, wait = trio.current_time(), self._waits.pop(path, None)
+        self._dialed[path] = now
+        if wait is None:
             return
-        if not to_notify and status.state is not StateName.REGISTERED:
-            self._others[path] = name
-            return
-        self._holders[path] = name
-        for wait in self._waits.values():
-            if wait.name == name:
-                wait.due = math.inf
-
-    def _tried(self, status: PluginStatus, wait: _Wait | None) -> None:
-        path = status.socket
-        if wait is not None and status.since > wait.due + EPSILON:
-            late = f"{status.since - wait.due:.6f} s too late"
+        if now > wait.due + EPSILON and self._exhausted_at < wait.since:
+            late = f"{now - wait.due:.6f} s too late"
             self._violated("turns", f"{path} is tried for {wait.name} {late} after no other user's plugin may keep it")
-        if status.attempt <= 1 or (wait is not None and status.since >= wait.next_try - EPSILON):
+        if now >= wait.next_try - EPSILON:
             self._hurried.pop(path, None)
         else:
-            self._hurried[path] = status.generation
+            self._hurried[path] = wait.generation

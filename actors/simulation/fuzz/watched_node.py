@@ -16,6 +16,7 @@ from ....protocol.config import Config
 from ....protocol.errors import leaves
 from ....protocol.identity import Identity
 from ....protocol.liveness import Answer, answer_of
+from ....protocol.plugins import Plugin
 from ....protocol.status import PluginStatus, StateName
 from ....protocol.wire.errors import DialError, DialFailure
 from ...handlers.handler import Handler
@@ -25,6 +26,8 @@ from ..directory import MemoryDirectory, Telling
 from ..faults import Actor, is_injected
 from ..network import MemoryNetwork, Process
 from ..node import SimulatedNode
+from ..plugins import FakePlugin, PluggedIn
+from ..scheduling import EPSILON
 from .backoff_oracle import BackoffOracle
 from .crash_oracle import CrashOracle
 from .device_oracle import DeviceOracle
@@ -41,6 +44,18 @@ from .trace import Trace
 from .trust_oracle import TrustOracle
 from .turn_oracle import TurnOracle
 
+#: The states that oracles are shown. What lies between them they take from the network and the handlers.
+SETTLED = frozenset(
+    {
+        StateName.REGISTERED,
+        StateName.WAITING,
+        StateName.STALE,
+        StateName.PARKED,
+        StateName.LEAVING,
+        StateName.GONE,
+    }
+)
+
 
 class WatchedNetwork(MemoryNetwork):
     """A network that reports each dial."""
@@ -56,9 +71,11 @@ class WatchedNetwork(MemoryNetwork):
         order: DialOrderOracle,
         modes: DirectoryOracle,
         patience: PatienceOracle,
+        turns: TurnOracle,
         root: str,
     ) -> None:
         super().__init__(directory)
+        self._turns = turns
         self._patience = patience
         self._root = root
         self._order = order
@@ -88,7 +105,10 @@ class WatchedNetwork(MemoryNetwork):
             )
         self._backoff.dialed(path)
         self._crashes.dialed(path, identity)
-        self._order.dialed(path)
+        self._turns.dialed(path)
+        file = self._directory.inode(path) if self._directory.exists(path) else None
+        if file is not None and identity is not None and self._directory.identity(file).is_same(identity):
+            self._order.dialed(path, file.serial, identity, file.looked_at)
         self.opened[:] = [(other, stream) for other, stream in self.opened if not stream.closed]
         if any(other == path for other, _ in self.opened):
             self._trace.violated("one-per-path", f"{path} is dialed while a connection to it is open")
@@ -101,6 +121,11 @@ class WatchedNetwork(MemoryNetwork):
             if error.kind is DialFailure.REPLACED:
                 self._trace.line("replaced", path)
                 self._backoff.replaced(path)
+            if error.kind is DialFailure.EXHAUSTED:
+                self._turns.exhausted()
+                self._order.disturbed()
+            elif file is not None and error.kind not in (DialFailure.REPLACED, DialFailure.GONE):
+                self._crashes.reached(path, file.serial, began, connected=False)
             if error.kind is DialFailure.FULL:
                 self._patience.found_full(path, identity, began)
             else:
@@ -108,6 +133,7 @@ class WatchedNetwork(MemoryNetwork):
             raise
         assert channel.peer is not None, "a simulated connection has credentials"
         self._patience.connected(path, identity, began, self.opened[-1][1])
+        self._crashes.reached(path, self.reached[path].serial, began, connected=True)
         self._trust.connected(path, channel.peer.uid)
         self._modes.connected(path, self.reached[path], channel.peer.uid)
         if self._directory.telling is Telling.HANDLES:
@@ -172,8 +198,10 @@ class WatchedNode(SimulatedNode):
             self._order,
             self.modes,
             self._patience,
+            self.turns,
             self.root,
         )
+        oracle.steps = self
         #: What checks that the devices are shown that plugins have listed.
         self.devices = DeviceOracle(trace.violated)
         #: Cancelled when tasks run and virtual time stands still.
@@ -181,8 +209,8 @@ class WatchedNode(SimulatedNode):
         self._checked_at = -1.0
         #: When an actor crashed last.
         self.crashed_at = -math.inf
-        #: Paths of plugins that are registered and that have not been notified of it.
-        self._to_notify: set[str] = set()
+        #: The instances that are registered, or were last, by path: their generations, and from when to when.
+        self._instances: dict[str, tuple[int, float, float]] = {}
 
     def crash(self, actor: Actor, of: str = "") -> bool:
         """See :class:`SimulatedNode`. Whichever act crashes the devices actor, its oracle knows."""
@@ -206,6 +234,7 @@ class WatchedNode(SimulatedNode):
         self._order.forget()
         self._patience.forget()
         self.turns.forget()
+        self._instances.clear()
         await super().start(handlers=handlers)
         self.supervisor.internals.crashes.watch(self._record_crash)
 
@@ -216,9 +245,12 @@ class WatchedNode(SimulatedNode):
         self.serving.disturbed()
         self.turns.forget()
         match kind:
+            case "watcher":
+                self._order.disturbed()
             case "registration":
                 self._order.forget(of)
                 self._patience.failed(of)
+                self._end_instance(of)
                 self._backoff.retriggered(of)
                 self.crashes.crashed(of)
                 self._oracle.orphan(of)
@@ -244,27 +276,57 @@ class WatchedNode(SimulatedNode):
         if status.root in self._apart:
             self._apart[status.root](change)
             return
-        self._generations.shown(status)
-        to_notify = self._must_be_notified(status)
-        self._backoff.shown(status, to_notify=to_notify)
-        self.crashes.shown(status, to_notify=to_notify)
-        self._order.shown(status, to_notify=to_notify)
-        self._patience.shown(status)
-        self.turns.shown(status, to_notify=to_notify)
-        self._oracle.shown(status)
-        self.serving.shown(status)
+        if status.state in SETTLED:
+            self._generations.shown(status)
+            self._backoff.shown(status, to_notify=self._is_registered(status))
+            self.crashes.shown(status)
+            self._order.shown(status)
+            self._patience.shown(status)
+            self.turns.shown(status)
+            self._oracle.shown(status)
+            self.serving.shown(status)
         super().record(change)
 
-    def _must_be_notified(self, status: PluginStatus) -> bool:
-        """Whether the plugin is registered and not yet notified, by what is shown, which lags the handler."""
-        path, before = status.socket, self.status(status.socket)
-        if before is None or before.generation != status.generation:
-            self._to_notify.discard(path)
-        match status.state:
-            case StateName.NOTIFYING if status.reason is None:
-                self._to_notify.add(path)
-            case StateName.DIALING | StateName.WAITING:
-                pass
-            case _:
-                self._to_notify.discard(path)
-        return path in self._to_notify
+    def _is_registered(self, status: PluginStatus) -> bool | None:
+        """Whether the plugin was registered when this began; None if that has ended in the same instant."""
+        generation, since, until = self._instances.get(status.socket, (0, math.inf, math.inf))
+        if generation != status.generation or not since <= status.since <= until + EPSILON:
+            return False
+        return True if status.since < until - EPSILON else None
+
+    def _end_instance(self, path: str) -> None:
+        if path in self._instances:
+            generation, since, until = self._instances[path]
+            self._instances[path] = generation, since, min(until, trio.current_time())
+
+    # --- the steps of registrations, as plugins and handlers see them ---
+
+    def asked(self, path: str, plugged: PluggedIn) -> None:
+        """See :class:`plugind.actors.simulation.fuzz.handler_oracle.Steps`."""
+        self._generations.asked(path)
+        if isinstance(plugged.plugin, FakePlugin):
+            self._backoff.asked(path, plugged.plugin.name)
+            self.turns.asked(path, plugged.plugin.name, plugged.uid)
+
+    def informed(self, path: str, plugged: PluggedIn) -> None:
+        """See :class:`plugind.actors.simulation.fuzz.handler_oracle.Steps`."""
+        # Another one may read what it was sent only now.
+        if plugged.process is self.network.met.get(path):
+            self.crashes.informed(path)
+
+    def registered(self, plugin: Plugin) -> None:
+        """See :class:`plugind.actors.simulation.fuzz.handler_oracle.Steps`."""
+        self._instances[plugin.socket] = plugin.generation, trio.current_time(), math.inf
+        self.crashes.registered(plugin.socket)
+        self.turns.registered(plugin.socket, plugin.name, privileged=plugin.privileged)
+
+    def deregistering(self, plugin: Plugin) -> None:
+        """See :class:`plugind.actors.simulation.fuzz.handler_oracle.Steps`."""
+        self.crashes.deregistering(plugin.socket)
+        self.turns.deregistering(plugin.socket)
+
+    def deregistered(self, plugin: Plugin) -> None:
+        """See :class:`plugind.actors.simulation.fuzz.handler_oracle.Steps`."""
+        self._end_instance(plugin.socket)
+        self._backoff.deregistered(plugin.socket)
+        self._order.deregistered(plugin.socket)

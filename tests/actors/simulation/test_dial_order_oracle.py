@@ -8,13 +8,21 @@ import trio
 from trio.testing import MockClock
 
 from plugind.actors.simulation.fuzz.dial_order_oracle import DialOrderOracle
+from plugind.protocol.identity import Identity
 from plugind.protocol.status import StateName
 from plugind.testing import FakePlugin, SimulatedNode
 
 
+def file_of(path: str) -> tuple[int, Identity]:
+    return ord(path), Identity(1, ord(path), 0)
+
+
 @attrs.define
 class Script:
-    """Plays ``+a`` (a socket asks for its first dial), ``*a`` (for a retry), ``a`` (it is dialed), a tenth apart."""
+    """Plays ``+a`` (a socket is made), ``*a`` (one that has failed is to be dialed again), ``a`` (it is dialed).
+
+    A tenth of a second lies between two words.
+    """
 
     violations: list[str] = attrs.field(factory=list)
 
@@ -24,21 +32,20 @@ class Script:
             await trio.sleep(0.001)
             status = node.status("a.sock")
             assert status is not None
-        oracle = DialOrderOracle(lambda rule, text: self.violations.append(f"{rule}: {text}"))
+        oracle, made = DialOrderOracle(lambda rule, text: self.violations.append(f"{rule}: {text}")), dict[str, float]()
+        for path in {word[1] for word in text.split() if word[0] == "*"}:
+            oracle.dialed(path, *file_of(path), trio.current_time())
         for word in text.split():
-            path = word[-1]
-            if len(word) == 2:
-                asked = attrs.evolve(
-                    status,
-                    socket=path,
-                    state=StateName.DIALING,
-                    reason=None,
-                    attempt=1 if word[0] == "+" else 2,
-                    since=trio.current_time(),
-                )
-                oracle.shown(asked, to_notify=False)
+            now, path = trio.current_time(), word[-1]
+            if word[0] == "!":
+                oracle.disturbed()
+            elif word[0] == "*":
+                waits = attrs.evolve(status, socket=path, state=StateName.WAITING, since=now, next_try=now)
+                oracle.shown(waits)
+            elif word[0] == "+":
+                made[path] = now
             else:
-                oracle.dialed(path)
+                oracle.dialed(path, *file_of(path), made.get(path, 0.0))
             await trio.sleep(pause)
         return [violation.split(" waits")[0] for violation in self.violations]
 
@@ -52,6 +59,8 @@ class Script:
         ("*b *c +a b c a", ["newcomers: a"]),
         ("+b +a b a", []),
         ("*b b +a a", []),
+        # Nobody knows when the node has noticed the socket.
+        ("! *b +a b a", []),
     ],
 )
 async def test_a_retry_that_is_dialed_while_a_newcomer_waits_is_a_violation(

@@ -50,7 +50,7 @@ def test_a_plugin_that_is_told_something_is_found(monkeypatch: pytest.MonkeyPatc
         return states.InfoRejected(event.reason, event.info) if isinstance(event, states.InfoRejected) else event
 
     monkeypatch.setattr(Conversation, "get_info", forgetful)
-    assert {"told", "state"} <= oracles()
+    assert "told" in oracles()
 
 
 def test_a_driver_that_is_asked_nodegetinfo_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

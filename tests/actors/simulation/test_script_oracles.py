@@ -48,68 +48,88 @@ async def test_a_socket_waits_after_short_lives_for_the_longest_delay_and_its_ji
     """Seed 2702706, fault 49."""
     found = Found()
     oracle = LifeOracle(found.violated, Backoff(cap=120.0, jitter=0.1), 10.0)
-    oracle.shown(attrs.evolve(STATUS, next_try=seconds, reason=reason(9)), to_notify=False)
+    oracle.shown(attrs.evolve(STATUS, next_try=seconds, reason=reason(9)))
     assert found.rules == ([] if is_right else ["lives"])
 
 
+@pytest.mark.parametrize(("files", "rules"), [((1, 2, 3), ["lives"]), ((1, 1, 1), [])])
+async def test_another_file_that_is_dialed_too_soon_after_a_short_life_is_a_violation(
+    autojump_clock: MockClock, files: tuple[int, ...], rules: list[str]
+) -> None:
+    """Fault 49: the first dial of a file begins a life, also while nothing is shown of it."""
+    found = Found()
+    oracle = LifeOracle(found.violated, Backoff(initial=2.0, jitter=0.0), 10.0)
+    # The second dial comes after one short life, and the third too soon after two.
+    for file, time in zip(files, (0.0, 2.0, 3.0), strict=True):
+        await trio.sleep_until(time)
+        oracle.dialed(STATUS.socket, file, time, connected=True)
+    assert found.rules == rules
+
+
+def red(generation: int) -> Plugin:
+    return Plugin("Colour", "red", STATUS.socket, ("1.0.0",), STATUS.socket, generation)
+
+
 @pytest.mark.parametrize(
-    ("state", "generation", "since", "is_late"),
+    ("asked", "shown", "is_late"),
     [
-        (StateName.VALIDATING, 7, 1.0, True),
-        (StateName.DIALING, 8, 9.0, True),
-        (StateName.VALIDATING, 7, 9.0, False),
-        (StateName.WAITING, 7, 1.0, False),
-        (StateName.DIALING, 8, 1.0, False),
+        (5.0, None, True),
+        # Its try has ended before the next socket was dialed.
+        (5.0, 6.0, False),
+        (None, None, False),
     ],
 )
 async def test_a_handler_may_take_what_it_was_asked_before_in_the_instant_in_which_the_next_socket_is_dialed(
-    autojump_clock: MockClock, state: StateName, generation: int, since: float, is_late: bool
+    autojump_clock: MockClock, asked: float | None, shown: float | None, is_late: bool
 ) -> None:
-    """Seed 2703241: the ask waited behind a call that was cancelled then."""
-    found, plugin = Found(), Plugin("Colour", "red", STATUS.socket, ("1.0.0",), STATUS.socket, 7)
+    """Seeds 2703241 and 4100418: the ask waited behind a call that was cancelled then."""
+    found = Found()
     oracle = GenerationOracle(found.violated)
     await trio.sleep_until(0.5)
     oracle.connected(STATUS.socket, 1)
-    oracle.validating(plugin)
+    oracle.validating(red(7))
+    if asked is not None:
+        await trio.sleep_until(asked)
+        oracle.connected(STATUS.socket, 1)
+        oracle.asked(STATUS.socket)
+    if shown is not None:
+        oracle.shown(attrs.evolve(STATUS, since=shown))
     await trio.sleep_until(9.0)
-    oracle.shown(attrs.evolve(STATUS, state=state, generation=generation, since=since))
     oracle.connected(STATUS.socket, 2)
-    oracle.validating(plugin)
-    assert found.rules == ([] if is_late else ["generation"])
-
-
-@pytest.mark.parametrize(("asked", "rules"), [(1.0, []), (9.0, ["generation"])])
-async def test_a_socket_is_not_taken_for_that_of_an_older_generation_whose_ask_is_late(
-    autojump_clock: MockClock, asked: float, rules: list[str]
-) -> None:
-    """Seed 4100418: the older ask had its turn as the newer socket was dialed, whose own ask came a minute later."""
-    found, plugin = Found(), Plugin("Colour", "red", STATUS.socket, ("1.0.0",), STATUS.socket, 7)
-    oracle = GenerationOracle(found.violated)
-    await trio.sleep_until(1.0)
-    oracle.connected(STATUS.socket, 1)
-    oracle.shown(attrs.evolve(STATUS, state=StateName.DIALING, since=1.0))
-    oracle.shown(attrs.evolve(STATUS, state=StateName.ASKING_INFO, since=asked))
-    await trio.sleep_until(9.0)
-    # It may just have answered, after it was dialed long ago.
-    oracle.shown(attrs.evolve(STATUS, state=StateName.VALIDATING, since=9.0))
-    oracle.connected(STATUS.socket, 2)
-    oracle.validating(plugin)
+    oracle.asked(STATUS.socket)
+    oracle.validating(red(7))
     await trio.sleep_until(69.0)
-    oracle.validating(attrs.evolve(plugin, generation=8))
-    assert found.rules == rules
+    oracle.validating(red(8))
+    assert found.rules == ([] if is_late else ["generation", "generation"])
+
+
+async def test_a_plugin_is_validated_only_once_it_was_asked(autojump_clock: MockClock) -> None:
+    """What the handler takes before was asked of the socket before it."""
+    found = Found()
+    oracle = GenerationOracle(found.violated)
+    for socket, generation in ((1, 7), (2, 8)):
+        oracle.connected(STATUS.socket, socket)
+        oracle.asked(STATUS.socket)
+        oracle.validating(red(generation))
+        await trio.sleep(1.0)
+    oracle.connected(STATUS.socket, 3)
+    oracle.validating(red(8))
+    assert found.rules == []
+    oracle.asked(STATUS.socket)
+    oracle.validating(red(8))
+    assert found.rules == ["generation"]
 
 
 async def test_a_newer_generation_that_speaks_with_the_same_socket_is_found(autojump_clock: MockClock) -> None:
     """However late it asks; but for the instant in which the socket is dialed anew."""
-    found, plugin = Found(), Plugin("Colour", "red", STATUS.socket, ("1.0.0",), STATUS.socket, 7)
+    found = Found()
     oracle = GenerationOracle(found.violated)
     oracle.connected(STATUS.socket, 1)
-    oracle.shown(attrs.evolve(STATUS, state=StateName.VALIDATING, since=0.0))
     await trio.sleep_until(9.0)
-    oracle.validating(plugin)
+    oracle.validating(red(7))
     oracle.connected(STATUS.socket, 1)
     await trio.sleep_until(10.0)
-    oracle.validating(attrs.evolve(plugin, generation=8))
+    oracle.validating(red(8))
     assert found.rules == ["generation"]
 
 
@@ -180,22 +200,28 @@ async def test_that_nobody_listens_may_be_shown_late_but_not_found_while_somebod
     assert found.rules == ([] if is_right else ["serving"])
 
 
-@pytest.mark.parametrize(("since", "is_right"), [(1.0, True), (3.0, False)])
-async def test_a_plugin_may_be_admitted_to_an_endpoint_before_its_owner_and_be_shown_late(
-    autojump_clock: MockClock, since: float, is_right: bool
+@pytest.mark.parametrize(("asked", "is_right"), [(1.0, True), (3.0, False)])
+async def test_a_plugin_may_be_admitted_to_an_endpoint_before_its_owner(
+    autojump_clock: MockClock, asked: float, is_right: bool
 ) -> None:
-    """The status actor may crash while the plugin waits for its handler."""
+    """It may be admitted as soon as it was asked for its info, and wait long for its handler."""
     trace, owner = Trace(), Plugin("Colour", "red", STATUS.socket, ("1.0.0",), STATUS.socket, 7)
     other = Plugin("Colour", "blue", STATUS.socket, ("1.0.0",), "/plugins/b.sock", 8)
     endpoints = EndpointOracle(trace.violated, ("/plugins/",))
     oracle = HandlerOracle(trace, InstancePolicy.ALL, lambda _name: None, endpoints=endpoints)
     handler = oracle.new_handler()
-    async with SimulatedNode():
+
+    async def ask() -> None:
+        await trio.sleep_until(asked)
+        oracle.received(other.socket, plugged, Call(asked, "GetInfo"), well=True)
+
+    async with SimulatedNode() as node, trio.open_nursery() as nursery:
+        plugged = node.plug("b.sock", FakePlugin("Colour", "blue"))
+        nursery.start_soon(ask)
         await trio.sleep_until(2.0)
         await handler.validate(owner)
         await handler.register(owner)
         await trio.sleep_until(4.0)
-        oracle.shown(attrs.evolve(STATUS, socket=other.socket, generation=8, state=StateName.VALIDATING, since=since))
         await handler.validate(other)
     assert [violation.oracle for violation in trace.violations] == ([] if is_right else ["endpoint"])
 

@@ -32,18 +32,23 @@ class Script:
             elif word == "!":
                 oracle.forget()
             elif word[0] == "-":
-                oracle.shown(self.status(word[1], StateName.LEAVING), to_notify=False)
+                oracle.deregistering(word[1])
                 oracle.freed("red")
+            elif word[0] == "+":
+                oracle.registered(word[1], "red", privileged=self.uid(word[1]) == 0)
+            elif word[0] == "*":
+                oracle.dialed(word[1])
             else:
-                state = {"+": StateName.REGISTERED, "?": StateName.WAITING, "*": StateName.DIALING}[word[0]]
-                oracle.shown(self.status(word[1], state), to_notify=False)
+                oracle.asked(word[1], "red", self.uid(word[1]))
+                oracle.shown(self.refused(word[1]))
         return [violation.split(" for red")[0] for violation in self.violations]
 
-    def status(self, path: str, state: StateName) -> PluginStatus:
-        now = trio.current_time()
-        reason, next_try = (REFUSED, now + BACKOFF) if state is StateName.WAITING else (None, None)
-        uid = self.uids.get(path, 0)
-        return PluginStatus(path, "/", 1, state, now, reason, 2, next_try, "Colour", "red", uid=uid)
+    def uid(self, path: str) -> int:
+        return self.uids.get(path, 0)
+
+    def refused(self, path: str) -> PluginStatus:
+        now, uid = trio.current_time(), self.uid(path)
+        return PluginStatus(path, "/", 1, StateName.WAITING, now, REFUSED, 2, now + BACKOFF, "Colour", "red", uid=uid)
 
 
 @pytest.mark.parametrize(

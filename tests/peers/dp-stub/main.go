@@ -10,7 +10,7 @@
 //	{"listening": SOCKET}
 //	{"call": "Register", "registered": true, "error": ""}     the answer to its own first call
 //	{"call": "Allocate", "ids": [[…], …]}                     the ids of each container
-//	{"call": "GetPreferredAllocation", "ids": [[…], …]}       those that are available
+//	{"call": "GetPreferredAllocation", "ids": [[…], …]}       those that are available; it prefers the last ones
 //	{"log": {"msg": …, …}}                                    what the stub logs, GetInfo and ListAndWatch among it
 //
 // SIGTERM and SIGINT end it; it removes its socket then.
@@ -25,6 +25,7 @@ import (
 	"os"
 	"os/signal"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -115,7 +116,7 @@ func allocate(request *api.AllocateRequest, _ map[string]*api.Device) (*api.Allo
 func prefer(request *api.PreferredAllocationRequest, _ map[string]*api.Device) (*api.PreferredAllocationResponse, error) {
 	ids, response := [][]string{}, &api.PreferredAllocationResponse{}
 	for _, container := range request.ContainerRequests {
-		available := container.AvailableDeviceIDs
+		available := slices.Sorted(slices.Values(container.AvailableDeviceIDs))
 		ids = append(ids, available)
 		last := available[len(available)-int(container.AllocationSize):]
 		response.ContainerResponses = append(
