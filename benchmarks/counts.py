@@ -1,15 +1,18 @@
-"""What a registration is made of: tasks, steps, waits, messages, scopes, deadlines and bytecodes, counted exactly.
+"""What a registration and a removal are made of: tasks, steps, waits, messages, scopes, deadlines and bytecodes.
 
     python -m benchmarks.counts --sockets 300
 
-A node in this process registers a storm of cheap plugins, which are in another process, once with counters and once
-with a tracer. CPU time depends on what else the machine does, and these numbers hardly do: they are for comparing two
-trees. The tracer makes the node some fifty times slower, so answers of plugins have mostly come before it waits for
-them.
+A node in this process registers a storm of cheap plugins, which are in another process, and then deregisters them as
+their sockets are removed, once with counters and once with a tracer. CPU time depends on what else the machine does,
+and these numbers hardly do: they are for comparing two trees, and with :data:`BUDGETS`. The tracer makes the node some
+fifty times slower, so answers of plugins have mostly come before it waits for them.
 
-With ``--csi`` the plugins are CSI drivers, and their handler does what is named: ``judged`` applies the rules,
-``linked`` holds a connection to each, too, and ``asked`` is plugind's own, which makes the four calls and follows the
-driver, without health checks.
+The same is done with CSI drivers and a handler that makes calls; ``--csi`` does only that, with a handler that does
+what is named: ``judged`` applies the rules, ``linked`` holds a connection to each, too, and ``asked`` is plugind's own,
+which makes the four calls and follows the driver, without health checks.
+
+``--record`` measures one registration on the simulated node, where each run gives the same numbers, and writes them to
+the file with which a test compares them.
 """
 
 from __future__ import annotations
@@ -18,30 +21,46 @@ import argparse
 import json
 import os
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from types import CodeType, FrameType
 from typing import Any, cast
 from unittest.mock import patch
 
+import attrs
 import trio
 from trio import _channel
 
 from plugind import Config, Handler, Root, Supervisor
 from plugind.actors.logs import Log
 from plugind.actors.status.actor import StatusConfig
+from plugind.benchmarks import simulated
 from plugind.benchmarks.peers.judging import handlers
 from plugind.benchmarks.peers.with_links import Following
 from plugind.benchmarks.plugins.cheap_plugin import ServerOptions
 from plugind.benchmarks.plugins.server_process import ServerProcess, cheap_server, scratch_directory
-from plugind.benchmarks.report.table import Progress
+from plugind.benchmarks.report.table import Cell, Progress, table
+from plugind.benchmarks.tracer import Tracer
 from plugind.protocol.config import Timeouts
 from plugind.protocol.health_checks import HealthChecks
 
 #: Seconds until the last plugin must be registered.
 _PATIENCE = 300.0
+#: Counts the block within it under the name that it is given.
+Count = Callable[[str], AbstractContextManager[None]]
+REGISTRATION, REMOVAL = "registration", "removal"
+BYTECODES, MESSAGES = "bytecodes", "messages through channels"
+FUNCTIONS, FILES = "functions of plugind", "files of these functions"
+#: What each figure is to be at most, and what it is to be next.
+BUDGETS: dict[tuple[str, str], tuple[int, int | None]] = {
+    (REGISTRATION, BYTECODES): (15_000, 12_000),
+    (REGISTRATION, MESSAGES): (6, None),
+    (REGISTRATION, FUNCTIONS): (120, None),
+    (REGISTRATION, FILES): (25, None),
+    (REMOVAL, BYTECODES): (6_000, None),
+}
 
 
 class Steps(trio.abc.Instrument):
@@ -86,54 +105,12 @@ def calls_counted(counts: Counter[str]) -> Iterator[None]:
     with ExitStack() as stack:
         enter = stack.enter_context
         enter(counting(trio.CancelScope, "__enter__", "cancel scopes"))
-        enter(counting(trio.MemorySendChannel, "send_nowait", "messages through channels"))
+        enter(counting(trio.MemorySendChannel, "send_nowait", MESSAGES))
         enter(counting(trio.MemoryReceiveChannel, "receive", "receives that may wait"))
         enter(counting(_channel, "MemoryChannelState", "channels"))
         enter(counting(trio.lowlevel, "wait_readable", "waits for a descriptor"))
         enter(patch.object(trio.CancelScope, "deadline", property(deadline.fget, set_deadline)))
         yield
-
-
-class Tracer:
-    """Counts bytecodes, by the module and the function of their code."""
-
-    def __init__(self) -> None:
-        self.codes: Counter[CodeType] = Counter()
-
-    def __call__(self, frame: FrameType, event: str, _: object) -> Callable[..., Any]:
-        """See ``sys.settrace``."""
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        codes, code = self.codes, frame.f_code
-
-        def local(_frame: FrameType, event: str, _argument: object) -> Any:
-            if event == "opcode":
-                codes[code] += 1
-            return local
-
-        return local
-
-    def modules(self) -> Counter[str]:
-        """Return the bytecodes of each module."""
-        found: Counter[str] = Counter()
-        for code, count in self.codes.items():
-            found[_module_of(code)] += count
-        return found
-
-    def functions(self) -> Counter[str]:
-        """Return the bytecodes of each function."""
-        found: Counter[str] = Counter()
-        for code, count in self.codes.items():
-            found[f"{_module_of(code)}:{code.co_qualname}"] += count
-        return found
-
-
-def _module_of(code: CodeType) -> str:
-    path = Path(code.co_filename)
-    root = Path(__file__).parent.parent
-    if path.is_relative_to(root) and ".venv" not in path.parts:
-        return str(path.relative_to(root))
-    parts = path.parts
-    return "/".join(parts[parts.index("site-packages") + 1 :]) if "site-packages" in parts else path.name
 
 
 #: What is done with CSI drivers, and the handlers for that.
@@ -144,8 +121,16 @@ CSI: dict[str, Callable[[], dict[str, Handler]]] = {
 }
 
 
-async def storm(server: ServerProcess, root: Path, count: Callable[[], Any], log: Log, csi: str | None) -> None:
-    """Register all plugins of ``server``; from the first on, within the context manager ``count``."""
+def _await_lines(path: Path, words: bytes, count: int) -> None:
+    """Wait until a log has so many lines with these words."""
+    until = time.monotonic() + _PATIENCE
+    while path.read_bytes().count(words) < count:
+        assert time.monotonic() < until, f"fewer than {count} lines with {words!r} came"
+        time.sleep(0.1)
+
+
+async def storm(server: ServerProcess, root: Path, count: Count, log: Log, csi: str | None) -> None:
+    """Register and deregister all plugins of ``server``, each within ``count``. Threads are not traced."""
     judging = CSI[csi or "judged"]()
     async with trio.open_nursery() as nursery:
         await nursery.start(log.run)
@@ -162,7 +147,7 @@ async def storm(server: ServerProcess, root: Path, count: Callable[[], Any], log
         async with Supervisor(config, handlers=judging, status_config=status, log=log) as node:
             await node.wait_scanned()
             await trio.sleep(0.5)
-            with count():
+            with count(REGISTRATION):
                 server.ask("create")
                 with trio.fail_after(_PATIENCE):
                     await trio.to_thread.run_sync(server.reached, server.options.sockets, _PATIENCE)
@@ -170,12 +155,15 @@ async def storm(server: ServerProcess, root: Path, count: Callable[[], Any], log
             plugins = (await node.snapshot()).plugins
             registered = sum(plugin.state == "registered" for plugin in plugins)
             assert registered == server.options.sockets, f"only {registered} plugins were registered"
+            with count(REMOVAL):
+                await trio.to_thread.run_sync(server.remove)
+                lines = (root.parent / "log", b"plugin deregistered", registered)
+                await trio.to_thread.run_sync(_await_lines, *lines)
+                await trio.sleep(1.0)
         nursery.cancel_scope.cancel()
 
 
-def run_storm(
-    sockets: int, count: Callable[[], Any], csi: str | None, instruments: Sequence[trio.abc.Instrument] = ()
-) -> None:
+def run_storm(sockets: int, count: Count, csi: str | None, instruments: Sequence[trio.abc.Instrument] = ()) -> None:
     """Run one storm in a loop of its own."""
     cores = sorted(os.sched_getaffinity(0))
     with scratch_directory() as scratch:
@@ -189,69 +177,100 @@ def run_storm(
             trio.run(storm, server, root, count, log, csi, instruments=list(instruments))
 
 
-def counted(sockets: int, csi: str | None) -> dict[str, float]:
-    """Return how often each thing happens for each registration."""
+@attrs.frozen
+class Figures:
+    """What one registration and one removal cost."""
+
+    #: Each figure, by what is done and what is counted.
+    all: dict[tuple[str, str], float]
+    tracers: dict[str, Tracer]
+    sockets: int
+
+    def functions(self) -> dict[str, float]:
+        """Return the bytecodes of each function in a registration."""
+        return {name: n / self.sockets for name, n in self.tracers[REGISTRATION].functions().items()}
+
+    def modules(self) -> dict[str, float]:
+        """Return the bytecodes of each module in a registration."""
+        return {name: n / self.sockets for name, n in self.tracers[REGISTRATION].modules().items()}
+
+
+def measure(sockets: int, csi: str | None, progress: Progress) -> Figures:
+    """Run a storm with counters, and one with tracers."""
     counts: Counter[str] = Counter()
-    final: dict[str, float] = {}
+    found: dict[tuple[str, str], float] = {}
+    tracers: dict[str, Tracer] = {}
 
     @contextmanager
-    def window() -> Iterator[None]:
+    def counting(doing: str) -> Iterator[None]:
         start = counts.copy()
         yield
-        final.update({what: (number - start[what]) / sockets for what, number in counts.items()})
+        found.update({(doing, what): (number - start[what]) / sockets for what, number in counts.items()})
 
+    def tracing(doing: str) -> AbstractContextManager[None]:
+        tracers[doing] = Tracer()
+        return tracers[doing].tracing()
+
+    of = f"{sockets:,} {'plugins' if csi is None else f'CSI drivers, {csi}'}"
+    progress.step(f"{of}, counted")
     with calls_counted(counts):
-        run_storm(sockets, window, csi, [Steps(counts)])
-    return final
+        run_storm(sockets, counting, csi, [Steps(counts)])
+    progress.step(f"{of}, traced: some fifty times slower")
+    run_storm(sockets, tracing, csi)
+    for doing, tracer in tracers.items():
+        # What is done once for the whole storm counts for none of its registrations.
+        own = tracer.own(sockets / 2)
+        found[doing, BYTECODES] = tracer.codes.total() / sockets
+        found[doing, FUNCTIONS] = len(own)
+        found[doing, FILES] = len({code.co_filename for code in own})
+    return Figures(found, tracers, sockets)
 
 
-def traced(sockets: int, csi: str | None) -> Tracer:
-    """Return the bytecodes of a storm."""
-    tracer = Tracer()
-
-    @contextmanager
-    def window() -> Iterator[None]:
-        sys.settrace(tracer)
-        try:
-            yield
-        finally:
-            sys.settrace(None)
-
-    run_storm(sockets, window, csi)
-    return tracer
+def summary(found: dict[str, Figures]) -> str:
+    """Return the table of all figures beside their budgets."""
+    rows: list[list[Cell]] = []
+    for doing, what in sorted({key for figures in found.values() for key in figures.all}):
+        aim, following = BUDGETS.get((doing, what), (None, None))
+        rows.append([doing, what, *(figures.all.get((doing, what), 0.0) for figures in found.values()), aim, following])
+    return table(["of one", "figure", *found, "aim", "next aim"], rows)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Count and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sockets", type=int, default=300, help="how many at once (default 300)")
-    parser.add_argument("--csi", choices=tuple(CSI), help="register CSI drivers, with this handler")
+    parser.add_argument("--csi", choices=tuple(CSI), help="register only CSI drivers, with this handler")
     parser.add_argument("--functions", type=int, default=0, metavar="N", help="show the N longest functions, too")
     parser.add_argument("--modules", type=int, default=0, metavar="N", help="show the N longest modules, too")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the figures to this file")
+    parser.add_argument("--record", action="store_true", help="measure on the simulated node, and record that")
     options = parser.parse_args(arguments)
-    progress = Progress(2)
+    if options.record:
+        print(simulated.record(), end="")
+        return 0
+    cases = {"plugin": None, "CSI driver": "asked"} if options.csi is None else {options.csi: options.csi}
+    progress = Progress(2 * len(cases))
     try:
-        progress.step(f"{options.sockets:,} registrations, counted")
-        found = counted(options.sockets, options.csi)
-        progress.step(f"{options.sockets:,} registrations, traced: some fifty times slower")
-        tracer = traced(options.sockets, options.csi)
+        found = {name: measure(options.sockets, csi, progress) for name, csi in cases.items()}
     finally:
         progress.end()
-    found["bytecodes"] = tracer.codes.total() / options.sockets
-    for what, number in found.items():
-        print(f"{what:28}{number:10.2f}")
-    for title, most, table in (
-        ("modules", options.modules, tracer.modules()),
-        ("functions", options.functions, tracer.functions()),
-    ):
-        if most:
-            print(f"\nbytecodes by {title}")
-            for name, number in table.most_common(most):
-                print(f"{number / options.sockets:10.1f}  {name}")
+    print(summary(found))
+    for name, figures in found.items():
+        for title, most, by in (
+            ("modules", options.modules, figures.modules()),
+            ("functions", options.functions, figures.functions()),
+        ):
+            if most:
+                print(f"\nbytecodes of the registration of a {name}, by {title}")
+                for where, number in Counter(by).most_common(most):
+                    print(f"{number:10.1f}  {where}")
     if options.json is not None:
-        by = {name: number / options.sockets for name, number in tracer.functions().items()}
-        options.json.write_text(json.dumps({"counts": found, "functions": by}, indent=1))
+        written = {
+            name: {"counts": {f"{doing}: {what}": n for (doing, what), n in figures.all.items()}}
+            | {"functions": figures.functions()}
+            for name, figures in found.items()
+        }
+        options.json.write_text(json.dumps(written, indent=1))
     return 0
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
-from plugind.actors import conversation
+from plugind.actors.registration import conversation
 from plugind.actors.simulation.directory import MemoryDirectory
 
 

@@ -10,23 +10,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
-from plugind.actors import registration, registration_config, supervision
-from plugind.actors.handlers.actor import Lanes
-from plugind.actors.registration.config import RegistrationConfig
+import trio
+
+from plugind.actors import supervision
+from plugind.actors.handlers.served import Served
 from plugind.actors.registration.registrations import Registrations
 from plugind.protocol import messages as m
-from plugind.protocol import states
 from plugind.protocol.discovery import Discovery
 from plugind.protocol.effects import Effect, Show
-from plugind.protocol.registration_settings import RegistrationSettings
-from plugind.protocol.status import StateName
+from plugind.protocol.plugins import Plugin
+from plugind.protocol.status import Ending, Outcome, StateName
 from plugind.protocol.watches import Watches
-from plugind.tests.tools.seams import (
-    handler_actors,
-    handler_asks,
-    reconciler_effects,
-    shown_states,
-)
+from plugind.tests.tools.seams import reconciler_effects, shown_states
 
 
 @contextmanager
@@ -70,41 +65,30 @@ class _NeverCaught(BaseException, metaclass=_AnyGroup):
 
 
 @contextmanager
-def lose_waiting_asks() -> Iterator[None]:
-    """A handler actor that crashes forgets calls that had not begun (seed 136)."""
-
-    def cleared(lanes: Lanes) -> Lanes:
-        lanes.clear()
-        return lanes
-
-    with handler_actors(lanes=cleared):
-        yield
-
-
-@contextmanager
 def abandon_a_deregistration() -> Iterator[None]:
     """A registration stops waiting for its deregistration after twice the deadline of a call (seed 448)."""
-    seconds_for = registration_config.seconds_for
+    deregister = Served.deregister
 
-    def impatient(
-        command: states.WaitingCommand,
-        settings: RegistrationSettings,
-        config: RegistrationConfig,
-        path: str,
-        generation: int,
-    ) -> float:
-        if isinstance(command, states.AskDeregister):
-            return 2 * settings.timeouts.of_handler(command.info.type)
-        return seconds_for(command, settings, config, path, generation)
+    async def impatient(self: Served, plugin: Plugin) -> Ending:
+        with trio.move_on_after(2 * self.calls.config.timeout):
+            return await deregister(self, plugin)
+        return Ending(Outcome.TIMED_OUT, "no answer")
 
-    with patch.object(registration, "seconds_for", impatient):
+    with patch.object(Served, "deregister", impatient):
         yield
 
 
 @contextmanager
 def keep_a_superseded_validation() -> Iterator[None]:
     """A superseded Validate continues, and blocks its name for as long as it hangs (seed 448)."""
-    with handler_asks(lambda message: isinstance(message, m.Withdraw)):
+    validate = Served.validate
+
+    async def stubborn(self: Served, plugin: Plugin) -> Ending:
+        with trio.CancelScope(shield=True):
+            return await validate(self, plugin)
+        raise AssertionError("nobody cancels the scope")
+
+    with patch.object(Served, "validate", stubborn):
         yield
 
 

@@ -23,20 +23,21 @@ from unittest.mock import patch
 import attrs
 import trio
 
-from plugind.actors import registration, registration_config
-from plugind.actors.handlers.actor import Lane
-from plugind.actors.handlers.calls import BROKE, Call, Calls, Ending
+from plugind.actors.handlers.calls import BROKE, Call, Calls
+from plugind.actors.handlers.served import Served
+from plugind.actors.handlers.turns import Turns
 from plugind.actors.io import endpoints
 from plugind.actors.io.grpc_client.dial import Judge
 from plugind.actors.io.grpc_client.registration_channel import RegistrationChannel
 from plugind.actors.register_calls import RegisterCalls
-from plugind.actors.registration.config import RegistrationConfig
+from plugind.actors.registration import actor as registration
+from plugind.actors.registration.conversation import Conversation
 from plugind.actors.simulation import directory as simulated_directory
 from plugind.actors.simulation.fuzz.device_calls import DIRECTORY
 from plugind.actors.simulation.fuzz.run import EVENTS, SeedResult, numbers, simulate
 from plugind.actors.simulation.fuzz.shrink import shrink
 from plugind.actors.simulation.fuzz.watched_node import WatchedNetwork
-from plugind.protocol import discovery, lifecycle, states, world
+from plugind.protocol import discovery, world
 from plugind.protocol import messages as m
 from plugind.protocol.crashes import Crash
 from plugind.protocol.dial_queue import DialQueue
@@ -46,9 +47,9 @@ from plugind.protocol.identity import Identity
 from plugind.protocol.info_deadline import InfoDeadline
 from plugind.protocol.liveness import Answer, EndpointAnswer, Schedule, Subject
 from plugind.protocol.lives import Life, Lives
-from plugind.protocol.plugins import PluginInfo
-from plugind.protocol.registration_settings import RegistrationSettings
-from plugind.protocol.status import Outcome, StateName
+from plugind.protocol.plugins import Plugin
+from plugind.protocol.registration import following
+from plugind.protocol.status import Ending, Outcome, StateName
 from plugind.protocol.trust import Trust
 from plugind.protocol.watches import Q_OVERFLOW
 from plugind.tests.tools import (
@@ -62,17 +63,9 @@ from plugind.tests.tools import (
     link_bugs,
     offer_bugs,
     old_bugs,
+    registration_bugs,
 )
-from plugind.tests.tools.seams import (
-    OneAtATime,
-    Step,
-    handler_actors,
-    inotify_events,
-    lifecycle_steps,
-    reconciler_effects,
-    reconciler_messages,
-    shown_states,
-)
+from plugind.tests.tools.seams import inotify_events, reconciler_effects, reconciler_messages, shown_states
 
 #: A context manager that puts a bug in while it is entered.
 Bug = Callable[[], AbstractContextManager[None]]
@@ -90,22 +83,6 @@ def drop_a_message() -> Iterator[None]:
 
 
 @contextmanager
-def skip_a_deregistration() -> Iterator[None]:
-    """A socket that vanishes while it is registered ends without a Deregister."""
-
-    def skipping(step: Step, state: states.State, event: states.Event) -> states.Step:
-        after, commands = step(state, event)
-        match state, after:
-            case states.Registered(), states.Leaving(then=states.ThenEnd()):
-                return states.Gone(state.generation), ()
-            case _:
-                return after, commands
-
-    with lifecycle_steps(skipping):
-        yield
-
-
-@contextmanager
 def ignore_an_overflow() -> Iterator[None]:
     """An overflow of the event queue goes unnoticed, and no scan follows."""
     with inotify_events(lambda notice: bool(notice[1] & Q_OVERFLOW)):
@@ -113,45 +90,19 @@ def ignore_an_overflow() -> Iterator[None]:
 
 
 @contextmanager
-def reuse_a_backoff() -> Iterator[None]:
-    """Every delay is the first one, since consecutive failures are not counted."""
-    seconds_for = registration_config.seconds_for
-
-    def reusing(
-        command: states.WaitingCommand,
-        settings: RegistrationSettings,
-        config: RegistrationConfig,
-        path: str,
-        generation: int,
-    ) -> float:
-        first = states.StartTimer(1) if isinstance(command, states.StartTimer) else command
-        return seconds_for(first, settings, config, path, generation)
-
-    with patch.object(registration, "seconds_for", reusing):
-        yield
-
-
-class _Forgetful(dict[str, Lane]):
-    """A dictionary of lanes in which no lane is ever found."""
-
-    def get(self, key: str, default: object = None) -> Any:
-        return default
-
-    def __delitem__(self, name: str) -> None:
-        self.pop(name, None)
-
-
-@contextmanager
 def let_two_operations_overlap() -> Iterator[None]:
-    """The handler actor forgets its lanes, so calls of one name run side by side."""
-    with handler_actors(lanes=_Forgetful):
+    """Calls of one name do not take turns, so they run side by side."""
+    with (
+        patch.object(Turns, "take_nowait", lambda *_: True),
+        patch.object(Turns, "pass_on", lambda *_: None),
+    ):
         yield
 
 
 @contextmanager
 def admit_two_of_one_name() -> Iterator[None]:
     """A plugin is admitted while another of its name is registering or leaving."""
-    handlers: dict[str, m.Address[m.HandlerMessage]] = {}
+    handlers: dict[str, m.HandlerPort] = {}
 
     def hasty(message: m.ReconcilerMessage, effects: list[Effect]) -> list[Effect]:
         match message:
@@ -162,7 +113,7 @@ def admit_two_of_one_name() -> Iterator[None]:
             case m.Claimed() if message.info.type in handlers and not any(
                 isinstance(effect, Send) and effect.path == message.path for effect in effects
             ):
-                admitted = m.Admitted(message.ticket, handlers[message.info.type])
+                admitted = m.Admitted(message, handlers[message.info.type])
                 return [*effects, Send(message.path, admitted)]
             case m.Claimed():
                 for effect in effects:
@@ -180,25 +131,24 @@ def admit_two_of_one_name() -> Iterator[None]:
 def register_without_validating() -> Iterator[None]:
     """An admitted plugin is registered at once."""
 
-    def hasty(step: Step, state: states.State, event: states.Event) -> states.Step:
-        if isinstance(state, states.Claiming) and isinstance(event, m.Admitted):
-            return states.Registering(state.generation, state.attempt, state.info), (states.AskRegister(state.info),)
-        return step(state, event)
+    async def accept(_served: Served, _plugin: Plugin) -> Ending:
+        await trio.lowlevel.checkpoint()
+        return Ending(Outcome.OK)
 
-    with lifecycle_steps(hasty):
+    with patch.object(Served, "validate", accept):
         yield
 
 
 @contextmanager
 def notify_before_registering() -> Iterator[None]:
-    """The plugin is notified that it is registered before its handler has registered it."""
+    """The plugin is notified that it is registered, and its handler has not registered it."""
 
-    def early(step: Step, state: states.State, event: states.Event) -> states.Step:
-        if isinstance(state, states.Validating) and isinstance(event, states.HandlerAccepted):
-            return states.Notifying(state.generation, state.attempt, state.info), (states.Notify(None),)
-        return step(state, event)
+    async def skip(_served: Served, _plugin: Plugin, _file: Identity | None, begins: Callable[[], bool]) -> Ending:
+        await trio.lowlevel.checkpoint()
+        begins()
+        return Ending(Outcome.OK)
 
-    with lifecycle_steps(early):
+    with patch.object(Served, "register", skip):
         yield
 
 
@@ -230,7 +180,13 @@ def leave_connections_open() -> Iterator[None]:
 @contextmanager
 def serve_one_ask_at_a_time() -> Iterator[None]:
     """A handler serves one call at a time, whatever the name."""
-    with handler_actors(handler=OneAtATime):
+    take_nowait, take, pass_on = Turns.take_nowait, Turns.take, Turns.pass_on
+
+    with (
+        patch.object(Turns, "take_nowait", lambda self, _: take_nowait(self, "")),
+        patch.object(Turns, "take", lambda self, _: take(self, "")),
+        patch.object(Turns, "pass_on", lambda self, _: pass_on(self, "")),
+    ):
         yield
 
 
@@ -330,20 +286,6 @@ def believe_every_removal() -> Iterator[None]:
 
 
 @contextmanager
-def count_dials_that_find_another_socket() -> Iterator[None]:
-    """A dial that finds another socket counts as a failed try."""
-
-    def counting(step: Step, state: states.State, event: states.Event) -> states.Step:
-        after, commands = step(state, event)
-        if isinstance(event, states.Replaced) and isinstance(after, states.Waiting):
-            return attrs.evolve(after, attempt=after.attempt + 1), commands
-        return after, commands
-
-    with lifecycle_steps(counting):
-        yield
-
-
-@contextmanager
 def enter_every_directory() -> Iterator[None]:
     """It does not matter who may write to a directory."""
     with (
@@ -370,31 +312,28 @@ def let_everybody_share_a_name() -> Iterator[None]:
 @contextmanager
 def notify_whoever_listens() -> Iterator[None]:
     """A plugin is notified of its registration whatever user listens by then."""
+    dial = Conversation.dial
 
-    def careless(step: Step, state: states.State, event: states.Event) -> states.Step:
-        after, commands = step(state, event)
-        forgotten = [attrs.evolve(c, uid=None) if isinstance(c, states.Dial) else c for c in commands]
-        return after, tuple(forgotten)
+    async def careless(
+        self: Conversation, identity: Identity, root: str, *, patient: bool, held_up: bool, uid: int | None = None
+    ) -> bool:
+        del uid
+        return await dial(self, identity, root, patient=patient, held_up=held_up)
 
-    with lifecycle_steps(careless):
+    with patch.object(Conversation, "dial", careless):
         yield
 
 
 @contextmanager
 def dial_at_once_after_a_crash() -> Iterator[None]:
     """The successor of a registration that crashed tries again without a pause, however many have crashed."""
-    start, resume = lifecycle.start, lifecycle.resume
+    first = following.first
 
-    def starting(message: m.SocketAppeared, crash: Crash | None = None) -> states.Step:
+    def at_once(appeared: m.SocketAppeared, crash: Crash | None = None) -> following.Try | following.Pause:
         del crash
-        return start(message)
+        return first(appeared)
 
-    def resuming(message: m.SocketAppeared, info: PluginInfo, generation: int, crash: Crash) -> states.Step:
-        (leaving, commands) = resume(message, info, generation, crash)
-        assert isinstance(leaving, states.Leaving)
-        return attrs.evolve(leaving, then=states.ThenDial(message.generation)), commands
-
-    with patch.object(lifecycle, "start", starting), patch.object(lifecycle, "resume", resuming):
+    with patch.object(following, "first", at_once):
         yield
 
 
@@ -596,9 +535,9 @@ NEW = (
         2,
         (126, 128, 132, 153, 154, 155, 157, 160, 162, 163, 164, 165, 166, 167, 168, 170, 172, 237),
     ),
-    Planted(skip_a_deregistration, "log", 0, (176, 191, 192, 193)),
+    Planted(registration_bugs.skip_a_deregistration, "log", 0, (176, 191, 192, 193)),
     Planted(ignore_an_overflow, "delay", 9, (0, 1, 3)),
-    Planted(reuse_a_backoff, "backoff", 3, (196,)),
+    Planted(registration_bugs.reuse_a_backoff, "backoff", 3, (196,)),
     Planted(let_two_operations_overlap, "one-per-name", 0, (193, 198)),
     Planted(admit_two_of_one_name, "unregister-first", 3, (168, 169, 171)),
     Planted(register_without_validating, "order", 0, (199,)),
@@ -609,7 +548,7 @@ NEW = (
     Planted(serve_one_ask_at_a_time, "delay", 1, (162, 165, 167, 198)),
     Planted(dial_whatever_is_there, "generation", 3, (70, 79, 95)),
     Planted(believe_every_removal, "generation", 16, (58, 60, 61, 65, 66, 68, 74, 77, 78, 104, 105, 106)),
-    Planted(count_dials_that_find_another_socket, "backoff", 3, (29, 32, 34, 41, 42, 43, 44, 47)),
+    Planted(registration_bugs.count_dials_that_find_another_socket, "backoff", 3, (29, 32, 34, 41, 42, 43, 44, 47)),
     Planted(forget_short_lives, "lives", 13, (134, 221, 226)),
     Planted(forget_lives_that_were_told_nothing, "lives", 34, (180, 184, 185, 186)),
     Planted(dial_at_once_after_a_crash, "backoff", 1, (176, 179, 180)),
@@ -641,6 +580,14 @@ NEW = (
     Planted(report_nothing_again, "calls", 91, (178, 184, 260, 273)),
     Planted(give_plugins_that_do_not_serve_yet_a_second, "patience", 4, (153, 200)),
     Planted(wait_for_plugins_that_have_read, "patience", 4, (47, 200)),
+    Planted(registration_bugs.undo_nothing_when_a_notification_is_interrupted, "?", 0, ()),
+    Planted(registration_bugs.owe_once_register_has_ended, "?", 0, ()),
+    Planted(registration_bugs.keep_the_name_of_a_refused_plugin, "?", 0, ()),
+    Planted(registration_bugs.release_a_name_before_deregister, "?", 0, ()),
+    Planted(registration_bugs.pass_no_turn_on, "?", 0, ()),
+    Planted(registration_bugs.end_register_upon_a_stop, "?", 0, ()),
+    Planted(registration_bugs.forget_what_came_during_a_phase, "?", 0, ()),
+    Planted(registration_bugs.call_in_a_cancelled_task, "?", 0, ()),
     Planted(directory_bugs.let_users_share_directories, "directory", 5, (199, 258, 373)),
     Planted(directory_bugs.look_only_at_the_nearest_directory, "directory", 9, (161, 197, 375, 379)),
     Planted(link_bugs.keep_links_of_what_is_deregistered, "follow", 4, (258,)),
@@ -726,7 +673,6 @@ OLD = (
     Planted(old_bugs.look_again_without_a_pause, "livelock", 5, (12, 14, 17)),
     Planted(old_bugs.show_sockets_gone_during_a_restart, "leak", 10, (34, 86, 87, 99)),
     Planted(old_bugs.crash_while_cancelled, "crash", 94, (40, 43, 51, 55, 56)),
-    Planted(old_bugs.lose_waiting_asks, "converges", 136, (140, 141, 170)),
     Planted(old_bugs.keep_a_superseded_validation, "one-per-path", 1, (110, 116, 121)),
     Planted(old_bugs.abandon_a_deregistration, "view", 1297, (30, 33, 35, 42, 46, 47, 103, 185)),
     Planted(

@@ -1,42 +1,24 @@
 """Seams at which a bug can be put into plugind: public functions, ports and messages, but no private methods.
 
 Each seam is a context manager that patches one public function or method while it is entered. A bug that uses a seam
-still works when the code behind the seam is rewritten.
+still works when the code behind the seam is rewritten. Only bugs of a registration's own code patch its private methods
+(``plugind.tests.tools.registration_bugs``), since the place in that code is its state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
-import attrs
-import trio
-
-from plugind.actors.handlers import actor as handler_actor
-from plugind.actors.handlers.actor import HandlerInbox, Lanes
-from plugind.actors.handlers.calls import Calls
-from plugind.actors.handlers.handler import Handler
-from plugind.actors.handlers.link import LinkPort
 from plugind.actors.simulation.inotify import MemoryEvents
-from plugind.protocol import lifecycle, states
 from plugind.protocol import messages as m
 from plugind.protocol.effects import Effect
-from plugind.protocol.plugins import Plugin
 from plugind.protocol.view import View
 from plugind.protocol.watches import Notice
 from plugind.protocol.world import World
 
-Step = Callable[[states.State, states.Event], states.Step]
 Handle = Callable[[World, m.ReconcilerMessage, float], list[Effect]]
-
-
-@contextmanager
-def lifecycle_steps(wrap: Callable[[Step, states.State, states.Event], states.Step]) -> Iterator[None]:
-    """Make ``wrap(step, state, event)`` decide each step of each registration."""
-    step = lifecycle.step
-    with patch.object(lifecycle, "step", lambda state, event: wrap(step, state, event)):
-        yield
 
 
 @contextmanager
@@ -73,62 +55,6 @@ def shown_states(is_lost: Callable[[m.StateChanged], bool]) -> Iterator[None]:
 
     with patch.object(View, "apply", without_lost):
         yield
-
-
-@contextmanager
-def handler_asks(is_lost: Callable[[m.HandlerMessage], bool]) -> Iterator[None]:
-    """Drop the messages to handler actors for which ``is_lost`` returns true. The sender's task calls ``is_lost``."""
-    send = HandlerInbox.send_nowait
-
-    def without_lost(self: HandlerInbox, message: m.HandlerMessage, /) -> None:
-        if not is_lost(message):
-            send(self, message)
-
-    with patch.object(HandlerInbox, "send_nowait", without_lost):
-        yield
-
-
-@contextmanager
-def handler_actors(
-    *, handler: Callable[[Handler], Handler] | None = None, lanes: Callable[[Lanes], Lanes] | None = None
-) -> Iterator[None]:
-    """Replace the handler or the lanes of each handler actor with what these functions return."""
-    run = handler_actor.run
-
-    async def changed(
-        theirs: Calls, inbox: HandlerInbox, kept: Lanes | None = None, links: LinkPort | None = None
-    ) -> None:
-        kept = {} if kept is None else kept
-        calls = attrs.evolve(theirs, handler=handler(theirs.handler)) if handler else theirs
-        await run(calls, inbox, lanes(kept) if lanes else kept, links)
-
-    with patch.object(handler_actor, "run", changed):
-        yield
-
-
-async def _awaited(call: Awaitable[None] | None) -> None:
-    if call is not None:
-        await call
-
-
-class OneAtATime:
-    """A handler that makes one call at a time."""
-
-    def __init__(self, handler: Handler) -> None:
-        self._handler = handler
-        self._turn = trio.StrictFIFOLock()
-
-    async def validate(self, plugin: Plugin) -> None:
-        async with self._turn:
-            await _awaited(self._handler.validate(plugin))
-
-    async def register(self, plugin: Plugin) -> None:
-        async with self._turn:
-            await _awaited(self._handler.register(plugin))
-
-    async def deregister(self, plugin: Plugin) -> None:
-        async with self._turn:
-            await _awaited(self._handler.deregister(plugin))
 
 
 @contextmanager

@@ -1,0 +1,170 @@
+"""Bugs of a registration's own code, put in on purpose; see ``plugind.tests.tools.planted_bugs``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import attrs
+
+from plugind.actors.handlers.served import Served
+from plugind.actors.handlers.turns import Turns
+from plugind.actors.registration import actor
+from plugind.actors.registration.actor import _Registration
+from plugind.protocol import messages as m
+from plugind.protocol.identity import Identity
+from plugind.protocol.plugins import Plugin
+from plugind.protocol.registration import following, phases
+from plugind.protocol.registration.failures import Cause, PluginRefusedError
+from plugind.protocol.registration.following import End, Next, Pause
+from plugind.protocol.registration.phases import Phase
+from plugind.protocol.status import Ending
+
+
+@contextmanager
+def skip_a_deregistration() -> Iterator[None]:
+    """A socket that vanishes while it is registered ends without a Deregister."""
+    leave = _Registration._leave
+
+    async def skipping(self: _Registration, then: Next) -> Next:
+        if self._phase is Phase.REGISTERED and isinstance(then, End) and not then.stopped:
+            self._owed = None
+            return then
+        return await leave(self, then)
+
+    with patch.object(_Registration, "_leave", skipping):
+        yield
+
+
+@contextmanager
+def reuse_a_backoff() -> Iterator[None]:
+    """Every delay is the first one, since consecutive failures are not counted."""
+    wait = following.wait
+
+    def reusing(reason: str, attempt: int, cause: Cause | None = None) -> Pause:
+        return attrs.evolve(wait(reason, attempt, cause), failures=1)
+
+    with patch.object(following, "wait", reusing):
+        yield
+
+
+@contextmanager
+def count_dials_that_find_another_socket() -> Iterator[None]:
+    """A dial that finds another socket counts as a failed try."""
+    await_look = _Registration._await_look
+
+    def counting(self: _Registration, attempt: int, notify_try: int) -> Pause:
+        pause = await_look(self, attempt, notify_try)
+        return attrs.evolve(pause, attempt=attempt + 1, failures=attempt + 1)
+
+    with patch.object(_Registration, "_await_look", counting):
+        yield
+
+
+@contextmanager
+def undo_nothing_when_a_notification_is_interrupted() -> Iterator[None]:
+    """A message that ends the notification of success ends the try without a Deregister."""
+    interrupted = _Registration._interrupted
+
+    def forgetful(self: _Registration) -> Next:
+        if self._phase is Phase.NOTIFY:
+            self._owed = None
+        return interrupted(self)
+
+    with patch.object(_Registration, "_interrupted", forgetful):
+        yield
+
+
+@contextmanager
+def owe_once_register_has_ended() -> Iterator[None]:
+    """Deregister is owed only once Register has ended, and not for one that was cancelled."""
+    register = Served.register
+
+    async def late(self: Served, plugin: Plugin, file: Identity | None, begins: Callable[[], bool]) -> Ending:
+        ending = await register(self, plugin, file, lambda: False)
+        begins()
+        return ending
+
+    with patch.object(Served, "register", late):
+        yield
+
+
+@contextmanager
+def keep_the_name_of_a_refused_plugin() -> Iterator[None]:
+    """A plugin that its handler does not accept does not release its name."""
+    refuse = _Registration._refuse
+
+    async def keeping(self: _Registration, failure: PluginRefusedError) -> Next:
+        if self._phase is Phase.VALIDATE:
+            self._claims = False
+        return await refuse(self, failure)
+
+    with patch.object(_Registration, "_refuse", keeping):
+        yield
+
+
+@contextmanager
+def release_a_name_before_deregister() -> Iterator[None]:
+    """A name is free for another plugin while the one before it is being deregistered."""
+    leave = _Registration._leave
+
+    async def early(self: _Registration, then: Next) -> Next:
+        self._release()
+        return await leave(self, then)
+
+    with patch.object(_Registration, "_leave", early):
+        yield
+
+
+@contextmanager
+def pass_no_turn_on() -> Iterator[None]:
+    """A call whose turn comes after another's waits for ever."""
+    pass_on = Turns.pass_on
+
+    def keeping(self: Turns, name: str) -> None:
+        if not self._taken[name]:
+            pass_on(self, name)
+
+    with patch.object(Turns, "pass_on", keeping):
+        yield
+
+
+@contextmanager
+def end_register_upon_a_stop() -> Iterator[None]:
+    """A stop cancels a Register under way, which is to finish."""
+
+    def hasty(phase: Phase, message: m.RegistrationMessage, generation: int, plugin_type: str | None) -> bool:
+        if phase is Phase.REGISTER and isinstance(message, m.StopAsked | m.StopForced):
+            return True
+        return phases.ends(phase, message, generation, plugin_type)
+
+    with patch.object(actor, "ends", hasty):
+        yield
+
+
+@contextmanager
+def forget_what_came_during_a_phase() -> Iterator[None]:
+    """The messages that came during a phase, and are to have their effect later, are lost when the next begins."""
+    sort_all = _Registration._sort_all
+
+    def forgetful(self: _Registration) -> None:
+        self._pending = ()
+        sort_all(self)
+
+    with patch.object(_Registration, "_sort_all", forgetful):
+        yield
+
+
+@contextmanager
+def call_in_a_cancelled_task() -> Iterator[None]:
+    """A Validate or a Register begins although its registration was ended just before."""
+    take_turn = Served._take_turn
+
+    async def careless(self: Served, name: str) -> Ending | None:
+        if self._turns.take_nowait(name):
+            return None
+        return await take_turn(self, name)
+
+    with patch.object(Served, "_take_turn", careless):
+        yield
