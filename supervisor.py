@@ -54,6 +54,7 @@ from .actors.registration.config import RegistrationConfig
 from .actors.registration.conversation import ConversationConfig, Dialer
 from .actors.registration.dial_slots import DialSlots
 from .actors.registration.inbox import RegistrationInbox
+from .actors.registration.late_reports import LateReports
 from .actors.registration.registrations import Registrations
 from .actors.status import actor as status
 from .actors.status.actor import StatusConfig
@@ -276,6 +277,7 @@ class Supervisor:
         calls = self._call_config(self.config)
         self._handlers = Handlers(calls, self._inboxes, self._links)
         observers = Observers(self._links, followings, calls) if self.config.observe else None
+        self._late_reports = LateReports()
         self._registration_config = self._make_registration_config(ports.dial, seed, observers)
         self._registrations = Registrations(
             partial(_run_registration, self._registration_config),
@@ -388,6 +390,7 @@ class Supervisor:
             self._to_reconciler,
             self._to_liveness,
             self._to_status,
+            self._late_reports,
             observers,
             self.config.observe_again,
         )
@@ -491,6 +494,7 @@ class Supervisor:
         self._children.start(ChildSpec("links", self._links.serve))
         self._children.start(ChildSpec("dra drivers", self._dra.serve))
         self._children.start(ChildSpec("dial slots", self._dial_slots.run))
+        self._children.start(ChildSpec("late reports", self._late_reports.serve))
         self._children.start(ChildSpec("registrations", self._registrations.serve, Restart.TRANSIENT))
         self._children.start(ChildSpec("node", self._run_node, Restart.TRANSIENT))
         if self._device_server is not None:

@@ -600,8 +600,8 @@ class StateChanged:
     #: User id of the process that listens, by SO_PEERCRED, once dialed.
     uid: int | None = None
     pid: int | None = None
-    #: The operation that ended with this change.
-    finished: Finished | None = None
+    #: The operations that have ended since the report before, in order.
+    finished: tuple[Finished, ...] = ()
     #: The error alone, in few words. In a later try it is what the plugin answered, or was told, in an earlier one.
     cause: str | None = None
     #: The registration that ended with this change; it may be that of an earlier generation.

@@ -137,16 +137,15 @@ class Metrics:
                 self._types.add(plugin_type)
 
     def count(self, change: StateChanged, row: Row | None) -> None:
-        """Count the operation that ended with ``change``, and the registration if that is complete.
+        """Count the operations that ended with ``change``, and the registration if that is complete.
 
         ``row`` is the row of the socket, which holds its type.
         """
-        finished = change.finished
-        if finished is not None:
-            info = change.info or (None if row is None else row.info)
-            label = UNKNOWN if info is None else info.type
-            if info is not None and label not in self._types:
-                label = OTHER
+        info = change.info or (None if row is None else row.info)
+        label = UNKNOWN if info is None else info.type
+        if info is not None and label not in self._types:
+            label = OTHER
+        for finished in change.finished:
             operation = finished.operation
             key = (operation, label, finished.outcome)
             self.operations[key] = self.operations.get(key, 0) + 1

@@ -197,15 +197,21 @@ def _shorten(flat: list[Any], most: int) -> None:
 
 
 def _failed(before: Finished | None, change: StateChanged) -> Finished | None:
-    """Return the step that failed last after ``change``, if ``before`` was that until then.
+    """Return the step that failed last after ``change``, if ``before`` was that until then."""
+    if change.state in _IN_USE:
+        return None
+    for finished in change.finished:
+        before = _failed_by(before, finished)
+    return before
+
+
+def _failed_by(before: Finished | None, finished: Finished) -> Finished | None:
+    """Return the step that failed last after one that has ``finished``.
 
     How a plugin failed that answered stays, though it does not listen any more, as its cause does. No step is that of a
     claim: a plugin that was notified of a refusal, although no step had failed, was refused its name.
     """
-    finished = change.finished
-    if change.state in _IN_USE:
-        return None
-    if finished is None or finished.outcome is Outcome.SUPERSEDED:
+    if finished.outcome is Outcome.SUPERSEDED:
         return before
     if finished.outcome is Outcome.OK:
         return finished if before is None and finished.operation is Operation.NOTIFY else before
@@ -349,7 +355,7 @@ class View:
                 before.endpoint_problem if stays else None,
                 before.displaced,
                 before.health if has_link else None,
-                before.failed if change.finished is None else _failed(before.failed, change),
+                _failed(before.failed, change) if change.finished else before.failed,
             ),
         )
 

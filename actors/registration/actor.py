@@ -77,6 +77,18 @@ _OPERATIONS = {
 _SERVING = (Phase.REGISTERED, Phase.OBSERVED, Phase.ASK_AGAIN)
 #: The phases in which nothing happens at the socket for long, so that the liveness actor looks at it.
 _NOT_DIALED = (*_SERVING, Phase.STALE)
+#: The phases that are shown as soon as they begin, also if the first try is not over.
+_SHOWN_AT_ONCE = (
+    Phase.NOTIFY_DIAL,
+    Phase.NOTIFY_PAUSE,
+    Phase.LEAVE,
+    Phase.WAITING,
+    Phase.STALE,
+    Phase.PARKED,
+    Phase.REGISTERED,
+    Phase.OBSERVED,
+    Phase.GONE,
+)
 #: The phases in which what would bring a next try forward has no effect: a call has the newest state of the world.
 _UP_TO_DATE = (Phase.CLAIM, Phase.VALIDATE, Phase.REGISTER)
 #: The phases in which the actor waits for messages alone. It answers a retry when it reads that.
@@ -132,6 +144,7 @@ class _Registration:
         "_owed",
         "_pending",
         "_phase",
+        "_reason",
         "_scope",
         "_settings",
         "_shown",
@@ -196,9 +209,10 @@ class _Registration:
         self._ended: m.Deregistered | None = None
         #: What the plugin last said of itself in this generation, to be shown; of what was refused only type and name.
         self._info: PluginInfo | None = None
-        #: The last report to the status actor, and the operation that has ended since.
+        #: The last report to the status actor, the operations that have ended since, and the reason to be shown.
         self._shown: m.StateChanged | None = None
-        self._finished: Finished | None = None
+        self._finished: tuple[Finished, ...] = ()
+        self._reason: str | None = None
         #: The plugin that is followed in observe mode.
         self._observed: Plugin | None = None
         #: Whether the liveness actor watches the socket.
@@ -321,6 +335,8 @@ class _Registration:
     async def _register_socket(self, this: Try) -> Next:
         """Go through a registration: dial, GetInfo, claim, Validate, Register, notify. Return what follows."""
         self._attempt, self._cause = this.attempt, this.cause
+        # Only the first try of a generation is silent.
+        self._inbox.is_silent = self._shown is None or self._shown.generation != self._socket.generation
         try:
             await self._dial()
             info = await self._get_info()
@@ -351,10 +367,16 @@ class _Registration:
         uid = None if to_notify is None else to_notify.uid
         held_up = False
         self._enter(phase)
-        while not await self.conversation.dial(socket.identity, socket.root, patient=patient, held_up=held_up, uid=uid):
+        while not await self.conversation.dial(
+            socket.identity, socket.root, self._note_slot, patient=patient, held_up=held_up, uid=uid
+        ):
             held_up = True
             self._enter(phase, NO_DESCRIPTORS)
         self._finish(Outcome.OK)
+
+    def _note_slot(self, since: float) -> None:
+        if self._inbox.is_silent:
+            self._config.late_reports.expect(self._inbox, since)
 
     async def _get_info(self) -> PluginInfo:
         self._enter(Phase.INFO)
@@ -365,8 +387,8 @@ class _Registration:
     def _show_delay(self, why: str | None) -> None:
         """Show why GetInfo takes longer. Nobody is shown that an observed plugin is asked again."""
         if self._phase is Phase.INFO:
-            self._now = trio.current_time()
-            self._show(why)
+            self._now, self._reason = trio.current_time(), why
+            self._show()
 
     async def _claim(self, info: PluginInfo) -> m.HandlerPort:
         """Claim the (type, name) of the plugin; return the handler that serves it once it is admitted."""
@@ -883,7 +905,9 @@ class _Registration:
         socket = self._socket
         try:
             held_up = False
-            while not await self.conversation.dial(socket.identity, socket.root, patient=False, held_up=held_up):
+            while not await self.conversation.dial(
+                socket.identity, socket.root, self._note_slot, patient=False, held_up=held_up
+            ):
                 held_up = True
             info = await self.conversation.get_info(self._show_delay)
         except PluginRefusedError as failure:
@@ -926,7 +950,9 @@ class _Registration:
             self._sort_all()
         if not self._life_reported:
             self._report_life()
-        self._show(reason)
+        self._reason = reason
+        if not self._inbox.is_silent or phase in _SHOWN_AT_ONCE or (phase is Phase.DIAL and reason is not None):
+            self._show()
         if self._watched or phase in _NOT_DIALED:
             self._watch_liveness()
 
@@ -941,16 +967,23 @@ class _Registration:
         """Note how the operation of this phase ended, if it has one."""
         operation = _OPERATIONS.get(self._phase)
         if operation is not None:
-            self._finished = Finished(operation, outcome, trio.current_time() - self._began)
+            self._finished += (Finished(operation, outcome, trio.current_time() - self._began),)
 
-    def _show(self, reason: str | None) -> None:
+    def _show(self) -> None:
         """Report the phase, unless nothing that is shown has changed."""
-        name, shown, finished, socket = self._phase.state, self._shown, self._finished, self._socket
+        name, shown, finished, socket, reason = (
+            self._phase.state,
+            self._shown,
+            self._finished,
+            self._socket,
+            self._reason,
+        )
+        self._inbox.is_silent = False
         cause = reason if self._cause is None else str(self._cause)
-        self._finished = None
+        self._finished = ()
         if (
             # That an observed plugin was asked again is no news.
-            (finished is None or name is StateName.OBSERVED)
+            (not finished or name is StateName.OBSERVED)
             and shown is not None
             and shown.state is name
             and shown.reason == reason
@@ -988,9 +1021,12 @@ class _Registration:
         self._send(self._config.status, self._shown)
 
     def _show_again(self) -> None:
-        """Report the present state again: the status actor, or the liveness actor, has lost what it was told."""
+        """Report the present state now: it is silent, or the status or the liveness actor has lost what it was told."""
+        if self._inbox.is_silent:
+            self._show()
+            return
         if self._shown is not None:
-            self._send(self._config.status, attrs.evolve(self._shown, finished=None, deregistered=None))
+            self._send(self._config.status, attrs.evolve(self._shown, finished=(), deregistered=None))
         self._watched = False
         self._watch_liveness()
 

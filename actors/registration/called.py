@@ -45,12 +45,14 @@ class CalledConversation:
         self,
         identity: Identity,  # noqa: ARG002 - as Conversation
         root: str,  # noqa: ARG002 - as Conversation
+        begins: Callable[[float], None],
         *,
         patient: bool,  # noqa: ARG002 - as Conversation
         held_up: bool = False,  # noqa: ARG002 - as Conversation
         uid: int | None = None,  # noqa: ARG002 - as Conversation
     ) -> bool:
         """Return at once: the plugin has dialed."""
+        begins(trio.current_time())
         return True
 
     async def get_info(self, delayed: Callable[[str | None], None]) -> PluginInfo:  # noqa: ARG002 - as Conversation

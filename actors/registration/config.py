@@ -15,6 +15,7 @@ from ...protocol.plugins import Plugin
 from ...protocol.registration_settings import RegistrationSettings
 from ...protocol.values import value
 from .conversation import ConversationConfig
+from .late_reports import LateReports
 
 
 class ObserverPort(Protocol):
@@ -39,6 +40,8 @@ class RegistrationConfig:
     reconciler: trio.MemorySendChannel[m.ReconcilerMessage]
     liveness: trio.MemorySendChannel[m.LivenessMessage]
     status: trio.MemorySendChannel[m.StatusMessage]
+    #: What asks for reports of first tries that take long.
+    late_reports: LateReports
     #: What follows plugins that are only observed; None if they are registered.
     observers: ObserverPort | None = None
     #: Seconds after which an observed plugin is asked again; None if it is not.

@@ -184,14 +184,22 @@ class Conversation:
         self.settings = settings
 
     async def dial(
-        self, identity: Identity, root: str, *, patient: bool, held_up: bool = False, uid: int | None = None
+        self,
+        identity: Identity,
+        root: str,
+        begins: Callable[[float], None],
+        *,
+        patient: bool,
+        held_up: bool = False,
+        uid: int | None = None,
     ) -> bool:
         """Connect, as soon as there is a slot; ``patient`` allows for a plugin between bind and listen (behaviour 12).
 
         A dial that is not ``patient`` is a retry, and those wait for the slots that first attempts leave.
 
         No other socket is reached than that with this ``identity`` (fault 41), in this ``root``, and the process that
-        listens there must be trusted, and be of this ``uid`` if that is given (fault 40).
+        listens there must be trusted, and be of this ``uid`` if that is given (fault 40). ``begins`` is called once
+        there is a slot, with the time of that.
 
         Return False at once while dials pause because this process has no descriptors left, unless ``held_up`` says
         that this is known: then wait. It is no failure of the plugin (fault 46).
@@ -207,6 +215,7 @@ class Conversation:
             self._slot = await self._config.dial_slots.acquire(retry=not patient, through_pause=held_up)
             # The first try comes at once, and whatever replaces the socket later interrupts this call.
             self._began = self._slot.acquired_at
+            begins(self._began)
             self.reached_at = self._began if reached_at is None else reached_at
             # Only now: in a storm thousands wait for a slot, and the garbage collector goes through all that they hold.
             dial = partial(

@@ -31,7 +31,7 @@ class RegistrationInbox:
     some 800 bytes for as long as it waits, which is nearly always.
     """
 
-    __slots__ = ("_receive", "_send", "_sleeper", "rule", "waiting")
+    __slots__ = ("_receive", "_send", "_sleeper", "is_silent", "rule", "waiting")
 
     def __init__(self) -> None:
         # Trio sets no bound, but the protocol does. If one plugin blocked the reconciler, it would block all plugins.
@@ -40,6 +40,8 @@ class RegistrationInbox:
         self._receive = receive
         #: What is applied to each message; None for nothing.
         self.rule: Rule | None = None
+        #: Whether the actor makes a first try, of which nothing is shown yet.
+        self.is_silent = False
         #: The actor's task while it waits for a message.
         self._sleeper: trio.lowlevel.Task | None = None
         #: The number of messages in the inbox. To read it costs less than to catch ``WouldBlock``.

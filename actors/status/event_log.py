@@ -364,12 +364,13 @@ def _level(change: StateChanged) -> Level:
 
 
 def _failed(change: StateChanged) -> bool:
-    return change.finished is not None and change.finished.outcome not in (Outcome.OK, Outcome.SUPERSEDED)
+    return bool(change.finished) and change.finished[-1].outcome not in (Outcome.OK, Outcome.SUPERSEDED)
 
 
 def _outcome(change: StateChanged) -> str | None:
-    finished = change.finished
-    return None if finished is None or finished.outcome is Outcome.OK else f"{finished.operation} {finished.outcome}"
+    if not change.finished or change.finished[-1].outcome is Outcome.OK:
+        return None
+    return f"{change.finished[-1].operation} {change.finished[-1].outcome}"
 
 
 def _why_replaced(before: Row, after: Row) -> str:
