@@ -17,7 +17,7 @@ from plugind.protocol import messages as m
 from plugind.protocol.effects import PendingDeregistration, RegistrationCrashedError, StartRegistration
 from plugind.protocol.identity import Identity
 from plugind.protocol.plugins import PluginInfo
-from plugind.tests.protocol.playbook import NOWHERE
+from plugind.tests.protocol.sockets import NOWHERE
 
 A, B = "/r/a", "/r/b"
 DEREGISTER = m.StopAsked(deregister=True, anew=True)
