@@ -54,7 +54,7 @@ def count_dials_that_find_another_socket() -> Iterator[None]:
     """A dial that finds another socket counts as a failed try."""
     await_look = _Registration._await_look
 
-    def counting(self: _Registration, attempt: int, notify_try: int) -> Pause:
+    def counting(self: _Registration, attempt: int, notify_try: int | None = None) -> Pause:
         pause = await_look(self, attempt, notify_try)
         return attrs.evolve(pause, attempt=attempt + 1, failures=attempt + 1)
 
