@@ -546,6 +546,11 @@ class _Registration:
         self._finish(ending.outcome)
         if self._ender is None:
             self._sort_all()
+        for message in self._pending:
+            # What waited for the end of the call leaves nothing to say to the plugin.
+            if ends(Phase.NOTIFY, message, self._socket.generation, self._type):
+                self._end_try(message)
+        await trio.lowlevel.checkpoint_if_cancelled()
         # A handler that refuses to register could not do what the plugin asked for: the call itself was in order.
         outcome = Outcome.TIMED_OUT if ending.outcome is Outcome.TIMED_OUT else Outcome.FAILED
         told = refusal(REGISTRATION, ending.error, ending.cause, outcome)
