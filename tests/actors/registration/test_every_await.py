@@ -1,0 +1,221 @@
+"""A registration is disturbed at each of its suspensions: Deregister follows each Register exactly once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock
+
+from plugind.testing import DEFAULT_CONFIG, Fails, FakeHandler, FakePlugin, Hangs, PluggedIn, SimulatedNode, Takes
+from plugind.tests.actors.registration.suspensions import Place, Suspensions, When
+
+
+@attrs.define(eq=False)
+class Scenario:
+    name: str
+    handler: Callable[[], FakeHandler]
+    plugin: Callable[[], FakePlugin]
+
+
+def red(**faults: object) -> Callable[[], FakePlugin]:
+    return lambda: FakePlugin("Colour", "red", **faults)  # type: ignore[arg-type]
+
+
+def slow() -> FakeHandler:
+    handler = FakeHandler()
+    for ask in ("validate", "register", "deregister"):
+        handler.always(ask, Takes(1.0))  # type: ignore[arg-type]
+    return handler
+
+
+SCENARIOS = (
+    Scenario("plain", FakeHandler, red()),
+    Scenario("slow", slow, red(delay=0.2)),
+    Scenario("hangs in validate", lambda: FakeHandler().script("validate", Hangs()), red()),
+    Scenario("hangs in register", lambda: FakeHandler().script("register", Hangs()), red()),
+    Scenario("hangs in deregister", lambda: FakeHandler().script("deregister", Hangs()), red()),
+    Scenario("refuses in validate", lambda: FakeHandler().script("validate", Fails("no")), red()),
+    Scenario("fails in register", lambda: FakeHandler().script("register", Fails("no")), red()),
+    Scenario("notify fails", FakeHandler, red(notify_fails=3)),
+    Scenario("notify fails for ever", FakeHandler, red(notify_fails=6)),
+    Scenario("GetInfo fails", FakeHandler, red(get_info_fails=1)),
+)
+
+
+@attrs.define(eq=False)
+class Run:
+    """One life of a plugin on a node, with one trouble."""
+
+    node: SimulatedNode
+    handler: FakeHandler
+    plugin: PluggedIn
+    nursery: trio.Nursery
+    done: trio.Event = attrs.Factory(trio.Event)
+    stopped: bool = False
+    killed: bool = False
+    crashed: bool = False
+    removed: bool = False
+
+    def start(self, do: Callable[[], Awaitable[object]]) -> None:
+        async def doing() -> None:
+            await do()
+            self.done.set()
+
+        self.nursery.start_soon(doing)
+
+
+def do_nothing(run: Run) -> None:
+    run.done.set()
+
+
+def stop(run: Run) -> None:
+    run.stopped = True
+    run.start(run.node.stop)
+
+
+def kill(run: Run) -> None:
+    run.killed = True
+    run.start(run.node.kill)
+
+
+def unlink(run: Run) -> None:
+    if run.node.directory.exists(run.plugin.path):
+        run.plugin.unlink()
+    run.done.set()
+
+
+def replace(run: Run) -> None:
+    run.plugin.restart()
+    run.done.set()
+
+
+def remove_handler(run: Run) -> None:
+    run.removed = True
+
+    async def remove() -> None:
+        await run.node.supervisor.remove_handler("Colour")
+
+    run.start(remove)
+
+
+def crash_reconciler(run: Run) -> None:
+    run.crashed = True
+    run.node.crash("reconciler")
+    run.done.set()
+
+
+def poison(run: Run) -> None:
+    run.crashed = True
+    run.node.crash("registration", "a.sock")
+    run.done.set()
+
+
+def throw(run: Run) -> None:
+    run.crashed = True
+    run.done.set()
+
+
+TROUBLES = (stop, kill, unlink, replace, remove_handler, crash_reconciler, poison, throw)
+CONFIGS = {
+    "stays": DEFAULT_CONFIG,
+    "deregisters": attrs.evolve(DEFAULT_CONFIG, deregister_at_stop=True),
+}
+
+
+async def live(
+    scenario: Scenario,
+    suspensions: Suspensions,
+    trouble: Callable[[Run], None],
+    monkeypatch: pytest.MonkeyPatch,
+    config: str = "stays",
+) -> None:
+    handler = scenario.handler()
+    with monkeypatch.context() as patched:
+        suspensions.patch(patched)
+        async with (
+            SimulatedNode(CONFIGS[config], handlers={"Colour": handler}) as node,
+            trio.open_nursery() as nursery,
+        ):
+            plugin = node.plug("a.sock", scenario.plugin())
+            run = Run(node, handler, plugin, nursery)
+            suspensions.trouble = lambda: trouble(run)
+            await trio.sleep(300.0)
+            unlink(run)
+            await trio.sleep(300.0)
+            suspensions.ended = True
+            await end(run)
+
+
+async def end(run: Run) -> None:
+    node, plugin = run.node, run.plugin
+    await run.done.wait()
+    check(run)
+    later = FakeHandler()
+    if run.stopped or run.killed:
+        await node.start(handlers={"Colour": later})
+    elif run.removed:
+        await node.supervisor.add_handler("Colour", later)
+    else:
+        later = run.handler
+        later.calm()
+    known = len(later.calls)
+    plugin.plugin = FakePlugin("Colour", "red")
+    plugin.restart()
+    await trio.sleep(300.0)
+    assert node.state("a.sock") == "registered"
+    assert [call.ask for call in later.calls[known:]] == ["validate", "register"]
+    plugin.stop()
+    await node.settled()
+    assert [call.ask for call in later.calls[known:]] == ["validate", "register", "deregister"]
+    assert node.leftovers() == []
+
+
+def check(run: Run) -> None:
+    """Each Register is followed by its Deregister, unless plugind has stopped, and the plugin stays registered."""
+    asked = [(ask, plugin.generation) for ask, plugin in run.handler.plugins if ask != "validate"]
+    told = [call.registered for call in run.plugin.calls if call.method == "NotifyRegistrationStatus"]
+    registered: int | None = None
+    before: int | None = None
+    for ask, generation in asked:
+        if ask == "register":
+            assert registered is None, asked
+            registered = generation
+        elif registered is None:
+            # The successor of an actor that crashed while it deregistered.
+            assert run.crashed, asked
+            assert generation == before, asked
+        else:
+            assert generation == registered, asked
+            registered, before = None, generation
+    if registered is not None:
+        assert run.killed or (run.stopped and told[-1:] == [True]), asked
+
+
+async def places_of(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> dict[Place, int]:
+    """Return the first suspension of each place."""
+    suspensions = Suspensions()
+    await live(scenario, suspensions, do_nothing, monkeypatch)
+    first: dict[Place, int] = {}
+    for number, place in enumerate(suspensions.places):
+        first.setdefault(place, number)
+    return first
+
+
+@pytest.mark.parametrize("when", When, ids=lambda when: when.value)
+@pytest.mark.parametrize("trouble", TROUBLES, ids=lambda trouble: trouble.__name__)
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_it_deregisters_once_whatever_happens_at_any_suspension(
+    scenario: Scenario, trouble: Callable[[Run], None], when: When, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = trio.run(places_of, scenario, monkeypatch, clock=MockClock(autojump_threshold=0))
+    for place, at in places.items():
+        suspensions = Suspensions(at=at, when=when, crashes=trouble is throw)
+        try:
+            trio.run(live, scenario, suspensions, trouble, monkeypatch, clock=MockClock(autojump_threshold=0))
+        except BaseException as error:
+            error.add_note(f"{trouble.__name__} {when.value} suspension {at}: {place}")
+            raise
