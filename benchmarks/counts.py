@@ -35,6 +35,7 @@ from trio import _channel
 
 from plugind import Config, Handler, Root, Supervisor
 from plugind.actors.logs import Log
+from plugind.actors.registration import actor, timers
 from plugind.actors.status.actor import StatusConfig
 from plugind.benchmarks import simulated
 from plugind.benchmarks.peers.judging import handlers
@@ -110,6 +111,17 @@ def calls_counted(counts: Counter[str]) -> Iterator[None]:
         enter(counting(_channel, "MemoryChannelState", "channels"))
         enter(counting(trio.lowlevel, "wait_readable", "waits for a descriptor"))
         enter(patch.object(trio.CancelScope, "deadline", property(deadline.fget, set_deadline)))
+        yield
+
+
+@contextmanager
+def tries_in_time() -> Iterator[None]:
+    """Let no try take long: all would, under a tracer, and each would be looked at and reported early."""
+    with (
+        patch.object(actor, "SILENT_FOR", _PATIENCE),
+        patch.object(actor, "FIRST_LOOK", _PATIENCE),
+        patch.object(timers, "FIRST_LOOK", _PATIENCE),
+    ):
         yield
 
 
@@ -216,7 +228,8 @@ def measure(sockets: int, csi: str | None, progress: Progress) -> Figures:
     with calls_counted(counts):
         run_storm(sockets, counting, csi, [Steps(counts)])
     progress.step(f"{of}, traced: some fifty times slower")
-    run_storm(sockets, tracing, csi)
+    with tries_in_time():
+        run_storm(sockets, tracing, csi)
     for doing, tracer in tracers.items():
         # What is done once for the whole storm counts for none of its registrations.
         own = tracer.own(sockets / 2)
