@@ -114,17 +114,6 @@ def calls_counted(counts: Counter[str]) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def tries_in_time() -> Iterator[None]:
-    """Let no try take long: all would, under a tracer, and each would be looked at and reported early."""
-    with (
-        patch.object(actor, "SILENT_FOR", _PATIENCE),
-        patch.object(actor, "FIRST_LOOK", _PATIENCE),
-        patch.object(timers, "FIRST_LOOK", _PATIENCE),
-    ):
-        yield
-
-
 #: What is done with CSI drivers, and the handlers for that.
 CSI: dict[str, Callable[[], dict[str, Handler]]] = {
     "judged": handlers,
@@ -228,7 +217,10 @@ def measure(sockets: int, csi: str | None, progress: Progress) -> Figures:
     with calls_counted(counts):
         run_storm(sockets, counting, csi, [Steps(counts)])
     progress.step(f"{of}, traced: some fifty times slower")
-    with tries_in_time():
+    with ExitStack() as stack:
+        # No try is looked at, or shown, because of the tracer.
+        for owner, name in ((actor, "FIRST_LOOK"), (actor, "SILENT_FOR"), (timers, "FIRST_LOOK")):
+            stack.enter_context(patch.object(owner, name, _PATIENCE))
         run_storm(sockets, tracing, csi)
     for doing, tracer in tracers.items():
         # What is done once for the whole storm counts for none of its registrations.

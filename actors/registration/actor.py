@@ -401,7 +401,10 @@ class _Registration:
 
     def _note_slot(self, since: float) -> None:
         """Have the try looked at if it takes long, from its dial slot on."""
-        self._looked_at, self._next_look = False, since + FIRST_LOOK
+        timeouts = self._settings.timeouts
+        # A shorter deadline does not wait for the first look.
+        self._looked_at = timeouts.get_info < FIRST_LOOK or timeouts.notify < FIRST_LOOK
+        self._next_look = since + FIRST_LOOK
         if self._silent_until is not None:
             self._silent_until = since + SILENT_FOR
         self._config.timers.begin(self._inbox, since)
@@ -944,7 +947,9 @@ class _Registration:
         self._send(self._config.reconciler, m.Released(self._socket.path, self._socket.generation))
 
     async def _clean_up(self) -> None:
-        """Leave nothing behind that others would wait for, after a crash."""
+        """Leave nothing behind that others would wait for, and nothing unsaid, after a crash."""
+        if self._silent_until is not None:
+            self._show()
         self._stop_observing()
         if isinstance(self.conversation, CalledConversation):
             self.conversation.leave()

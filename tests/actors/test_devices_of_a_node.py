@@ -56,9 +56,9 @@ async def test_capacity_never_falls_while_a_plugin_is_updated(node: SimulatedNod
     assert [counts for _, *counts in seen] == [[0, 0], [4, 4]]
 
 
-@pytest.mark.parametrize("actor", ["devices", "handler", "status"])
+@pytest.mark.parametrize("actor", ["devices", "status"])
 async def test_crashes_change_nothing_that_is_shown_of_devices(node: SimulatedNode, actor: str) -> None:
-    """Fault 85: of the devices actor, of the handler of device plugins, and of the status actor."""
+    """Fault 85: of the devices actor, and of the status actor."""
     devices = FakeDevices(FOUR)
     plug(node, "a.sock", devices)
     await node.settled()
@@ -66,7 +66,7 @@ async def test_crashes_change_nothing_that_is_shown_of_devices(node: SimulatedNo
     devices.show(*FOUR[:3], Device("gpu-3", "Sick"))
     await trio.sleep(10.0)
     before = (await node.supervisor.devices()).resources
-    assert node.crash(actor, "DevicePlugin" if actor == "handler" else "")  # type: ignore[arg-type]
+    assert node.crash(actor)  # type: ignore[arg-type]
     await trio.sleep(10.0)
     assert (await node.supervisor.devices()).resources == before
     devices.show(*FOUR)

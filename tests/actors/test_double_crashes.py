@@ -11,7 +11,7 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from plugind.actors.asks import Asks
+from plugind.actors.handlers.served import Served
 from plugind.actors.registration.inbox import RegistrationInbox
 from plugind.actors.simulation.faults import Actor, PoisonMessage
 from plugind.actors.simulation.handlers import Takes
@@ -124,7 +124,7 @@ async def test_a_deregistration_that_crashes_each_time_is_given_up(
         crashes: list[str] = []
         node.supervisor.internals.crashes.watch(lambda name, _: crashes.append(name.partition(" ")[0]))
         with monkeypatch.context() as patched:
-            patched.setattr(Asks, "ask_handler", planted)
+            patched.setattr(Served, "deregister", planted)
             crash(node, ORDERS[0])
             await trio.testing.wait_all_tasks_blocked()
         assert sorted(crashes) == ["node", *["registration"] * (1 + MOST_CRASHES)]

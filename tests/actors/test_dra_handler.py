@@ -310,13 +310,13 @@ async def test_a_type_that_is_not_checked_is_connected_all_the_same(autojump_clo
 # --- faults of plugind ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("actor", ["handler", "reconciler", "status"])
+@pytest.mark.parametrize("actor", ["reconciler", "status"])
 async def test_a_crash_of_an_actor_leaves_a_driver_connected(autojump_clock: MockClock, actor: str) -> None:
     """Fault 85."""
     async with SimulatedNode() as node:
         plug(node)
         await trio.sleep_until(100)
-        node.crash(actor, "DRAPlugin" if actor == "handler" else "")  # type: ignore[arg-type] # one of ACTORS
+        node.crash(actor)  # type: ignore[arg-type] # one of ACTORS
         await trio.sleep_until(300)
         assert (node.state("a.sock"), health(node), await gone(node)) == ("registered", (Health.HEALTHY, None), [])
 

@@ -201,17 +201,6 @@ async def test_a_removed_handler_follows_no_more(autojump_clock: MockClock) -> N
         assert [what for _, what in handler.calls][-2:] == ["unfollow 1", "deregister 1"]
 
 
-async def test_a_crash_of_the_handler_actor_does_not_end_a_follow(autojump_clock: MockClock) -> None:
-    handler = Following()
-    async with followed(handler) as (node, plugin):
-        node.crash("handler", "Colour")
-        await trio.sleep(10)
-        assert [what for _, what in handler.calls] == ["register 1", "follow 1"]
-        plugin.stop()
-        await node.settled()
-        assert [what for _, what in handler.calls][2:] == ["unfollow 1", "deregister 1"]
-
-
 async def test_a_crash_of_the_reconciler_ends_the_links_with_the_registrations(autojump_clock: MockClock) -> None:
     """Fault 85: all plugins are deregistered, and registered and followed anew."""
     handler = Following()

@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from plugind.actors import conversation, registration
+from plugind.actors.registration import actor, conversation
 from plugind.actors.simulation.processes import MemoryProcesses
 from plugind.protocol import plugins
 from plugind.protocol.liveness import Answer
@@ -91,8 +91,7 @@ async def test_a_registration_that_crashes_even_while_it_is_parked_is_started_ev
         crashes.append(trio.current_time())
         raise AssertionError("planted")
 
-    monkeypatch.setattr(registration, "seconds_for", always)
-    monkeypatch.setattr(registration, "words_of", always)
+    monkeypatch.setattr(actor._Registration, "_enter", always)
     async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
         node.plug("a.sock", red())
         await trio.sleep(30.0)

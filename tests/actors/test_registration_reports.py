@@ -31,7 +31,7 @@ from plugind.protocol.identity import Identity
 from plugind.protocol.registration_settings import RegistrationSettings
 from plugind.protocol.status import Finished, Operation, Outcome, StateName
 from plugind.protocol.wire.errors import DialError, DialFailure
-from plugind.tests.protocol.playbook import INFO, SOCKET, appeared, vanished
+from plugind.tests.protocol.sockets import INFO, SOCKET, appeared, vanished
 
 
 @attrs.frozen

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import cast
 
 import attrs
 import pytest
@@ -17,9 +18,10 @@ from plugind.protocol import messages as m
 from plugind.protocol.effects import PendingDeregistration, RegistrationCrashedError, StartRegistration
 from plugind.protocol.identity import Identity
 from plugind.protocol.plugins import PluginInfo
-from plugind.tests.protocol.playbook import NOWHERE
 
 A, B = "/r/a", "/r/b"
+#: The handler of plugins that these tests only pass on.
+NO_HANDLER = cast("m.HandlerPort", None)
 DEREGISTER = m.StopAsked(deregister=True, anew=True)
 
 
@@ -122,7 +124,7 @@ async def test_let_go_asks_each_current_actor_to_deregister_and_still_reports_it
 
 async def test_what_a_crash_left_is_kept_until_the_reconciler_has_handled_it(autojump_clock: MockClock) -> None:
     """Fault 85: until then, a crash of the reconciler has it deregistered; after that nothing is kept of the path."""
-    pending = PendingDeregistration(PluginInfo("T", "x", A, ()), 1, NOWHERE)
+    pending = PendingDeregistration(PluginInfo("T", "x", A, ()), 1, NO_HANDLER)
     for handled in (False, True):
         async with bench() as made:
             await made.start(A)
@@ -257,7 +259,7 @@ async def test_a_reconciler_that_crashes_while_the_daemon_is_cancelled_starts_no
     autojump_clock: MockClock,
 ) -> None:
     """Seed 788: what a crash had left was to be deregistered after the actors had ended, which was one more crash."""
-    bug = RegistrationCrashedError(PendingDeregistration(PluginInfo("T", "x", A, ()), 1, NOWHERE))
+    bug = RegistrationCrashedError(PendingDeregistration(PluginInfo("T", "x", A, ()), 1, NO_HANDLER))
     bug.__cause__ = ZeroDivisionError()
     async with bench() as made:
         await made.start(A)

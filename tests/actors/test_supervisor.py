@@ -12,8 +12,10 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from plugind import supervisor as supervisor_module
-from plugind.actors import conversation, reconciler, registration
+from plugind.actors import reconciler
 from plugind.actors.handlers.calls import Calls
+from plugind.actors.registration import actor as registration_actor
+from plugind.actors.registration import conversation
 from plugind.actors.scanner import Scanner
 from plugind.actors.simulation.processes import MemoryProcesses
 from plugind.actors.status.actor import StatusConfig
@@ -200,7 +202,7 @@ async def test_a_registration_that_crashes_while_its_socket_is_gone_still_deregi
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugin = node.plug("a.sock", red())
         await node.settled()
-        crash_once(monkeypatch, registration._Registration, "_receive")
+        crash_once(monkeypatch, registration_actor._Registration, "_disturbed")
         plugin.stop()
         await node.settled()
         assert handler.asked() == ["validate", "register", "deregister"]

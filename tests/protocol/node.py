@@ -20,7 +20,7 @@ from plugind.protocol import world as w
 from plugind.protocol.config_messages import CallTimeChanged, SettingsChanged
 from plugind.protocol.plugins import InstancePolicy, Plugin, PluginInfo
 from plugind.protocol.status import Outcome
-from plugind.tests.protocol.playbook import appeared
+from plugind.tests.protocol.sockets import appeared
 from plugind.tests.protocol.rules import Rules
 
 Pick = Callable[[], None]

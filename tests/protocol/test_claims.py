@@ -11,7 +11,7 @@ from plugind.protocol import messages as m
 from plugind.protocol.claims import Claim, Freed, Name, Phase, rank_if, rank_of
 from plugind.protocol.plugins import InstancePolicy, PluginInfo
 from plugind.protocol.ranking import Rank
-from plugind.tests.protocol.playbook import Nowhere
+from plugind.tests.protocol.sockets import Nowhere
 
 A, B = "/r/a", "/r/b"
 
@@ -193,7 +193,7 @@ def test_claims_are_answered_in_the_order_in_which_they_came_and_not_while_a_plu
     """Behaviours 20 and 21."""
     name = Name()
     for number, path in enumerate((A, B, "/r/c")):
-        name.ask(m.Claimed(path, number, claim(path).info, 1))
+        name.ask(m.Claimed(path, number, claim(path).info))
     name.withdraw(B)
     other = claim("/r/d", Phase.ADMITTED)
     name.admit(other)

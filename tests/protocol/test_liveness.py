@@ -14,7 +14,7 @@ from plugind.protocol import liveness
 from plugind.protocol.endpoints import MISSING
 from plugind.protocol.liveness import Answer, EndpointAnswer, Owners, Schedule, Subject
 from plugind.protocol.messages import ListenerFound, ServingChanged, WatchLiveness
-from plugind.tests.protocol.playbook import NOWHERE
+from plugind.tests.protocol.sockets import NOWHERE
 
 RESCAN = 10.0
 

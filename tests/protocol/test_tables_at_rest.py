@@ -24,7 +24,7 @@ from plugind.protocol.successions import MOST_FORMER, FormerHolders, Holder
 from plugind.protocol.view import GONE_KEPT, View
 from plugind.protocol.watches import Watches
 from plugind.protocol.world import World
-from plugind.tests.protocol.playbook import NOWHERE, Nowhere, appeared
+from plugind.tests.protocol.sockets import NOWHERE, Nowhere, appeared
 
 MANY = 100_000
 ROOT = "/reg"
@@ -92,7 +92,7 @@ def test_the_world_forgets_plugins_that_left_once_a_scan_is_over() -> None:
     for number, path in enumerate(sockets(many)):
         info, now = PluginInfo("T", f"n{number}", path, (), uid=1001), number / 1000
         world.handle(appeared(1, path), now)
-        world.handle(m.Claimed(path, 1, info, 1), now)
+        world.handle(m.Claimed(path, 1, info), now)
         world.handle(m.PluginRegistered(path, 1), now)
         world.handle(m.SocketVanished(path, 1), now)
         world.handle(m.Released(path, 1), now)

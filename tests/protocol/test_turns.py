@@ -13,7 +13,7 @@ from plugind.protocol.kept_names import NAME_KEPT
 from plugind.protocol.line import TURN, Line, Turns
 from plugind.protocol.plugins import InstancePolicy, PluginInfo
 from plugind.protocol.world import World
-from plugind.tests.protocol.playbook import Nowhere, appeared, vanished
+from plugind.tests.protocol.sockets import Nowhere, appeared, vanished
 
 HANDLER = Nowhere()
 HOLDER = "/reg/holder.sock"
@@ -43,7 +43,7 @@ def freed(effects: list[Effect]) -> list[str]:
 
 
 def claim(path: str, info: PluginInfo = INFO) -> m.Claimed:
-    return m.Claimed(path, LINE.get(path, 1), info, 1)
+    return m.Claimed(path, LINE.get(path, 1), info)
 
 
 def registers(path: str) -> tuple[m.ReconcilerMessage, ...]:
@@ -106,7 +106,7 @@ def test_each_is_told_once_of_a_release_and_again_of_the_next() -> None:
     rig = in_line()
     assert rig.woken(*LEAVES, *refused_by_handler(A), *refused_by_handler(B), *refused_by_handler(C)) == [A, B, C]
     assert rig.world.next_turn == math.inf
-    rig.take(appeared(5, HOLDER), m.Claimed(HOLDER, 5, INFO, 1), m.PluginRegistered(HOLDER, 5))
+    rig.take(appeared(5, HOLDER), m.Claimed(HOLDER, 5, INFO), m.PluginRegistered(HOLDER, 5))
     assert rig.woken(vanished(5, HOLDER), m.Released(HOLDER, 5)) == [A]
 
 
@@ -143,7 +143,7 @@ def test_one_of_thousands_is_told() -> None:
         path = f"/reg/{number}.sock"
         rig.take(
             appeared(number, path),
-            m.Claimed(path, number, INFO, 1),
+            m.Claimed(path, number, INFO),
             m.Released(path, number),
         )
     assert rig.woken(*LEAVES) == [A]
@@ -156,7 +156,7 @@ USERS = {U: SOMEBODY, V: SOMEBODY, P: 0, Q: 0, HOLDER: 0, A: SOMEBODY, B: SOMEBO
 
 
 def claim_of(path: str) -> m.Claimed:
-    return m.Claimed(path, 1, attrs.evolve(INFO, uid=USERS[path]), 1)
+    return m.Claimed(path, 1, attrs.evolve(INFO, uid=USERS[path]))
 
 
 def mixed(policy: InstancePolicy, *holders: str, line: tuple[str, ...], most: int = 64) -> Rig:

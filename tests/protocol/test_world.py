@@ -24,7 +24,7 @@ from plugind.protocol.world import (
     Stopped,
     World,
 )
-from plugind.tests.protocol.playbook import Nowhere, appeared
+from plugind.tests.protocol.sockets import Nowhere, appeared
 
 A, B, C = "/reg/a.sock", "/reg/b.sock", "/reg/c.sock"
 INFO = PluginInfo("T", "x", A, ("1.0.0",))
@@ -48,8 +48,8 @@ def take(world: World, *messages: m.ReconcilerMessage) -> list[Effect]:
     return [effect for message in messages for effect in world.handle(message, NOW)]
 
 
-def claimed(path: str = A, generation: int = 1, info: PluginInfo = INFO, ticket: int = 1) -> m.Claimed:
-    return m.Claimed(path, generation, info, ticket)
+def claimed(path: str = A, generation: int = 1, info: PluginInfo = INFO) -> m.Claimed:
+    return m.Claimed(path, generation, info)
 
 
 def registered(path: str = A, generation: int = 1, info: PluginInfo = INFO) -> tuple[m.ReconcilerMessage, ...]:
@@ -57,8 +57,8 @@ def registered(path: str = A, generation: int = 1, info: PluginInfo = INFO) -> t
     return appeared(generation, path), claimed(path, generation, info), m.PluginRegistered(path, generation)
 
 
-def admitted(path: str, ticket: int = 1, handler: Nowhere = HANDLER) -> Send:
-    return Send(path, m.Admitted(ticket, handler))
+def admitted(claim: m.Claimed, handler: Nowhere = HANDLER) -> Send:
+    return Send(claim.path, m.Admitted(claim, handler))
 
 
 def role(path: str, generation: int, *, active: bool) -> Show:
@@ -136,7 +136,7 @@ def test_a_plugin_that_its_handler_registered_is_actual() -> None:
     """Behaviour 18; Test_ASW_AddPlugin_Positive_NewPlugin; Test_Run_Positive_Register."""
     world = given(appeared(1))
 
-    assert take(world, claimed()) == [admitted(A)]
+    assert take(world, claimed()) == [admitted(claimed())]
     assert world.actual() == {}
     assert take(world, m.PluginRegistered(A, 1)) == []
     assert world.actual() == {A: 1}
@@ -165,7 +165,7 @@ def test_reports_of_an_older_generation_are_ignored() -> None:
     """Test_ASW_PluginExistsWithCorrectUUID_Negative_WrongUUID."""
     world = given(*registered(), appeared(2), m.Released(A, 1))
 
-    assert take(world, claimed(A, 1, ticket=2), m.PluginRegistered(A, 1), m.Released(A, 1)) == []
+    assert take(world, claimed(A, 1), m.PluginRegistered(A, 1), m.Released(A, 1)) == []
     assert world.actual() == {}
     assert world.difference() == (set(), {A})
 
@@ -176,7 +176,7 @@ def test_a_replaced_socket_is_registered_with_the_new_generation() -> None:
 
     assert take(world, appeared(2)) == [Send(A, appeared(2))]
     assert (world.actual(), world.difference()) == ({}, (set(), {A}))
-    assert take(world, m.Released(A, 1), claimed(A, 2, ticket=2), m.PluginRegistered(A, 2)) == [admitted(A, 2)]
+    assert take(world, m.Released(A, 1), claimed(A, 2), m.PluginRegistered(A, 2)) == [admitted(claimed(A, 2))]
     assert (world.actual(), world.difference()) == ({A: 2}, (set(), set()))
 
 
@@ -201,14 +201,17 @@ def test_a_second_plugin_of_a_name_waits_until_the_first_is_registered() -> None
     world = given(appeared(1, A), appeared(2, B), claimed(A, 1))
 
     assert take(world, claimed(B, 2)) == []
-    assert take(world, m.PluginRegistered(A, 1)) == [admitted(B)]
+    assert take(world, m.PluginRegistered(A, 1)) == [admitted(claimed(B, 2))]
 
 
 def test_plugins_of_other_names_do_not_wait_for_each_other() -> None:
     """TestOperationExecutor_RegisterPlugin_ConcurrentRegisterPlugin, as far as the world decides it."""
     world = given(appeared(1, A), appeared(2, B))
 
-    assert take(world, claimed(A, 1, INFO), claimed(B, 2, OTHER)) == [admitted(A), admitted(B)]
+    assert take(world, claimed(A, 1, INFO), claimed(B, 2, OTHER)) == [
+        admitted(claimed(A, 1, INFO)),
+        admitted(claimed(B, 2, OTHER)),
+    ]
 
 
 def test_a_name_is_unregistered_before_another_socket_takes_it() -> None:
@@ -216,13 +219,13 @@ def test_a_name_is_unregistered_before_another_socket_takes_it() -> None:
     world = given(*registered(A, 1), m.SocketVanished(A, 1), appeared(2, B))
 
     assert take(world, claimed(B, 2)) == []
-    assert take(world, m.Released(A, 1)) == [admitted(B)]
+    assert take(world, m.Released(A, 1)) == [admitted(claimed(B, 2))]
 
 
 def test_a_failed_validation_makes_room_for_the_next_plugin_of_that_name() -> None:
     world = given(appeared(1, A), appeared(2, B), claimed(A, 1), claimed(B, 2))
 
-    assert take(world, m.Released(A, 1)) == [admitted(B)]
+    assert take(world, m.Released(A, 1)) == [admitted(claimed(B, 2))]
 
 
 ELSEWHERE = attrs.evolve(INFO, endpoint="/reg/.elsewhere.sock")
@@ -235,9 +238,9 @@ def test_a_plugin_that_is_admitted_is_told_once_that_others_with_other_endpoints
     assert take(world, claimed(B, 2)) == []
     assert take(world, claimed(C, 3, ELSEWHERE)) == [Send(A, m.NameWanted())]
     assert take(world, claimed("/reg/d.sock", 4, ELSEWHERE)) == []
-    assert take(world, m.Released(A, 1)) == [Send(B, m.Admitted(1, HANDLER, wanted=True))]
+    assert take(world, m.Released(A, 1)) == [Send(B, m.Admitted(claimed(B, 2), HANDLER, wanted=True))]
     # Those that are left have one endpoint.
-    assert take(world, m.Released(B, 2)) == [admitted(C)]
+    assert take(world, m.Released(B, 2)) == [admitted(claimed(C, 3, ELSEWHERE))]
 
 
 def test_a_plugin_that_is_admitted_is_told_that_one_with_another_endpoint_leaves() -> None:
@@ -256,14 +259,14 @@ def test_a_claim_that_was_withdrawn_before_its_answer_is_not_answered_later() ->
         *registered(A, 1), appeared(2, B), appeared(3, C), m.SocketVanished(A, 1), claimed(B, 2), claimed(C, 3)
     )
 
-    assert take(world, m.Released(B, 2), m.Released(A, 1)) == [admitted(C)]
+    assert take(world, m.Released(B, 2), m.Released(A, 1)) == [admitted(claimed(C, 3))]
 
 
 def test_a_superseded_claim_is_not_answered() -> None:
     world = given(appeared(1, A), appeared(2, A))
 
     assert take(world, claimed(A, 1)) == []
-    assert take(world, claimed(A, 2)) == [admitted(A)]
+    assert take(world, claimed(A, 2)) == [admitted(claimed(A, 2))]
 
 
 @pytest.mark.parametrize("policy", list(InstancePolicy))
@@ -314,9 +317,9 @@ def test_a_second_plugin_of_a_name_is_refused_and_notified_when_the_name_is_free
     world = given(*registered(A, 1), appeared(2, B), policy=InstancePolicy.REJECT)
 
     reason = "T 'x' is registered already, by the socket /reg/a.sock"
-    assert take(world, claimed(B, 2)) == [Send(B, m.ClaimRefused(1, reason))]
+    assert take(world, claimed(B, 2)) == [Send(B, m.ClaimRefused(claimed(B, 2), reason))]
     assert take(world, m.SocketVanished(A, 1), m.Released(A, 1))[1:] == [Send(B, m.NameFreed())]
-    assert take(world, claimed(B, 2, ticket=2)) == [admitted(B, 2)]
+    assert take(world, claimed(B, 2)) == [admitted(claimed(B, 2))]
 
 
 @pytest.mark.parametrize("policy", [policy for policy in InstancePolicy if policy is not InstancePolicy.REJECT])
@@ -326,10 +329,10 @@ def test_a_name_has_a_limit_of_instances_and_one_more_waits_until_one_goes(polic
     take(world, *registered(A, 1), *registered(B, 2), appeared(3, C))
 
     reason = "T 'x' has 2 instances already, the limit (raise it with --max-instances)"
-    assert take(world, claimed(C, 3)) == [Send(C, m.ClaimRefused(1, reason))]
+    assert take(world, claimed(C, 3)) == [Send(C, m.ClaimRefused(claimed(C, 3), reason))]
     assert Send(C, m.NameFreed()) not in take(world, m.SocketVanished(A, 1))
     assert Send(C, m.NameFreed()) in take(world, m.Released(A, 1))
-    assert take(world, claimed(C, 3, ticket=2)) == [admitted(C, 2)]
+    assert take(world, claimed(C, 3)) == [admitted(claimed(C, 3))]
 
 
 def test_a_plugin_that_its_handler_refused_is_notified_when_another_of_its_name_goes() -> None:
@@ -343,7 +346,7 @@ def test_a_refused_plugin_that_changes_its_name_no_longer_waits_for_the_old_name
     """Behaviour 37."""
     world = given(*registered(A, 1), appeared(2, B), claimed(B, 2), policy=InstancePolicy.REJECT)
 
-    assert take(world, claimed(B, 2, OTHER, ticket=2)) == [admitted(B, 2)]
+    assert take(world, claimed(B, 2, OTHER)) == [admitted(claimed(B, 2, OTHER))]
     assert take(world, m.SocketVanished(A, 1), m.Released(A, 1)) == [Send(A, m.SocketVanished(A, 1))]
 
 
@@ -353,7 +356,7 @@ def test_a_name_is_free_when_its_actor_ends_without_a_release() -> None:
 
     assert take(world, m.RegistrationEnded(A, crashed=False)) == [StartRegistration(appeared(1))]
     assert world.actual() == {}
-    assert take(world, claimed()) == [admitted(A)]
+    assert take(world, claimed()) == [admitted(claimed())]
 
 
 def test_a_standby_instance_that_registers_again_counts_as_active() -> None:
@@ -361,7 +364,7 @@ def test_a_standby_instance_that_registers_again_counts_as_active() -> None:
     world = given(*registered(A, 1), *registered(B, 2))
 
     assert take(world, m.Released(A, 1)) == [role(A, 1, active=True)]
-    assert take(world, claimed(A, 1, ticket=2), m.PluginRegistered(A, 1)) == [admitted(A, 2), role(B, 2, active=False)]
+    assert take(world, claimed(A, 1), m.PluginRegistered(A, 1)) == [admitted(claimed(A, 1)), role(B, 2, active=False)]
 
 
 # --- handlers ---------------------------------------------------------------------------------------------------------
@@ -374,11 +377,11 @@ def test_a_plugin_without_a_handler_is_refused_and_tried_when_its_handler_is_add
     world = World()
 
     assert take(world, appeared(1), claimed())[1:] == [
-        Send(A, m.NoHandler(1, NO_HANDLER, "no handler registered for plugin type: T"))
+        Send(A, m.NoHandler(claimed(), NO_HANDLER, "no handler registered for plugin type: T"))
     ]
     assert take(world, m.HandlerAdded("U", HANDLER, InstancePolicy.ALL)) == [Show(m.HandlersChanged(("U",)))]
     assert take(world, ADDED) == [Show(m.HandlersChanged(("T", "U"))), Send(A, m.HandlerAvailable("T"))]
-    assert take(world, claimed(ticket=2)) == [admitted(A, 2)]
+    assert take(world, claimed()) == [admitted(claimed())]
 
 
 @pytest.mark.parametrize("news", [appeared(2), m.SocketVanished(A, 1)], ids=["newer", "gone"])
@@ -417,7 +420,7 @@ def test_a_new_handler_of_a_type_serves_plugins_that_the_old_one_deregistered() 
 
     assert take(world, m.HandlerAdded("T", new, InstancePolicy.ALL)) == [Show(m.HandlersChanged(("T",)))]
     assert take(world, m.Released(A, 1)) == [HandlerRetired("T", old)]
-    assert take(world, claimed(ticket=2)) == [admitted(A, 2, new)]
+    assert take(world, claimed()) == [admitted(claimed(), new)]
 
 
 # --- watchers that restart, entries that are refused ------------------------------------------------------------------
@@ -534,7 +537,7 @@ def test_the_successor_of_a_crashed_actor_inherits_its_pending_deregistration(
     ]
     assert world.actual() == {}
     assert take(world, claimed(B, 2)) == []
-    assert take(world, m.Released(A, 1)) == [admitted(B)]
+    assert take(world, m.Released(A, 1)) == [admitted(claimed(B, 2))]
 
 
 def test_the_successor_of_an_actor_that_crashed_while_leaving_leaves_too() -> None:
@@ -615,7 +618,7 @@ def test_a_successor_that_always_crashes_while_it_deregisters_is_not_followed_fo
     pending = PendingDeregistration(INFO, 1, HANDLER, registered=True)
     assert effects[:5] == [[StartRegistration(appeared(1), pending, Crash(n, "Oops"))] for n in range(1, 6)]
     assert effects[5:] == [
-        [admitted(B), StartRegistration(appeared(1), crash=Crash(6, "Oops"))],
+        [admitted(claimed(B, 2)), StartRegistration(appeared(1), crash=Crash(6, "Oops"))],
         [StartRegistration(appeared(1), crash=Crash(7, "Oops"))],
     ]
 

@@ -10,7 +10,7 @@ from plugind.protocol.effects import Effect, Send, StartRegistration
 from plugind.protocol.lives import Lives
 from plugind.protocol.plugins import InstancePolicy, PluginInfo
 from plugind.protocol.world import World
-from plugind.tests.protocol.playbook import Nowhere, appeared, vanished
+from plugind.tests.protocol.sockets import Nowhere, appeared, vanished
 
 A = "/reg/a.sock"
 INFO = PluginInfo("T", "x", A, ("1.0.0",))
@@ -64,7 +64,7 @@ def test_a_life_that_lasted_since_the_first_dial_is_no_short_one() -> None:
 def test_what_the_plugin_is_told_counts_for_more_than_the_dial() -> None:
     """Fault 49: a plugin that is registered after a minute of tries, and then dies at once, had a short life."""
     node = world()
-    for message in (dialed(), m.Claimed(A, 1, INFO, 1)):
+    for message in (dialed(), m.Claimed(A, 1, INFO)):
         node.handle(message, NOW)
     node.handle(m.PluginRegistered(A, 1), NOW + 60.0)
     assert delayed(node.handle(appeared(2, A), NOW + 61.0)) == (NOW + 61.5, 1, SHOWN)

@@ -155,13 +155,13 @@ async def test_leases_are_released_and_renewed_by_name(node: SimulatedNode) -> N
 # --- crashes ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("actor", ["leases", "devices", "handler", "reconciler", "status"])
+@pytest.mark.parametrize("actor", ["leases", "devices", "reconciler", "status"])
 async def test_a_crash_ends_no_lease(node: SimulatedNode, actor: str) -> None:
     """Fault 85: whoever was told of a lease has it, and nobody else is given its device."""
     plug(node, FakeDevices(TWO))
     await node.settled()
     async with node.supervisor.allocate({GPU: 1}, id="a") as lease:
-        assert node.crash(actor, "DevicePlugin" if actor == "handler" else "")  # type: ignore[arg-type]
+        assert node.crash(actor)  # type: ignore[arg-type]
         await trio.sleep(30.0)
         assert (await node.supervisor.leases()).leases == (lease,)
         with pytest.raises(AllocationError, match="Requested: 2, Available: 1"):

@@ -19,7 +19,6 @@ from plugind.testing import FakeHandler, FakePlugin, SimulatedNode
         ("reconciler", "", "node"),
         ("status", "", "status"),
         ("registration", "a.sock", "registration /plugins/a.sock"),
-        ("handler", "Colour", "handler Colour "),
     ],
 )
 async def test_an_actor_that_crashes_is_started_again_and_the_plugin_stays_registered(
@@ -45,7 +44,6 @@ async def test_an_actor_that_crashes_is_started_again_and_the_plugin_stays_regis
 async def test_an_actor_that_is_not_running_cannot_be_crashed(autojump_clock: MockClock) -> None:
     async with SimulatedNode() as node:
         assert not node.crash("registration", "a.sock")
-        assert not node.crash("handler", "Colour")
 
 
 async def test_an_actor_that_does_not_exist_is_an_error_that_lists_the_actors(autojump_clock: MockClock) -> None:
