@@ -154,17 +154,3 @@ def forget_what_came_during_a_phase() -> Iterator[None]:
 
     with patch.object(_Registration, "_sort_all", forgetful):
         yield
-
-
-@contextmanager
-def call_in_a_cancelled_task() -> Iterator[None]:
-    """A Validate or a Register begins although its registration was ended just before."""
-    take_turn = Served._take_turn
-
-    async def careless(self: Served, name: str) -> Ending | None:
-        if self._turns.take_nowait(name):
-            return None
-        return await take_turn(self, name)
-
-    with patch.object(Served, "_take_turn", careless):
-        yield
