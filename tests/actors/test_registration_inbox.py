@@ -20,9 +20,12 @@ async def test_a_message_that_the_rule_serves_is_served_in_the_task_of_its_sende
         served.append((trio.lowlevel.current_task(), message))
         return isinstance(message, m.NameFreed)
 
+    async def read() -> None:
+        await inbox.arrival()
+
     inbox.rule = rule
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(inbox.arrival)
+        nursery.start_soon(read)
         await wait_all_tasks_blocked()
         inbox.send_nowait(FREED)
         await wait_all_tasks_blocked()
