@@ -160,7 +160,7 @@ async def test_the_successor_of_a_crashed_actor_shows_the_plugin_that_it_deregis
         await trio.sleep(1)
         dialing = rig.shown.receive_nowait()
         assert isinstance(dialing, m.StateChanged)
-        assert (dialing.state, dialing.generation, dialing.info) == (StateName.DIALING, 2, ())
+        assert (dialing.state, dialing.generation, dialing.info) == (StateName.DIALING, 2, None)
 
 
 async def test_a_plugin_that_a_stop_deregisters_is_shown_as_gone(autojump_clock: MockClock) -> None:
