@@ -123,6 +123,8 @@ DURING = (stop, kill, remove_socket, replace, remove_handler, crash_reconciler, 
 AFTER = (stop, kill, remove_socket, replace, remove_handler, crash_reconciler, throw)
 #: Longer than a handler that hangs, and than all pauses together.
 LONG = 300.0
+#: Without what looks at all sockets again and again, which would be most of the work.
+CONFIG = attrs.evolve(DEFAULT_CONFIG, rescan=3600.0, hung_after=None)
 
 
 async def live(
@@ -133,7 +135,7 @@ async def live(
     handler = scenario.handler()
     with suspensions.watching():
         async with (
-            SimulatedNode(DEFAULT_CONFIG, handlers={"Colour": handler}) as node,
+            SimulatedNode(CONFIG, handlers={"Colour": handler}) as node,
             trio.open_nursery() as nursery,
         ):
             plugin = node.plug("a.sock", scenario.plugin())
