@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable
 from functools import cache
 
@@ -10,6 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from plugind.actors.registration.actor import _Registration
 from plugind.testing import DEFAULT_CONFIG, Fails, FakeHandler, FakePlugin, Hangs, PluggedIn, SimulatedNode, Takes
 from plugind.tests.actors.registration.suspensions import Place, Suspensions, When
 
@@ -19,6 +21,8 @@ class Scenario:
     name: str
     handler: Callable[[], FakeHandler]
     plugin: Callable[[], FakePlugin]
+    #: The plugin binds its socket, and listens only after so many seconds.
+    listens_after: float = 0.0
 
 
 def red(**faults: object) -> Callable[[], FakePlugin]:
@@ -28,12 +32,13 @@ def red(**faults: object) -> Callable[[], FakePlugin]:
 def slow() -> FakeHandler:
     handler = FakeHandler()
     for ask in ("validate", "register", "deregister"):
-        handler.always(ask, Takes(1.0))  # type: ignore[arg-type]
+        handler.always(ask, Takes(1.0))
     return handler
 
 
 SCENARIOS = (
     Scenario("plain", FakeHandler, red()),
+    Scenario("listens late", FakeHandler, red(), 0.3),
     Scenario("slow", slow, red(delay=0.2)),
     Scenario("hangs in validate", lambda: FakeHandler().script("validate", Hangs()), red()),
     Scenario("hangs in register", lambda: FakeHandler().script("register", Hangs()), red()),
@@ -138,9 +143,12 @@ async def live(
             SimulatedNode(CONFIG, handlers={"Colour": handler}) as node,
             trio.open_nursery() as nursery,
         ):
-            plugin = node.plug("a.sock", scenario.plugin())
+            plugin = node.plug("a.sock", scenario.plugin(), listening=not scenario.listens_after)
             run = Run(node, handler, plugin, nursery)
             suspensions.trouble = lambda: trouble(run)
+            await trio.sleep(scenario.listens_after)
+            if not plugin.alive and node.directory.exists(plugin.path):
+                plugin.listen()
             for _ in range(2):
                 await trio.sleep(LONG)
                 remove_socket(run)
@@ -228,3 +236,13 @@ def test_each_register_is_undone_once_whatever_happens_during_any_suspension(tro
 def test_each_register_is_undone_once_whatever_happens_before_it_goes_on(trouble: Trouble) -> None:
     """Behaviour 36, faults 82, 85 and 87. With ``throw`` what it waits for raises an error that no code expects."""
     disturb(trouble, When.AFTER)
+
+
+#: Where no scenario is suspended: in observe mode, after a crash, and while the reconciler's inbox is full.
+ELSEWHERE = {"_ask_again", "_clean_up", "_send_rest"}
+
+
+def test_the_scenarios_are_suspended_in_every_coroutine_of_the_actor() -> None:
+    suspended = {function for place in places() for function, _ in place}
+    coroutines = {name for name, function in vars(_Registration).items() if inspect.iscoroutinefunction(function)}
+    assert {name for name in coroutines if f"_Registration.{name}" not in suspended} == ELSEWHERE

@@ -135,8 +135,9 @@ async def test_a_handler_that_does_not_end_in_time_fails_its_plugin_alone(autoju
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugin = node.plug("a.sock", red())
         node.plug("b.sock", FakePlugin("Colour", "green"))
-        await trio.sleep(200.0)
-        assert told(plugin) == [(120.0, False), (120.5, True)]
+        seconds = DEFAULT_CONFIG.timeouts.of_handler("Colour")
+        await trio.sleep(2 * seconds)
+        assert told(plugin) == [(seconds, False), (seconds + 0.5, True)]
         undone = ["deregister"] if ask == "register" else []
         before = ["validate"] if ask == "validate" else ["validate", "register"]
         assert handler.asked("red") == [*before, *undone, "validate", "register"]
@@ -196,7 +197,7 @@ async def test_a_link_begins_after_register_and_ends_before_deregister(autojump_
         plugin.unlink()
         await node.settled()
         assert handler.calls == [
-            *(HandlerCall(0.0, ask, "red") for ask in ("validate", "register", "follow")),  # type: ignore[arg-type]
+            *(HandlerCall(0.0, ask, "red") for ask in ("validate", "register", "follow")),
             HandlerCall(1.0, "deregister", "red"),
         ]
         assert (handler.links, node.leftovers()) == ({}, [])
