@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import enum
 import types
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import attrs
@@ -33,7 +34,7 @@ class When(enum.Enum):
 
 
 @attrs.define(eq=False)
-class Suspensions:
+class Suspensions(trio.abc.Instrument):
     """Counts the suspensions of all actors of a run; at that with number ``at`` there is ``trouble``."""
 
     trouble: Callable[[], None] = lambda: None
@@ -45,11 +46,27 @@ class Suspensions:
     places: list[Place] = attrs.Factory(list)
     #: No suspension counts any more.
     ended: bool = False
+    #: The trouble comes once Trio has suspended the task.
+    _due: bool = False
 
-    def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Drive all actors that begin from now on."""
-        run = actor.run
-        monkeypatch.setattr(actor, "run", lambda *given: self._drive(run(*given)))
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Drive all actors that begin within the block."""
+        with pytest.MonkeyPatch.context() as patched:
+            run = actor.run
+            patched.setattr(actor, "run", lambda *given: self._drive(run(*given)))
+            trio.lowlevel.add_instrument(self)
+            try:
+                yield
+            finally:
+                trio.lowlevel.remove_instrument(self)
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        """Make the trouble that is due. Before that the task could not be rescheduled."""
+        del task
+        if self._due:
+            self._due = False
+            self.trouble()
 
     async def _drive(self, coroutine: Coroutine[Any, Any, None]) -> None:
         await self._steps(coroutine)
@@ -65,8 +82,7 @@ class Suspensions:
             here = not self.ended and len(self.places) == self.at
             if not self.ended:
                 self.places.append(place_of(coroutine))
-            if here and self.when is When.DURING:
-                self.trouble()
+            self._due = here and self.when is When.DURING
             answer = yield trap
             if here and self.when is When.AFTER:
                 self.trouble()
