@@ -237,7 +237,6 @@ async def test_a_retry_that_is_asked_for_while_nothing_is_read_comes_when_the_ca
         await trio.sleep(asked_at)
         await node.supervisor.retry("/plugins/a.sock")
         await trio.sleep(10.2 - asked_at)
-        print(node.timeline("a.sock"))
         assert node.timeline("a.sock")[1:4] == [*LATE, *at(10.0, "waiting", "dialing")]
         plugin.accepting = Accepting.SERVES
         await node.settled()

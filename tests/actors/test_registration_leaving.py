@@ -24,7 +24,7 @@ from plugind.testing import (
     SimulatedNode,
     Takes,
 )
-from plugind.tests.actors.timelines import Line, asked, at, registered_at, steps_at
+from plugind.tests.actors.timelines import Line, at, registered_at, steps_at
 
 #: The time at which something happens to the plugin.
 MOMENT = 0.6
@@ -268,10 +268,10 @@ async def test_a_registration_whose_deregister_fails_or_hangs_still_ends(autojum
         plugin.restart()
         await node.settled()
         # The life before was short (fault 49), but the second one's delay is over when its Deregister ends.
-        assert node.timeline("a.sock")[1:] == [*at(0.0, "leaving", "waiting"), *registered_at(0.5)]
+        assert node.timeline("a.sock")[1:] == [*at(0.0, "leaving", "waiting"), *steps_at(0.5)]
         plugin.restart()
         await node.settled()
-        assert node.timeline("a.sock")[14:] == [(0.5, "leaving"), (60.5, "waiting"), *registered_at(60.5)]
+        assert node.timeline("a.sock")[9:] == [(0.5, "leaving"), (60.5, "waiting"), *steps_at(60.5)]
 
 
 async def test_a_renamed_socket_is_deregistered_under_its_old_name_and_registered_under_the_new(
