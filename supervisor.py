@@ -1052,7 +1052,8 @@ class Supervisor:
         plugins = (await self.snapshot()).plugins
         answers: list[m.RetryAnswer] = []
         with self._callers.asking(f"{target!r} was not tried again"):
-            for socket in [plugin.socket for plugin in plugins if target in (plugin.socket, plugin.name)]:
+            # A socket whose first try has just begun is not shown yet, and is known by its path.
+            for socket in [plugin.socket for plugin in plugins if target in (plugin.socket, plugin.name)] or [target]:
                 answers += await self._retry(socket)
         return tuple(answers)
 

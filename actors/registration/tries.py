@@ -365,6 +365,9 @@ class Tries(Mail):
         if self._scope is None or self._scope.cancel_called or now < self._next_look:
             return None
         self._looked_at, self._next_look = True, math.inf
+        if self._phase is Phase.INFO and not self._life_reported:
+            # Before the claim, which may never come: the next socket at the path has to wait for that life (fault 49).
+            self._report_life()
         if self._silent_until is not None and now >= self._silent_until:
             self._now = now
             self._show()

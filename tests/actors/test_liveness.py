@@ -9,7 +9,7 @@ from trio.testing import MockClock
 
 from plugind.protocol.config import Config
 from plugind.testing import DEFAULT_CONFIG, Accepting, FakeHandler, FakePlugin, SimulatedNode
-from plugind.tests.actors.timelines import at, registered_at
+from plugind.tests.actors.timelines import at, registered_at, steps_at
 
 NOBODY = "nobody listens on its socket"
 #: Messages to the liveness actor are read together, at pauses of a tenth of a second.
@@ -150,7 +150,7 @@ async def test_a_plugin_that_does_not_serve_is_deregistered_where_that_is_config
             (200.0, "leaving"), (200.0, "dialing"), (201.0, "stale"),
         ]  # fmt: skip
         assert handler.asked() == ["validate", "register", "deregister"]
-        assert node.history("a.sock")[6].reason == NOBODY
+        assert node.history("a.sock")[1].reason == NOBODY
         plugin.listen()
         await trio.sleep(node.config.rescan + COALESCE)
         assert serving(node) == ("registered", True, None)
@@ -182,7 +182,7 @@ async def test_a_stale_socket_that_accepts_starts_with_a_fresh_backoff(autojump_
         states = node.timeline("a.sock")
         found = next(time for time, state in states if state == "asking-info")
         assert found <= 130.0 + node.config.rescan + COALESCE
-        assert states[-7:] == [*at(found, "waiting"), *registered_at(found + 0.5)]
+        assert states[-7:] == [*at(found, "waiting"), *steps_at(found + 0.5)]
         assert node.history("a.sock")[-1].attempt == 2
 
 

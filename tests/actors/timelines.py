@@ -6,6 +6,7 @@ from plugind.testing import Call
 
 Line = tuple[float, str]
 
+#: The states of a registration, all of which are shown of each try but the first of a generation.
 STEPS = ("dialing", "asking-info", "validating", "registering", "notifying", "registered")
 
 
@@ -15,13 +16,13 @@ def at(time: float, *states: str) -> list[Line]:
 
 
 def registered_at(time: float) -> list[Line]:
-    """Return a whole registration, which takes no time by itself."""
+    """Return what is shown of a first try of a generation that takes no time: its end."""
+    return at(time, "registered")
+
+
+def steps_at(time: float) -> list[Line]:
+    """Return what is shown of a later try that takes no time: each of its steps."""
     return at(time, *STEPS)
-
-
-def refused_at(time: float) -> list[Line]:
-    """Return a registration that fails validation, up to the notification."""
-    return at(time, "dialing", "asking-info", "validating", "notifying")
 
 
 def notified_ok(time: float) -> Call:
