@@ -669,8 +669,8 @@ NEW = (
 OLD = (
     Planted(old_bugs.look_again_without_a_pause, "livelock", 5, (12, 14, 17)),
     Planted(old_bugs.show_sockets_gone_during_a_restart, "leak", 10, (34, 86, 87, 99)),
-    Planted(old_bugs.crash_while_cancelled, "crash", 94, (40, 43, 51, 55, 56)),
-    Planted(old_bugs.keep_a_superseded_validation, "one-per-path", 1, (110, 116, 121)),
+    Planted(old_bugs.crash_while_cancelled, "crash", 94, (170, 369)),
+    Planted(old_bugs.keep_a_superseded_validation, "answers", 3, (49, 52, 60)),
     Planted(old_bugs.abandon_a_deregistration, "view", 1297, (30, 33, 35, 42, 46, 47, 103, 185)),
     Planted(
         old_bugs.forget_events_when_a_look_fails,
