@@ -94,8 +94,6 @@ def scenes() -> list[Scene]:
             ["validate", "register"],
         ),
         Scene(
-            "waiting", red(delay=0.4, get_info_fails=math.inf), FakeHandler(), [(0.2, "asking-info"), (0.4, "waiting")], none
-        ),
             "waiting",
             red(delay=0.4, get_info_fails=math.inf),
             FakeHandler(),

@@ -10,12 +10,10 @@ import attrs
 
 from plugind.actors.handlers.served import Served
 from plugind.actors.handlers.turns import Turns
-from plugind.actors.registration import actor
 from plugind.actors.registration.actor import _Registration
-from plugind.protocol import messages as m
 from plugind.protocol.identity import Identity
 from plugind.protocol.plugins import Plugin
-from plugind.protocol.registration import following, phases
+from plugind.protocol.registration import following
 from plugind.protocol.registration.failures import Cause, PluginRefusedError
 from plugind.protocol.registration.following import End, Next, Pause
 from plugind.protocol.registration.phases import Phase
@@ -127,19 +125,6 @@ def pass_no_turn_on() -> Iterator[None]:
             pass_on(self, name)
 
     with patch.object(Turns, "pass_on", keeping):
-        yield
-
-
-@contextmanager
-def end_register_upon_a_stop() -> Iterator[None]:
-    """A stop cancels a Register under way, which is to finish."""
-
-    def hasty(phase: Phase, message: m.RegistrationMessage, generation: int, plugin_type: str | None) -> bool:
-        if phase is Phase.REGISTER and isinstance(message, m.StopAsked | m.StopForced):
-            return True
-        return phases.ends(phase, message, generation, plugin_type)
-
-    with patch.object(actor, "ends", hasty):
         yield
 
 
