@@ -118,13 +118,18 @@ def poison(run: Run) -> None:
     run.done.set()
 
 
+def crash_both(run: Run) -> None:
+    poison(run)
+    crash_reconciler(run)
+
+
 def throw(run: Run) -> None:
     run.crashed = True
     run.done.set()
 
 
 Trouble = Callable[[Run], None]
-DURING = (stop, kill, remove_socket, replace, remove_handler, crash_reconciler, poison)
+DURING = (stop, kill, remove_socket, replace, remove_handler, crash_reconciler, poison, crash_both)
 AFTER = (stop, kill, remove_socket, replace, remove_handler, crash_reconciler, throw)
 #: Longer than a handler that hangs, and than all pauses together.
 LONG = 300.0
