@@ -37,12 +37,12 @@ def test_every_outcome_of_every_operation_starts_at_zero() -> None:
 def test_an_operation_is_counted_once_under_its_type_and_outcome() -> None:
     view, metrics = View(), Metrics()
     info = PluginInfo("CSIPlugin", "csi", "/e", ())
-    first = attrs.evolve(changed(StateName.ASKING_INFO), finished=Finished(Operation.DIAL, Outcome.OK, 0.001))
+    first = attrs.evolve(changed(StateName.ASKING_INFO), finished=(Finished(Operation.DIAL, Outcome.OK, 0.001),))
     second = attrs.evolve(
-        changed(StateName.VALIDATING), info=info, finished=Finished(Operation.GET_INFO, Outcome.OK, 0.3)
+        changed(StateName.VALIDATING), info=info, finished=(Finished(Operation.GET_INFO, Outcome.OK, 0.3),)
     )
     # The third change does not repeat the type and the name, which the view keeps.
-    third = attrs.evolve(changed(StateName.WAITING), finished=Finished(Operation.VALIDATE, Outcome.TIMED_OUT, 120.0))
+    third = attrs.evolve(changed(StateName.WAITING), finished=(Finished(Operation.VALIDATE, Outcome.TIMED_OUT, 120.0),))
     for change in (first, second, third):
         before, after = view.apply(change)
         metrics.count(change, after or before)
@@ -226,7 +226,7 @@ def after(*changes: StateChanged) -> dict[tuple[str, str], int]:
 
 
 def failing(state: StateName, operation: Operation, outcome: Outcome, socket: str = "/r/a.sock") -> StateChanged:
-    return attrs.evolve(changed(state, socket), finished=Finished(operation, outcome, 0.1))
+    return attrs.evolve(changed(state, socket), finished=(Finished(operation, outcome, 0.1),))
 
 
 CSI = PluginInfo("CSIPlugin", "csi", "/e", ())
@@ -237,7 +237,7 @@ def test_a_plugin_that_is_not_registered_counts_under_the_step_that_failed_last(
     late = failing(StateName.WAITING, Operation.GET_INFO, Outcome.TIMED_OUT)
     assert after(changed(StateName.DIALING)) == {}
     assert after(late) == {("unknown", "get-info-timed-out"): 1}
-    again = attrs.evolve(changed(StateName.ASKING_INFO), finished=Finished(Operation.DIAL, Outcome.OK, 0.1))
+    again = attrs.evolve(changed(StateName.ASKING_INFO), finished=(Finished(Operation.DIAL, Outcome.OK, 0.1),))
     assert after(late, again) == {("unknown", "get-info-timed-out"): 1}, "it does not vanish while it is tried again"
     notified = failing(StateName.WAITING, Operation.NOTIFY, Outcome.OK)
     assert after(late, again, REFUSED, notified) == {("CSIPlugin", "validate-refused"): 1}
