@@ -35,7 +35,7 @@ from trio import _channel
 
 from plugind import Config, Handler, Root, Supervisor
 from plugind.actors.logs import Log
-from plugind.actors.registration import actor, timers
+from plugind.actors.registration import timers, tries
 from plugind.actors.status.actor import StatusConfig
 from plugind.benchmarks import simulated
 from plugind.benchmarks.peers.judging import handlers
@@ -219,7 +219,7 @@ def measure(sockets: int, csi: str | None, progress: Progress) -> Figures:
     progress.step(f"{of}, traced: some fifty times slower")
     with ExitStack() as stack:
         # No try is looked at, or shown, because of the tracer.
-        for owner, name in ((actor, "FIRST_LOOK"), (actor, "SILENT_FOR"), (timers, "FIRST_LOOK")):
+        for owner, name in ((tries, "FIRST_LOOK"), (tries, "SILENT_FOR"), (timers, "FIRST_LOOK")):
             stack.enter_context(patch.object(owner, name, _PATIENCE))
         run_storm(sockets, tracing, csi)
     for doing, tracer in tracers.items():

@@ -53,7 +53,7 @@ STEPS = {
     "check the answer": ("protocol.plugins", "protocol.text"),
     "call the handler": ("actors.handlers",),
     "show the state": (
-        "actors.registration.actor:_Registration._show",
+        "actors.registration.reports",
         "actors.status.actor:",
         "actors.status.event_log:",
         "protocol.early",
