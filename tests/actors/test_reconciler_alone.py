@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import attrs
 import trio
@@ -36,7 +37,7 @@ async def test_the_reconciler_reports_its_handlers_first_and_ends_with_the_last_
     """Behaviour 42, fault 85: a restarted reconciler reports its handlers again."""
     send, inbox = trio.open_memory_channel[m.ReconcilerMessage](math.inf)
     status, shown = trio.open_memory_channel[m.StatusMessage](math.inf)
-    actor, handler = Sink(), Sink()
+    actor, handler = Sink(), cast("m.HandlerPort", Sink())
     spawned: list[world.StartRegistration] = []
 
     def spawn(start: world.StartRegistration) -> Sink:

@@ -50,7 +50,9 @@ CHANGES = st.builds(
     deprecated=st.booleans(),
     uid=MAYBE,
     pid=MAYBE,
-    finished=st.none() | st.builds(Finished, st.sampled_from(Operation), st.sampled_from(Outcome), SECONDS),
+    finished=st.lists(
+        st.builds(Finished, st.sampled_from(Operation), st.sampled_from(Outcome), SECONDS), max_size=3
+    ).map(tuple),
 )
 ROLES = st.tuples(PATHS, st.integers(1, 3), st.booleans())
 STORIES = st.lists(CHANGES | ROLES, max_size=30)

@@ -32,6 +32,8 @@ OTHER = PluginInfo("T", "y", "/reg/.other.sock", ("1.0.0",))
 NOW = 7.0
 HANDLER = Nowhere()
 CRASHED = m.RegistrationEnded("/reg/a.sock", crashed=True, error="Oops")
+#: One whose actor had asked its handler to register.
+OWING = attrs.evolve(CRASHED, owed=True)
 CRASH = Crash(1, "Oops")
 ADDED = m.HandlerAdded("T", HANDLER, InstancePolicy.NEWEST)
 
@@ -532,7 +534,7 @@ def test_the_successor_of_a_crashed_actor_inherits_its_pending_deregistration(
     """Fault 85 and behaviour 36: no other plugin gets the name before."""
     world = given(appeared(1, A), appeared(2, B), claimed(), *done)
 
-    assert take(world, CRASHED) == [
+    assert take(world, OWING) == [
         StartRegistration(appeared(1), PendingDeregistration(INFO, 1, HANDLER, registered=bool(done)), CRASH)
     ]
     assert world.actual() == {}
@@ -543,10 +545,16 @@ def test_the_successor_of_a_crashed_actor_inherits_its_pending_deregistration(
 def test_the_successor_of_an_actor_that_crashed_while_leaving_leaves_too() -> None:
     world = given(*registered(), m.SocketVanished(A, 1))
 
-    assert take(world, CRASHED) == [
+    assert take(world, OWING) == [
         StartRegistration(appeared(1), PendingDeregistration(INFO, 1, HANDLER, registered=True), CRASH),
         Send(A, m.SocketVanished(A, 1)),
     ]
+
+
+def test_the_name_of_an_actor_that_crashed_before_register_is_free_and_nothing_is_deregistered() -> None:
+    """Behaviour 36: there is no Deregister without a Register."""
+    world = given(appeared(1, A), appeared(2, B), claimed(), claimed(B, 2))
+    assert take(world, CRASHED) == [admitted(claimed(B, 2)), StartRegistration(appeared(1), crash=CRASH)]
 
 
 def test_a_socket_that_vanished_before_its_actor_crashed_is_shown_as_gone() -> None:
@@ -612,9 +620,9 @@ def test_a_crash_of_a_plugin_that_was_registered_for_long_is_the_first_in_a_row(
 def test_a_successor_that_always_crashes_while_it_deregisters_is_not_followed_for_ever() -> None:
     """Fault 85: after the fifth crash in a row it deregisters once more; then its claim is released."""
     world = given(*registered(), appeared(2, B))
-    effects = [take(world, CRASHED) for _ in range(5)]
+    effects = [take(world, OWING) for _ in range(5)]
     assert take(world, claimed(B, 2)) == []
-    effects += [take(world, CRASHED) for _ in range(2)]
+    effects += [take(world, OWING) for _ in range(2)]
     pending = PendingDeregistration(INFO, 1, HANDLER, registered=True)
     assert effects[:5] == [[StartRegistration(appeared(1), pending, Crash(n, "Oops"))] for n in range(1, 6)]
     assert effects[5:] == [
@@ -626,7 +634,7 @@ def test_a_successor_that_always_crashes_while_it_deregisters_is_not_followed_fo
 def test_an_actor_that_always_crashes_after_its_socket_vanished_ends() -> None:
     """Fault 85."""
     world = given(*registered(), m.SocketVanished(A, 1))
-    effects = [take(world, CRASHED) for _ in range(6)]
+    effects = [take(world, OWING) for _ in range(6)]
     assert effects[5] == [Show(m.StateChanged(A, appeared(1).root, 1, StateName.GONE, NOW))]
     assert take(world, appeared(3)) == [StartRegistration(appeared(3))]
 
@@ -683,7 +691,7 @@ def test_the_successor_of_an_actor_that_crashed_during_a_stop_is_sent_the_stop()
     stop = m.StopAsked()
     world = given(*registered(), stop)
 
-    assert take(world, CRASHED) == [
+    assert take(world, OWING) == [
         StartRegistration(appeared(1), PendingDeregistration(INFO, 1, HANDLER, registered=True), CRASH),
         Send(A, stop),
     ]

@@ -249,5 +249,7 @@ ELSEWHERE = {"_ask_again", "_clean_up", "_send_rest"}
 
 def test_the_scenarios_are_suspended_in_every_coroutine_of_the_actor() -> None:
     suspended = {function for place in places() for function, _ in place}
-    coroutines = {name for name, function in vars(_Registration).items() if inspect.iscoroutinefunction(function)}
-    assert {name for name in coroutines if f"_Registration.{name}" not in suspended} == ELSEWHERE
+    functions = {
+        function.__qualname__ for _, function in inspect.getmembers(_Registration, inspect.iscoroutinefunction)
+    }
+    assert {name.split(".")[1] for name in functions - suspended} == ELSEWHERE

@@ -7,7 +7,7 @@ import pytest
 from plugind.actors.handlers.csi_driver import DriverCalls
 from plugind.actors.io.grpc_client.channel import Channel
 from plugind.actors.links import Links
-from plugind.actors.registration import actor
+from plugind.triess.registration import actor
 from plugind.actors.registration.actor import _Registration
 from plugind.actors.simulation.fuzz.observing import simulate_observing
 from plugind.protocol.plugins import Plugin
@@ -45,8 +45,7 @@ def test_a_part_of_a_script_can_be_played() -> None:
 
 def test_a_plugin_that_is_told_something_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def telling(self: _Registration, failure: PluginRefusedError) -> Next:
-        await self._tell_refusal(refusal_before_register(failure))
-        return following.wait(failure.reason, 1)
+        return await self._tell_refusal(refusal_before_register(failure), following.wait(failure.reason, 1))
 
     monkeypatch.setattr(_Registration, "_refuse", telling)
     assert "told" in oracles()
@@ -70,5 +69,5 @@ def test_a_link_that_is_not_dropped_is_found(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_plugin_that_is_not_followed_anew_under_its_new_name_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(actor, "changed", lambda before, after: "")
+    monkeypatch.setattr(tries, "changed", lambda before, after: "")
     assert "converges" in oracles()

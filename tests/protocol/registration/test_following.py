@@ -12,7 +12,16 @@ from plugind.protocol.crashes import MOST_CRASHES, Crash
 from plugind.protocol.plugins import PluginInfo
 from plugind.protocol.registration import following
 from plugind.protocol.registration.failures import CALL_AGAIN, Cause
-from plugind.protocol.registration.following import Brought, Pause, Trigger, Try, brought_forward, park, wait
+from plugind.protocol.registration.following import (
+    Brought,
+    NotifyAgain,
+    Pause,
+    Trigger,
+    Try,
+    brought_forward,
+    park,
+    wait,
+)
 from plugind.protocol.status import StateName
 from plugind.tests.protocol.sockets import INFO, SOCKET, TOUCHED, appeared
 
@@ -67,7 +76,7 @@ def test_a_message_brings_the_next_try_forward_as_the_table_says(name: str, trig
         return
     hurried = trigger in HURRYING
     if name == "notify":
-        assert brought == Brought(pause, 4 if cell == "next" else 1, hurried)
+        assert brought == Brought(NotifyAgain(4 if cell == "next" else 1), hurried=hurried)
         return
     cause = None if trigger == "handler added" else REFUSED
     assert brought == Brought(Try(3 if cell == "next" else 1, cause), hurried=hurried)
@@ -98,7 +107,7 @@ def test_a_user_who_asks_for_a_retry_gets_it_and_ends_the_pace(name: str) -> Non
     """Fault 49."""
     brought = brought_forward(PAUSES[name], m.TryNow(), hurried=True, later=name == "later")
     assert not brought.hurried
-    assert brought.notify_try == 1 if name == "notify" else brought.then == Try(1, REFUSED)
+    assert brought.then == (NotifyAgain(1) if name == "notify" else Try(1, REFUSED))
 
 
 @given(st.lists(st.sampled_from([*TRIGGERS.values(), None]), max_size=60), st.sampled_from(["backoff", "stale"]))
