@@ -37,12 +37,12 @@ def test_every_outcome_of_every_operation_starts_at_zero() -> None:
 def test_an_operation_is_counted_once_under_its_type_and_outcome() -> None:
     view, metrics = View(), Metrics()
     info = PluginInfo("CSIPlugin", "csi", "/e", ())
-    first = attrs.evolve(changed(StateName.ASKING_INFO), finished=Finished(Operation.DIAL, Outcome.OK, 0.001))
+    first = attrs.evolve(changed(StateName.ASKING_INFO), finished=(Finished(Operation.DIAL, Outcome.OK, 0.001),))
     second = attrs.evolve(
-        changed(StateName.VALIDATING), info=info, finished=Finished(Operation.GET_INFO, Outcome.OK, 0.3)
+        changed(StateName.VALIDATING), info=info, finished=(Finished(Operation.GET_INFO, Outcome.OK, 0.3),)
     )
     # The third change does not repeat the type and the name, which the view keeps.
-    third = attrs.evolve(changed(StateName.WAITING), finished=Finished(Operation.VALIDATE, Outcome.TIMED_OUT, 120.0))
+    third = attrs.evolve(changed(StateName.WAITING), finished=(Finished(Operation.VALIDATE, Outcome.TIMED_OUT, 120.0),))
     for change in (first, second, third):
         before, after = view.apply(change)
         metrics.count(change, after or before)
@@ -52,6 +52,17 @@ def test_an_operation_is_counted_once_under_its_type_and_outcome() -> None:
         (Operation.VALIDATE, "CSIPlugin", Outcome.TIMED_OUT): 1,
     }
     assert metrics.durations[Operation.GET_INFO, "CSIPlugin"].total == 0.3
+
+
+def test_all_operations_of_a_silent_first_try_are_counted_with_its_one_report() -> None:
+    steps = (Operation.DIAL, Operation.GET_INFO, Operation.VALIDATE, Operation.REGISTER, Operation.NOTIFY)
+    view, metrics = View(), Metrics()
+    finished = tuple(Finished(step, Outcome.OK, 0.01) for step in steps)
+    change = attrs.evolve(changed(StateName.REGISTERED), info=CSI, finished=finished)
+    before, after = view.apply(change)
+    metrics.count(change, after or before)
+    counted = {key: count for key, count in metrics.operations.items() if count}
+    assert counted == {(step, "CSIPlugin", Outcome.OK): 1 for step in steps}
 
 
 def test_a_bounded_number_of_types_have_a_label() -> None:
@@ -226,7 +237,7 @@ def after(*changes: StateChanged) -> dict[tuple[str, str], int]:
 
 
 def failing(state: StateName, operation: Operation, outcome: Outcome, socket: str = "/r/a.sock") -> StateChanged:
-    return attrs.evolve(changed(state, socket), finished=Finished(operation, outcome, 0.1))
+    return attrs.evolve(changed(state, socket), finished=(Finished(operation, outcome, 0.1),))
 
 
 CSI = PluginInfo("CSIPlugin", "csi", "/e", ())
@@ -237,10 +248,19 @@ def test_a_plugin_that_is_not_registered_counts_under_the_step_that_failed_last(
     late = failing(StateName.WAITING, Operation.GET_INFO, Outcome.TIMED_OUT)
     assert after(changed(StateName.DIALING)) == {}
     assert after(late) == {("unknown", "get-info-timed-out"): 1}
-    again = attrs.evolve(changed(StateName.ASKING_INFO), finished=Finished(Operation.DIAL, Outcome.OK, 0.1))
+    again = attrs.evolve(changed(StateName.ASKING_INFO), finished=(Finished(Operation.DIAL, Outcome.OK, 0.1),))
     assert after(late, again) == {("unknown", "get-info-timed-out"): 1}, "it does not vanish while it is tried again"
     notified = failing(StateName.WAITING, Operation.NOTIFY, Outcome.OK)
     assert after(late, again, REFUSED, notified) == {("CSIPlugin", "validate-refused"): 1}
+
+
+def test_a_refusal_counts_under_its_step_although_the_plugin_was_notified_of_it_in_the_same_report() -> None:
+    steps = ((Operation.DIAL, Outcome.OK), (Operation.VALIDATE, Outcome.REFUSED), (Operation.NOTIFY, Outcome.OK))
+    finished = tuple(Finished(step, outcome, 0.1) for step, outcome in steps)
+    waiting = attrs.evolve(changed(StateName.WAITING), info=CSI, finished=finished)
+    assert after(waiting) == {("CSIPlugin", "validate-refused"): 1}
+    no_name = attrs.evolve(waiting, finished=(finished[0], finished[2]))
+    assert after(no_name) == {("CSIPlugin", "claim-refused"): 1}
 
 
 def test_a_plugin_that_leaves_after_it_was_refused_keeps_that_cause() -> None:

@@ -155,7 +155,7 @@ def test_the_windows_of_the_log_are_few_and_their_summaries_are_taken() -> None:
 
 def test_metrics_have_as_many_labels_as_before() -> None:
     metrics, done = Metrics(), Finished(Operation.REGISTER, Outcome.OK, 0.1)
-    change = m.StateChanged("/reg/a.sock", ROOT, 1, StateName.REGISTERED, 1.0, finished=done)
+    change = m.StateChanged("/reg/a.sock", ROOT, 1, StateName.REGISTERED, 1.0, finished=(done,))
     metrics.learn_types(f"T{number}" for number in range(MAX_TYPES))
     for number in range(MANY // 4):
         metrics.count(attrs.evolve(change, info=PluginInfo(f"T{number}", f"n{number}", "/e", ())), None)

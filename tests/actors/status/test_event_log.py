@@ -81,7 +81,7 @@ async def test_a_plugin_that_could_not_be_deregistered_is_a_warning(
     async with bench() as node:
         await node.take(changed("a", StateName.REGISTERED), changed("a", StateName.LEAVING))
         node.log.events.clear()
-        await node.take(attrs.evolve(changed("a", StateName.GONE), finished=deregistered))
+        await node.take(attrs.evolve(changed("a", StateName.GONE), finished=(deregistered,)))
     assert [event[:2] for event in node.log.events] == [(level, "plugin gone")]
 
 
@@ -165,7 +165,7 @@ async def test_a_socket_that_is_removed_during_a_dial_is_no_warning(autojump_clo
     failed = Finished(Operation.DEREGISTER, Outcome.FAILED, 0.1)
     async with bench(level=Level.INFO) as node:
         for finished in (superseded, failed):
-            await node.take(changed("a", StateName.DIALING), attrs.evolve(gone, finished=finished))
+            await node.take(changed("a", StateName.DIALING), attrs.evolve(gone, finished=(finished,)))
     assert [(level, message, fields["outcome"]) for level, message, fields in node.log.events] == [
         (Level.INFO, "plugin gone", "dial superseded"),
         (Level.WARNING, "plugin gone", "deregister failed"),

@@ -112,7 +112,7 @@ async def test_metrics_hold_no_character_that_does_not_print_and_parse_to_distin
             shown = attrs.evolve(changed("a", StateName.REGISTERED), socket=path)
             plugin = attrs.evolve(info("a"), type=HOSTILE[number % len(HOSTILE)])
             finished = Finished(Operation.REGISTER, Outcome.OK, 0.1)
-            await node.take(attrs.evolve(shown, info=plugin, finished=finished))
+            await node.take(attrs.evolve(shown, info=plugin, finished=(finished,)))
         text = (await body_of(await node.get("/metrics"))).decode()
     assert [line for line in text.split("\n") if not line.isprintable()] == []
     families = {family.name: family for family in text_string_to_metric_families(text)}
@@ -128,7 +128,7 @@ async def test_expected_plugins_causes_roots_and_the_process_are_shown(autojump_
     failed = Finished(Operation.VALIDATE, Outcome.REFUSED, 0.1)
     async with bench(StatusConfig(expected=("a", "b"))) as node:
         await node.take(attrs.evolve(changed("a", StateName.REGISTERED), info=info("a")))
-        await node.take(attrs.evolve(changed("b", StateName.WAITING), info=info("b"), finished=failed))
+        await node.take(attrs.evolve(changed("b", StateName.WAITING), info=info("b"), finished=(failed,)))
         await node.take(RootReported("/r", Watching.POLLING, 0.0))
         series = (await body_of(await node.get("/metrics"))).decode().splitlines()
         assert [line for line in series if line.startswith("plugind_expected_plugin{")] == [
