@@ -1,6 +1,6 @@
 """The supervisor: it connects the channels, starts and stops the actors, and is the interface for embedding programs.
 
-It starts the status actor, a handler actor for each plugin type and the *node*, and stops them in reverse. The node is
+It starts the status actor, adds the handlers, starts the *node*, and stops them in reverse. The node is
 the reconciler with its registration actors and one watcher for each root. Only the supervisor starts actors: the
 reconciler asks it for a registration actor and gets the address. When the reconciler crashes, both worlds are lost.
 Then the registrations deregister their plugins, and the node starts again from the file system (fault 85).
@@ -117,7 +117,7 @@ __all__ = ["GaveUpError", "LaggedError", "NodeEndedError", "Ports", "RootBusyErr
 INBOX_SIZE = 4096
 #: How many changes may wait for one reader of :meth:`Supervisor.changes` before it is dropped.
 SUBSCRIBER_SIZE = 8192
-#: The actors without which a node does nothing. Each handler actor serves plugins of its type alone.
+#: The actors without which a node does nothing.
 CORE_ACTORS = frozenset({"status", "reconciler", "liveness", "dial slots", "devices", "leases", "registrations"})
 #: What is lost without ``/proc``, in the log (faults 23 and 41).
 _NO_PROC = (

@@ -1,9 +1,9 @@
 """The links of all handlers: their follows, their channels, and what is reported through them.
 
-:class:`Links` is a child of the supervisor. It owns the tasks of all links, outside of the handler actors and of the
-node, so a crash of either ends no link. The handler actor, which has Register and Deregister of a name in one lane,
-opens a link before it calls ``register``, starts ``follow`` once that has succeeded, and ends the link before it calls
-``deregister``. Nothing else ends one, but the stop of the node.
+:class:`Links` is a child of the supervisor. It owns the tasks of all links, outside of the node, so a
+crash of a registration or of the node ends no link. In the turn of a name, a link is opened before ``register``,
+``follow`` starts once that has succeeded, and the link is ended before ``deregister``. Nothing else ends one, but the
+stop of the node.
 
 Reports go up as messages: health to the status actor, roles and farewells to the reconciler. Whatever a handler reports
 faster than it can be sent is joined, so what waits has a bound: one of each kind for each link. One task sends them
@@ -106,7 +106,7 @@ class Links:
         ending = {link: None for link in self._links.values() if link.scope.cancel_called and not link.ended.is_set()}
         return tuple(map(str, self._overdue | ending))
 
-    # --- for the handler actors: see LinkPort ---
+    # --- for the calls of handlers: see LinkPort ---
 
     def open(self, plugin: Plugin, file: Identity | None) -> Link:
         """Open the link to an instance whose socket is ``file``."""

@@ -43,7 +43,7 @@ from plugind.tests.tools import peers
 
 _HERE: Final = Path(__file__).resolve().parents[1]
 #: Seconds for one run of a benchmark, and for its processes to end once they are told to.
-_PATIENCE, _GRACE = 900.0, 10.0
+_PATIENCE, _GRACE = 1800.0, 10.0
 #: What an interpreter says of itself, and of the plugind that it imports.
 _FACTS: Final = (
     "import json, platform, sys, plugind;print(json.dumps([plugind.__file__, sys.prefix, platform.python_version()]))"

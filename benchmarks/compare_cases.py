@@ -124,6 +124,8 @@ QUICK: Final = Sizes(
 KINDS: Final = ("storm", "existing", "latency", "idle", "start", "wire")
 #: The daemons that a storm can have.
 _BOTH: Final = ("plugind", "kubelet")
+#: The kubelet asks some of thousands of plugins again after up to two minutes, several times over.
+_ONE_STORM: Final = ("--runs", "1", "--idle-seconds", "0", "--settle", "0.6", "--patience", "900")
 
 
 def cases(kinds: Sequence[str], sizes: Sizes) -> Iterator[Case]:
@@ -134,13 +136,13 @@ def cases(kinds: Sequence[str], sizes: Sizes) -> Iterator[Case]:
 
 def _storms(sizes: Sizes) -> Iterator[Case]:
     for count in sizes.storms:
-        options = ("--sockets", str(count), "--runs", "1", "--idle-seconds", "0", "--settle", "0.6", "--remove")
+        options = ("--sockets", str(count), *_ONE_STORM, "--remove")
         yield Case(name=f"storm {count}", benchmark="storm", options=options, figures=_storm, daemons=_BOTH)
 
 
 def _existings(sizes: Sizes) -> Iterator[Case]:
     for count in sizes.existing:
-        options = ("--existing", "--sockets", str(count), "--runs", "1", "--idle-seconds", "0", "--settle", "0.6")
+        options = ("--existing", "--sockets", str(count), *_ONE_STORM)
         yield Case(name=f"existing {count}", benchmark="storm", options=options, figures=_storm, daemons=_BOTH)
 
 

@@ -35,6 +35,7 @@ from trio import _channel
 
 from plugind import Config, Handler, Root, Supervisor
 from plugind.actors.logs import Log
+from plugind.actors.registration import timers, tries
 from plugind.actors.status.actor import StatusConfig
 from plugind.benchmarks import simulated
 from plugind.benchmarks.peers.judging import handlers
@@ -216,7 +217,11 @@ def measure(sockets: int, csi: str | None, progress: Progress) -> Figures:
     with calls_counted(counts):
         run_storm(sockets, counting, csi, [Steps(counts)])
     progress.step(f"{of}, traced: some fifty times slower")
-    run_storm(sockets, tracing, csi)
+    with ExitStack() as stack:
+        # No try is looked at, or shown, because of the tracer.
+        for owner, name in ((tries, "FIRST_LOOK"), (tries, "SILENT_FOR"), (timers, "FIRST_LOOK")):
+            stack.enter_context(patch.object(owner, name, _PATIENCE))
+        run_storm(sockets, tracing, csi)
     for doing, tracer in tracers.items():
         # What is done once for the whole storm counts for none of its registrations.
         own = tracer.own(sockets / 2)

@@ -39,7 +39,8 @@ from plugind.benchmarks.report.limits import Verdict
 from plugind.benchmarks.report.plots import Lines, Plot, Series
 from plugind.benchmarks.report.table import Cell, Progress, Row, Spread, machine, table
 
-_PATIENCE = 300.0
+#: Seconds until plugins must be registered: the kubelet asks a plugin again after up to two minutes.
+_PATIENCE = 900.0
 #: The most that rescans of so many registered plugins may cost, in per cent of a core.
 RESCANS_AT, RESCANS_PERCENT = 10_000, 0.2
 _COLOURS = {

@@ -24,7 +24,7 @@ from plugind.benchmarks.report.files import add_json_argument, write_json
 from plugind.benchmarks.report.table import Progress, Row, Spread, cell, machine, table
 
 #: Seconds until plugins must be registered, and until the daemon must be at rest then; the run fails after that.
-_PATIENCE = 300.0
+_PATIENCE = 900.0
 
 
 @attrs.frozen

@@ -49,7 +49,7 @@ _PLUGINS: Final = 10
 #: Seconds for a command, and until the plugins are registered.
 _PATIENCE: Final = 60.0
 #: Seconds until the plugins are registered that were there before a daemon.
-_THERE_PATIENCE: Final = 180.0
+_THERE_PATIENCE: Final = 900.0
 #: The kernel's clock CPUCLOCK_SCHED: the nanoseconds for which all threads of a process have run.
 _CPU_OF_ALL_THREADS: Final = 2
 #: The empty interpreter.

@@ -255,6 +255,8 @@ class RegistrationEnded:
     crashed: bool
     #: The error of the crash, in one line.
     error: str = ""
+    #: Whether a Register has begun, so that a successor has to deregister.
+    owed: bool = False
 
 
 # --- from links -------------------------------------------------------------------------------------------------------

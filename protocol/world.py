@@ -759,7 +759,7 @@ class World:
         self._end_turn(key, message.path)
         claim = self._claims.get(message.path)
         crash = self._crash_of(actor, claim, message, now) if message.crashed else None
-        if crash is not None and claim is not None and crash.settles:
+        if crash is not None and claim is not None and message.owed and crash.settles:
             self._resume(actor, claim, crash)
         else:
             if claim is not None:

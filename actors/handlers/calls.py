@@ -223,7 +223,7 @@ class Calls:
         """Return the ending by an error that is meant to end a task or a program, or raise what is not the handler's.
 
         A Cancelled is not the handler's while a scope around the call is cancelled. One that the handler kept, or one
-        of a scope that it left open, would end the task of the call, and nobody would answer the ask.
+        of a scope that it left open, would end the registration that makes the call.
         """
         if is_cancelled():
             cancelled, own = split(error, trio.Cancelled)

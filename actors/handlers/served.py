@@ -21,7 +21,7 @@ from ...protocol.health import Reading
 from ...protocol.identity import Identity
 from ...protocol.plugins import Plugin
 from ...protocol.status import Ending, Outcome
-from .calls import CallConfig, Calls
+from .calls import Call, CallConfig, Calls
 from .errors import MAX_ERROR
 from .handler import Handler
 from .link import Link, LinkPort
@@ -47,29 +47,42 @@ class Served:
         """Ask the handler whether it accepts the plugin."""
         if (late := await self._take_turn(plugin.name)) is not None:
             return late
-        return await self._call("validate", plugin)
+        try:
+            call = self._prepare("validate", plugin)
+        except BaseException:
+            self._turns.pass_on(plugin.name)
+            raise
+        return await self._make(call)
 
     async def register(self, plugin: Plugin, file: Identity | None, begins: Callable[[], bool]) -> Ending:
         """Have the handler register the plugin, and follow it from then on."""
         if (late := await self._take_turn(plugin.name)) is not None:
             return late
-        wanted = begins()
-        if self._links is None:
-            return await self._call("register", plugin)
-        link = self._links.open(plugin, file)
-        if wanted:
-            self._links.give_way(plugin)
-        ending = await self._call("register", plugin, link)
-        if ending.outcome is Outcome.OK and self.calls.follows:
+        try:
+            wanted = begins()
+            link = None if self._links is None else self._links.open(plugin, file)
+            if wanted:
+                self.give_way(plugin)
+            call = self._prepare("register", plugin, link)
+        except BaseException:
+            self._turns.pass_on(plugin.name)
+            raise
+        ending = await self._make(call)
+        if self._links is not None and link is not None and ending.outcome is Outcome.OK and self.calls.follows:
             self._links.start(plugin, partial(self.calls.follow, plugin, link))
         return ending
 
     async def deregister(self, plugin: Plugin) -> Ending:
         """Have the handler deregister the plugin, however long the calls of its name before it take."""
         await self._turns.take(plugin.name)
-        if self._links is not None:
-            await self._links.end(plugin)
-        return await self._call("deregister", plugin)
+        try:
+            if self._links is not None:
+                await self._links.end(plugin)
+            call = self._prepare("deregister", plugin)
+        except BaseException:
+            self._turns.pass_on(plugin.name)
+            raise
+        return await self._make(call)
 
     def give_way(self, plugin: Plugin) -> None:
         """See :class:`~plugind.protocol.messages.HandlerPort`."""
@@ -94,14 +107,16 @@ class Served:
             return None
         return Ending(Outcome.TIMED_OUT, f"no answer in {seconds:g} s")
 
-    async def _call(self, ask: str, plugin: Plugin, link: Link | None = None) -> Ending:
-        """Call a method in the turn of the name, and pass the turn on; a thread that was given up does so later."""
+    def _prepare(self, ask: str, plugin: Plugin, link: Link | None = None) -> Call:
         self._made += 1
-        call = self.calls.prepare(ask, plugin, link)
+        return self.calls.prepare(ask, plugin, link)
+
+    async def _make(self, call: Call) -> Ending:
+        """Make a call in the turn of the name, and pass the turn on; a thread that was given up does so later."""
         try:
             ending = await self.calls.make(call)
         finally:
-            call.when_over(partial(self._turns.pass_on, plugin.name))
+            call.when_over(partial(self._turns.pass_on, call.plugin.name))
         if ending.outcome is Outcome.OK:
             return ending
         return Ending(ending.outcome, ending.error[:MAX_ERROR], ending.cause)

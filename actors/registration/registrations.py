@@ -245,7 +245,8 @@ class Registrations:
             del self._current[path]
             if end.to_settle is not None:
                 self._unsettled[path] = end.to_settle
-            await report(self._reconciler, m.RegistrationEnded(path, end.error is not None, end.error or ""))
+            owed = end.to_settle is not None
+            await report(self._reconciler, m.RegistrationEnded(path, end.error is not None, end.error or "", owed))
         else:
             self._detached.pop(path).set()
             self._settle()

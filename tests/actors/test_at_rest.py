@@ -8,15 +8,11 @@ from __future__ import annotations
 from types import CoroutineType
 from typing import Any
 
-import pytest
 import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
+from trio.testing import MockClock
 
-from plugind.actors.mailbox import RegistrationInbox, Wait
-from plugind.protocol import messages as m
 from plugind.testing import FakeHandler, FakePlugin, SimulatedNode
 
-FREED = m.NameFreed()
 PLUGINS = 5
 
 
@@ -90,28 +86,3 @@ async def test_an_actor_at_rest_takes_each_message_and_rests_again(autojump_cloc
         await node.settled()
         assert waits_of_registrations() == []
         assert handler.asked("a") == ["validate", "register", "deregister"]
-
-
-async def test_a_wait_at_rest_is_left_at_no_deadline_and_counts_its_message(autojump_clock: MockClock) -> None:
-    inbox = RegistrationInbox()
-    wait = Wait(inbox)
-    with wait.renew():
-        wait.deadline = trio.current_time() + 1
-        await wait.for_message()
-    assert wait.timed_out()
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(send_later, inbox)
-        await wait.at_rest()
-        assert inbox.receive_nowait() is FREED
-    assert trio.current_time() >= 10
-    assert not wait.timed_out()
-    assert inbox.waiting == 0
-    with pytest.raises(trio.WouldBlock):
-        inbox.receive_nowait()
-
-
-async def send_later(inbox: RegistrationInbox) -> None:
-    await wait_all_tasks_blocked()
-    await trio.sleep(20)
-    inbox.send_nowait(FREED)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 import struct
 
+import pytest
 import trio
 import trio.testing
 
-from plugind.actors.registration.conversation import Conversation, ConversationConfig
-from plugind.actors.registration.dial_slots import DialSlots
 from plugind.actors.io.endpoints import Endpoints, RealEndpointFiles
 from plugind.actors.io.grpc_client.registration_channel import RegistrationChannel
+from plugind.actors.registration.conversation import Conversation, ConversationConfig
+from plugind.actors.registration.dial_slots import DialSlots
 from plugind.actors.simulation.streams import memory_connection
-from plugind.protocol import states
 from plugind.protocol.identity import Identity
+from plugind.protocol.registration.failures import Retry, StepFailedError
 from plugind.protocol.registration_settings import RegistrationSettings
 from plugind.protocol.status import Outcome
 from plugind.protocol.wire.learning import KnownConversations
@@ -36,14 +37,15 @@ async def test_a_flooder_gives_its_slot_back_fails_and_is_tried_again_later() ->
 
     endpoints = Endpoints(RealEndpointFiles(), ())
     flooder = Conversation(ConversationConfig(dial, slots, endpoints), "/a.sock", RegistrationSettings())
-    assert await flooder.dial(Identity(1, 2, 3), "/", patient=True) == states.Dialed()
+    assert await flooder.dial(Identity(1, 2, 3), "/", lambda _: None, patient=True)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(next_one)
         await trio.testing.wait_all_tasks_blocked()
-        event = await flooder.get_info(lambda: None)
+        with pytest.raises(StepFailedError) as failed:
+            await flooder.get_info(lambda: None)
         ended.append("flooder")
         flooder.hang_up()
     assert ended == ["next", "flooder"]
-    assert isinstance(event, states.Failed)
-    assert (event.retry, event.outcome) == (states.Retry.BACKOFF, Outcome.FAILED)
-    assert event.reason.endswith("frames for one call over the limit of 256 (limit call_frames)")
+    failure = failed.value
+    assert (failure.retry, failure.outcome) == (Retry.BACKOFF, Outcome.FAILED)
+    assert failure.reason.endswith("frames for one call over the limit of 256 (limit call_frames)")

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from typing import Any, cast
 
-import attrs
 import pytest
 import trio
 import trio.testing
 from trio.testing import MockClock
 
 from plugind import Supervisor
-from plugind.actors.handlers import actor
-from plugind.actors.handlers.actor import HandlerInbox
 from plugind.actors.handlers.calls import MAX_THREADS, CallConfig, Calls
 from plugind.actors.handlers.handler import Handler, check_handler
-from plugind.protocol import messages as m
 from plugind.protocol.errors import PluginError
 from plugind.protocol.logs import Field, Level
 from plugind.protocol.plugins import Plugin
-from plugind.protocol.status import Outcome
+from plugind.protocol.status import Ending, Outcome
 from plugind.testing import Fails, FakeHandler, FakePlugin, SimulatedNode
+from plugind.tests.actors.calling import OK, calling
 
 SOCKET = "/reg/a.sock"
 
@@ -128,48 +124,14 @@ def test_what_can_be_called_with_a_plugin_is_accepted() -> None:
 # --- threads ----------------------------------------------------------------------------------------------------------
 
 
-@attrs.frozen
-class Asker:
-    """The address of a registration actor."""
-
-    calls: Calls
-    inbox: HandlerInbox
-    _answers: Any = attrs.Factory(lambda: trio.open_memory_channel[m.HandlerAnswered](100))
-
-    def send_nowait(self, answer: m.HandlerAnswered, /) -> None:
-        self._answers[0].send_nowait(answer)
-
-    def ask(self, ask: type[m.Ask], ticket: int, name: str = "x") -> None:
-        self.inbox.send_nowait(ask(plugin(name), ticket, self))
-
-    async def answer(self) -> m.HandlerAnswered:
-        answer: m.HandlerAnswered = await self._answers[1].receive()
-        return answer
-
-
-@asynccontextmanager
-async def running(handler: Handler, timeout: float = 30.0) -> AsyncIterator[Asker]:
-    calls, inbox = Calls(handler, CallConfig(timeout), "T"), HandlerInbox()
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(actor.run, calls, inbox)
-            yield Asker(calls, inbox)
-            inbox.close()
-
-
 async def test_methods_that_are_not_async_run_in_threads_with_the_same_outcomes() -> None:
     """Faults 81 and 83: they may block without blocking the loop."""
     handler = Good()
-    async with running(handler) as asker:
-        asker.ask(m.Validate, 1)
-        assert (await asker.answer()).outcome is Outcome.OK
-        asker.ask(m.Validate, 2, "refused")
-        refused = await asker.answer()
-        asker.ask(m.Validate, 3, "broken")
-        broken = await asker.answer()
-
-    assert (refused.outcome, refused.error) == (Outcome.REFUSED, "not this one")
-    assert (broken.outcome, broken.error) == (Outcome.BROKEN, "the handler broke: KeyError: 'room'")
+    async with calling(handler) as caller:
+        assert await caller.call("validate") == OK
+        assert await caller.call("validate", "refused") == Ending(Outcome.REFUSED, "not this one")
+        broken = await caller.call("validate", "broken")
+    assert broken == Ending(Outcome.BROKEN, "the handler broke: KeyError: 'room'")
     assert threading.get_ident() not in handler.threads
 
 
@@ -194,41 +156,34 @@ class Stuck(Good):
 async def test_a_thread_that_was_given_up_keeps_its_name_busy_until_it_returns_and_is_shown() -> None:
     """Fault 82: a thread cannot be cancelled, so nothing else is called for that name meanwhile."""
     handler = Stuck()
-    async with running(handler, timeout=0.05) as asker:
-        asker.ask(m.Register, 1)
-        given_up = await asker.answer()
-        asker.ask(m.Deregister, 2)
-        asker.ask(m.Register, 3, "y")
-        other = await asker.answer()
-        before, wrong = list(handler.calls), asker.calls.wrong
+    async with calling(handler, timeout=0.05) as caller:
+        given_up = await caller.call("register")
+        caller.served.calls.give(60.0)
+        await caller.ask("deregister")
+        assert await caller.call("register", "y") == OK
+        wrong = str(caller.served.read().wrong)
+        assert "deregister x" not in handler.calls
         handler.let_go.set()
-        last = await asker.answer()
-        after = asker.calls.wrong
 
-    assert (given_up.ticket, given_up.outcome) == (1, Outcome.TIMED_OUT)
-    assert given_up.error == "the handler did not finish in 0.05 s"
-    assert (other.ticket, other.outcome) == (3, Outcome.OK)
-    assert "deregister x" not in before
-    assert wrong is not None
-    assert wrong.startswith("register of x was given up 0 s ago, its thread still runs, and other calls for that name")
-    assert (last.ticket, last.outcome, after) == (2, Outcome.OK, None)
+    assert given_up == Ending(Outcome.TIMED_OUT, "the handler did not finish in 0.05 s")
+    assert wrong.startswith("register of x was given up ")
+    assert wrong.endswith(" s ago, its thread still runs, and other calls for that name wait")
+    assert [ending for _, _, ending in caller.endings] == [OK]
+    assert caller.served.read().wrong is None
     assert handler.calls[-2:] == ["registered x", "deregister x"]
 
 
 async def test_a_handler_has_a_limited_number_of_threads_and_the_reason_says_that_they_are_busy() -> None:
     """Fault 82: threads that were given up count, so that a broken handler does not fill the process with them."""
     handler = Stuck()
-    async with running(handler, timeout=0.05) as asker:
-        for ticket in range(MAX_THREADS):
-            asker.ask(m.Register, ticket, f"x{ticket}")
-        for _ in range(MAX_THREADS):
-            assert (await asker.answer()).error == "the handler did not finish in 0.05 s"
-        asker.ask(m.Register, 99, "y")
-        answer = await asker.answer()
+    async with calling(handler, timeout=0.05) as caller:
+        async with trio.open_nursery() as nursery:
+            for number in range(MAX_THREADS):
+                nursery.start_soon(caller.call, "register", f"x{number}")
+        answer = await caller.call("register", "y")
         handler.let_go.set()
-
     assert answer.error == f"all {MAX_THREADS} threads of the handler were busy for 0.05 s"
-    assert len([call for call in handler.calls if call.startswith("register ")]) == MAX_THREADS
+    assert "register y" not in handler.calls
 
 
 class Cancelled(FakeHandler):
@@ -241,13 +196,11 @@ class Cancelled(FakeHandler):
         raise asyncio.CancelledError
 
 
-@pytest.mark.parametrize("ask", [m.Register, m.Deregister])
-async def test_a_cancellation_of_asyncio_is_an_error_of_the_handler(ask: type[m.Ask]) -> None:
+@pytest.mark.parametrize("ask", ["register", "deregister"])
+async def test_a_cancellation_of_asyncio_is_an_error_of_the_handler(ask: str) -> None:
     """Fault 82: it is no ``Exception``, and would end the node, from a thread with a TrioInternalError."""
-    async with running(Cancelled()) as asker:
-        asker.ask(ask, 1)
-        answer = await asker.answer()
-    assert (answer.outcome, answer.error) == (Outcome.BROKEN, "the handler broke: CancelledError: ")
+    async with calling(Cancelled()) as caller:
+        assert await caller.call(ask) == Ending(Outcome.BROKEN, "the handler broke: CancelledError: ")
 
 
 async def test_a_thread_that_returns_while_its_call_is_cancelled_was_not_given_up() -> None:
@@ -275,9 +228,8 @@ async def test_a_function_that_returns_a_coroutine_is_awaited() -> None:
             return FakeHandler.validate(self, plugin)
 
     handler = Decorated().script("validate", Fails(PluginError("no")))
-    async with running(handler) as asker:
-        asker.ask(m.Validate, 1)
-        assert (await asker.answer()).error == "no"
+    async with calling(handler) as caller:
+        assert (await caller.call("validate")).error == "no"
 
 
 async def test_a_simulated_node_calls_such_methods_in_line(autojump_clock: MockClock) -> None:

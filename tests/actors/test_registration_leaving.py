@@ -93,7 +93,13 @@ def scenes() -> list[Scene]:
             at(0.2, "notifying"),
             ["validate", "register"],
         ),
-        Scene("waiting", red(delay=0.4, get_info_fails=math.inf), FakeHandler(), [(0.2, "asking-info"), (0.4, "waiting")], none),
+        Scene(
+            "waiting",
+            red(delay=0.4, get_info_fails=math.inf),
+            FakeHandler(),
+            [(0.2, "asking-info"), (0.4, "waiting")],
+            none,
+        ),
         Scene(
             "waiting",
             red(notify_fails=math.inf),

@@ -12,14 +12,15 @@ import trio
 import trio.lowlevel
 from trio.testing import MockClock
 
-from plugind.actors import registration
-from plugind.actors.registration.conversation import ConversationConfig
-from plugind.actors.registration.dial_slots import DialSlots
 from plugind.actors.io.endpoints import Endpoints, RealEndpointFiles
 from plugind.actors.io.grpc_client.dial import Judge
 from plugind.actors.io.grpc_client.registration_channel import RegistrationChannel
-from plugind.actors.registration.inbox import RegistrationInbox
+from plugind.actors.registration import actor
 from plugind.actors.registration.config import RegistrationConfig
+from plugind.actors.registration.conversation import ConversationConfig
+from plugind.actors.registration.dial_slots import DialSlots
+from plugind.actors.registration.inbox import RegistrationInbox
+from plugind.actors.registration.timers import TryTimers
 from plugind.actors.simulation.faults import PoisonMessage
 from plugind.protocol import messages as m
 from plugind.protocol.backoff import Backoff
@@ -28,20 +29,21 @@ from plugind.protocol.crashes import Crash
 from plugind.protocol.effects import PendingDeregistration
 from plugind.protocol.errors import IllegalStepError
 from plugind.protocol.identity import Identity
+from plugind.protocol.plugins import Plugin
 from plugind.protocol.registration_settings import RegistrationSettings
-from plugind.protocol.status import Finished, Operation, Outcome, StateName
+from plugind.protocol.status import Ending, Finished, Operation, Outcome, StateName
 from plugind.protocol.wire.errors import DialError, DialFailure
-from plugind.tests.protocol.sockets import INFO, SOCKET, appeared, vanished
+from plugind.tests.protocol.sockets import INFO, SOCKET, Nowhere, appeared, vanished
 
 
-@attrs.frozen
-class Asked:
-    """The address of a handler; the test decides when to answer."""
+class Asked(Nowhere):
+    """A handler that only deregisters; the test decides when and how that ends."""
 
-    asks: list[m.HandlerMessage] = attrs.Factory(list)
+    def __init__(self) -> None:
+        self.answer, self._answered = trio.open_memory_channel[Ending](1)
 
-    def send_nowait(self, message: m.HandlerMessage, /) -> None:
-        self.asks.append(message)
+    async def deregister(self, plugin: Plugin) -> Ending:
+        return await self._answered.receive()
 
 
 @attrs.frozen
@@ -50,7 +52,7 @@ class Rig:
     shown: trio.MemoryReceiveChannel[m.StatusMessage]
     watched: trio.MemoryReceiveChannel[m.LivenessMessage]
 
-    def said(self) -> list[tuple[StateName, str | None, Finished | None]]:
+    def said(self) -> list[tuple[StateName, str | None, tuple[Finished, ...]]]:
         """Return what the actor has reported since the last call: state, reason, and the operation that ended."""
         said = []
         while self.shown.statistics().current_buffer_used:
@@ -73,6 +75,7 @@ async def running(handler: Asked | None = None, failure: DialFailure = DialFailu
     status, shown = trio.open_memory_channel[m.StatusMessage](math.inf)
     reconciler, _reconciled = trio.open_memory_channel[m.ReconcilerMessage](math.inf)
     liveness, watched = trio.open_memory_channel[m.LivenessMessage](math.inf)
+    timers = TryTimers()
     config = RegistrationConfig(
         ConversationConfig(refuse, DialSlots(), Endpoints(RealEndpointFiles(), ())),
         RegistrationSettings(backoff=Backoff(jitter=0.0)),
@@ -80,12 +83,14 @@ async def running(handler: Asked | None = None, failure: DialFailure = DialFailu
         reconciler,
         liveness,
         status,
+        timers,
     )
     inbox = RegistrationInbox()
     async with trio.open_nursery() as nursery:
+        nursery.start_soon(timers.serve)
         pending = None if handler is None else PendingDeregistration(INFO, 1, handler)
         crash = None if handler is None else Crash(1, "Oops")
-        nursery.start_soon(registration.run, config, inbox, appeared(), pending, crash)
+        nursery.start_soon(actor.run, config, inbox, appeared(), pending, crash)
         yield Rig(inbox, shown, watched)
         nursery.cancel_scope.cancel()
 
@@ -97,9 +102,9 @@ async def test_an_operation_that_ends_is_reported_once_with_its_outcome_and_dura
     async with running() as rig:
         await trio.sleep(3)
         assert rig.said() == [
-            (StateName.DIALING, None, None),
-            (StateName.WAITING, REFUSED, Finished(Operation.DIAL, Outcome.TIMED_OUT, 2.0)),
-            (StateName.DIALING, None, None),
+            (StateName.DIALING, None, ()),
+            (StateName.WAITING, REFUSED, (Finished(Operation.DIAL, Outcome.TIMED_OUT, 2.0),)),
+            (StateName.DIALING, None, ()),
         ]
 
 
@@ -110,8 +115,8 @@ async def test_an_operation_that_was_abandoned_is_reported_as_superseded(autojum
         await trio.lowlevel.checkpoint()
         await trio.testing.wait_all_tasks_blocked()
         assert rig.said() == [
-            (StateName.DIALING, None, None),
-            (StateName.GONE, "the socket was removed", Finished(Operation.DIAL, Outcome.SUPERSEDED, 0.5)),
+            (StateName.DIALING, None, ()),
+            (StateName.GONE, "the socket was removed", (Finished(Operation.DIAL, Outcome.SUPERSEDED, 0.5),)),
         ]
 
 
@@ -131,13 +136,11 @@ async def test_a_deregister_has_no_deadline(autojump_clock: MockClock) -> None:
     handler = Asked()
     async with running(handler) as rig:
         await trio.sleep(10 * 120)
-        (ask,) = handler.asks
-        assert isinstance(ask, m.Deregister)
-        assert rig.said() == [(StateName.LEAVING, "its actor crashed", None)]
-        ask.reply.send_nowait(m.HandlerAnswered(ask.ticket, Outcome.FAILED, "no"))
+        assert rig.said() == [(StateName.LEAVING, "its actor crashed", ())]
+        handler.answer.send_nowait(Ending(Outcome.FAILED, "no"))
         await trio.lowlevel.checkpoint()
         await trio.testing.wait_all_tasks_blocked()
-        waiting = (StateName.WAITING, "internal error: Oops", Finished(Operation.DEREGISTER, Outcome.FAILED, 1200.0))
+        waiting = (StateName.WAITING, "internal error: Oops", (Finished(Operation.DEREGISTER, Outcome.FAILED, 1200.0),))
         assert rig.said() == [waiting]
 
 
@@ -153,9 +156,7 @@ async def test_the_successor_of_a_crashed_actor_shows_the_plugin_that_it_deregis
         leaving = rig.shown.receive_nowait()
         assert isinstance(leaving, m.StateChanged)
         assert (leaving.state, leaving.generation, leaving.info) == (StateName.LEAVING, 1, INFO)
-        (ask,) = handler.asks
-        assert isinstance(ask, m.Deregister)
-        ask.reply.send_nowait(m.HandlerAnswered(ask.ticket, Outcome.OK))
+        handler.answer.send_nowait(Ending(Outcome.OK))
         await trio.sleep(1)
         dialing = rig.shown.receive_nowait()
         assert isinstance(dialing, m.StateChanged)
@@ -168,13 +169,11 @@ async def test_a_plugin_that_a_stop_deregisters_is_shown_as_gone(autojump_clock:
     async with running(handler) as rig:
         await trio.sleep(1)
         rig.inbox.send_nowait(m.StopAsked(deregister=True))
-        (ask,) = handler.asks
-        assert isinstance(ask, m.Deregister)
-        ask.reply.send_nowait(m.HandlerAnswered(ask.ticket, Outcome.OK))
+        handler.answer.send_nowait(Ending(Outcome.OK))
         await trio.sleep(1)
         assert rig.said() == [
-            (StateName.LEAVING, "its actor crashed", None),
-            (StateName.GONE, "plugind stops", Finished(Operation.DEREGISTER, Outcome.OK, 1.0)),
+            (StateName.LEAVING, "its actor crashed", ()),
+            (StateName.GONE, "plugind stops", (Finished(Operation.DEREGISTER, Outcome.OK, 1.0),)),
         ]
 
 
@@ -184,12 +183,12 @@ async def test_an_actor_that_is_asked_for_a_report_sends_its_last_one_without_th
     """Fault 85: a restarted status actor asks for reports, and must not count an operation twice."""
     async with running() as rig:
         await trio.sleep(2.2)
-        assert rig.said()[-1] == (StateName.WAITING, REFUSED, Finished(Operation.DIAL, Outcome.TIMED_OUT, 2.0))
+        assert rig.said()[-1] == (StateName.WAITING, REFUSED, (Finished(Operation.DIAL, Outcome.TIMED_OUT, 2.0),))
         rig.inbox.send_nowait(m.ReportAsked())
         await trio.testing.wait_all_tasks_blocked()
-        assert rig.said() == [(StateName.WAITING, REFUSED, None)]
+        assert rig.said() == [(StateName.WAITING, REFUSED, ())]
         await trio.sleep(0.4)
-        assert rig.said() == [(StateName.DIALING, None, None)]
+        assert rig.said() == [(StateName.DIALING, None, ())]
 
 
 async def test_a_socket_is_watched_while_it_is_stale_and_no_longer_and_again_after_a_report(

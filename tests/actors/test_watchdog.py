@@ -6,15 +6,14 @@ import sys
 import threading
 import time
 
-import attrs
 import pytest
 import trio
 import trio.lowlevel
 from trio.testing import MockClock
 
 from plugind.actors import watchdog
-from plugind.actors.handlers.actor import HandlerInbox, run
 from plugind.actors.handlers.calls import CallConfig, Calls
+from plugind.actors.handlers.served import Served
 from plugind.actors.io.stacks import StackTimer
 from plugind.actors.watchdog import BlockedSteps, WatchdogConfig
 from plugind.protocol import messages as m
@@ -41,16 +40,6 @@ class Blocking:
 
     async def deregister(self, plugin: Plugin) -> None:
         pass
-
-
-@attrs.frozen
-class Answers:
-    """The address of a registration, which waits for its answer."""
-
-    answered: trio.Event = attrs.Factory(trio.Event)
-
-    def send_nowait(self, _: m.HandlerAnswered, /) -> None:
-        self.answered.set()
 
 
 def take_stack(timer: StackTimer) -> str:
@@ -130,15 +119,14 @@ def compute(seconds: float) -> None:
 
 async def test_a_handler_that_blocks_the_loop_is_named_with_its_plugin_and_the_stack() -> None:
     """Fault 83."""
-    steps, inbox, answers = BlockedSteps(), HandlerInbox(), Answers()
+    steps = BlockedSteps()
     to_status, reports = trio.open_memory_channel[m.StatusMessage](10)
     calls = Calls(Blocking(), CallConfig(1.0, watchdog=steps, blocked_after=LIMIT), "T")
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(watchdog.run, WatchdogConfig(LIMIT), steps, to_status)
-            nursery.start_soon(run, calls, inbox)
             await trio.sleep(2 * LIMIT)
-            inbox.send_nowait(m.Register(PLUGIN, 1, answers))
+            await Served(calls).register(PLUGIN, None, lambda: False)
             report = await reports.receive()
             # A machine under load may have held up the loop before.
             while not (isinstance(report, m.LoopBlocked) and report.step is not None):

@@ -17,9 +17,9 @@ Kind = Literal[
     "start",  # a process binds the path; a socket that is there is removed first
     "replace",  # a process binds another name, and renames its socket to the path
     "stop",  # the process removes its socket and ends
-    "kill",  # the process ends; its socket stays
-    "freeze",  # the process stops, as SIGSTOP does
-    "thaw",
+    "kill",  # SIGKILL ends the process; its socket stays
+    "freeze",  # SIGSTOP stops the process
+    "thaw",  # SIGCONT continues it
     "unlink",  # the socket is removed; the process lives
     "rename",
     "link",  # a symbolic link at the path leads to another name
@@ -83,15 +83,23 @@ class _Drawn:
         #: Paths at which there is a socket with a process, as far as no directory was removed.
         self._used: dict[str, Plugin] = {}
         self._frozen: set[str] = set()
+        #: The path of the last act, if a process was started there.
+        self._started: str | None = None
 
     def act(self, paced: bool) -> Act:
         act = next(iter(self._acts()))
+        self._started = act.path if act.kind in ("start", "replace") else None
         return act if paced else attrs.evolve(act, after=self._chance.choice((0.0, 0.0, 0.01, 0.1, 0.3, 1.0)))
 
     def _acts(self) -> Iterator[Act]:
         chance = self._chance
+        if self._started is not None and chance.random() < 0.15:
+            # Both managers may be about to ask it.
+            self._frozen.add(self._started)
+            yield Act("freeze", self._started)
         if self._frozen and chance.random() < 0.5:
-            path = self._frozen.pop()
+            path = min(self._frozen)
+            self._frozen.remove(path)
             yield Act("thaw", path)
         kind: Kind = chance.choices(
             ("start", "replace", "stop", "kill", "freeze", "unlink", "rename", "link", "touch", "make", "remove"),

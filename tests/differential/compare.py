@@ -121,6 +121,9 @@ class _Facts:
     removed: set[str] = attrs.Factory(set)
     #: How many sockets there have been at each path.
     sockets: Counter[str] = attrs.Factory(Counter)
+    #: The paths at which a process is frozen, and those at which the socket of one was removed.
+    frozen: set[str] = attrs.Factory(set)
+    removed_frozen: set[str] = attrs.Factory(set)
 
     def add(self, act: Act) -> None:
         match act.kind:
@@ -137,6 +140,13 @@ class _Facts:
                 self.linked[act.path] = act.to
             case "remove":
                 self.removed.add(act.path)
+                self.removed_frozen |= {path for path in self.frozen if path.startswith(f"{act.path}/")}
+            case "freeze":
+                self.frozen.add(act.path)
+            case "thaw":
+                self.frozen.discard(act.path)
+            case "unlink":
+                self.removed_frozen |= {act.path} & self.frozen
             case _:
                 pass
 
@@ -157,6 +167,8 @@ class _Facts:
             return "behaviour 9"
         if self.sockets[path] > 1 and theirs == ours[: len(theirs)]:
             return "behaviour 24"
+        if path in self.removed_frozen and theirs[: len(ours)] == ours and theirs[-1] in ("registered", "deregistered"):
+            return "fault 38"
         if os.path.dirname(path) in self.removed and theirs == ours[: len(theirs)]:
             return "behaviour 11"
         return None

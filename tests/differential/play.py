@@ -12,6 +12,7 @@ import trio
 
 from plugind.tests.differential.acts import Act, Plugin, Script
 from plugind.tests.differential.managers import Manager, ours, theirs
+from plugind.tests.differential.programs import Programs
 from plugind.tests.differential.world import World
 
 #: Seconds without anything new after which a manager is quiet. The kubelet looks at its plugins once a second, and its
@@ -75,13 +76,12 @@ async def play(script: Script, kubelet: str) -> Played:
     """Play ``script`` to plugind and to the program ``kubelet``."""
     plugins = [act.plugin for act in (*script.before, *script.acts) if act.plugin is not None]
     steps: list[Step] = []
-    async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
+    async with AsyncExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="d"))
-        worlds = [World(Path(scratch, name), nursery) for name in ("ours", "theirs")]
+        programs = stack.enter_context(Programs())
+        worlds = [World(Path(scratch, name), programs) for name in ("ours", "theirs")]
         for world in worlds:
             world.root.mkdir(0o755)
-            stack.callback(world.close)
-        stack.callback(nursery.cancel_scope.cancel)
         for act in script.before:
             for world in worlds:
                 world.perform(act)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from pathlib import Path
 
 import attrs
 import pytest
-import trio
 
 from plugind.tests.differential.acts import Act, Plugin, Script, script
 from plugind.tests.differential.compare import Difference, compare_all, differences
 from plugind.tests.differential.play import Played, Step, play
+from plugind.tests.differential.programs import Programs
 from plugind.tests.differential.world import World
 from plugind.tests.end_to_end.go_programs import peer
 
@@ -51,6 +53,17 @@ async def test_the_kubelet_keeps_the_old_path_of_a_socket_that_is_renamed() -> N
     assert (played.held_by_ours, played.held_by_theirs) == (set(), {old})
 
 
+async def test_the_kubelet_registers_a_frozen_plugin_whose_socket_is_gone_once_it_is_thawed() -> None:
+    """Fault 38."""
+    freeze, thaw = Act("freeze", "a.sock"), Act("thaw", "a.sock")
+    played = await play(Script(0, True, (START, freeze), (Act("unlink", "a.sock"), thaw)), peer("kubelet-pm"))
+    there = "a.example.com at a.sock"
+    assert differences(played) == [
+        Difference(there, 2, [], ["registered 1.0.0", "deregistered"], "fault 38"),
+        Difference("process 0", 2, [], ["registered"], "fault 38"),
+    ]
+
+
 # --- what no rule allows ---
 
 
@@ -88,12 +101,26 @@ def test_the_script_of_a_seed_is_always_the_same() -> None:
     assert script(7) == script(7) != attrs.evolve(script(8), seed=7)
 
 
-async def test_a_frozen_plugin_answers_once_it_is_thawed(tmp_path: Path, nursery: trio.Nursery) -> None:
-    world = World(tmp_path, nursery)
-    for act in (START, Act("freeze", "a.sock")):
-        world.perform(act)
-    assert world.there(answering=False) == {"a.sock": A}
-    assert world.there(answering=True) == {}
-    world.perform(Act("thaw", "a.sock"))
-    assert world.there(answering=True) == {"a.sock": A}
-    world.close()
+def test_plugins_are_processes_that_are_stopped_continued_and_killed(tmp_path: Path) -> None:
+    with Programs() as programs:
+        world = World(tmp_path, programs)
+        for act, there, answers in (
+            (START, True, True),
+            (Act("freeze", "a.sock"), True, False),
+            (Act("thaw", "a.sock"), True, True),
+            (Act("freeze", "a.sock"), True, False),
+            (Act("kill", "a.sock"), True, False),
+            (Act("unlink", "a.sock"), False, False),
+        ):
+            world.perform(act)
+            found = [world.there(answering=answering) for answering in (False, True)]
+            assert found == [{"a.sock": A} if yes else {} for yes in (there, answers)], act
+
+
+def test_a_killed_process_has_closed_its_socket(tmp_path: Path) -> None:
+    with Programs() as programs, socket.socket(socket.AF_UNIX) as client:
+        program = programs.start(A, tmp_path / "a.sock")
+        program.kill()
+        assert not os.path.exists(f"/proc/{program.pid}") or "Z" in Path(f"/proc/{program.pid}/stat").read_text()
+        with pytest.raises(ConnectionRefusedError):
+            client.connect(str(tmp_path / "a.sock"))

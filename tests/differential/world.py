@@ -1,84 +1,39 @@
-"""A directory with real sockets, whose plugins are tasks of this process, and what happens in it."""
+"""A directory with sockets, whose plugins are processes, and what happens in it."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import assert_never
 
-import trio
-
-from plugind.actors.io.grpc_server.serve import ConnectionEnded, HandlerFailed, serve_listener
-from plugind.actors.io.unix_socket import UnixListener, listen
-from plugind.actors.simulation.plugins import Call, FakePlugin, FakeRegistration
 from plugind.tests.differential.acts import Act, Plugin
-
-
-class Process:
-    """A plugin that listens. What the kernel does with the sockets of a process is done with these."""
-
-    def __init__(self, plugin: Plugin, listener: UnixListener, tell: Callable[[str], None]) -> None:
-        self.plugin = plugin
-        self.listener = listener
-        self._tell = tell
-        self._serving = trio.CancelScope()
-        self.inode = os.lstat(listener.path).st_ino
-        self.is_frozen = False
-
-    @property
-    def answers(self) -> bool:
-        """Whether it lives and is not frozen."""
-        return not self.is_frozen and self.listener.socket.fileno() >= 0
-
-    def run(self, nursery: trio.Nursery) -> None:
-        """Accept and answer, from now on or again."""
-        self.is_frozen = False
-        self._serving = trio.CancelScope()
-        nursery.start_soon(self._serve, self._serving)
-
-    async def _serve(self, serving: trio.CancelScope) -> None:
-        fake = FakePlugin(self.plugin.type, self.plugin.name, self.plugin.versions, serves=())
-        service = FakeRegistration(fake, self._record, lambda: None)
-        try:
-            with serving:
-                await serve_listener([service], self.listener, report=_ignore, keep_open=True)
-        except* trio.ClosedResourceError:
-            assert self.listener.socket.fileno() < 0, "the process has ended"
-
-    def _record(self, call: Call) -> None:
-        if call.registered is not None:
-            self._tell("registered" if call.registered else call.error)
-
-    def freeze(self) -> None:
-        """Accept and answer nothing more; who connects waits in the backlog, as with SIGSTOP."""
-        self.is_frozen = True
-        self._serving.cancel()
-
-    def end(self) -> None:
-        """End; the file of the socket stays."""
-        self._serving.cancel()
-        self.listener.socket.close()
-
-
-def _ignore(_: HandlerFailed | ConnectionEnded) -> None:
-    """How a connection ended is nothing that is compared."""
+from plugind.tests.differential.programs import Program, Programs
 
 
 class World:
     """A directory, and the processes in it by the path at which each one's socket is."""
 
-    def __init__(self, root: Path, nursery: trio.Nursery) -> None:
+    def __init__(self, root: Path, programs: Programs) -> None:
         self.root = root
-        self._nursery = nursery
-        self._processes: dict[str, Process] = {}
-        self._all: list[Process] = []
-        #: What each process was told: that its plugin is registered, or why it is not; without repetitions. The
-        #: processes of both worlds have the same numbers.
-        self.verdicts: dict[str, list[str]] = {}
+        self._programs = programs
+        self._processes: dict[str, Program] = {}
+        self._all: list[Program] = []
+
+    @property
+    def verdicts(self) -> dict[str, list[str]]:
+        """What each process was told: that its plugin is registered, or why it is not; without repetitions.
+
+        The processes of both worlds have the same numbers.
+        """
+        self._programs.listen()
+        return {
+            f"process {number}": [verdict.replace(f"{self.root}/", "") for verdict, _ in groupby(process.verdicts)]
+            for number, process in enumerate(self._all)
+            if process.verdicts
+        }
 
     def perform(self, act: Act) -> None:
         """Let it happen, if it is possible."""
@@ -108,7 +63,7 @@ class World:
                     process.freeze()
             case "thaw":
                 if process is not None and process.is_frozen:
-                    process.run(self._nursery)
+                    process.thaw()
             case "unlink":
                 path.unlink()
             case "rename":
@@ -128,16 +83,8 @@ class World:
     def _start(self, act: Act, path: str) -> None:
         assert act.plugin is not None
         (self.root / path).parent.mkdir(parents=True, exist_ok=True)
-        process = Process(act.plugin, listen(str(self.root / path)), partial(self._tell, len(self._all)))
-        self._processes[path] = process
+        self._processes[path] = process = self._programs.start(act.plugin, self.root / path)
         self._all.append(process)
-        process.run(self._nursery)
-
-    def _tell(self, process: int, verdict: str) -> None:
-        verdicts = self.verdicts.setdefault(f"process {process}", [])
-        verdict = verdict.replace(f"{self.root}/", "")
-        if verdicts[-1:] != [verdict]:
-            verdicts.append(verdict)
 
     def _move(self, path: str, to: str) -> None:
         os.rename(self.root / path, self.root / to)
@@ -146,7 +93,7 @@ class World:
 
     def _end(self, path: str) -> None:
         if (process := self._processes.pop(path, None)) is not None:
-            process.end()
+            process.kill()
 
     def there(self, *, answering: bool) -> dict[str, Plugin]:
         """Return the plugin of each socket that no rule hides: of all of them, or of those that answer."""
@@ -159,10 +106,10 @@ class World:
                     continue
                 inode = path.lstat().st_ino
                 process = next((one for one in reversed(self._all) if one.inode == inode), None)
-                if process is not None and path.is_socket() and (process.answers or not answering):
+                if process is not None and path.is_socket() and (_answers(process) or not answering):
                     found[str(path.relative_to(self.root))] = process.plugin
         return found
 
-    def close(self) -> None:
-        for process in self._all:
-            process.end()
+
+def _answers(process: Program) -> bool:
+    return not process.has_ended and not process.is_frozen

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ import trio
 from plugind import Config, DRACallError, DRAClaim, DRAClaimError, PreparedDevice, Root, Supervisor
 from plugind.tests.end_to_end.go_programs import peer
 from plugind.tests.end_to_end.leasing import allocate, listed
-from plugind.tests.end_to_end.processes import DEADLINE, PATIENT, Daemon, PluginProcess, daemon, plugin_process
+from plugind.tests.end_to_end.processes import DEADLINE, PATIENT, Daemon, PluginProcess, daemon, plugin_process, run
 
 GPU = "example.com/gpu"
 DRIVER = "gpu.example.com"
@@ -52,15 +54,20 @@ async def test_the_kubelets_stub_of_a_device_plugin_lists_its_devices_and_leases
     options = ("--kubelet", str(directory / "kubelet.sock")) if route == "call" else ()
     with daemon(place, "--device-plugins", str(place / "called"), timeouts=PATIENT) as node:
         await node.ready()
-        async with plugin_process([peer("dp-stub"), "--devices", "2", *options, str(socket), GPU]) as plugin:
+        async with plugin_process([peer("dp-stub"), "--devices", "3", *options, str(socket), GPU]) as plugin:
             await plugin.line(listening=str(socket))
             await listed(node, GPU)
             status, lease = await allocate(node, GPU, 2)
             said = await plugin.line(call="Allocate")
+            command = ("allocate", "--status", node.status, f"{GPU}=1", "--", "env")
+            done = await trio.to_thread.run_sync(partial(run, *command))
+            again = await plugin.line(call="Allocate")
             calls = await calls_at_the_end(plugin)
     assert (status, lease["devices"]) == (201, {GPU: ["gpu-0", "gpu-1"]})
     assert (said["ids"], lease["answer"]["env"]) == ([["gpu-0", "gpu-1"]], {"DP_STUB": "gpu-0,gpu-1"})
-    assert sorted(calls) == (["Allocate", "Register"] if route == "call" else ["Allocate"])
+    assert (done.code, again["ids"]) == (0, [["gpu-2"]]), done
+    assert "DP_STUB=gpu-2" in done.out.splitlines()
+    assert sorted(calls) == ["Allocate"] * 2 + ["Register"] * (route == "call")
 
 
 @pytest.mark.parametrize("instance", ["", "new"])
@@ -106,6 +113,32 @@ async def test_a_driver_on_kubernetes_helper_for_dra_prepares_claims(place: Path
         claim.uid: (PreparedDevice(("request",), "pool", "device", (f"{DRIVER}/claim={claim.uid}",)),)
         for claim in claims
     }
+
+
+async def test_in_a_rolling_update_claims_go_to_the_newer_instance_of_a_driver(place: Path) -> None:
+    registry, own = _directories(place)
+    first, second = DRAClaim("default", "uid-1", "train"), DRAClaim("default", "uid-2", "infer")
+    places = (DRIVER, str(registry), str(own))
+    with trio.fail_after(DEADLINE):
+        async with Supervisor(Config(roots=(Root(registry),))) as node, AsyncExitStack() as stack:
+            old = await stack.enter_async_context(plugin_process([peer("dra-driver"), "--uid", "old", *places]))
+            await old.notified_registered()
+            driver = node.dra_driver(DRIVER)
+            await driver.prepare([first])
+            await old.line(prepared=["uid-1"])
+            new = await stack.enter_async_context(plugin_process([peer("dra-driver"), "--uid", "new", *places]))
+            await new.notified_registered()
+            await driver.prepare([second])
+            await new.line(prepared=["uid-2"])
+            first_calls = await calls_at_the_end(old)
+            await driver.unprepare([first, second])
+            await new.line(unprepared=["uid-1", "uid-2"])
+            second_calls = await calls_at_the_end(new)
+    about_claims = [
+        [call for call in calls if call in ("NodePrepareResources", "NodeUnprepareResources")]
+        for calls in (first_calls, second_calls)
+    ]
+    assert about_claims == [["NodePrepareResources"], ["NodePrepareResources", "NodeUnprepareResources"]]
 
 
 def _directories(place: Path) -> tuple[Path, Path]:

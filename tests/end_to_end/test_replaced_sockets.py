@@ -21,8 +21,8 @@ from plugind.actors.io.grpc_client.registration_channel import RegistrationChann
 from plugind.actors.io.grpc_server.serve import serve_stream
 from plugind.actors.io.unix_socket import UnixListener, listen
 from plugind.actors.simulation.plugins import Call, FakePlugin, FakeRegistration
-from plugind.protocol.registration.failures import REPLACED
 from plugind.protocol.identity import Identity
+from plugind.protocol.registration.failures import REPLACED
 from plugind.protocol.status import PluginStatus, StateName
 from plugind.protocol.wire.learning import KnownConversations
 from plugind.supervisor import Ports

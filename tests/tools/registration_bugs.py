@@ -10,12 +10,10 @@ import attrs
 
 from plugind.actors.handlers.served import Served
 from plugind.actors.handlers.turns import Turns
-from plugind.actors.registration import actor
 from plugind.actors.registration.actor import _Registration
-from plugind.protocol import messages as m
 from plugind.protocol.identity import Identity
 from plugind.protocol.plugins import Plugin
-from plugind.protocol.registration import following, phases
+from plugind.protocol.registration import following
 from plugind.protocol.registration.failures import Cause, PluginRefusedError
 from plugind.protocol.registration.following import End, Next, Pause
 from plugind.protocol.registration.phases import Phase
@@ -54,7 +52,7 @@ def count_dials_that_find_another_socket() -> Iterator[None]:
     """A dial that finds another socket counts as a failed try."""
     await_look = _Registration._await_look
 
-    def counting(self: _Registration, attempt: int, notify_try: int) -> Pause:
+    def counting(self: _Registration, attempt: int, notify_try: int | None = None) -> Pause:
         pause = await_look(self, attempt, notify_try)
         return attrs.evolve(pause, attempt=attempt + 1, failures=attempt + 1)
 
@@ -131,19 +129,6 @@ def pass_no_turn_on() -> Iterator[None]:
 
 
 @contextmanager
-def end_register_upon_a_stop() -> Iterator[None]:
-    """A stop cancels a Register under way, which is to finish."""
-
-    def hasty(phase: Phase, message: m.RegistrationMessage, generation: int, plugin_type: str | None) -> bool:
-        if phase is Phase.REGISTER and isinstance(message, m.StopAsked | m.StopForced):
-            return True
-        return phases.ends(phase, message, generation, plugin_type)
-
-    with patch.object(actor, "ends", hasty):
-        yield
-
-
-@contextmanager
 def forget_what_came_during_a_phase() -> Iterator[None]:
     """The messages that came during a phase, and are to have their effect later, are lost when the next begins."""
     sort_all = _Registration._sort_all
@@ -153,18 +138,4 @@ def forget_what_came_during_a_phase() -> Iterator[None]:
         sort_all(self)
 
     with patch.object(_Registration, "_sort_all", forgetful):
-        yield
-
-
-@contextmanager
-def call_in_a_cancelled_task() -> Iterator[None]:
-    """A Validate or a Register begins although its registration was ended just before."""
-    take_turn = Served._take_turn
-
-    async def careless(self: Served, name: str) -> Ending | None:
-        if self._turns.take_nowait(name):
-            return None
-        return await take_turn(self, name)
-
-    with patch.object(Served, "_take_turn", careless):
         yield

@@ -1,10 +1,12 @@
 """Records what plugins and handlers are asked in simulated scripts, to compare two versions of the core.
 
 ``python -m tests.tools.timelines --seeds 0..99 --out FILE`` plays the script of each seed, without crashes, restarts,
-races and scarce slots, and writes a JSON object a line for each path, each path with a generation, and each type with a
-name: the calls, with arguments, outcomes and virtual times. With ``--against OTHER`` it compares them with the file of
-another version, and prints the first difference of each seed; the exit code is 1 if there is one. Times may differ by a
-microsecond, and what happens in one instant has no order.
+races and scarce slots, and writes a JSON object a line for each path, each generation of a path (its first is 1), and
+each type with a name: the calls, with arguments, outcomes and virtual times. ``--against OTHER`` compares them with
+the file of another version, and prints the first difference of each seed; the exit code is 1 if there is one.
+
+Times may differ by a microsecond, and what happens in one instant has no order. So each script is played with several
+orders of the tasks of one instant: if these disagree, the seed is not written, and a seed differs if all of them do.
 
 It uses the simulated network, plugins and handlers alone, so that it outlives whatever lies between them.
 """
@@ -15,8 +17,8 @@ import argparse
 import json
 import math
 import sys
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import zip_longest
 from pathlib import Path
@@ -26,16 +28,19 @@ from unittest.mock import patch
 import attrs
 import trio
 
+from plugind.actors.simulation import node
+from plugind.actors.simulation.fuzz import run
 from plugind.actors.simulation.fuzz.crashing_handler import CrashingHandler
 from plugind.actors.simulation.fuzz.csi_acts import ScriptedCSIHandler
 from plugind.actors.simulation.fuzz.dra_acts import ScriptedDRAHandler
 from plugind.actors.simulation.fuzz.handler_oracle import WatchedHandler
 from plugind.actors.simulation.fuzz.run import ALL, EVENTS, FEW_SLOTS, simulate
-from plugind.actors.simulation.fuzz.script import Act, Fault, choose, write
+from plugind.actors.simulation.fuzz.script import Act, Event, Fault, choose, write
 from plugind.actors.simulation.handlers import FakeHandler
 from plugind.actors.simulation.network import MemoryNetwork
 from plugind.actors.simulation.node import SimulatedNode
 from plugind.actors.simulation.plugins import PluggedIn
+from plugind.actors.simulation.scheduling import pinned
 from plugind.protocol.plugins import Plugin
 from plugind.protocol.wire.errors import DialError
 
@@ -43,6 +48,10 @@ from plugind.protocol.wire.errors import DialError
 TOLERANCE: Final = 1e-6
 #: What scripts do not have: in these the order within one instant decides what happens next.
 LEFT_OUT: Final = frozenset({Act.START_AMID, Act.REPLACE_AT_SCAN, Act.REPLACE_AT_DIAL, Act.EXHAUST})
+#: How many orders of the tasks of one instant are tried.
+ORDERS: Final = 3
+#: Seconds between two events of a script, at least: of what happens in one instant the order decides what follows.
+PAUSE: Final = 0.0137
 FAULTS: Final = ALL - {Fault.CRASHES, Fault.RESTARTS}
 HANDLERS: Final = (WatchedHandler, FakeHandler, CrashingHandler, ScriptedCSIHandler, ScriptedDRAHandler)
 
@@ -87,7 +96,23 @@ class Recorder:
                 if call.method in ("GetInfo", "NotifyRegistrationStatus"):
                     said = "" if call.registered is None else f" {call.registered} {call.error}"
                     self.timelines[path].append((call.time, f"{call.method}{said}"))
-        return {key: sorted(timeline) for key, timeline in sorted(self.timelines.items())}
+        return {key: sorted(timeline) for key, timeline in sorted(_numbered(self.timelines).items())}
+
+
+def _numbered(timelines: Timelines) -> Timelines:
+    """Return them with the generations of each path counted: all paths share the numbers that they are given."""
+    found: Timelines = {}
+    counts = Counter[str]()
+    # Those of one path are in the order of their numbers.
+    for key, timeline in sorted(timelines.items(), key=lambda item: int(item[0].partition(" #")[2] or 0)):
+        path, is_generation, _ = key.partition(" #")
+        counts[path] += bool(is_generation)
+        found[f"{path} #{counts[path]}" if is_generation else key] = timeline
+    return found
+
+
+def _spaced(seed: int, events: int, faults: Collection[Fault]) -> tuple[Event, ...]:
+    return tuple(attrs.evolve(event, pause=event.pause + PAUSE) for event in write(seed, events, faults))
 
 
 @contextmanager
@@ -104,6 +129,7 @@ def recording() -> Iterator[Recorder]:
         return await recorder.record((path,), "dial", dial(self, path, **options))
 
     with ExitStack() as stack:
+        stack.enter_context(patch.object(run, "write", _spaced))
         stack.enter_context(patch.object(SimulatedNode, "plug", plugging))
         stack.enter_context(patch.object(MemoryNetwork, "dial", dialing))
         for handler in HANDLERS:
@@ -136,11 +162,12 @@ def _words(ask: str, plugin: Plugin) -> str:
     return f"{ask} {plugin.type} {plugin.name} {versions} {plugin.endpoint} {plugin.socket} {rank}"
 
 
-def play(seed: int, events: int = EVENTS) -> Timelines:
-    """Return what was asked in the script of ``seed``."""
+def play(seed: int, events: int = EVENTS, order: int = 0) -> Timelines:
+    """Return what was asked in the script of ``seed``, in one ``order`` of the tasks of each instant."""
     faults = choose(seed, FAULTS)
     only = [event.number for event in write(seed, events, faults) if event.act not in LEFT_OUT]
-    with recording() as recorder:
+    in_order = patch.object(node, "pinned", lambda seed, watch: pinned(seed + order, watch))
+    with in_order, recording() as recorder:
         simulate(seed, events=events, faults=FAULTS, only=only)
     return recorder.finish()
 
@@ -176,26 +203,48 @@ def read(file: Path) -> dict[int, Timelines]:
     return found
 
 
+def comparable(seed: int, events: int) -> Timelines | None:
+    """Return what was asked in the script of ``seed``; None if that depends on the order within an instant."""
+    first, *others = (play(seed, events, order) for order in range(ORDERS))
+    return None if any(difference(first, other) for other in others) else first
+
+
+def difference_from(old: Timelines, seed: int, events: int) -> str | None:
+    """Return the first difference from ``old`` of what is asked now; None if there is none in one of the orders."""
+    found = None
+    for order in range(ORDERS):
+        if (found := difference(old, play(seed, events, order))) is None:
+            break
+    return found
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Play the scripts, and write and compare what was asked in them."""
+    """Play the scripts, and write or compare what was asked in them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", required=True, help="such as 0..99")
     parser.add_argument("--events", type=int, default=EVENTS)
-    parser.add_argument("--out", type=Path, help="the file to write")
-    parser.add_argument("--against", type=Path, help="the file of another version, to compare with")
+    chosen = parser.add_mutually_exclusive_group(required=True)
+    chosen.add_argument("--out", type=Path, help="the file to write")
+    chosen.add_argument("--against", type=Path, help="the file of another version, to compare with")
     args = parser.parse_args(arguments)
     first, _, last = args.seeds.partition("..")
     seeds = [seed for seed in range(int(first), int(last or first) + 1) if seed % 16 != FEW_SLOTS]
-    others, lines, different = {} if args.against is None else read(args.against), [], 0
-    for seed in seeds:
-        timelines = play(seed, args.events)
-        lines += [json.dumps({"seed": seed, "of": key, "calls": calls}) for key, calls in timelines.items()]
-        if args.against is not None and (found := difference(others.get(seed, {}), timelines)) is not None:
+    if args.out is not None:
+        written = 0
+        with args.out.open("w") as file:
+            for seed in seeds:
+                timelines = comparable(seed, args.events)
+                written += timelines is not None
+                for key, calls in (timelines or {}).items():
+                    print(json.dumps({"seed": seed, "of": key, "calls": calls}), file=file, flush=True)
+        print(f"{len(seeds)} seeds, {written} comparable")
+        return 0
+    others, different = read(args.against), 0
+    for seed in [seed for seed in seeds if seed in others]:
+        if (found := difference_from(others[seed], seed, args.events)) is not None:
             different += 1
             print(f"seed {seed}: {found}", flush=True)
-    if args.out is not None:
-        args.out.write_text("".join(f"{line}\n" for line in lines))
-    print(f"{len(seeds)} seeds, {different} different, {len(lines)} timelines", flush=True)
+    print(f"{len(seeds)} seeds, {len(others)} comparable, {different} different")
     return 1 if different else 0
 
 

@@ -278,7 +278,7 @@ class HandlerOracle:
                 if self.steps is not None and not cut_off:
                     self.steps.deregistered(plugin)
                 if registration is not None and registration.plugin == plugin and cut_off:
-                    registration.deregistering_since = None  # The handler actor crashed, and asks again.
+                    registration.deregistering_since = None  # It is called again.
                 elif registration is not None and registration.plugin == plugin:
                     del self.registrations[path]
                     self._deregistered[path] = trio.current_time()

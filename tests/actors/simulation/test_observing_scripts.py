@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from plugind.actors.registration.conversation import Conversation
 from plugind.actors.handlers.csi_driver import DriverCalls
 from plugind.actors.io.grpc_client.channel import Channel
 from plugind.actors.links import Links
+from plugind.actors.registration import actor
+from plugind.actors.registration.actor import _Registration
 from plugind.actors.simulation.fuzz.observing import simulate_observing
-from plugind.protocol import observing, states
 from plugind.protocol.plugins import Plugin
+from plugind.protocol.registration import following
+from plugind.protocol.registration.failures import PluginRefusedError, refusal_before_register
+from plugind.protocol.registration.following import Next
 
 #: Scripts in which each of the bugs below shows.
 SEEDS = range(3)
@@ -43,13 +44,11 @@ def test_a_part_of_a_script_can_be_played() -> None:
 
 
 def test_a_plugin_that_is_told_something_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = Conversation.get_info
+    async def telling(self: _Registration, failure: PluginRefusedError) -> Next:
+        await self._tell_refusal(refusal_before_register(failure))
+        return following.wait(failure.reason, 1)
 
-    async def forgetful(self: Conversation, on_heard: Callable[[], None]) -> object:
-        event = await asked(self, on_heard)
-        return states.InfoRejected(event.reason, event.info) if isinstance(event, states.InfoRejected) else event
-
-    monkeypatch.setattr(Conversation, "get_info", forgetful)
+    monkeypatch.setattr(_Registration, "_refuse", telling)
     assert "told" in oracles()
 
 
@@ -71,5 +70,5 @@ def test_a_link_that_is_not_dropped_is_found(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_plugin_that_is_not_followed_anew_under_its_new_name_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(observing, "changed", lambda before, after: "")
+    monkeypatch.setattr(actor, "changed", lambda before, after: "")
     assert "converges" in oracles()

@@ -1,0 +1,227 @@
+"""What messages do to a registration: which of them end a try, and what follows then.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import trio
+
+from ...protocol import messages as m
+from ...protocol.config_messages import SettingsChanged
+from ...protocol.errors import IllegalStepError
+from ...protocol.registration import following
+from ...protocol.registration.failures import (
+    CALL_AGAIN,
+    kept,
+)
+from ...protocol.registration.following import (
+    End,
+    Next,
+    Pause,
+    Try,
+)
+from ...protocol.registration.phases import Phase, answer_to_retry, ends
+from ...protocol.status import Outcome
+from ...protocol.text import quoted
+from ..mailbox import send_answer
+from .reports import Reports
+
+#: The phases in which somebody listens on the socket, as far as is known.
+_SERVING = (Phase.REGISTERED, Phase.OBSERVED, Phase.ASK_AGAIN)
+#: The phases in which what would bring a next try forward has no effect: a call has the newest state of the world.
+_UP_TO_DATE = (Phase.CLAIM, Phase.VALIDATE, Phase.REGISTER)
+#: The phases in which the actor waits for messages alone. It answers a retry when it reads that.
+_PAUSES = (Phase.WAITING, Phase.STALE, Phase.PARKED, Phase.NOTIFY_PAUSE, Phase.REGISTERED, Phase.OBSERVED)
+_KNOWN: tuple[type[m.RegistrationMessage], ...] = get_args(m.RegistrationMessage)
+#: The messages that decide what follows a Deregister or an interrupted try.
+_DECISIVE = (m.SocketAppeared, m.SocketVanished, m.StopAsked, m.StopForced, *following.TRIGGERS)
+
+
+class Mail(Reports):
+    """Serves the messages of the inbox: at once in the sender's task, or when the actor reads them."""
+
+    __slots__ = ()
+
+    def _serve(self, message: m.RegistrationMessage) -> bool:
+        """Serve a message in the sender's task, as the rule of the inbox; return whether it is done with.
+
+        Whatever else it means waits in the inbox until the actor reads it.
+        """
+        match message:
+            case SettingsChanged():
+                self._take_settings(message)
+                return True
+            case m.ReportAsked():
+                self._show_again()
+                return True
+            case m.NameWanted():
+                self._give_way()
+                return True
+            case m.TryNow() if self._phase not in _PAUSES:
+                self._answer_retry(message)
+            case m.SocketTouched():
+                self._note_owner(message)
+            case _:
+                pass
+        if self._phase is Phase.LEAVE and isinstance(message, _DECISIVE):
+            self._then = self._after_leaving(message, self._then)
+            return True
+        if self._scope is not None and self._ends(message):
+            self._end_try(message)
+        return False
+
+    def _ends(self, message: m.RegistrationMessage) -> bool:
+        """Whether a message ends the present phase. One that is none of an actor's messages is a bug, and ends all."""
+        return ends(self._phase, message, self._socket.generation, self._type) or not isinstance(message, _KNOWN)
+
+    def _end_try(self, message: m.RegistrationMessage) -> None:
+        """Cancel the try under way because of ``message``, which is read again after that."""
+        if self._ender is None:
+            assert self._scope is not None, "a try is under way"
+            self._ender = message
+            self._scope.cancel()
+
+    def _receive(self) -> m.RegistrationMessage:
+        message = self._inbox.receive_nowait()
+        if isinstance(message, m.TryNow):
+            self._answer_retry(message)  # Unless the rule of the inbox has done so: the first answer counts.
+        return message
+
+    def _next_message(self) -> m.RegistrationMessage:
+        if self._pending:
+            message, *rest = self._pending
+            self._pending = tuple(rest)
+        else:
+            message = self._receive()
+        if isinstance(message, _KNOWN):
+            return message
+        raise IllegalStepError(f"{message} cannot happen in {self._phase.name}")
+
+    def _sort_all(self) -> None:
+        """Read the messages that have come, at the beginning of a phase of a try."""
+        pending, self._pending = self._pending, ()
+        for message in pending:
+            self._sort(message)
+        while self._inbox.waiting:
+            self._sort(self._receive())
+
+    def _sort(self, message: m.RegistrationMessage) -> None:
+        """Take a message that was read during a try; keep it if it is to have its effect later."""
+        if self._ends(message):
+            self._end_try(message)
+        elif isinstance(message, following.Trigger):
+            if self._phase in _UP_TO_DATE:
+                return
+        elif isinstance(message, m.StopAsked) and not message.deregister:
+            self._stopping = True
+            return
+        elif self._phase is not Phase.REGISTER:
+            return
+        self._pending += (message,)
+
+    def _interrupted(self) -> Next:
+        """Return what follows a try that was ended by messages."""
+        self._now = trio.current_time()
+        self._finish(Outcome.SUPERSEDED)
+        then: Next | None = None
+        while self._pending or self._inbox.waiting:
+            message = self._next_message()
+            if then is not None:
+                then = self._after_leaving(message, then)
+            elif message is self._ender or self._ends(message):
+                then = self._after(message)
+        assert then is not None, "a message has ended the try"
+        return then
+
+    def _after(self, message: m.RegistrationMessage) -> Next | None:
+        """Return what follows upon a message that ends the present phase, and note why it does."""
+        match message:
+            case m.SocketAppeared():
+                self._why = self._why_replaced(message)
+                self._newest = message
+                return following.first(message)
+            case m.SocketVanished():
+                self._why = message.reason
+                return End()
+            case m.StopAsked() | m.StopForced():
+                return self._after_stop(message)
+            case m.HandlerWithdrawn():
+                self._why = f"the handler for {message.type} was removed"
+                return Try(1, kept(self._cause))
+            case m.ListenerLost():
+                self._why = message.reason
+                if self._info is not None and self._info.called:
+                    # Without a call there is nothing that a dial could find out.
+                    return following.park(f"{message.reason}: {CALL_AGAIN}", self._attempt)
+                return Try()
+            case _:
+                return None
+
+    def _after_stop(self, message: m.StopAsked | m.StopForced) -> End:
+        deregister = isinstance(message, m.StopAsked) and message.deregister
+        if self._phase is Phase.REGISTERED and not deregister:
+            self._owed = None  # It stays registered (behaviour 42).
+        anew = isinstance(message, m.StopAsked) and message.anew
+        self._why = "plugind starts anew" if anew else "plugind stops"
+        return End(stopped=True)
+
+    def _after_leaving(self, message: m.RegistrationMessage, then: Next) -> Next:
+        """Return what follows what is being undone, upon a message that came meanwhile."""
+        match message:
+            case m.SocketAppeared():
+                self._newest = message
+                after: Next = following.first(message)
+            case m.SocketVanished():
+                after = End()
+            case m.StopAsked() | m.StopForced():
+                after = End(stopped=True)
+            case _:
+                return self._brought_forward(then, message, later=True)
+        return then if isinstance(then, End) and then.stopped else after
+
+    def _brought_forward(self, then: Next, message: m.RegistrationMessage, *, later: bool = False) -> Next:
+        if not isinstance(then, Pause) or not isinstance(message, following.Trigger):
+            return then
+        brought = following.brought_forward(then, message, hurried=self._hurried, later=later)
+        self._hurried = brought.hurried
+        return brought.then
+
+    def _why_replaced(self, appeared: m.SocketAppeared) -> str:
+        """Return why a generation ends: its socket is another one, or is now named for another resource."""
+        before, call = self._owed, appeared.call
+        if before is None or call is None or call.info.name == before.info.name:
+            return "a newer socket is in its place"
+        return f"another call of Register (pid {call.pid}) has named its socket for {quoted(call.info.name)}"
+
+    def _answer_retry(self, message: m.TryNow) -> None:
+        if message.reply is not None:
+            then = self._then if self._phase is Phase.LEAVE else End(stopped=True) if self._stopping else None
+            answer = answer_to_retry(self._socket.path, self._phase, then)
+            send_answer(message.reply, m.RetryAnswered((answer,)))
+
+    def _give_way(self) -> None:
+        self._wanted = True
+        if self._phase is Phase.REGISTER and self._owed is not None:
+            self._owed.handler.give_way(self._plugin(self._owed.info, self._owed.generation))
+
+    def _take_settings(self, message: SettingsChanged) -> None:
+        """Let the next step go by other settings."""
+        if message.settings.number > self._settings.number:
+            self._settings = message.settings
+            self._judge_again()
+
+    def _judge_again(self) -> None:
+        """Let a plugin leave whose user is not trusted any more, and one be tried that was parked because of that."""
+        peer, phase, settings = self.conversation.peer, self._phase, self._settings
+        if peer is None:
+            return
+        distrust = settings.trust.refusal(peer.uid, peer.pid, settings.users)
+        if phase is Phase.PARKED:
+            before = self.conversation.settings
+            if distrust is None and not before.trust.includes(peer.uid, before.users):
+                self._inbox.send_nowait(m.TryNow())
+        elif phase in _SERVING and distrust is not None:
+            self._inbox.send_nowait(m.ListenerLost(self._socket.path, self._socket.generation, distrust))

@@ -1,0 +1,328 @@
+"""What a registration actor knows, and what it reports: to the status actor, the reconciler and the liveness actor.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import attrs
+import trio
+
+from ...protocol import messages as m
+from ...protocol.crashes import Crash
+from ...protocol.effects import PendingDeregistration
+from ...protocol.plugins import Plugin, PluginInfo
+from ...protocol.registration import following
+from ...protocol.registration.failures import (
+    Cause,
+)
+from ...protocol.registration.following import (
+    Next,
+)
+from ...protocol.registration.phases import Phase
+from ...protocol.status import Finished, Operation, Outcome
+from ...protocol.words import StateName
+from ..mailbox import offer, report
+from .called import CalledConversation
+from .config import RegistrationConfig
+from .conversation import Conversation
+from .inbox import RegistrationInbox
+
+#: The phases in which somebody listens on the socket, as far as is known.
+_SERVING = (Phase.REGISTERED, Phase.OBSERVED, Phase.ASK_AGAIN)
+#: The phases in which nothing happens at the socket for long, so that the liveness actor looks at it.
+_NOT_DIALED = (*_SERVING, Phase.STALE)
+
+
+class Reports:
+    """What is known of the socket, of the try under way and of what is owed; what of it was reported."""
+
+    __slots__ = (
+        "_attempt",
+        "_began",
+        "_cause",
+        "_claims",
+        "_config",
+        "_ended",
+        "_ender",
+        "_finished",
+        "_handler",
+        "_hurried",
+        "_inbox",
+        "_info",
+        "_life_reported",
+        "_looked_at",
+        "_newest",
+        "_next_look",
+        "_notify_try",
+        "_now",
+        "_observed",
+        "_operation",
+        "_owed",
+        "_pending",
+        "_phase",
+        "_reason",
+        "_refused",
+        "_scope",
+        "_settings",
+        "_shown",
+        "_silent_until",
+        "_socket",
+        "_stopping",
+        "_then",
+        "_unsent",
+        "_until",
+        "_wanted",
+        "_watched",
+        "_why",
+        "conversation",
+    )
+
+    def __init__(
+        self,
+        config: RegistrationConfig,
+        inbox: RegistrationInbox,
+        appeared: m.SocketAppeared,
+        owed: PendingDeregistration | None,
+        crash: Crash | None,
+    ) -> None:
+        self._config = config
+        #: What the next step goes by.
+        self._settings = config.settings
+        self._inbox = inbox
+        #: The socket that appeared last; the actor comes to it once the plugin before it is deregistered.
+        self._newest = appeared
+        #: The socket of the present generation.
+        self._socket = appeared
+        self.conversation = self._converse(appeared)
+        self._phase = Phase.WAITING
+        #: The time at which the phase began.
+        self._now = self._began = trio.current_time()
+        #: When the present pause ends by itself.
+        self._until = math.inf
+        #: The scope of the try under way.
+        self._scope: trio.CancelScope | None = None
+        #: The message that ends the try under way, and has cancelled its scope.
+        self._ender: m.RegistrationMessage | None = None
+        #: Whether the try under way was looked at because it takes long, and when it is looked at next.
+        self._looked_at = False
+        self._next_look = math.inf
+        #: Until when a first try is silent, counted from its dial slot; None if it is not silent.
+        self._silent_until: float | None = None
+        #: Messages that were read during a try, and neither have ended it nor have had their effect.
+        self._pending: tuple[m.RegistrationMessage, ...] = ()
+        #: What follows the Deregister under way.
+        self._then: Next = following.first(appeared, crash)
+        #: The number of the present or last try, and what the plugin answered or was told in an earlier one.
+        self._attempt = 0
+        self._notify_try = 0
+        self._cause: Cause | None = None
+        #: What follows once the plugin was told that it is refused.
+        self._refused: Next = following.Try()
+        #: An event has brought the last try of this generation forward (``following``).
+        self._hurried = False
+        #: A stop was asked for, and the Register or the notification under way may finish.
+        self._stopping = False
+        #: Whether the name is claimed and not released, and which handler serves the plugin once it is admitted.
+        self._claims = False
+        self._handler: m.HandlerPort | None = None
+        #: Whether another plugin waits for the name.
+        self._wanted = False
+        #: The Register that has begun and is not undone.
+        self._owed = owed
+        #: Why it is undone, in words.
+        self._why = ""
+        #: The registration that has ended, or that ends once the handler has deregistered the plugin.
+        self._ended: m.Deregistered | None = None
+        #: What the plugin last said of itself in this generation, to be shown; of what was refused only type and name.
+        self._info: PluginInfo | None = None
+        #: The last report to the status actor, the operations that have ended since, and the reason to be shown.
+        self._shown: m.StateChanged | None = None
+        self._finished: tuple[Finished, ...] = ()
+        #: The operation under way.
+        self._operation: Operation | None = None
+        self._reason: str | None = None
+        #: The plugin that is followed in observe mode.
+        self._observed: Plugin | None = None
+        #: Whether the liveness actor watches the socket.
+        self._watched = False
+        #: Whether the reconciler knows that a dial has reached the socket.
+        self._life_reported = False
+        #: Messages for which there was no room, with their channels.
+        self._unsent: tuple[tuple[trio.MemorySendChannel[Any], object], ...] = ()
+        if owed is not None:
+            # Path and root are the same. A socket that has appeared since has nothing to do with the crash.
+            self._then = following.first(appeared, crash if appeared.generation == owed.generation else None)
+            self._socket, self._info = attrs.evolve(appeared, generation=owed.generation), owed.info
+            self._why = "its actor crashed"
+            if owed.registered:
+                self._ended = m.Deregistered(owed.generation, owed.info, self._why)
+
+    def _converse(self, appeared: m.SocketAppeared) -> Conversation | CalledConversation:
+        if appeared.call is None:
+            return Conversation(self._config.conversation, appeared.path, self._settings)
+        return CalledConversation(appeared.call, self._settings)
+
+    def _go_to_newest(self) -> None:
+        """Forget the plugin of the generation before. Until now its facts were shown, and sent to its handler."""
+        self._socket, self._info, self._life_reported, self._hurried = self._newest, None, False, False
+        if isinstance(self.conversation, Conversation) and self._newest.call is None:
+            self.conversation.peer = self.conversation.reached_at = None
+        else:
+            self.conversation = self._converse(self._newest)
+
+    def _plugin(self, info: PluginInfo, generation: int) -> Plugin:
+        socket = self._socket
+        return Plugin(
+            info.type,
+            info.name,
+            info.endpoint,
+            info.versions,
+            socket.path,
+            generation,
+            socket.deprecated,
+            self.conversation.is_privileged(info.uid),
+            None if socket.call is None else socket.call.pid,
+            None if socket.call is None else socket.call.options,
+        )
+
+    @property
+    def _type(self) -> str | None:
+        return None if self._info is None else self._info.type
+
+    def _finish(self, outcome: Outcome) -> None:
+        """Note how the operation under way ended, if there is one. One that ends well may be left to :meth:`_enter`."""
+        operation, self._operation = self._operation, None
+        if operation is not None:
+            self._finished += (Finished(operation, outcome, trio.current_time() - self._began),)
+
+    def _report_life(self) -> None:
+        """Report when a dial first reached the socket of this generation, if one has."""
+        since = self.conversation.reached_at
+        if since is not None:
+            self._life_reported = True
+            self._send(self._config.reconciler, m.SocketDialed(self._socket.path, self._socket.generation, since))
+
+    def _show(self) -> None:
+        """Report the phase, unless nothing that is shown has changed."""
+        name, shown, finished, socket, reason = (
+            self._phase.state,
+            self._shown,
+            self._finished,
+            self._socket,
+            self._reason,
+        )
+        self._silent_until = None
+        cause = reason if self._cause is None else str(self._cause)
+        self._finished = ()
+        if (
+            # That an observed plugin was asked again is no news.
+            (not finished or name is StateName.OBSERVED)
+            and shown is not None
+            and shown.state is name
+            and shown.reason == reason
+            and shown.cause == cause
+            and shown.attempt == self._attempt
+            and shown.generation == socket.generation
+        ):
+            return
+        now, peer = self._now, self.conversation.peer
+        ended = None
+        if self._ended is not None and (self._phase is not Phase.LEAVE or self._ended.generation < socket.generation):
+            ended, self._ended = self._ended, None
+        stopped = self._phase is Phase.GONE and reason == "plugind stops"
+        self._shown = m.StateChanged(
+            socket.path,
+            socket.root,
+            socket.generation,
+            name,
+            now,
+            reason,
+            self._attempt,
+            self._until if self._until < math.inf and name is not StateName.OBSERVED else None,
+            self._info,
+            now - socket.time if self._phase is Phase.REGISTERED else None,
+            socket.deprecated,
+            None if peer is None else peer.uid,
+            None if peer is None else peer.pid,
+            finished,
+            cause,
+            ended,
+            stopped,
+            socket.identity.owner,
+            socket.last_known,
+        )
+        self._send(self._config.status, self._shown)
+
+    def _show_again(self) -> None:
+        """Report the present state now: it is silent, or the status or the liveness actor has lost what it was told."""
+        if self._silent_until is not None:
+            self._show()
+            return
+        if self._shown is not None:
+            self._send(self._config.status, attrs.evolve(self._shown, finished=(), deregistered=None))
+        self._watched = False
+        self._watch_liveness()
+
+    def _note_owner(self, message: m.SocketTouched) -> None:
+        """Show the user that the file of the socket belongs to now: plugins change that once they have bound it."""
+        socket, owner = self._socket, message.owner
+        if owner is None or message.generation != socket.generation or owner == socket.identity.owner:
+            return
+        self._socket = attrs.evolve(socket, identity=attrs.evolve(socket.identity, owner=owner))
+        if self._shown is not None and self._shown.generation == socket.generation:
+            self._shown = attrs.evolve(self._shown, owner=owner)
+            self._send(self._config.status, m.OwnerChanged(socket.path, socket.generation, owner))
+
+    def _watch_liveness(self) -> None:
+        """Have the liveness actor watch the socket while it is registered or stale, and so not dialed (fault 39)."""
+        # A stale socket is watched on while it is dialed: it may refuse again, and there may be thousands of them.
+        wanted = self._phase in _NOT_DIALED or (self._watched and self._phase.state is StateName.DIALING)
+        if wanted is self._watched:
+            return
+        self._watched = wanted
+        self._send(self._config.liveness, self._liveness() if wanted else m.UnwatchLiveness(self._socket.path))
+        if self._phase is Phase.STALE:
+            gone = m.ListenerChanged(self._socket.path, self._socket.generation, listening=False)
+            self._send(self._config.reconciler, gone)
+            # The next dial that reaches the socket tells the reconciler that its life goes on.
+            self._life_reported, self.conversation.reached_at = False, None
+
+    def _liveness(self) -> m.WatchLiveness:
+        socket, conversation, info = self._socket, self.conversation, self._info
+        path, identity, root, generation = socket.path, socket.identity, socket.root, socket.generation
+        if self._phase not in _SERVING or info is None:
+            return m.WatchLiveness(path, generation, self._inbox, registered=False, identity=identity, root=root)
+        pid = 0 if conversation.peer is None else conversation.peer.pid
+        return m.WatchLiveness(
+            path,
+            generation,
+            self._inbox,
+            registered=True,
+            identity=identity,
+            root=root,
+            endpoint=info.endpoint,
+            pid=pid,
+            dialed=conversation.dialed_at,
+            endpoint_missing=conversation.endpoint is not None and conversation.endpoint.kind is None,
+        )
+
+    def _release(self) -> None:
+        """Release the name that is claimed."""
+        self._claims = False
+        self._send(self._config.reconciler, m.Released(self._socket.path, self._socket.generation))
+
+    def _send(self, channel: trio.MemorySendChannel[Any], message: object) -> None:
+        """Send ``message`` after those that were sent before; what finds no room is sent by :meth:`_send_rest`."""
+        if self._unsent or not offer(channel, message):
+            self._unsent += ((channel, message),)
+
+    async def _send_rest(self) -> None:
+        """Send what there was no room for."""
+        while self._unsent:
+            channel, message = self._unsent[0]
+            await report(channel, message)
+            self._unsent = self._unsent[1:]

@@ -1,0 +1,479 @@
+"""The tries of a registration. :meth:`Tries._register_socket` is a registration from top to bottom.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import math
+
+import attrs
+import trio
+
+from ...protocol import messages as m
+from ...protocol.effects import PendingDeregistration
+from ...protocol.info_deadline import FIRST_LOOK, first_look
+from ...protocol.plugins import PluginInfo
+from ...protocol.registration import following
+from ...protocol.registration.failures import (
+    REGISTRATION,
+    REPLACED,
+    Cause,
+    PluginRefusedError,
+    Refusal,
+    Retry,
+    StepFailedError,
+    cause_after,
+    refusal,
+    refusal_before_register,
+)
+from ...protocol.registration.following import (
+    NOTIFY_TRIES,
+    REST,
+    AskAgain,
+    End,
+    Next,
+    NotifyAgain,
+    Observe,
+    Pause,
+    Try,
+)
+from ...protocol.registration.observing import changed
+from ...protocol.registration.phases import Phase, ends
+from ...protocol.status import Ending, Finished, Outcome
+from ...protocol.words import StateName
+from .conversation import Conversation
+from .dial_slots import NO_DESCRIPTORS
+from .mail import Mail
+
+#: The phases in which somebody listens on the socket, as far as is known.
+_SERVING = (Phase.REGISTERED, Phase.OBSERVED, Phase.ASK_AGAIN)
+#: Seconds for which the first try of a generation is silent, counted from its dial slot.
+SILENT_FOR = 0.2
+#: The phases in which the plugin is asked for its info.
+_ASKING = (Phase.INFO, Phase.ASK_AGAIN)
+#: The phases in which nothing happens at the socket for long, so that the liveness actor looks at it.
+_NOT_DIALED = (*_SERVING, Phase.STALE)
+#: The phases that are shown as soon as they begin, also if the first try is not over.
+_SHOWN_AT_ONCE = (
+    Phase.NOTIFY_DIAL,
+    Phase.NOTIFY_PAUSE,
+    Phase.LEAVE,
+    Phase.WAITING,
+    Phase.STALE,
+    Phase.PARKED,
+    Phase.REGISTERED,
+    Phase.OBSERVED,
+    Phase.GONE,
+)
+_ANSWERS = (m.Admitted, m.NoHandler, m.ClaimRefused)
+#: How many deadlines of a handler a claim waits: an earlier plugin of the name may take one for each of its calls.
+_CLAIM_DEADLINES = 2
+
+
+class Tries(Mail):
+    """Tries to register the socket, to notify the plugin again, or to ask an observed plugin again."""
+
+    __slots__ = ()
+
+    def _enter(self, phase: Phase, reason: str | None = None) -> None:
+        """Begin a phase: read what has come, go by the present settings, and show it."""
+        now = trio.current_time()
+        if self._operation is not None:
+            self._finished += (Finished(self._operation, Outcome.OK, now - self._began),)
+        self._phase, self._now, self._began, self._operation = phase, now, now, phase.operation
+        if self._settings.number:
+            # Other users may be trusted since its process was judged.
+            self._judge_again()
+        if phase is not Phase.PARKED:
+            self.conversation.settings = self._settings
+        if self._scope is not None and self._ender is None and (self._pending or self._inbox.waiting):
+            self._sort_all()
+        self._reason = reason
+        if self._silent_until is None or phase in _SHOWN_AT_ONCE or (phase is Phase.DIAL and reason is not None):
+            self._show()
+        if self._looked_at:
+            self._look_later(self._deadline())
+        if self._watched or phase in _NOT_DIALED:
+            self._watch_liveness()
+
+    async def _try(self, then: Try | NotifyAgain | AskAgain) -> Next:
+        """Try once; return what follows. What was begun is undone here, except a Register."""
+        after: Next = then
+        with trio.CancelScope() as self._scope:
+            match then:
+                case Try():
+                    after = await self._register_socket(then)
+                case NotifyAgain():
+                    after = await self._notify_again(then.notify_try)
+                case AskAgain():
+                    after = await self._ask_again(then.observed)
+        if self._scope.cancelled_caught:
+            after = self._timed_out() if self._ender is None else self._interrupted()
+        self._scope = self._ender = None
+        if not self._life_reported:
+            self._report_life()
+        self.conversation.hang_up()
+        if self._claims and self._owed is None:
+            self._release()
+        return End(stopped=True) if self._stopping else after
+
+    async def _register_socket(self, this: Try) -> Next:
+        """Go through a registration: dial, GetInfo, claim, Validate, Register, notify. Return what follows."""
+        self._attempt, self._cause = this.attempt, this.cause
+        # Only the first try of a generation is silent.
+        if self._shown is None or self._shown.generation != self._socket.generation:
+            self._silent_until = math.inf
+        try:
+            await self._dial()
+            info = await self._get_info()
+            if self._config.observers is not None:
+                return self._observe(info, None)
+            handler = await self._claim(info)
+            plugin = self._plugin(info, self._socket.generation)
+            self._enter(Phase.VALIDATE)
+            self._accept(await handler.validate(plugin))
+            self._enter(Phase.REGISTER)
+            ending = await handler.register(plugin, self._socket.identity, self._owe)
+        except PluginRefusedError as failure:
+            return await self._refuse(failure)
+        except StepFailedError as failure:
+            return self._failed(failure)
+        if ending.outcome is not Outcome.OK:
+            return await self._refuse_after_register(info, ending)
+        return await self._notify_registered()
+
+    async def _dial(self, *, to_notify: PluginInfo | None = None) -> None:
+        """Connect. A socket that has refused before is not waited for: it is retried by backoff."""
+        socket, phase = self._socket, Phase.DIAL if to_notify is None else Phase.NOTIFY_DIAL
+        # A plugin in a crash loop is no new one: others go first, and it has had the time to listen.
+        patient = self._attempt == 1 and to_notify is None and not socket.short_lives and phase is Phase.DIAL
+        uid = None if to_notify is None else to_notify.uid
+        held_up = False
+        self._enter(phase)
+        while not await self.conversation.dial(
+            socket.identity, socket.root, self._note_slot, patient=patient, held_up=held_up, uid=uid
+        ):
+            held_up, self._operation = True, None
+            self._enter(phase, NO_DESCRIPTORS)
+
+    def _note_slot(self, since: float) -> None:
+        """Have the try looked at if it takes long, from its dial slot on."""
+        timeouts = self._settings.timeouts
+        # A shorter deadline does not wait for the first look.
+        self._looked_at = timeouts.get_info < FIRST_LOOK or timeouts.notify < FIRST_LOOK
+        self._next_look = since + FIRST_LOOK
+        if self._silent_until is not None:
+            self._silent_until = since + SILENT_FOR
+        self._config.timers.begin(self._inbox, since)
+
+    async def _get_info(self) -> PluginInfo:
+        self._enter(Phase.INFO)
+        return await self.conversation.get_info(self._on_heard)
+
+    async def _claim(self, info: PluginInfo) -> m.HandlerPort:
+        """Claim the (type, name) of the plugin; return the handler that serves it once it is admitted."""
+        self._info = info
+        self._enter(Phase.CLAIM)
+        found = self.conversation.endpoint
+        file = None if found is None else found.identity
+        dialed = None if self._life_reported else self.conversation.reached_at
+        self._life_reported = self._life_reported or dialed is not None
+        claimed = m.Claimed(self._socket.path, self._socket.generation, info, file, dialed)
+        self._claims, self._wanted = True, False
+        self._send(self._config.reconciler, claimed)
+        if self._unsent:
+            await self._send_rest()
+        return self._admitted(await self._answer_to(claimed))
+
+    async def _answer_to(self, claimed: m.Claimed) -> m.Admission:
+        while True:
+            await self._inbox.arrival()
+            message = self._receive()
+            if not isinstance(message, _ANSWERS):
+                self._sort(message)
+            elif message.claimed is claimed:
+                return message
+
+    def _admitted(self, answer: m.Admission) -> m.HandlerPort:
+        """Return the handler.
+
+        Raises:
+          PluginRefusedError: if the plugin is not admitted. The reconciler has settled its claim then.
+        """
+        match answer:
+            case m.Admitted():
+                self._handler, self._wanted = answer.handler, self._wanted or answer.wanted
+                return answer.handler
+            case m.NoHandler():
+                self._claims = False
+                raise PluginRefusedError(answer.reason, cause=answer.cause, no_handler=True)
+            case m.ClaimRefused():
+                self._claims = False
+                raise PluginRefusedError(answer.reason)
+
+    def _accept(self, ending: Ending) -> None:
+        """Go on if the handler accepts the plugin.
+
+        Raises:
+          PluginRefusedError: if it does not.
+        """
+        if ending.outcome is not Outcome.OK:
+            raise PluginRefusedError(ending.error, ending.outcome, ending.cause)
+
+    def _owe(self) -> bool:
+        """Note that Register begins, so that Deregister has to follow; return whether another plugin waits."""
+        assert self._handler is not None, "a handler was asked"
+        assert self._info is not None, "a plugin was claimed"
+        self._owed = PendingDeregistration(self._info, self._socket.generation, self._handler)
+        return self._wanted
+
+    def _failed(self, failure: StepFailedError) -> Pause:
+        """Return the pause after a dial, a GetInfo or a claim that failed: the plugin cannot be told of it."""
+        self._finish(failure.outcome)
+        if failure.retry is Retry.REPLACED:
+            return self._await_look(self._attempt - 1)
+        if self._phase is Phase.CLAIM:
+            cause = cause_after(self._cause, failure)
+            return following.again(self._info, failure.reason, failure.reason, self._attempt, cause)
+        self._pass_turn()
+        attempt, cause = self._attempt, cause_after(self._cause, failure)
+        match failure.retry:
+            case Retry.STALE:
+                return Pause(StateName.STALE, failure.reason, attempt, cause, failures=attempt)
+            case Retry.NEVER:
+                return following.park(failure.reason, attempt, cause)
+            case _:
+                return following.wait(failure.reason, attempt, cause)
+
+    def _pass_turn(self) -> None:
+        """Let the next plugin try for the name, if this one tries because the name is free: no claim follows.
+
+        If it was brought forward for another reason, it has no turn to pass, and the message does nothing.
+        """
+        if self._hurried:
+            self._send(self._config.reconciler, m.Released(self._socket.path, self._socket.generation))
+
+    def _await_look(self, attempt: int, notify_try: int | None = None) -> Pause:
+        """Wait until the watcher has looked at the path, where another file is (fault 41).
+
+        No plugin was reached, so the try does not count, and the backoff does not change. A report of the watcher ends
+        the wait. The timer, with the shortest delay, ends it if the socket of this generation is in its place again.
+        """
+        self._send(self._config.reconciler, m.SocketReplaced(self._socket.path, self._socket.generation))
+        return Pause(StateName.WAITING, REPLACED, attempt, self._cause, notify_try=notify_try)
+
+    async def _refuse(self, failure: PluginRefusedError) -> Next:
+        """Tell the plugin that it is not acceptable; return the pause, or the wait for its next call."""
+        self._finish(failure.outcome)
+        if self._phase is Phase.INFO:
+            self._info = failure.info
+            if self._config.observers is not None:
+                return self._reject(failure, self._attempt)
+            self._pass_turn()
+        if self._claims:
+            self._release()
+        told = refusal_before_register(failure)
+        info = None if self._phase is Phase.INFO else self._info
+        if failure.no_handler:
+            assert info is not None, "it was claimed"
+            then = following.park(told.error, self._attempt, told.cause, until_type=info.type)
+        else:
+            then = following.again(info, told.error, told.reason, self._attempt, told.cause)
+        return await self._tell_refusal(told, then)
+
+    async def _refuse_after_register(self, info: PluginInfo, ending: Ending) -> Next:
+        """Tell the plugin that Register failed (behaviour 31); the Register is undone after that (behaviour 36)."""
+        self._finish(ending.outcome)
+        if self._ender is None:
+            self._sort_all()
+        for message in self._pending:
+            # What waited for the end of the call leaves nothing to say to the plugin.
+            if ends(Phase.NOTIFY, message, self._socket.generation, self._type):
+                self._end_try(message)
+        await trio.lowlevel.checkpoint_if_cancelled()
+        # A handler that refuses to register could not do what the plugin asked for: the call itself was in order.
+        outcome = Outcome.TIMED_OUT if ending.outcome is Outcome.TIMED_OUT else Outcome.FAILED
+        told = refusal(REGISTRATION, ending.error, ending.cause, outcome)
+        then = following.again(info, told.error, told.reason, self._attempt, told.cause)
+        return await self._tell_refusal(told, then)
+
+    async def _tell_refusal(self, told: Refusal, then: Next) -> Next:
+        """Notify the plugin that it is not registered; whether that arrives makes no difference (behaviour 32)."""
+        self._cause, self._why, self._refused = told.cause, told.error, then
+        # Before the call: a plugin that exits because of it may be gone before it has answered.
+        self._send(self._config.reconciler, m.PluginRefused(self._socket.path, self._socket.generation, self._info))
+        self._enter(Phase.REFUSE, told.error)
+        try:
+            await self.conversation.notify(told)
+        except StepFailedError as failure:
+            self._finish(failure.outcome)
+        return then
+
+    async def _notify_registered(self) -> Next:
+        """Notify the plugin that it is registered. The reconciler counts it as registered from now on."""
+        self._cause = None
+        self._enter(Phase.NOTIFY)
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self._send(self._config.reconciler, m.PluginRegistered(self._socket.path, self._socket.generation))
+        return await self._notify(1)
+
+    async def _notify_again(self, notify_try: int) -> Next:
+        """Notify the plugin on a new connection, and nothing else (behaviour 33)."""
+        assert self._owed is not None, "the handler has registered the plugin"
+        self._notify_try = notify_try
+        try:
+            await self._dial(to_notify=self._owed.info)
+        except StepFailedError as failure:
+            return self._not_notified(failure)
+        self._enter(Phase.NOTIFY)
+        return await self._notify(notify_try)
+
+    async def _notify(self, notify_try: int) -> Next:
+        self._notify_try = notify_try
+        try:
+            await self.conversation.notify()
+        except StepFailedError as failure:
+            return self._not_notified(failure)
+        if self._stopping:
+            self._owed = None  # It stays registered (behaviour 42).
+            return End(stopped=True)
+        return REST
+
+    def _not_notified(self, failure: StepFailedError) -> Next:
+        """Return what follows when the plugin was not notified that it is registered.
+
+        The second try is made at once (fault 36), the others by backoff, and after the last the registration is rolled
+        back (behaviour 33, fault 35). A plugin that does not implement the call would fail each try: it is parked
+        (fault 71).
+        """
+        self._finish(failure.outcome)
+        tries, attempt, self._why = self._notify_try, self._attempt, failure.reason
+        if failure.retry is Retry.REPLACED:
+            return self._await_look(attempt, tries - 1)
+        self._cause = cause = cause_after(self._cause, failure)
+        if failure.retry is Retry.NEVER:
+            return following.park(failure.reason, attempt, cause)
+        if tries >= NOTIFY_TRIES:
+            return following.wait(failure.reason, attempt, cause)
+        if tries == 1:
+            return NotifyAgain(2)
+        return attrs.evolve(following.wait(failure.reason, attempt, cause), notify_try=tries, failures=tries - 1)
+
+    def _look(self, now: float) -> float | None:
+        """Look at a try that takes long, in the task of the timers; return when to look again, if at all."""
+        if self._scope is None or self._scope.cancel_called or now < self._next_look:
+            return None
+        self._looked_at, self._next_look = True, math.inf
+        if self._phase is Phase.INFO and not self._life_reported:
+            # Before the claim, which may never come: the next socket at the path has to wait for that life (fault 49).
+            self._report_life()
+        if self._silent_until is not None and now >= self._silent_until:
+            self._now = now
+            self._show()
+        until = self._deadline()
+        if until <= now:
+            until = self._look_at_info(now) if self._phase in _ASKING else self._give_up()
+        if self._silent_until is not None:
+            until = min(until, self._silent_until)
+        self._next_look = until
+        return None if until == math.inf else until
+
+    def _deadline(self) -> float:
+        """Return when the phase is to be looked at, or is over. A dial and the calls of handlers have their own."""
+        match self._phase:
+            case Phase.INFO | Phase.ASK_AGAIN:
+                return self._began + first_look(self.conversation.settings.timeouts)
+            case Phase.CLAIM:
+                return self._began + self._seconds_to_claim
+            case Phase.NOTIFY | Phase.REFUSE:
+                return self._began + self.conversation.settings.timeouts.notify
+            case _:
+                return math.inf
+
+    @property
+    def _seconds_to_claim(self) -> float:
+        return _CLAIM_DEADLINES * self.conversation.settings.timeouts.of_handler(self._type or "")
+
+    def _look_at_info(self, now: float) -> float:
+        """Look whether the plugin has read the request; return when to look again. Show why it has more time."""
+        assert isinstance(self.conversation, Conversation), "an answer to a call takes no time"
+        until = self.conversation.look(self._began)
+        if until is None:
+            return self._give_up()
+        why = self.conversation.why_idle()
+        # Nobody is shown that an observed plugin is asked again.
+        if self._phase is Phase.INFO and why != self._reason:
+            self._now, self._reason = now, why
+            self._show()
+        return until
+
+    def _on_heard(self) -> None:
+        """Give the plugin its second for the rest of its answer, from now on."""
+        assert isinstance(self.conversation, Conversation), "an answer to a call takes no time"
+        self._look_later(self.conversation.hear(self._began))
+
+    def _look_later(self, time: float) -> None:
+        if time < self._next_look:
+            self._next_look = time
+            self._config.timers.look_at(self._inbox, time)
+
+    def _give_up(self) -> float:
+        """End the try, since the time of its phase is over."""
+        assert self._scope is not None, "a try is under way"
+        self._scope.cancel()
+        return math.inf
+
+    def _timed_out(self) -> Next:
+        """Return what follows a try that was given up because the time of its phase was over."""
+        if self._phase is Phase.REFUSE:
+            self._finish(Outcome.TIMED_OUT)
+            return self._refused
+        if self._phase is Phase.CLAIM:
+            waited = f"no answer in {self._seconds_to_claim:g} s"
+            return self._failed(StepFailedError(waited, outcome=Outcome.TIMED_OUT))
+        assert isinstance(self.conversation, Conversation), "an answer to a call takes no time"
+        if self._phase is Phase.NOTIFY:
+            return self._not_notified(self.conversation.notify_timed_out())
+        return self._failed(self.conversation.info_timed_out())
+
+    def _observe(self, info: PluginInfo, before: str | None) -> Observe:
+        """Follow a plugin that has said what it is; another consumer registers it (behaviour 45)."""
+        assert self._config.observers is not None, "plugins are observed only in observe mode"
+        self._info = info
+        self._observed = self._plugin(info, self._socket.generation)
+        self._config.observers.begin(self._observed, self._socket.identity)
+        return Observe(info, before)
+
+    def _stop_observing(self) -> None:
+        observed, self._observed = self._observed, None
+        if observed is not None and self._config.observers is not None:
+            self._config.observers.end(observed)
+
+    async def _ask_again(self, observed: Observe) -> Next:
+        """Ask an observed plugin for its info again. If it says something else, it is followed anew and shown so."""
+        self._phase, self._attempt = Phase.ASK_AGAIN, 1
+        self.conversation.settings = self._settings
+        socket = self._socket
+        try:
+            held_up = False
+            while not await self.conversation.dial(
+                socket.identity, socket.root, self._note_slot, patient=False, held_up=held_up
+            ):
+                held_up = True
+            self._began = trio.current_time()
+            info = await self.conversation.get_info(self._on_heard)
+        except PluginRefusedError as failure:
+            self._info = failure.info
+            return self._reject(failure, 1)
+        except StepFailedError as failure:
+            return self._failed(failure)
+        change = changed(observed.info, info)
+        if not change:
+            return attrs.evolve(observed)
+        self._stop_observing()
+        return self._observe(info, change)
+
+    def _reject(self, failure: PluginRefusedError, attempt: int) -> Pause:
+        """Wait because the info is not acceptable, without a word to the plugin: a registrar that is refused exits."""
+        return following.wait(failure.reason, attempt, Cause(failure.reason, answered=True))

@@ -1,0 +1,219 @@
+"""What a registration guarantees, each as one scenario: the calls of the plugin, those of the handler, and the rest."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock
+
+from plugind.actors.simulation.handlers import Ask
+from plugind.testing import (
+    DEFAULT_CONFIG,
+    Call,
+    Fails,
+    FakeFollower,
+    FakeHandler,
+    FakePlugin,
+    HandlerCall,
+    Hangs,
+    PluggedIn,
+    SimulatedNode,
+    Takes,
+)
+
+DEREGISTERING = attrs.evolve(DEFAULT_CONFIG, deregister_at_stop=True)
+
+
+def red() -> FakePlugin:
+    return FakePlugin("Colour", "red")
+
+
+def asks(handler: FakeHandler) -> list[tuple[float, str]]:
+    return [(call.time, call.ask) for call in handler.calls]
+
+
+def told(plugin: PluggedIn) -> list[tuple[float, bool | None]]:
+    return [(call.time, call.registered) for call in plugin.calls if call.method == "NotifyRegistrationStatus"]
+
+
+def resting(node: SimulatedNode, socket: str = "a.sock") -> list[tuple[float, str]]:
+    """The states in which a registration rests, and its end."""
+    states = ("waiting", "stale", "parked", "registered", "leaving", "gone")
+    return [(time, state) for time, state in node.timeline(socket) if state in states]
+
+
+async def test_a_registration_from_its_socket_to_its_end(autojump_clock: MockClock) -> None:
+    """Behaviours 26 and 36: no call to the plugin is made at its end."""
+    handler = FakeHandler()
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", red())
+        await trio.sleep(1.0)
+        plugin.unlink()
+        await node.settled()
+        assert plugin.calls == [Call(0.0, "GetInfo"), Call(0.0, "NotifyRegistrationStatus", registered=True)]
+        assert asks(handler) == [(0.0, "validate"), (0.0, "register"), (1.0, "deregister")]
+        assert resting(node) == [(0.0, "registered"), (1.0, "leaving"), (1.0, "gone")]
+        assert node.leftovers() == []
+
+
+async def test_a_register_that_fails_is_undone_after_the_plugin_was_told(autojump_clock: MockClock) -> None:
+    """Behaviours 31, 34 and 36: undone once, at one place, and tried again by backoff."""
+    handler = FakeHandler().script("register", Fails("boom"))
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", red())
+        await node.settled()
+        assert told(plugin) == [(0.0, False), (0.5, True)]
+        assert asks(handler) == [
+            *((0.0, ask) for ask in ("validate", "register", "deregister")),
+            *((0.5, ask) for ask in ("validate", "register")),
+        ]
+        assert resting(node) == [(0.0, "leaving"), (0.0, "waiting"), (0.5, "registered")]
+
+
+@pytest.mark.parametrize(("config", "undone"), [(DEFAULT_CONFIG, []), (DEREGISTERING, ["deregister"])])
+async def test_a_stop_undoes_nothing_unless_it_is_to(
+    autojump_clock: MockClock, config: object, undone: list[str]
+) -> None:
+    """Behaviour 42."""
+    handler = FakeHandler()
+    assert isinstance(config, type(DEFAULT_CONFIG))
+    async with SimulatedNode(config, handlers={"Colour": handler}) as node:
+        node.plug("a.sock", red())
+        await node.settled()
+        await node.stop()
+    assert handler.asked() == ["validate", "register", *undone]
+
+
+async def test_a_register_under_way_at_a_stop_finishes_and_its_plugin_is_told(autojump_clock: MockClock) -> None:
+    """Behaviour 42."""
+    handler = FakeHandler().script("register", Takes(2.0))
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", red())
+        await trio.sleep(1.0)
+        await node.stop()
+    assert handler.asked() == ["validate", "register"]
+    assert told(plugin) == [(2.0, True)]
+
+
+async def test_a_crash_is_undone_by_the_successor_which_waits(autojump_clock: MockClock) -> None:
+    """Fault 85."""
+    handler = FakeHandler()
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        node.plug("a.sock", red())
+        await trio.sleep(1.0)
+        node.crash("registration", "a.sock")
+        await node.settled()
+        assert asks(handler) == [
+            *((0.0, ask) for ask in ("validate", "register")),
+            (1.0, "deregister"),
+            *((1.5, ask) for ask in ("validate", "register")),
+        ]
+
+
+async def test_a_name_is_busy_until_it_is_registered_and_until_it_is_deregistered(autojump_clock: MockClock) -> None:
+    """Behaviours 20 and 21: of two plugins of a name, the second is validated once the first is registered."""
+    handler = FakeHandler().script("register", Takes(1.0)).script("deregister", Takes(1.0))
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        first = node.plug("a.sock", red())
+        await trio.sleep(0.5)
+        node.plug("b.sock", red())
+        await trio.sleep(1.5)
+        assert asks(handler) == [(0.0, "validate"), (0.0, "register"), (1.0, "validate"), (1.0, "register")]
+        first.unlink()
+        await trio.sleep(0.5)
+        node.plug("c.sock", red())
+        await node.settled()
+        assert asks(handler)[4:] == [(2.0, "deregister"), (3.0, "validate"), (3.0, "register")]
+        assert handler.most_at_once == 1
+
+
+@pytest.mark.parametrize("ask", ["validate", "register"])
+async def test_a_handler_that_does_not_end_in_time_fails_its_plugin_alone(autojump_clock: MockClock, ask: Ask) -> None:
+    """Behaviour 22, fault 82."""
+    handler = FakeHandler().script(ask, Hangs(), name="red")
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", red())
+        node.plug("b.sock", FakePlugin("Colour", "green"))
+        seconds = DEFAULT_CONFIG.timeouts.of_handler("Colour")
+        await trio.sleep(2 * seconds)
+        assert told(plugin) == [(seconds, False), (seconds + 0.5, True)]
+        undone = ["deregister"] if ask == "register" else []
+        before = ["validate"] if ask == "validate" else ["validate", "register"]
+        assert handler.asked("red") == [*before, *undone, "validate", "register"]
+        assert resting(node, "b.sock") == [(0.0, "registered")]
+
+
+async def test_a_socket_that_is_replaced_withdraws_a_register_and_is_undone_before_the_next(
+    autojump_clock: MockClock,
+) -> None:
+    """Behaviours 19 and 20, fault 82."""
+    handler = FakeHandler().script("register", Hangs())
+    config = attrs.evolve(DEFAULT_CONFIG, stable_after=0.0)
+    async with SimulatedNode(config, handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", red())
+        await trio.sleep(1.0)
+        plugin.restart()
+        await node.settled()
+        assert [(ask, one.generation) for ask, one in handler.plugins][:3] == [
+            ("validate", 1),
+            ("register", 1),
+            ("deregister", 1),
+        ]
+        assert asks(handler)[2:] == [(1.0, "deregister"), (1.0, "validate"), (1.0, "register")]
+
+
+async def test_a_handler_that_is_removed_finishes_its_register_and_deregisters(autojump_clock: MockClock) -> None:
+    """Behaviour 29: only messages about the socket withdraw a Register."""
+    handler = FakeHandler().script("register", Takes(3.0))
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", red())
+        await trio.sleep(1.0)
+        await node.supervisor.remove_handler("Colour")
+        assert asks(handler) == [(0.0, "validate"), (0.0, "register"), (3.0, "deregister")]
+        await node.settled()
+        assert [registered for _, registered in told(plugin)][-1:] == [False]
+        assert node.state("a.sock") == "parked"
+
+
+async def test_a_retry_is_answered_while_a_handler_is_called(autojump_clock: MockClock) -> None:
+    handler = FakeHandler().script("register", Takes(3.0))
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        node.plug("a.sock", red())
+        await trio.sleep(1.0)
+        (answer,) = await node.supervisor.retry(node.path("a.sock"))
+        assert (answer.tried, answer.why) == (True, "an attempt is under way: registering")
+        assert node.now == 1.0
+        await node.settled()
+        assert handler.asked() == ["validate", "register"]
+
+
+async def test_a_link_begins_after_register_and_ends_before_deregister(autojump_clock: MockClock) -> None:
+    handler = FakeFollower()
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", red())
+        await trio.sleep(1.0)
+        assert list(handler.links) == [plugin.path]
+        plugin.unlink()
+        await node.settled()
+        assert handler.calls == [
+            *(HandlerCall(0.0, ask, "red") for ask in ("validate", "register", "follow")),
+            HandlerCall(1.0, "deregister", "red"),
+        ]
+        assert (handler.links, node.leftovers()) == ({}, [])
+
+
+async def test_only_the_notification_is_tried_again_and_in_the_end_the_registration_is_undone(
+    autojump_clock: MockClock,
+) -> None:
+    """Behaviour 33, faults 35 and 36: at once, then by backoff, five tries in all."""
+    handler = FakeHandler()
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", attrs.evolve(red(), notify_fails=5))
+        await node.settled()
+        assert [time for time, _ in told(plugin)] == [0.0, 0.0, 0.5, 1.5, 3.5, 4.0]
+        assert asks(handler) == [
+            *((0.0, ask) for ask in ("validate", "register")),
+            (3.5, "deregister"),
+            *((4.0, ask) for ask in ("validate", "register")),
+        ]
