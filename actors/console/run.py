@@ -84,7 +84,8 @@ LOADED_FOR_METRICS = ("..status.exposition",)
 USED_BY_REGISTRATIONS = frozenset(
     f"plugind.{name}"
     for name in (
-        *(f"protocol.{name}" for name in ("states", "messages", "effects", "claims", "line", "endpoint_owners")),
+        *(f"protocol.{name}" for name in ("messages", "effects", "claims", "line", "endpoint_owners")),
+        *(f"protocol.registration.{name}" for name in ("failures", "following")),
         *(f"protocol.{name}" for name in ("discovery", "lives", "liveness", "plugins", "status", "world")),
         "actors.io.unix_socket",
     )

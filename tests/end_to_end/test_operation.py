@@ -465,7 +465,10 @@ async def test_ready_comes_after_the_first_scan_of_each_root(tmp_path: Path) -> 
         daemon(tmp_path, environment=environment) as node,
     ):
         assert await trio.to_thread.run_sync(notified) == b"READY=1"
-        assert [(await health(node))[key] for key in ("status", "scans", "sockets")] == ["ok", 1, 1]
+        assert [(await health(node))[key] for key in ("status", "scans")] == ["ok", 1]
+        async with node.watch() as watch:
+            await watch.state(tmp_path / "root" / "a.sock", "asking-info")
+        assert [(await health(node))[key] for key in ("scans", "sockets")] == [1, 1]
 
 
 def test_a_shared_directory_is_refused_with_advice_that_breaks_nothing(tmp_path: Path) -> None:

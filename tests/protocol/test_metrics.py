@@ -54,6 +54,17 @@ def test_an_operation_is_counted_once_under_its_type_and_outcome() -> None:
     assert metrics.durations[Operation.GET_INFO, "CSIPlugin"].total == 0.3
 
 
+def test_all_operations_of_a_silent_first_try_are_counted_with_its_one_report() -> None:
+    steps = (Operation.DIAL, Operation.GET_INFO, Operation.VALIDATE, Operation.REGISTER, Operation.NOTIFY)
+    view, metrics = View(), Metrics()
+    finished = tuple(Finished(step, Outcome.OK, 0.01) for step in steps)
+    change = attrs.evolve(changed(StateName.REGISTERED), info=CSI, finished=finished)
+    before, after = view.apply(change)
+    metrics.count(change, after or before)
+    counted = {key: count for key, count in metrics.operations.items() if count}
+    assert counted == {(step, "CSIPlugin", Outcome.OK): 1 for step in steps}
+
+
 def test_a_bounded_number_of_types_have_a_label() -> None:
     """Fault 92."""
     metrics = Metrics()
@@ -241,6 +252,15 @@ def test_a_plugin_that_is_not_registered_counts_under_the_step_that_failed_last(
     assert after(late, again) == {("unknown", "get-info-timed-out"): 1}, "it does not vanish while it is tried again"
     notified = failing(StateName.WAITING, Operation.NOTIFY, Outcome.OK)
     assert after(late, again, REFUSED, notified) == {("CSIPlugin", "validate-refused"): 1}
+
+
+def test_a_refusal_counts_under_its_step_although_the_plugin_was_notified_of_it_in_the_same_report() -> None:
+    steps = ((Operation.DIAL, Outcome.OK), (Operation.VALIDATE, Outcome.REFUSED), (Operation.NOTIFY, Outcome.OK))
+    finished = tuple(Finished(step, outcome, 0.1) for step, outcome in steps)
+    waiting = attrs.evolve(changed(StateName.WAITING), info=CSI, finished=finished)
+    assert after(waiting) == {("CSIPlugin", "validate-refused"): 1}
+    no_name = attrs.evolve(waiting, finished=(finished[0], finished[2]))
+    assert after(no_name) == {("CSIPlugin", "claim-refused"): 1}
 
 
 def test_a_plugin_that_leaves_after_it_was_refused_keeps_that_cause() -> None:

@@ -51,7 +51,7 @@ CHANGES = st.builds(
     uid=MAYBE,
     pid=MAYBE,
     finished=st.lists(
-        st.builds(Finished, st.sampled_from(Operation), st.sampled_from(Outcome), SECONDS), max_size=3
+        st.builds(Finished, st.sampled_from(Operation), st.sampled_from(Outcome), SECONDS), max_size=6
     ).map(tuple),
 )
 ROLES = st.tuples(PATHS, st.integers(1, 3), st.booleans())
@@ -247,10 +247,10 @@ def test_the_counters_add_up(story: list[StateChanged | Role]) -> None:
     assert sum(metrics.operations.values()) == len(ended)
     for operation in Operation:
         for outcome in Outcome:
-            of_it = [it for it in ended if (it.operation, it.outcome) == (operation, outcome)]
+            of_it = [finished for finished in ended if (finished.operation, finished.outcome) == (operation, outcome)]
             told_of_it = sum(n for (op, _, out), n in metrics.operations.items() if (op, out) == (operation, outcome))
             assert told_of_it == len(of_it)
-        taken = [it.seconds for it in ended if it.operation is operation]
+        taken = [finished.seconds for finished in ended if finished.operation is operation]
         measured = [histogram for (op, _), histogram in metrics.durations.items() if op is operation]
         assert sum(sum(histogram.counts) for histogram in measured) == len(taken)
         assert abs(sum(histogram.total for histogram in measured) - sum(taken)) < 1e-6
