@@ -212,7 +212,7 @@ class _Registration(Tries):
         return self._then
 
     async def _clean_up(self) -> None:
-        """Leave nothing behind that others would wait for, and nothing unsaid, after a crash."""
+        """Leave nothing behind that others would wait for, after a crash, and report what was not reported."""
         if self._silent_until is not None:
             self._show()
         self._stop_observing()

@@ -35,7 +35,7 @@ _SERVING = (Phase.REGISTERED, Phase.OBSERVED, Phase.ASK_AGAIN)
 _UP_TO_DATE = (Phase.CLAIM, Phase.VALIDATE, Phase.REGISTER)
 #: The phases in which the actor waits for messages alone. It answers a retry when it reads that.
 _PAUSES = (Phase.WAITING, Phase.STALE, Phase.PARKED, Phase.NOTIFY_PAUSE, Phase.REGISTERED, Phase.OBSERVED)
-_KNOWN: tuple[type[m.RegistrationMessage], ...] = get_args(m.RegistrationMessage)
+_MESSAGES: tuple[type[m.RegistrationMessage], ...] = get_args(m.RegistrationMessage)
 #: The messages that decide what follows a Deregister or an interrupted try.
 _DECISIVE = (m.SocketAppeared, m.SocketVanished, m.StopAsked, m.StopForced, *following.TRIGGERS)
 
@@ -75,7 +75,7 @@ class Mail(Reports):
 
     def _ends(self, message: m.RegistrationMessage) -> bool:
         """Whether a message ends the present phase. One that is none of an actor's messages is a bug, and ends all."""
-        return ends(self._phase, message, self._socket.generation, self._type) or not isinstance(message, _KNOWN)
+        return ends(self._phase, message, self._socket.generation, self._type) or not isinstance(message, _MESSAGES)
 
     def _end_try(self, message: m.RegistrationMessage) -> None:
         """Cancel the try under way because of ``message``, which is read again after that."""
@@ -96,7 +96,7 @@ class Mail(Reports):
             self._pending = tuple(rest)
         else:
             message = self._receive()
-        if isinstance(message, _KNOWN):
+        if isinstance(message, _MESSAGES):
             return message
         raise IllegalStepError(f"{message} cannot happen in {self._phase.name}")
 

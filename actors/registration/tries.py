@@ -273,14 +273,14 @@ class Tries(Mail):
             self._pass_turn()
         if self._claims:
             self._release()
-        told = refusal_before_register(failure)
+        notice = refusal_before_register(failure)
         info = None if self._phase is Phase.INFO else self._info
         if failure.no_handler:
             assert info is not None, "it was claimed"
-            then = following.park(told.error, self._attempt, told.cause, until_type=info.type)
+            then = following.park(notice.error, self._attempt, notice.cause, until_type=info.type)
         else:
-            then = following.again(info, told.error, told.reason, self._attempt, told.cause)
-        return await self._tell_refusal(told, then)
+            then = following.again(info, notice.error, notice.reason, self._attempt, notice.cause)
+        return await self._tell_refusal(notice, then)
 
     async def _refuse_after_register(self, info: PluginInfo, ending: Ending) -> Next:
         """Tell the plugin that Register failed (behaviour 31); the Register is undone after that (behaviour 36)."""
@@ -294,18 +294,18 @@ class Tries(Mail):
         await trio.lowlevel.checkpoint_if_cancelled()
         # A handler that refuses to register could not do what the plugin asked for: the call itself was in order.
         outcome = Outcome.TIMED_OUT if ending.outcome is Outcome.TIMED_OUT else Outcome.FAILED
-        told = refusal(REGISTRATION, ending.error, ending.cause, outcome)
-        then = following.again(info, told.error, told.reason, self._attempt, told.cause)
-        return await self._tell_refusal(told, then)
+        notice = refusal(REGISTRATION, ending.error, ending.cause, outcome)
+        then = following.again(info, notice.error, notice.reason, self._attempt, notice.cause)
+        return await self._tell_refusal(notice, then)
 
-    async def _tell_refusal(self, told: Refusal, then: Next) -> Next:
+    async def _tell_refusal(self, notice: Refusal, then: Next) -> Next:
         """Notify the plugin that it is not registered; whether that arrives makes no difference (behaviour 32)."""
-        self._cause, self._why, self._refused = told.cause, told.error, then
+        self._cause, self._why, self._refused = notice.cause, notice.error, then
         # Before the call: a plugin that exits because of it may be gone before it has answered.
         self._send(self._config.reconciler, m.PluginRefused(self._socket.path, self._socket.generation, self._info))
-        self._enter(Phase.REFUSE, told.error)
+        self._enter(Phase.REFUSE, notice.error)
         try:
-            await self.conversation.notify(told)
+            await self.conversation.notify(notice)
         except StepFailedError as failure:
             self._finish(failure.outcome)
         return then

@@ -35,9 +35,9 @@ async def test_the_newest_instance_is_active_during_a_rolling_update_and_the_old
         await watch.state(new, "gone")
         await watch.until(lambda watch: active(watch, old) is True)
         assert watch.now[str(old)]["state"] == "registered"
-        assert {(plugin["generation"], plugin["state"]) for plugin in watch.changes if plugin["socket"] == str(old)} == {
-            (watch.now[str(old)]["generation"], "registered")
-        }
+        assert {
+            (plugin["generation"], plugin["state"]) for plugin in watch.changes if plugin["socket"] == str(old)
+        } == {(watch.now[str(old)]["generation"], "registered")}
         old.unlink()
         await watch.state(old, "gone")
 

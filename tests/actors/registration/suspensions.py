@@ -1,4 +1,4 @@
-"""Finds every suspension of registration actors, and makes trouble at a chosen one.
+"""Finds every suspension of registration actors, and makes disturbance at a chosen one.
 
 A registration is a coroutine. It is driven here by a generator, which sees each value that it yields to Trio: each of
 these is a suspension. Nothing lists the ``await`` statements, so the list of them cannot be out of date.
@@ -25,7 +25,7 @@ Place = tuple[tuple[str, int], ...]
 
 
 class When(enum.Enum):
-    """When the trouble comes."""
+    """When the disturbance comes."""
 
     #: As soon as the actor is suspended.
     DURING = "during"
@@ -35,9 +35,9 @@ class When(enum.Enum):
 
 @attrs.define(eq=False)
 class Suspensions(trio.abc.Instrument):
-    """Counts the suspensions of all actors of a run; at that with number ``at`` there is ``trouble``."""
+    """Counts the suspensions of all actors of a run; at that with number ``at`` there is ``disturbance``."""
 
-    trouble: Callable[[], None] = lambda: None
+    disturbance: Callable[[], None] = lambda: None
     at: int | None = None
     when: When = When.DURING
     #: Whether the actor crashes there, by an error that what it waits for raises.
@@ -46,7 +46,7 @@ class Suspensions(trio.abc.Instrument):
     places: list[Place] = attrs.Factory(list)
     #: No suspension counts any more.
     ended: bool = False
-    #: The trouble comes once Trio has suspended the task.
+    #: The disturbance comes once Trio has suspended the task.
     _due: bool = False
 
     @contextmanager
@@ -62,11 +62,11 @@ class Suspensions(trio.abc.Instrument):
                 trio.lowlevel.remove_instrument(self)
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        """Make the trouble that is due. Before that the task could not be rescheduled."""
+        """Make the disturbance that is due. Before that the task could not be rescheduled."""
         del task
         if self._due:
             self._due = False
-            self.trouble()
+            self.disturbance()
 
     async def _drive(self, coroutine: Coroutine[Any, Any, None]) -> None:
         await self._steps(coroutine)
@@ -85,7 +85,7 @@ class Suspensions(trio.abc.Instrument):
             self._due = here and self.when is When.DURING
             answer = yield trap
             if here and self.when is When.AFTER:
-                self.trouble()
+                self.disturbance()
                 yield from _hold().__await__()
             if here and self.crashes:
                 step = lambda: coroutine.throw(InjectedError())  # noqa: E731

@@ -53,7 +53,7 @@ SCENARIOS = (
 
 @attrs.define(eq=False)
 class Run:
-    """One life of a plugin on a node, with one trouble."""
+    """One life of a plugin on a node, with one disturbance."""
 
     node: SimulatedNode
     handler: FakeHandler
@@ -128,7 +128,7 @@ def throw(run: Run) -> None:
     run.done.set()
 
 
-Trouble = Callable[[Run], None]
+Disturbance = Callable[[Run], None]
 DURING = (stop, kill, remove_socket, replace, remove_handler, crash_reconciler, poison, crash_both)
 AFTER = (stop, kill, remove_socket, replace, remove_handler, crash_reconciler, throw)
 #: Longer than a handler that hangs, and than all pauses together.
@@ -140,7 +140,7 @@ CONFIG = attrs.evolve(DEFAULT_CONFIG, rescan=3600.0, hung_after=None)
 async def live(
     scenario: Scenario,
     suspensions: Suspensions,
-    trouble: Trouble,
+    disturbance: Disturbance,
 ) -> None:
     handler = scenario.handler()
     with suspensions.watching():
@@ -150,7 +150,7 @@ async def live(
         ):
             plugin = node.plug("a.sock", scenario.plugin(), listening=not scenario.listens_after)
             run = Run(node, handler, plugin, nursery)
-            suspensions.trouble = lambda: trouble(run)
+            suspensions.disturbance = lambda: disturbance(run)
             await trio.sleep(scenario.listens_after)
             if not plugin.alive and node.directory.exists(plugin.path):
                 plugin.listen()
@@ -174,22 +174,22 @@ async def end(run: Run) -> None:
     else:
         later = run.handler
         later.calm()
-    known = len(later.calls)
+    before = len(later.calls)
     plugin.plugin = FakePlugin("Colour", "red")
     plugin.restart()
     await trio.sleep(300.0)
     assert node.state("a.sock") == "registered"
-    assert [call.ask for call in later.calls[known:]] == ["validate", "register"]
+    assert [call.ask for call in later.calls[before:]] == ["validate", "register"]
     plugin.stop()
     await node.settled()
-    assert [call.ask for call in later.calls[known:]] == ["validate", "register", "deregister"]
+    assert [call.ask for call in later.calls[before:]] == ["validate", "register", "deregister"]
     assert node.leftovers() == []
 
 
 def check(run: Run) -> None:
     """Each Register is followed by its Deregister, unless plugind has stopped, and the plugin stays registered."""
     asked = [(ask, plugin.generation) for ask, plugin in run.handler.plugins if ask != "validate"]
-    told = [call.registered for call in run.plugin.calls if call.method == "NotifyRegistrationStatus"]
+    notified = [call.registered for call in run.plugin.calls if call.method == "NotifyRegistrationStatus"]
     registered: int | None = None
     for ask, generation in asked:
         if ask == "register":
@@ -203,11 +203,11 @@ def check(run: Run) -> None:
             assert generation == registered, asked
             registered = None
     if registered is not None:
-        assert run.killed or (run.stopped and told[-1:] == [True]), asked
+        assert run.killed or (run.stopped and notified[-1:] == [True]), asked
 
 
-def play(scenario: Scenario, suspensions: Suspensions, trouble: Trouble) -> None:
-    trio.run(live, scenario, suspensions, trouble, clock=MockClock(autojump_threshold=0))
+def play(scenario: Scenario, suspensions: Suspensions, disturbance: Disturbance) -> None:
+    trio.run(live, scenario, suspensions, disturbance, clock=MockClock(autojump_threshold=0))
 
 
 @cache
@@ -222,25 +222,25 @@ def places() -> dict[Place, tuple[Scenario, int]]:
     return first
 
 
-def disturb(trouble: Trouble, when: When) -> None:
+def disturb(disturbance: Disturbance, when: When) -> None:
     for place, (scenario, at) in places().items():
         try:
-            play(scenario, Suspensions(at=at, when=when, crashes=trouble is throw), trouble)
+            play(scenario, Suspensions(at=at, when=when, crashes=disturbance is throw), disturbance)
         except BaseException as error:
             error.add_note(f"{scenario.name}: suspension {at}, {place}")
             raise
 
 
-@pytest.mark.parametrize("trouble", DURING, ids=lambda trouble: trouble.__name__)
-def test_each_register_is_undone_once_whatever_happens_during_any_suspension(trouble: Trouble) -> None:
+@pytest.mark.parametrize("disturbance", DURING, ids=lambda disturbance: disturbance.__name__)
+def test_each_register_is_undone_once_whatever_happens_during_any_suspension(disturbance: Disturbance) -> None:
     """Behaviour 36, faults 82, 85 and 87."""
-    disturb(trouble, When.DURING)
+    disturb(disturbance, When.DURING)
 
 
-@pytest.mark.parametrize("trouble", AFTER, ids=lambda trouble: trouble.__name__)
-def test_each_register_is_undone_once_whatever_happens_before_it_goes_on(trouble: Trouble) -> None:
+@pytest.mark.parametrize("disturbance", AFTER, ids=lambda disturbance: disturbance.__name__)
+def test_each_register_is_undone_once_whatever_happens_before_it_goes_on(disturbance: Disturbance) -> None:
     """Behaviour 36, faults 82, 85 and 87. With ``throw`` what it waits for raises an error that no code expects."""
-    disturb(trouble, When.AFTER)
+    disturb(disturbance, When.AFTER)
 
 
 #: Where no scenario is suspended: in observe mode, after a crash, and while the reconciler's inbox is full.

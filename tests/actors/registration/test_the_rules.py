@@ -33,7 +33,7 @@ def asks(handler: FakeHandler) -> list[tuple[float, str]]:
     return [(call.time, call.ask) for call in handler.calls]
 
 
-def told(plugin: PluggedIn) -> list[tuple[float, bool | None]]:
+def notified(plugin: PluggedIn) -> list[tuple[float, bool | None]]:
     return [(call.time, call.registered) for call in plugin.calls if call.method == "NotifyRegistrationStatus"]
 
 
@@ -63,7 +63,7 @@ async def test_a_register_that_fails_is_undone_after_the_plugin_was_told(autojum
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugin = node.plug("a.sock", red())
         await node.settled()
-        assert told(plugin) == [(0.0, False), (0.5, True)]
+        assert notified(plugin) == [(0.0, False), (0.5, True)]
         assert asks(handler) == [
             *((0.0, ask) for ask in ("validate", "register", "deregister")),
             *((0.5, ask) for ask in ("validate", "register")),
@@ -93,7 +93,7 @@ async def test_a_register_under_way_at_a_stop_finishes_and_its_plugin_is_told(au
         await trio.sleep(1.0)
         await node.stop()
     assert handler.asked() == ["validate", "register"]
-    assert told(plugin) == [(2.0, True)]
+    assert notified(plugin) == [(2.0, True)]
 
 
 async def test_a_crash_is_undone_by_the_successor_which_waits(autojump_clock: MockClock) -> None:
@@ -137,7 +137,7 @@ async def test_a_handler_that_does_not_end_in_time_fails_its_plugin_alone(autoju
         node.plug("b.sock", FakePlugin("Colour", "green"))
         seconds = DEFAULT_CONFIG.timeouts.of_handler("Colour")
         await trio.sleep(2 * seconds)
-        assert told(plugin) == [(seconds, False), (seconds + 0.5, True)]
+        assert notified(plugin) == [(seconds, False), (seconds + 0.5, True)]
         undone = ["deregister"] if ask == "register" else []
         before = ["validate"] if ask == "validate" else ["validate", "register"]
         assert handler.asked("red") == [*before, *undone, "validate", "register"]
@@ -172,7 +172,7 @@ async def test_a_handler_that_is_removed_finishes_its_register_and_deregisters(a
         await node.supervisor.remove_handler("Colour")
         assert asks(handler) == [(0.0, "validate"), (0.0, "register"), (3.0, "deregister")]
         await node.settled()
-        assert [registered for _, registered in told(plugin)][-1:] == [False]
+        assert [registered for _, registered in notified(plugin)][-1:] == [False]
         assert node.state("a.sock") == "parked"
 
 
@@ -211,7 +211,7 @@ async def test_only_the_notification_is_tried_again_and_in_the_end_the_registrat
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugin = node.plug("a.sock", attrs.evolve(red(), notify_fails=5))
         await node.settled()
-        assert [time for time, _ in told(plugin)] == [0.0, 0.0, 0.5, 1.5, 3.5, 4.0]
+        assert [time for time, _ in notified(plugin)] == [0.0, 0.0, 0.5, 1.5, 3.5, 4.0]
         assert asks(handler) == [
             *((0.0, ask) for ask in ("validate", "register")),
             (3.5, "deregister"),

@@ -7,7 +7,7 @@ import pytest
 from plugind.actors.handlers.csi_driver import DriverCalls
 from plugind.actors.io.grpc_client.channel import Channel
 from plugind.actors.links import Links
-from plugind.triess.registration import actor
+from plugind.actors.registration import tries
 from plugind.actors.registration.actor import _Registration
 from plugind.actors.simulation.fuzz.observing import simulate_observing
 from plugind.protocol.plugins import Plugin

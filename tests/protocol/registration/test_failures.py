@@ -1,4 +1,4 @@
-"""How a step fails: the cause that users are shown first, and the words that plugins are told."""
+"""How a step fails: the cause that users are shown first, and the words that plugins are notified."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ANSWERED = Cause("GetInfo failed: INTERNAL: bug", answered=True)
         (TOO_OLD, BUG, ANSWERED),
         (TOO_OLD, PluginRefusedError("too new"), Cause("too new", answered=True)),
     ],
-    ids=["not reached", "answers", "told, not reached", "told, answers", "told, told something else"],
+    ids=["not reached", "answers", "notified, not reached", "notified, answers", "notified, notified something else"],
 )
 def test_what_the_plugin_answered_or_was_told_counts_for_more(
     before: Cause | None, failure: StepFailedError, after: Cause
@@ -60,8 +60,8 @@ def test_a_failure_without_few_words_is_its_own_cause() -> None:
 
 def test_a_plugin_that_is_refused_before_register_is_told_so_in_the_words_of_the_reference() -> None:
     """Behaviour 30."""
-    told = refusal_before_register(PluginRefusedError("version 0.1 is too old", cause="too old"))
-    assert told == Refusal(
+    notified = refusal_before_register(PluginRefusedError("version 0.1 is too old", cause="too old"))
+    assert notified == Refusal(
         "RegisterPlugin error -- plugin validation failed with err: version 0.1 is too old",
         "version 0.1 is too old",
         Outcome.REFUSED,
@@ -88,5 +88,5 @@ def test_an_orphan_is_told_the_words_of_the_reconciler_and_its_call_the_short_on
     """Behaviour 29."""
     reason = "RegisterPlugin error -- no handler registered for plugin type: T at socket /reg/a.sock"
     cause = "no handler registered for plugin type: T"
-    told = refusal_before_register(PluginRefusedError(reason, cause=cause, no_handler=True))
-    assert told == Refusal(reason, cause, Outcome.FAILED, Cause(cause, answered=True))
+    notified = refusal_before_register(PluginRefusedError(reason, cause=cause, no_handler=True))
+    assert notified == Refusal(reason, cause, Outcome.FAILED, Cause(cause, answered=True))
