@@ -202,6 +202,9 @@ class _Registration(Tries):
         self._attempt, self._then = 0, then
         self._until = math.inf
         self._enter(Phase.LEAVE, self._why)
+        while self._pending or self._inbox.waiting:
+            # What comes from now on is served by the rule of the inbox.
+            self._then = self._after_leaving(self._next_message(), self._then)
         if self._unsent:
             await self._send_rest()
         ending = await owed.handler.deregister(self._plugin(owed.info, owed.generation))

@@ -108,8 +108,10 @@ class Tries(Mail):
                     after = await self._notify_again(then.notify_try)
                 case AskAgain():
                     after = await self._ask_again(then.observed)
-        if self._scope.cancelled_caught:
-            after = self._timed_out() if self._ender is None else self._interrupted()
+        if self._ender is not None:
+            after = self._interrupted()  # Whether the try ended by itself in this instant or not.
+        elif self._scope.cancelled_caught:
+            after = self._timed_out()
         self._scope = self._ender = None
         if not self._life_reported:
             self._report_life()

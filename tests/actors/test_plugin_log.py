@@ -155,7 +155,8 @@ async def test_a_link_that_is_removed_again_does_not_end_the_socket_before_it_tw
         await trio.sleep_until(3.5)
     gone = [line for line in log.lines if " gone g1" in line]
     assert gone == ["1 gone g1: another entry is in its place"]
-    assert f"3 deregistered g1: {REMOVED}" in log.lines
+    # The first try of a new socket, on which nobody listens, is silent for a moment.
+    assert f"{3.2 if again else 3} deregistered g1: {REMOVED}" in log.lines
 
 
 async def test_a_handler_that_is_removed_deregisters_and_the_socket_is_not_gone(
@@ -189,7 +190,7 @@ async def test_a_failure_is_logged_once_for_each_cause_and_each_socket(autojump_
         await node.settled()
     assert log.lines == [
         f"1 stale g1: {NOBODY}",
-        f"10 gone g1: {NEWER}",
+        f"10.2 gone g1: {NEWER}",
         f"11 stale g2: {NOBODY}",
         f"20 gone g2: {REMOVED}",
     ]

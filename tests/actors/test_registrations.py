@@ -131,7 +131,7 @@ async def test_what_a_crash_left_is_kept_until_the_reconciler_has_handled_it(aut
             bug = RegistrationCrashedError(pending)
             bug.__cause__ = ZeroDivisionError()
             await made.end(A, bug=bug)
-            assert made.reported() == [m.RegistrationEnded(A, crashed=True, error="ZeroDivisionError")]
+            assert made.reported() == [m.RegistrationEnded(A, crashed=True, error="ZeroDivisionError", owed=True)]
             if handled:
                 made.registrations.end_handled(A)
             made.registrations.let_go()

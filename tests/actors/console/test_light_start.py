@@ -64,7 +64,7 @@ LS = COMMAND | {
     *(f"plugind.actors.console.{name}" for name in ("answers", "ls", "phrases", "plain")),
     *(f"plugind.actors.console.{name}" for name in ("status_socket", "table", "times")),
     "plugind.actors.io",
-    *(f"plugind.actors.io.{name}" for name in ("plain_http", "silence")),
+    *(f"plugind.actors.io.{name}" for name in ("peers", "plain_http", "silence")),
     *(f"plugind.protocol.{name}" for name in ("text", "words")),
 }
 #: The packages of others that a daemon without plugins needs, and those that they need.

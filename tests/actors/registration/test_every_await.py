@@ -196,7 +196,7 @@ def check(run: Run) -> None:
             assert registered is None, asked
             registered = generation
         elif registered is None:
-            # The successor of an actor that crashed once it was admitted does not know how far that had come.
+            # The successor of an actor that crashed in Deregister calls it once more.
             assert run.crashed, asked
             run.crashed = False
         else:
