@@ -93,20 +93,6 @@ def keep_a_superseded_validation() -> Iterator[None]:
 
 
 @contextmanager
-def forget_events_when_a_look_fails() -> Iterator[None]:
-    """The marks of a name are lost when its stat fails (seed 982)."""
-
-    postpone = Watches.postpone
-
-    def forgetful(self: Watches, path: str, marks: int) -> None:
-        if path == self.root:
-            postpone(self, path, marks)
-
-    with patch.object(Watches, "postpone", forgetful):
-        yield
-
-
-@contextmanager
 def accept_a_socket_without_its_directory() -> Iterator[None]:
     """A socket in an unknown directory is accepted, and its removal is not noticed (seed 3195)."""
     with patch.object(Discovery, "has_parent", lambda self, path: True):

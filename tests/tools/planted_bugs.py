@@ -580,7 +580,6 @@ NEW = (
     Planted(registration_bugs.keep_the_name_of_a_refused_plugin, "drivers", 67, (603, 611, 612)),
     Planted(registration_bugs.release_a_name_before_deregister, "view", 2, (100, 103, 111)),
     Planted(registration_bugs.pass_no_turn_on, "converges", 0, (87, 93, 98, 99, 100)),
-    Planted(registration_bugs.forget_what_came_during_a_phase, "converges", 13, (101, 124, 125, 261)),
     Planted(directory_bugs.let_users_share_directories, "directory", 5, (199, 258, 373)),
     Planted(directory_bugs.look_only_at_the_nearest_directory, "directory", 9, (161, 197, 375, 379)),
     Planted(link_bugs.keep_links_of_what_is_deregistered, "follow", 4, (258,)),
@@ -668,12 +667,6 @@ OLD = (
     Planted(old_bugs.crash_while_cancelled, "crash", 94, (170, 369)),
     Planted(old_bugs.keep_a_superseded_validation, "answers", 3, (49, 52, 60)),
     Planted(old_bugs.abandon_a_deregistration, "view", 1297, (30, 33, 35, 42, 46, 47, 103, 185)),
-    Planted(
-        old_bugs.forget_events_when_a_look_fails,
-        "converges",
-        982,
-        (3, 29, 40, 72, 80, 87, 89, 107, 130, 134, 137, 152, 166, 172, 190),
-    ),
     Planted(
         old_bugs.accept_a_socket_without_its_directory,
         "converges",

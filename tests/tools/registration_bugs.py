@@ -126,16 +126,3 @@ def pass_no_turn_on() -> Iterator[None]:
 
     with patch.object(Turns, "pass_on", keeping):
         yield
-
-
-@contextmanager
-def forget_what_came_during_a_phase() -> Iterator[None]:
-    """The messages that came during a phase, and are to have their effect later, are lost when the next begins."""
-    sort_all = _Registration._sort_all
-
-    def forgetful(self: _Registration) -> None:
-        self._pending = ()
-        sort_all(self)
-
-    with patch.object(_Registration, "_sort_all", forgetful):
-        yield
