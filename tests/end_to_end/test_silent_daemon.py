@@ -303,6 +303,10 @@ async def test_names_beyond_ascii_are_found_in_a_locale_of_ascii(ends: str, tmp_
         async with plugin_process(fake) as plugin:
             await plugin.notified_registered()
             for path in map(os.fsdecode, paths):
+                with trio.fail_after(DEADLINE):
+                    # Nobody listens there, and the first try of such a socket is silent for a moment.
+                    while run("describe", path, status=node.status, environment=environment).code:  # noqa: ASYNC110
+                        await trio.sleep(0.05)
                 found = run("describe", path, "--json", status=node.status, environment=environment)
                 assert (found.code, found.err) == (0, ""), path
                 again = run("retry", path, status=node.status, environment=environment)
