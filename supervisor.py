@@ -382,9 +382,7 @@ class Supervisor:
 
     def _make_registration_config(self, dialer: Dialer, seed: int, observers: Observers | None) -> RegistrationConfig:
         return RegistrationConfig(
-            ConversationConfig(
-                dialer, self._dial_slots, self._endpoints, self._owner_above, observes=self.config.observe
-            ),
+            ConversationConfig(dialer, self._dial_slots, self._endpoints, self._owner_above),
             registration_settings(self.config, self._users),
             seed,
             self._to_reconciler,

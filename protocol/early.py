@@ -9,7 +9,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, get_args
 
 from .endpoint_owners import PluginDisplaced
 from .messages import EndpointChanged, HealthReported, RoleChanged, ServingChanged, StateChanged
@@ -17,7 +17,7 @@ from .successions import NamePassed
 
 OfAPlugin = RoleChanged | NamePassed | PluginDisplaced | ServingChanged | EndpointChanged | HealthReported
 #: Their classes.
-OF_A_PLUGIN: Final = (RoleChanged, NamePassed, PluginDisplaced, ServingChanged, EndpointChanged, HealthReported)
+OF_A_PLUGIN: Final[tuple[type[OfAPlugin], ...]] = get_args(OfAPlugin)
 
 #: Seconds for which a message is kept. A first try is silent for less; what is older is of one that has ended.
 _KEPT_FOR = 1.0

@@ -2,7 +2,7 @@
 
 A call runs in the task of the registration that makes it. It never raises what the handler raises, and has a deadline
 at which it is cancelled. A handler that does not let itself be cancelled keeps its registration, and the name of that,
-and nothing else: :attr:`Served.wrong` names it, so that health and log show it (fault 82).
+and nothing else: :meth:`Served.read` names it, so that health and log show it (fault 82).
 
 A handler that has links is given one for each instance. It is opened before ``register``, ``follow`` begins once that
 has succeeded, and the link is ended before ``deregister``, all in the turn of the name.
@@ -47,42 +47,42 @@ class Served:
         """Ask the handler whether it accepts the plugin."""
         if (late := await self._take_turn(plugin.name)) is not None:
             return late
+        call: Call | None = None
         try:
             call = self._prepare("validate", plugin)
-        except BaseException:
-            self._turns.pass_on(plugin.name)
-            raise
-        return await self._make(call)
+            return _bounded(await self.calls.make(call))
+        finally:
+            self._pass_on(plugin.name, call)
 
     async def register(self, plugin: Plugin, file: Identity | None, begins: Callable[[], bool]) -> Ending:
         """Have the handler register the plugin, and follow it from then on."""
         if (late := await self._take_turn(plugin.name)) is not None:
             return late
+        call: Call | None = None
         try:
             wanted = begins()
             link = None if self._links is None else self._links.open(plugin, file)
             if wanted:
                 self.give_way(plugin)
             call = self._prepare("register", plugin, link)
-        except BaseException:
-            self._turns.pass_on(plugin.name)
-            raise
-        ending = await self._make(call)
-        if self._links is not None and link is not None and ending.outcome is Outcome.OK and self.calls.follows:
-            self._links.start(plugin, partial(self.calls.follow, plugin, link))
-        return ending
+            ending = await self.calls.make(call)
+            if self._links is not None and link is not None and ending.outcome is Outcome.OK and self.calls.follows:
+                self._links.start(plugin, partial(self.calls.follow, plugin, link))
+            return _bounded(ending)
+        finally:
+            self._pass_on(plugin.name, call)
 
     async def deregister(self, plugin: Plugin) -> Ending:
         """Have the handler deregister the plugin, however long the calls of its name before it take."""
         await self._turns.take(plugin.name)
+        call: Call | None = None
         try:
             if self._links is not None:
                 await self._links.end(plugin)
             call = self._prepare("deregister", plugin)
-        except BaseException:
-            self._turns.pass_on(plugin.name)
-            raise
-        return await self._make(call)
+            return _bounded(await self.calls.make(call))
+        finally:
+            self._pass_on(plugin.name, call)
 
     def give_way(self, plugin: Plugin) -> None:
         """See :class:`~plugind.protocol.messages.HandlerPort`."""
@@ -111,21 +111,24 @@ class Served:
         self._made += 1
         return self.calls.prepare(ask, plugin, link)
 
-    async def _make(self, call: Call) -> Ending:
-        """Make a call in the turn of the name, and pass the turn on; a thread that was given up does so later."""
-        try:
-            ending = await self.calls.make(call)
-        finally:
-            call.when_over(partial(self._turns.pass_on, call.plugin.name))
-        if ending.outcome is Outcome.OK:
-            return ending
-        return Ending(ending.outcome, ending.error[:MAX_ERROR], ending.cause)
+    def _pass_on(self, name: str, call: Call | None) -> None:
+        """Pass the turn of a name on after its ``call``; a thread that was given up does so when it returns."""
+        if call is None:
+            self._turns.pass_on(name)
+        else:
+            call.when_over(partial(self._turns.pass_on, name))
 
     # --- to inspect ---
 
     def read(self) -> Reading:
         """Return how many calls were made, and what is wrong with those under way."""
         return Reading(0, self._made, wrong=self.calls.wrong)
+
+
+def _bounded(ending: Ending) -> Ending:
+    if ending.outcome is Outcome.OK:
+        return ending
+    return Ending(ending.outcome, ending.error[:MAX_ERROR], ending.cause)
 
 
 async def validate(handler: Handler, plugin: Plugin, timeout: float) -> tuple[Outcome, str]:

@@ -32,19 +32,8 @@ from ...protocol.backoff import chance_of
 from ...protocol.crashes import Crash
 from ...protocol.effects import PendingDeregistration, RegistrationCrashedError
 from ...protocol.registration import following
-from ...protocol.registration.failures import (
-    kept,
-)
-from ...protocol.registration.following import (
-    AskAgain,
-    End,
-    Next,
-    NotifyAgain,
-    Observe,
-    Pause,
-    Rest,
-    Try,
-)
+from ...protocol.registration.failures import kept
+from ...protocol.registration.following import AskAgain, End, Next, NotifyAgain, Observe, Pause, Rest, Try
 from ...protocol.registration.phases import Phase, phase_of
 from ..mailbox import report
 from .called import CalledConversation
@@ -146,7 +135,7 @@ class _Registration(Tries):
     def _end(self, end: End) -> None:
         # A plugin that stays registered while plugind stops is still shown in its last state.
         was_leaving = self._phase is Phase.LEAVE
-        self._until = math.inf
+        self._until, self._stopping = math.inf, end.stopped
         if end.stopped and not was_leaving:
             self._phase = Phase.GONE
             return
@@ -195,12 +184,8 @@ class _Registration(Tries):
         assert owed is not None, "a Register has begun"
         if self._phase is Phase.REGISTERED:
             self._ended = m.Deregistered(owed.generation, owed.info, self._why)
-        if isinstance(then, Pause):
-            self._cause = then.cause
-        else:
-            self._cause = None
-        self._attempt, self._then = 0, then
-        self._until = math.inf
+        self._cause = then.cause if isinstance(then, Pause) else None
+        self._attempt, self._then, self._until = 0, then, math.inf
         self._enter(Phase.LEAVE, self._why)
         while self._pending or self._inbox.waiting:
             # What comes from now on is served by the rule of the inbox.

@@ -134,8 +134,6 @@ class ConversationConfig:
     endpoints: Endpoints
     #: Returns the trusted user who owns a directory on the way to a socket; None if only root and this user do.
     owner_above: Callable[[str], int | None] = lambda _: None
-    #: Whether plugins are only observed: nothing is told to them.
-    observes: bool = False
 
 
 class Conversation:
@@ -181,7 +179,7 @@ class Conversation:
         self.dialed_at = 0.0
         #: When a dial of the present generation first reached the socket; None if none has.
         self.reached_at: float | None = None
-        #: What the command goes by that is performed. Others may be set before the next command begins.
+        #: What the step under way goes by. Others may be set before the next one begins.
         self.settings = settings
 
     async def dial(

@@ -13,31 +13,21 @@ from ...protocol import messages as m
 from ...protocol.config_messages import SettingsChanged
 from ...protocol.errors import IllegalStepError
 from ...protocol.registration import following
-from ...protocol.registration.failures import (
-    CALL_AGAIN,
-    kept,
-)
-from ...protocol.registration.following import (
-    End,
-    Next,
-    Pause,
-    Try,
-)
-from ...protocol.registration.phases import Phase, answer_to_retry, ends
+from ...protocol.registration.failures import CALL_AGAIN, kept
+from ...protocol.registration.following import End, Next, Pause, Try
+from ...protocol.registration.phases import SERVING, Phase, answer_to_retry, ends
 from ...protocol.status import Outcome
 from ...protocol.text import quoted
 from ..mailbox import send_answer
 from .reports import Reports
 
-#: The phases in which somebody listens on the socket, as far as is known.
-_SERVING = (Phase.REGISTERED, Phase.OBSERVED, Phase.ASK_AGAIN)
 #: The phases in which what would bring a next try forward has no effect: a call has the newest state of the world.
 _UP_TO_DATE = (Phase.CLAIM, Phase.VALIDATE, Phase.REGISTER)
 #: The phases in which the actor waits for messages alone. It answers a retry when it reads that.
 _PAUSES = (Phase.WAITING, Phase.STALE, Phase.PARKED, Phase.NOTIFY_PAUSE, Phase.REGISTERED, Phase.OBSERVED)
 _MESSAGES: tuple[type[m.RegistrationMessage], ...] = get_args(m.RegistrationMessage)
 #: The messages that decide what follows a Deregister or an interrupted try.
-_DECISIVE = (m.SocketAppeared, m.SocketVanished, m.StopAsked, m.StopForced, *following.TRIGGERS)
+_DECISIVE = (m.SocketAppeared, m.SocketVanished, m.StopAsked, m.StopForced, *get_args(following.Trigger))
 
 
 class Mail(Reports):
@@ -223,5 +213,5 @@ class Mail(Reports):
             before = self.conversation.settings
             if distrust is None and not before.trust.includes(peer.uid, before.users):
                 self._inbox.send_nowait(m.TryNow())
-        elif phase in _SERVING and distrust is not None:
+        elif phase in SERVING and distrust is not None:
             self._inbox.send_nowait(m.ListenerLost(self._socket.path, self._socket.generation, distrust))

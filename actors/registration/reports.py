@@ -16,13 +16,9 @@ from ...protocol.crashes import Crash
 from ...protocol.effects import PendingDeregistration
 from ...protocol.plugins import Plugin, PluginInfo
 from ...protocol.registration import following
-from ...protocol.registration.failures import (
-    Cause,
-)
-from ...protocol.registration.following import (
-    Next,
-)
-from ...protocol.registration.phases import Phase
+from ...protocol.registration.failures import Cause
+from ...protocol.registration.following import Next
+from ...protocol.registration.phases import NOT_DIALED, SERVING, Phase
 from ...protocol.status import Finished, Operation, Outcome
 from ...protocol.words import StateName
 from ..mailbox import offer, report
@@ -30,11 +26,6 @@ from .called import CalledConversation
 from .config import RegistrationConfig
 from .conversation import Conversation
 from .inbox import RegistrationInbox
-
-#: The phases in which somebody listens on the socket, as far as is known.
-_SERVING = (Phase.REGISTERED, Phase.OBSERVED, Phase.ASK_AGAIN)
-#: The phases in which nothing happens at the socket for long, so that the liveness actor looks at it.
-_NOT_DIALED = (*_SERVING, Phase.STALE)
 
 
 class Reports:
@@ -124,7 +115,7 @@ class Reports:
         self._refused: Next = following.Try()
         #: An event has brought the last try of this generation forward (``following``).
         self._hurried = False
-        #: A stop was asked for, and the Register or the notification under way may finish.
+        #: plugind stops, and the actor ends with what is under way: a Register, a notification or nothing.
         self._stopping = False
         #: Whether the name is claimed and not released, and which handler serves the plugin once it is admitted.
         self._claims = False
@@ -208,16 +199,9 @@ class Reports:
 
     def _show(self) -> None:
         """Report the phase, unless nothing that is shown has changed."""
-        name, shown, finished, socket, reason = (
-            self._phase.state,
-            self._shown,
-            self._finished,
-            self._socket,
-            self._reason,
-        )
-        self._silent_until = None
+        name, shown, socket, reason = self._phase.state, self._shown, self._socket, self._reason
         cause = reason if self._cause is None else str(self._cause)
-        self._finished = ()
+        finished, self._finished, self._silent_until = self._finished, (), None
         if (
             # That an observed plugin was asked again is no news.
             (not finished or name is StateName.OBSERVED)
@@ -233,7 +217,6 @@ class Reports:
         ended = None
         if self._ended is not None and (self._phase is not Phase.LEAVE or self._ended.generation < socket.generation):
             ended, self._ended = self._ended, None
-        stopped = self._phase is Phase.GONE and reason == "plugind stops"
         self._shown = m.StateChanged(
             socket.path,
             socket.root,
@@ -251,7 +234,7 @@ class Reports:
             finished,
             cause,
             ended,
-            stopped,
+            self._stopping and self._phase is Phase.GONE,
             socket.identity.owner,
             socket.last_known,
         )
@@ -280,7 +263,7 @@ class Reports:
     def _watch_liveness(self) -> None:
         """Have the liveness actor watch the socket while it is registered or stale, and so not dialed (fault 39)."""
         # A stale socket is watched on while it is dialed: it may refuse again, and there may be thousands of them.
-        wanted = self._phase in _NOT_DIALED or (self._watched and self._phase.state is StateName.DIALING)
+        wanted = self._phase in NOT_DIALED or (self._watched and self._phase.state is StateName.DIALING)
         if wanted is self._watched:
             return
         self._watched = wanted
@@ -294,7 +277,7 @@ class Reports:
     def _liveness(self) -> m.WatchLiveness:
         socket, conversation, info = self._socket, self.conversation, self._info
         path, identity, root, generation = socket.path, socket.identity, socket.root, socket.generation
-        if self._phase not in _SERVING or info is None:
+        if self._phase not in SERVING or info is None:
             return m.WatchLiveness(path, generation, self._inbox, registered=False, identity=identity, root=root)
         pid = 0 if conversation.peer is None else conversation.peer.pid
         return m.WatchLiveness(

@@ -27,33 +27,18 @@ from ...protocol.registration.failures import (
     refusal,
     refusal_before_register,
 )
-from ...protocol.registration.following import (
-    NOTIFY_TRIES,
-    REST,
-    AskAgain,
-    End,
-    Next,
-    NotifyAgain,
-    Observe,
-    Pause,
-    Try,
-)
-from ...protocol.registration.observing import changed
-from ...protocol.registration.phases import Phase, ends
+from ...protocol.registration.following import NOTIFY_TRIES, REST, AskAgain, End, Next, NotifyAgain, Observe, Pause, Try
+from ...protocol.registration.phases import NOT_DIALED, Phase, ends
 from ...protocol.status import Ending, Finished, Outcome
 from ...protocol.words import StateName
 from .conversation import Conversation
 from .dial_slots import NO_DESCRIPTORS
 from .mail import Mail
 
-#: The phases in which somebody listens on the socket, as far as is known.
-_SERVING = (Phase.REGISTERED, Phase.OBSERVED, Phase.ASK_AGAIN)
 #: Seconds for which the first try of a generation is silent, counted from its dial slot.
 SILENT_FOR = 0.2
 #: The phases in which the plugin is asked for its info.
 _ASKING = (Phase.INFO, Phase.ASK_AGAIN)
-#: The phases in which nothing happens at the socket for long, so that the liveness actor looks at it.
-_NOT_DIALED = (*_SERVING, Phase.STALE)
 #: The phases that are shown as soon as they begin, also if the first try is not over.
 _SHOWN_AT_ONCE = (
     Phase.NOTIFY_DIAL,
@@ -94,7 +79,7 @@ class Tries(Mail):
             self._show()
         if self._looked_at:
             self._look_later(self._deadline())
-        if self._watched or phase in _NOT_DIALED:
+        if self._watched or phase in NOT_DIALED:
             self._watch_liveness()
 
     async def _try(self, then: Try | NotifyAgain | AskAgain) -> Next:
@@ -149,7 +134,7 @@ class Tries(Mail):
         """Connect. A socket that has refused before is not waited for: it is retried by backoff."""
         socket, phase = self._socket, Phase.DIAL if to_notify is None else Phase.NOTIFY_DIAL
         # A plugin in a crash loop is no new one: others go first, and it has had the time to listen.
-        patient = self._attempt == 1 and to_notify is None and not socket.short_lives and phase is Phase.DIAL
+        patient = self._attempt == 1 and to_notify is None and not socket.short_lives
         uid = None if to_notify is None else to_notify.uid
         held_up = False
         self._enter(phase)
@@ -318,7 +303,8 @@ class Tries(Mail):
         self._enter(Phase.NOTIFY)
         await trio.lowlevel.checkpoint_if_cancelled()
         self._send(self._config.reconciler, m.PluginRegistered(self._socket.path, self._socket.generation))
-        return await self._notify(1)
+        self._notify_try = 1
+        return await self._notify()
 
     async def _notify_again(self, notify_try: int) -> Next:
         """Notify the plugin on a new connection, and nothing else (behaviour 33)."""
@@ -329,10 +315,9 @@ class Tries(Mail):
         except StepFailedError as failure:
             return self._not_notified(failure)
         self._enter(Phase.NOTIFY)
-        return await self._notify(notify_try)
+        return await self._notify()
 
-    async def _notify(self, notify_try: int) -> Next:
-        self._notify_try = notify_try
+    async def _notify(self) -> Next:
         try:
             await self.conversation.notify()
         except StepFailedError as failure:
@@ -470,7 +455,7 @@ class Tries(Mail):
             return self._reject(failure, 1)
         except StepFailedError as failure:
             return self._failed(failure)
-        change = changed(observed.info, info)
+        change = following.changed(observed.info, info)
         if not change:
             return attrs.evolve(observed)
         self._stop_observing()

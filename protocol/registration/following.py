@@ -22,6 +22,7 @@ from ..crashes import Crash
 from ..lives import reason as reason_of_lives
 from ..messages import HandlerAvailable, ListenerFound, NameFreed, SocketAppeared, SocketTouched, TryNow
 from ..plugins import PluginInfo
+from ..text import quoted
 from ..values import value
 from ..words import StateName
 from .failures import CALL_AGAIN, Cause, kept
@@ -156,12 +157,22 @@ def after_timer(pause: Pause) -> Try | NotifyAgain:
     return Try(pause.attempt + 1, kept(pause.cause))
 
 
+def changed(before: PluginInfo, after: PluginInfo) -> str:
+    """Return in words what a plugin has said before, as far as it says something else now; empty if it does not."""
+    said = (
+        ("type", before.type, after.type),
+        ("name", before.name, after.name),
+        ("endpoint", before.endpoint, after.endpoint),
+        ("versions", ", ".join(before.versions), ", ".join(after.versions)),
+    )
+    words = [f"the {what} {quoted(was)}" for what, was, is_now in said if was != is_now]
+    return f"at the same socket it gave {' and '.join(words)} before" if words else ""
+
+
 # --- what brings the next try forward ---------------------------------------------------------------------------------
 
 #: A message that may be a reason to try sooner than planned.
 Trigger = SocketTouched | NameFreed | TryNow | HandlerAvailable | ListenerFound
-#: Their classes.
-TRIGGERS = (SocketTouched, NameFreed, TryNow, HandlerAvailable, ListenerFound)
 #: Those that whoever has access to a socket or a name can cause any number of.
 HURRYING = (SocketTouched, NameFreed)
 

@@ -57,6 +57,7 @@ class Phase(enum.Enum):
     ASK_AGAIN = (16, StateName.OBSERVED)
     GONE = (17, StateName.GONE)
 
+    # The number keeps those apart that look alike.
     def __init__(self, _number: int, state: StateName, operation: Operation | None = None) -> None:
         self.state = state
         self.operation = operation
@@ -67,7 +68,10 @@ PAUSES = {StateName.WAITING: Phase.WAITING, StateName.STALE: Phase.STALE, StateN
 _WITH_HANDLER = frozenset(
     {Phase.CLAIM, Phase.VALIDATE, Phase.NOTIFY, Phase.NOTIFY_DIAL, Phase.NOTIFY_PAUSE, Phase.REGISTERED}
 )
-_RESTING = frozenset({Phase.REGISTERED, Phase.OBSERVED, Phase.ASK_AGAIN})
+#: The phases in which somebody listens on the socket, as far as is known.
+SERVING = (Phase.REGISTERED, Phase.OBSERVED, Phase.ASK_AGAIN)
+#: The phases in which nothing happens at the socket for long, so that the liveness actor looks at it.
+NOT_DIALED = (*SERVING, Phase.STALE)
 #: The phases that a message never ends: the handler must have finished before the next step is decided.
 _FINISHES = frozenset({Phase.REGISTER, Phase.LEAVE})
 
@@ -95,7 +99,7 @@ def ends(phase: Phase, message: RegistrationMessage, generation: int, plugin_typ
         case HandlerWithdrawn():
             return phase in _WITH_HANDLER and message.type == plugin_type
         case ListenerLost():
-            return phase in _RESTING and message.generation == generation
+            return phase in SERVING and message.generation == generation
         case _:
             return False
 

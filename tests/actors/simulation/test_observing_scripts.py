@@ -7,7 +7,6 @@ import pytest
 from plugind.actors.handlers.csi_driver import DriverCalls
 from plugind.actors.io.grpc_client.channel import Channel
 from plugind.actors.links import Links
-from plugind.actors.registration import tries
 from plugind.actors.registration.actor import _Registration
 from plugind.actors.simulation.fuzz.observing import simulate_observing
 from plugind.protocol.plugins import Plugin
@@ -69,5 +68,5 @@ def test_a_link_that_is_not_dropped_is_found(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_plugin_that_is_not_followed_anew_under_its_new_name_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tries, "changed", lambda before, after: "")
+    monkeypatch.setattr(following, "changed", lambda before, after: "")
     assert "converges" in oracles()
