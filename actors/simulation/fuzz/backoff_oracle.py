@@ -5,6 +5,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 
@@ -58,6 +59,8 @@ class BackoffOracle:
         self._backoff = backoff
         self._tries: dict[str, _Tries] = {}
         self._last_trigger: dict[str | None, float] = {}
+        #: When each path was first dialed since a state of rest of it was shown: a first try is silent at first.
+        self._dialed: dict[str, float] = {}
         #: Sockets that were touched before the daemon could look at them.
         self._unseen: set[str] = set()
         #: When instances of each name went.
@@ -70,6 +73,7 @@ class BackoffOracle:
     def forget(self) -> None:
         """Forget all tries: the daemon ended."""
         self._tries.clear()
+        self._dialed.clear()
         self._freed.clear()
         self._claims.clear()
 
@@ -88,7 +92,10 @@ class BackoffOracle:
             self.retriggered(path)
 
     def _retriggered_just_now(self, path: str) -> bool:
-        return trio.current_time() in (self._last_trigger.get(None), self._last_trigger.get(path))
+        return self._retriggered_since(path, trio.current_time())
+
+    def _retriggered_since(self, path: str, time: float) -> bool:
+        return any(self._last_trigger.get(of, -math.inf) >= time for of in (None, path))
 
     def freed(self, name: str) -> None:
         """An instance of ``name`` is gone: plugins that were refused because of it may try at once.
@@ -119,6 +126,7 @@ class BackoffOracle:
         """The daemon tries to connect."""
         self._abandoned(path)
         tries, now = self._tries.get(path), trio.current_time()
+        self._dialed.setdefault(path, now)
         if tries is None or tries.trying:
             return
         is_expected = (
@@ -154,6 +162,7 @@ class BackoffOracle:
 
         None says that this is not known, so that any wait is right.
         """
+        dialed = self._dialed.pop(status.socket, trio.current_time())
         tries = self._tries.get(status.socket)
         if tries is None or tries.generation != status.generation:
             before = tries
@@ -166,7 +175,7 @@ class BackoffOracle:
             elif status.socket in self._unseen:
                 tries.touched, tries.resets = True, 2
             self._unseen.discard(status.socket)
-            if self._retriggered_just_now(status.socket):
+            if self._retriggered_since(status.socket, dialed):
                 tries.retriggered, tries.resets = True, 2
         elif status.state is StateName.GONE:
             self._abandoned(status.socket)
