@@ -9,7 +9,7 @@ reference, whose dial waits for the server's first frame.
 The first byte is noticed at once. That a peer has read is not, so the connection of a silent peer is looked at. The
 first look comes 0.1 s after the call, and serves two ends: the second of a peer that has read by then counts from the
 call, and one that has not gives its dial slot back. The next look comes when the second would be over, and each later
-one after twice as long. That makes six looks within ten seconds, so thousands of silent sockets cost next to nothing.
+one after twice as long; a first try is also looked at when it has been silent for long enough. That makes six looks within ten seconds, so thousands of silent sockets cost next to nothing.
 After the first look a plugin never has less than its second, which counts from the look that finds the request read. It
 has at most as much more as the time that it took to read, and at most one second after the time of the dial.
 
@@ -31,7 +31,7 @@ NEEDED = "its descriptor was needed for another plugin, and it had not read anyt
 class InfoDeadline:
     """The deadline of one call of GetInfo. Times are those of ``trio.current_time()``, in seconds."""
 
-    __slots__ = ("_asked", "_dial", "_get_info", "_last", "_since")
+    __slots__ = ("_asked", "_dial", "_get_info", "_last", "_looked", "_since")
 
     def __init__(self, dialed: float, asked: float, timeouts: Timeouts) -> None:
         """Begin with the time of the first attempt to connect, and with that of the call."""
@@ -41,6 +41,8 @@ class InfoDeadline:
         self._last = max(asked + timeouts.get_info, dialed + timeouts.dial)
         #: When GetInfo's second began; None if it has not.
         self._since: float | None = None
+        #: Whether a look has found that the peer had not read the request.
+        self._looked = False
 
     @property
     def has_begun(self) -> bool:
@@ -61,10 +63,11 @@ class InfoDeadline:
         if self._since is None and idle:
             if now >= self._last:
                 return None
+            self._looked = True
             return min(self._last, self._asked + max(self._get_info, 2 * (now - self._asked)))
         if self._since is None:
-            # A look that comes much later than it should says little about when the peer has read.
-            self._since = self._asked if now <= self._asked + 2 * FIRST_LOOK else now
+            # A first look that comes much later than it should says little about when the peer has read.
+            self._since = self._asked if now <= self._asked + 2 * FIRST_LOOK and not self._looked else now
         deadline = self._since + self._get_info
         return None if now >= deadline else deadline
 

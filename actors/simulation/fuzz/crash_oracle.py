@@ -105,11 +105,11 @@ class CrashOracle:
         """The plugin at ``path`` is told whether it is registered."""
         self._lives.informed(path)
 
-    def reached(self, path: str, file: int, began: float, *, connected: bool) -> None:
-        """A dial that began then has reached this file, and has connected to it unless nobody can do so."""
+    def reached(self, path: str, file: int, identity: Identity | None, began: float, *, connected: bool) -> None:
+        """A dial of ``identity`` that began then has reached this file, and has connected to it unless nobody can."""
         if self._retries[path] or self._retries[None]:
             self._lives.forget(path)
-        self._lives.dialed(path, file, began, connected=connected)
+        self._lives.dialed(path, file, identity, began, connected=connected)
 
     def shown(self, status: PluginStatus) -> None:
         """A state of rest is shown."""

@@ -15,6 +15,7 @@ import attrs
 import trio
 
 from ....protocol.backoff import Backoff
+from ....protocol.identity import Identity
 from ....protocol.lives import CRASH_LOOP, REMEMBERED
 from ....protocol.status import PluginStatus, StateName
 from ..scheduling import EPSILON
@@ -32,6 +33,8 @@ class _Life:
     #: None before it is shown, or dialed.
     generation: int | None = None
     file: int | None = None
+    #: What the daemon takes it for.
+    identity: Identity | None = None
     #: When it was first dialed, and when the plugin had certainly been reached.
     dialed_at: float | None = None
     reached_at: float | None = None
@@ -71,15 +74,19 @@ class LifeOracle:
         """The registration of ``path`` crashed: what is shown next need not be in the order of what happened."""
         self.forget(path)
 
-    def dialed(self, path: str, file: int, began: float, *, connected: bool) -> None:
+    def dialed(self, path: str, file: int, identity: Identity | None, began: float, *, connected: bool) -> None:
         """A dial that began then has reached this file, and has ``connected`` to it unless nobody can do so."""
         life = self._lives.get(path)
         if life is None or life.file not in (None, file):
             self._end(path, began)
-            life = self._lives[path] = _Life(self._not_before(path, began), began)
+            # Only a removal that was not seen yet tells the two files apart.
+            is_certain = life is None or life.identity is None or life.identity != identity
+            if not is_certain:
+                self._short.pop(path, None)
+            life = self._lives[path] = _Life(self._not_before(path, began), began, certain=is_certain)
         if began < life.not_before - EPSILON:
             self._violated("lives", f"{path} is dialed {life.not_before - began:.6f} s too soon after short lives")
-        life.file = file
+        life.file, life.identity = file, identity
         life.dialed_at = began if life.dialed_at is None else life.dialed_at
         if connected and life.reached_at is None:
             life.reached_at = trio.current_time()

@@ -125,7 +125,7 @@ class WatchedNetwork(MemoryNetwork):
                 self._turns.exhausted()
                 self._order.disturbed()
             elif file is not None and error.kind not in (DialFailure.REPLACED, DialFailure.GONE):
-                self._crashes.reached(path, file.serial, began, connected=False)
+                self._crashes.reached(path, file.serial, identity, began, connected=False)
             if error.kind is DialFailure.FULL:
                 self._patience.found_full(path, identity, began)
             else:
@@ -133,7 +133,7 @@ class WatchedNetwork(MemoryNetwork):
             raise
         assert channel.peer is not None, "a simulated connection has credentials"
         self._patience.connected(path, identity, began, self.opened[-1][1])
-        self._crashes.reached(path, self.reached[path].serial, began, connected=True)
+        self._crashes.reached(path, self.reached[path].serial, identity, began, connected=True)
         self._trust.connected(path, channel.peer.uid)
         self._modes.connected(path, self.reached[path], channel.peer.uid)
         if self._directory.telling is Telling.HANDLES:
