@@ -9,9 +9,10 @@ reference, whose dial waits for the server's first frame.
 The first byte is noticed at once. That a peer has read is not, so the connection of a silent peer is looked at. The
 first look comes 0.1 s after the call, and serves two ends: the second of a peer that has read by then counts from the
 call, and one that has not gives its dial slot back. The next look comes when the second would be over, and each later
-one after twice as long; a first try is also looked at when it has been silent for long enough. That makes six looks within ten seconds, so thousands of silent sockets cost next to nothing.
-After the first look a plugin never has less than its second, which counts from the look that finds the request read. It
-has at most as much more as the time that it took to read, and at most one second after the time of the dial.
+one after twice as long; a first try is also looked at when it has been silent for long enough. That makes seven looks
+within ten seconds, so thousands of silent sockets cost next to nothing. After the first look a plugin never has less
+than its second, which counts from the look that finds the request read. It has at most as much more as the time that it
+took to read, and at most one second after the time of the dial.
 
 PYTEST_DONT_REWRITE
 """

@@ -58,7 +58,7 @@ def test_a_first_look_that_comes_late_does_not_say_when_the_request_was_read() -
 
 
 def test_a_look_between_finds_what_was_read_after_the_first_one() -> None:
-    """A first try that has been silent for long enough is looked at then, and its plugin has its second all the same."""
+    """A first try that has been silent for long enough is looked at; its plugin has its second all the same."""
     it = deadline()
     assert it.look(ASKED + 0.1, idle=True) == ASKED + 1.0
     assert it.look(ASKED + 0.2, idle=False) == ASKED + 1.2

@@ -16,6 +16,7 @@ import trio
 
 from ....protocol.backoff import Backoff
 from ....protocol.identity import Identity
+from ....protocol.info_deadline import FIRST_LOOK
 from ....protocol.lives import CRASH_LOOP, REMEMBERED
 from ....protocol.status import PluginStatus, StateName
 from ..scheduling import EPSILON
@@ -78,12 +79,13 @@ class LifeOracle:
         """A dial that began then has reached this file, and has ``connected`` to it unless nobody can do so."""
         life = self._lives.get(path)
         if life is None or life.file not in (None, file):
-            self._end(path, began)
+            not_before = self._end(path, began)
             # Only a removal that was not seen yet tells the two files apart.
             is_certain = life is None or life.identity is None or life.identity != identity
             if not is_certain:
                 self._short.pop(path, None)
-            life = self._lives[path] = _Life(self._not_before(path, began), began, certain=is_certain)
+                not_before = -math.inf
+            life = self._lives[path] = _Life(not_before, began, certain=is_certain)
         if began < life.not_before - EPSILON:
             self._violated("lives", f"{path} is dialed {life.not_before - began:.6f} s too soon after short lives")
         life.file, life.identity = file, identity
@@ -111,8 +113,7 @@ class LifeOracle:
         if life is not None and status.since < life.began - EPSILON:
             return
         if life is None or (is_looping and life.generation != status.generation):
-            self._end(path, now)
-            life = self._lives[path] = _Life(self._not_before(path, now), now, status.generation)
+            life = self._lives[path] = _Life(self._end(path, now), now, status.generation)
         if life.generation not in (None, status.generation):
             life.certain = False  # The file was found a second time, or this is shown late.
         life.generation = status.generation
@@ -126,10 +127,12 @@ class LifeOracle:
         if status.next_try is None or status.next_try - status.since > longest + EPSILON:
             self._violated("lives", f"{status.socket} waits until {status.next_try} after short lives")
 
-    def _end(self, path: str, now: float) -> None:
+    def _end(self, path: str, now: float) -> float:
+        """End the life at ``path``; return when the next one may be dialed."""
         life = self._lives.pop(path, None)
+        not_before = self._not_before(path, now)
         if life is None or life.dialed_at is None:
-            return
+            return not_before
         # A dial may have reached the socket long before its plugin is asked. What it is told comes without a wait.
         earliest, began = life.dialed_at, life.reached_at
         if life.informed_at is not None:
@@ -142,6 +145,9 @@ class LifeOracle:
         elif began is not None:
             count, _ = self._short.get(path, (0, 0.0))
             self._short[path] = count + 1, began
+            if life.informed_at is None and now - life.dialed_at <= FIRST_LOOK + EPSILON:
+                return not_before  # It is reported when it has ended, so it counts for the socket after the next.
+        return self._not_before(path, now)
 
     def _not_before(self, path: str, now: float) -> float:
         count, ended = self._short.get(path, (0, 0.0))

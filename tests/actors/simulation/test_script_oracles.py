@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 import pytest
 import trio
@@ -19,6 +21,7 @@ from plugind.actors.simulation.node import SimulatedNode
 from plugind.actors.simulation.plugins import Call
 from plugind.protocol.backoff import Backoff
 from plugind.protocol.devices import HEALTHY, Device, DeviceList, ResourceState, ResourceStatus
+from plugind.protocol.identity import Identity
 from plugind.protocol.leases.values import Lease, LeaseState, NoOwner, Request, Wanted
 from plugind.protocol.liveness import Owners
 from plugind.protocol.lives import reason
@@ -57,13 +60,34 @@ async def test_another_file_that_is_dialed_too_soon_after_a_short_life_is_a_viol
     autojump_clock: MockClock, files: tuple[int, ...], rules: list[str]
 ) -> None:
     """Fault 49: the first dial of a file begins a life, also while nothing is shown of it."""
-    found = Found()
+    assert await rules_of_lives(files, (0.0, 2.0, 3.0)) == rules  # After one short life, and too soon after two.
+
+
+async def test_a_life_of_less_than_the_first_look_counts_for_the_socket_after_the_next(
+    autojump_clock: MockClock,
+) -> None:
+    """Seeds 4720246 and 4720288, fault 49."""
+    assert await rules_of_lives((1, 2, 3), (0.0, 0.1, 4.1)) == []
+    assert await rules_of_lives((1, 2, 3), (0.0, 0.1, 4.0)) == ["lives"]
+
+
+async def test_files_that_nothing_but_an_unseen_removal_tells_apart_are_one_life_for_the_daemon(
+    autojump_clock: MockClock,
+) -> None:
+    """Seeds 4720127 and 4720190."""
+    one = Identity(1, 4, changed_ns=0)
+    assert await rules_of_lives((1, 2), (0.0, 0.2), one) == []
+    assert await rules_of_lives((1, 2), (0.0, 0.2)) == ["lives"]
+
+
+async def rules_of_lives(files: Sequence[int], times: Sequence[float], identity: Identity | None = None) -> list[str]:
+    """Return the rules that are violated where these files are dialed at these times after now."""
+    found, began = Found(), trio.current_time()
     oracle = LifeOracle(found.violated, Backoff(initial=2.0, jitter=0.0), 10.0)
-    # The second dial comes after one short life, and the third too soon after two.
-    for file, time in zip(files, (0.0, 2.0, 3.0), strict=True):
-        await trio.sleep_until(time)
-        oracle.dialed(STATUS.socket, file, time, connected=True)
-    assert found.rules == rules
+    for file, time in zip(files, times, strict=True):
+        await trio.sleep_until(began + time)
+        oracle.dialed(STATUS.socket, file, identity, began + time, connected=True)
+    return found.rules
 
 
 def red(generation: int) -> Plugin:
