@@ -120,6 +120,8 @@ class DaemonActs:
                     answers = await self._node.supervisor.retry(target)
                 finally:
                     self._crashes.retry_ended(path)
+                    if trio.current_time() > asked:
+                        self._backoff.retriggered(path)  # The daemon had crashed, and has handled it just now.
                 await self._check_answers(answers, asked)
             if scope.cancelled_caught:
                 self._trace.violated("answers", f"the retry of {target} was not answered in {RETRY_BOUND:g} s")
