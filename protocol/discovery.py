@@ -132,6 +132,11 @@ def _above(path: str) -> str:
     return path.rpartition("/")[0] or "/"
 
 
+def _number(identity: Identity) -> tuple[int, int]:
+    """Device and inode number: of two files that have existed with one number, only the newer one still exists."""
+    return identity.device, identity.inode
+
+
 def _is_replaced(identity: Identity, marks: int) -> bool:
     """Whether a removal was seen and may have been that of another file than this one (behaviour 13)."""
     return bool(marks & REMOVED) and not identity.is_exact
@@ -188,8 +193,9 @@ class Discovery:
         self._directories: dict[str, _Directory] = {}
         #: The directories with which something is wrong.
         self._conditions: dict[str, DirectoryReport] = {}
-        #: The path under which a socket's file is accepted, and its other paths, which are refused as hard links.
-        self._owners: dict[Key, str] = {}
+        #: By device and inode number, the path under which that file is accepted as a socket.
+        self._owners: dict[tuple[int, int], str] = {}
+        #: The other paths of each of these files, which are refused as hard links.
         self._others: dict[Key, set[str]] = {}
         #: The entries that were reported because they only look like sockets, once each.
         self._ignored: set[str] = set()
@@ -253,10 +259,13 @@ class Discovery:
         return sorted(below(path, name) for name in self.children(path).keys() - seen)
 
     def hard_link_of(self, path: str, found: Found) -> str | None:
-        """Another path where this very socket is known. Look there first: the socket may have been renamed."""
+        """Another path where this very socket is known, or an older one of its inode number.
+
+        Look there first: the socket may have been renamed, and an older one is gone, since its number is free.
+        """
         if found.kind is not Kind.SOCKET:
             return None
-        owner = self._owners.get(found.identity.key)
+        owner = self._owners.get(_number(found.identity))
         return None if owner == path else owner
 
     def take(self) -> Changes:
@@ -384,8 +393,10 @@ class Discovery:
         if found.kind is Kind.DIRECTORY:
             depth = path.count("/") - self._root_slashes
             return f"a directory more than {self._max_depth} levels below the root" if depth > self._max_depth else None
-        owner = self._owners.get(found.identity.key)
-        return None if owner is None or owner == path else f"a hard link of {owner}"
+        owner = self._owners.get(_number(found.identity))
+        if owner is None or owner == path or self._entries[owner].identity.key != found.identity.key:
+            return None
+        return f"a hard link of {owner}"
 
     def _observe_entry(self, path: str, identity: Identity, reason: str | None, *, time: float, first: bool) -> None:
         entry = self._entries.get(path)
@@ -409,7 +420,7 @@ class Discovery:
         self._quotas[counted].add(_above(path))
         self._adopt(path, identity if reason is None else None)
         if reason is None:
-            self._owners[identity.key] = path
+            self._owners[_number(identity)] = path
             self._sockets += 1
             message: Message = SocketAppeared(path, generation, identity, self.root, time, self._deprecated, first)
         else:
@@ -498,12 +509,12 @@ class Discovery:
 
     def _release(self, path: str, entry: _Entry) -> None:
         """The socket is no longer known under this path; look at its other paths again."""
-        key = entry.identity.key
+        number = _number(entry.identity)
         self._sockets -= 1
         self._quotas["sockets"].add(_above(path), -1)
-        if self._owners.get(key) == path:
-            del self._owners[key]
-            self._changes.again.extend(sorted(self._others.get(key, ())))
+        if self._owners.get(number) == path:
+            del self._owners[number]
+            self._changes.again.extend(sorted(self._others.get(entry.identity.key, ())))
 
     def _retract(self, path: str, entry: _Entry) -> None:
         """The entry at this path is no longer refused."""
@@ -514,7 +525,7 @@ class Discovery:
         others.discard(path)
         if not others:
             del self._others[key]
-        owner = self._owners.get(key)
+        owner = self._owners.get(_number(entry.identity))
         if owner is not None and owner != path:
             self._changes.again.append(owner)
 

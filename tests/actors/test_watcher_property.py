@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import trio
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
@@ -119,6 +119,14 @@ def test_events_alone_are_enough_unless_some_are_lost_without_an_overflow(
     run(operations, reuse, telling, patience=1.0)
 
 
+#: A new file with the number of the first one takes its place, unnoticed, and then has two names.
+REPLACED_AND_LINKED = [
+    *((verb, "a", "b") for verb in ("bind", "settle", "drop", "replace", "rename")),
+    ("link", "b", "a"),
+]
+
+
+@example(operations=REPLACED_AND_LINKED, reuse=True, telling=Telling.HANDLES)
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.one_of(OPERATION, st.tuples(LOSS, NAMES, NAMES)), min_size=12, max_size=40),
