@@ -206,7 +206,12 @@ def _look_at(entry: os.DirEntry[str], before: Identity | None, directory: int, c
 
 
 def _is_untouched(status: os.stat_result, before: Identity) -> bool:
-    return status.st_ino == before.inode and status.st_dev == before.device and status.st_ctime_ns == before.changed_ns
+    return (
+        status.st_ino == before.inode
+        and status.st_dev == before.device
+        and status.st_ctime_ns == before.changed_ns
+        and stat.S_ISSOCK(status.st_mode)
+    )
 
 
 def describe(error: OSError) -> str:

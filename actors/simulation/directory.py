@@ -473,8 +473,8 @@ def _is_listed(inode: Inode, before: Identity | None) -> bool:
 
 
 def _is_untouched(inode: Inode, before: Identity | None) -> bool:
-    return before is not None and (before.inode, before.device, before.changed_ns) == (
-        inode.number,
-        inode.device,
-        inode.changed_ns,
+    return (
+        before is not None
+        and _is_listed(inode, before)
+        and (before.device, before.changed_ns) == (inode.device, inode.changed_ns)
     )

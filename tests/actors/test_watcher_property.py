@@ -126,6 +126,11 @@ REPLACED_AND_LINKED = [
 ]
 
 
+@example(
+    operations=[(verb, "a", "a") for verb in ("bind", "settle", "drop", "unlink", "mkdir")],
+    reuse=True,
+    telling=Telling.HANDLES,
+)
 @example(operations=REPLACED_AND_LINKED, reuse=True, telling=Telling.HANDLES)
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
