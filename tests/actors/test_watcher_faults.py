@@ -17,6 +17,8 @@ from plugind.protocol.discovery import MAX_IGNORED, Found
 from plugind.protocol.errors import ConfigError
 from plugind.protocol.messages import LookNow
 from plugind.protocol.watches import LOCK_FILE
+from plugind.testing import DEFAULT_CONFIG, FakeHandler, FakePlugin, SimulatedNode
+from plugind.tests.actors.timelines import asks, resting
 from plugind.tests.actors.watching import ROOT, Stage, staged
 
 
@@ -345,6 +347,26 @@ async def test_an_event_about_a_name_that_cannot_be_looked_at_is_not_forgotten(a
         stage.directory.look_errors.clear()
         await trio.sleep(10)
         assert await stage.sent() == ["a.sock appeared #2"]
+
+
+async def test_a_plugin_that_restarts_while_its_socket_cannot_be_looked_at_is_registered_anew_after_a_rescan(
+    autojump_clock: MockClock,
+) -> None:
+    """Faults 10 and 26: only the events of that time tell its new socket from the one before."""
+    handler = FakeHandler()
+    async with SimulatedNode(attrs.evolve(DEFAULT_CONFIG, hung_after=None), handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", FakePlugin("Colour", "red"))
+        await trio.sleep(0.5)
+        node.directory.look_errors[plugin.path] = errno.EIO
+        plugin.restart()
+        await trio.sleep(14.5)
+        assert asks(handler) == [(0.0, "validate"), (0.0, "register")]
+        assert resting(node) == [(0.0, "registered")]
+        node.directory.look_errors.clear()
+        await trio.sleep(2 * node.config.rescan)
+        (rescan,) = {time for time, _ in asks(handler)[2:]}
+        assert asks(handler)[2:] == [(rescan, "deregister"), (rescan, "validate"), (rescan, "register")]
+        assert resting(node)[1:] == [(rescan, "leaving"), (rescan, "registered")]
 
 
 async def test_a_socket_in_a_directory_that_cannot_be_looked_at_yet_does_not_stay_for_ever(

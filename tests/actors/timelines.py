@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plugind.testing import Call
+from plugind.testing import Call, FakeHandler, PluggedIn, SimulatedNode
 
 Line = tuple[float, str]
 
@@ -35,3 +35,17 @@ def notified_error(time: float, error: str) -> Call:
 
 def asked(time: float) -> Call:
     return Call(time, "GetInfo")
+
+
+def asks(handler: FakeHandler) -> list[tuple[float, str]]:
+    return [(call.time, call.ask) for call in handler.calls]
+
+
+def notified(plugin: PluggedIn) -> list[tuple[float, bool | None]]:
+    return [(call.time, call.registered) for call in plugin.calls if call.method == "NotifyRegistrationStatus"]
+
+
+def resting(node: SimulatedNode, socket: str = "a.sock") -> list[tuple[float, str]]:
+    """The states in which a registration rests, and its end."""
+    states = ("waiting", "stale", "parked", "registered", "leaving", "gone")
+    return [(time, state) for time, state in node.timeline(socket) if state in states]

@@ -17,30 +17,16 @@ from plugind.testing import (
     FakePlugin,
     HandlerCall,
     Hangs,
-    PluggedIn,
     SimulatedNode,
     Takes,
 )
+from plugind.tests.actors.timelines import asks, notified, resting
 
 DEREGISTERING = attrs.evolve(DEFAULT_CONFIG, deregister_at_stop=True)
 
 
 def red() -> FakePlugin:
     return FakePlugin("Colour", "red")
-
-
-def asks(handler: FakeHandler) -> list[tuple[float, str]]:
-    return [(call.time, call.ask) for call in handler.calls]
-
-
-def notified(plugin: PluggedIn) -> list[tuple[float, bool | None]]:
-    return [(call.time, call.registered) for call in plugin.calls if call.method == "NotifyRegistrationStatus"]
-
-
-def resting(node: SimulatedNode, socket: str = "a.sock") -> list[tuple[float, str]]:
-    """The states in which a registration rests, and its end."""
-    states = ("waiting", "stale", "parked", "registered", "leaving", "gone")
-    return [(time, state) for time, state in node.timeline(socket) if state in states]
 
 
 async def test_a_registration_from_its_socket_to_its_end(autojump_clock: MockClock) -> None:
