@@ -92,7 +92,7 @@ class Changes:
     enter: list[str] = attrs.Factory(list)
     #: Directories whose watch can end.
     leave: list[str] = attrs.Factory(list)
-    #: Paths to look at again, because another name of the same inode is gone (fault 8).
+    #: Paths to look at again, because another name of the same inode is gone or another file has its number (fault 8).
     again: list[str] = attrs.Factory(list)
 
 
@@ -420,7 +420,7 @@ class Discovery:
         self._quotas[counted].add(_above(path))
         self._adopt(path, identity if reason is None else None)
         if reason is None:
-            self._owners[_number(identity)] = path
+            self._own(path, identity)
             self._sockets += 1
             message: Message = SocketAppeared(path, generation, identity, self.root, time, self._deprecated, first)
         else:
@@ -506,6 +506,14 @@ class Discovery:
         parent = self._directories.get(_above(path))
         if parent is not None:  # The root has none.
             parent.children[path.rpartition("/")[2]] = socket
+
+    def _own(self, path: str, identity: Identity) -> None:
+        """The socket is known under this path; look again at that of an older file with its number, which is gone."""
+        number = _number(identity)
+        older = self._owners.get(number, path)
+        self._owners[number] = path
+        if older != path:
+            self._changes.again.append(older)
 
     def _release(self, path: str, entry: _Entry) -> None:
         """The socket is no longer known under this path; look at its other paths again."""

@@ -124,6 +124,16 @@ REPLACED_AND_LINKED = [
     *((verb, "a", "b") for verb in ("bind", "settle", "drop", "replace", "rename")),
     ("link", "b", "a"),
 ]
+#: A new file takes the number and the path of the second one, and is linked to the path of the first one, whose number
+#: another file takes.
+BOTH_REPLACED_AND_LINKED = [
+    ("bind", "b", "b"),
+    *((verb, "c", "c") for verb in ("bind", "settle", "drop")),
+    ("unlink", "b", "b"),
+    ("replace", "c", "c"),
+    ("bind", "a", "a"),
+    ("link", "c", "b"),
+]
 
 
 @example(
@@ -132,6 +142,7 @@ REPLACED_AND_LINKED = [
     telling=Telling.HANDLES,
 )
 @example(operations=REPLACED_AND_LINKED, reuse=True, telling=Telling.HANDLES)
+@example(operations=BOTH_REPLACED_AND_LINKED, reuse=True, telling=Telling.HANDLES)
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.one_of(OPERATION, st.tuples(LOSS, NAMES, NAMES)), min_size=12, max_size=40),

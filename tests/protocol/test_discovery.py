@@ -138,7 +138,9 @@ def test_two_sockets_that_share_an_inode_number_are_no_hard_links() -> None:
     tree.observe(A, found(7, handle=b"h"), time=0.0)
     assert tree.hard_link_of(B, found(7, handle=b"i")) == A
     tree.observe(B, found(7, handle=b"i"), time=0.0)
-    assert tree.take().messages[1:] == [appeared(B, 2, found(7, handle=b"i"))]
+    changes = tree.take()
+    assert changes.messages[1:] == [appeared(B, 2, found(7, handle=b"i"))]
+    assert changes.again == [A]
 
 
 @pytest.mark.parametrize(("handle", "new"), [(b"h", False), (b"i", True), (None, True)])
