@@ -42,7 +42,7 @@ _FEW = CHUNK
 
 #: A chmod costs its caller a microsecond, and a look at what it changed a hundred times that. So a look at something
 #: whose attributes alone have changed counts so many seconds, in which there is no other such look.
-_TOUCH = 0.01
+TOUCH = 0.01
 #: While such looks wait, events are read once in so many seconds: a new socket waits no longer.
 READ_GAP = 0.002
 
@@ -414,7 +414,7 @@ class Scanner:
         touches = self._watches.only_attributes
         taken = self._watches.take(CHUNK)
         if touches:
-            self._next_touch = trio.current_time() + _TOUCH * len(taken)
+            self._next_touch = trio.current_time() + TOUCH * len(taken)
         return taken
 
     async def _look_at_marked(self, taken: Mapping[str, int], *, early: bool = False) -> None:
