@@ -94,18 +94,19 @@ class Served:
 
         The caller is cancelled here and not in the handler's code if its registration has ended.
         """
-        if self._turns.take_nowait(name):
-            try:
-                await trio.lowlevel.checkpoint_if_cancelled()
-            except trio.Cancelled:
-                self._turns.pass_on(name)
-                raise
-            return None
-        seconds = _DEADLINES * self.calls.config.timeout
-        with trio.move_on_after(seconds):
-            await self._turns.take(name)
-            return None
-        return Ending(Outcome.TIMED_OUT, f"no answer in {seconds:g} s")
+        if not self._turns.take_nowait(name):
+            seconds = _DEADLINES * self.calls.config.timeout
+            with trio.move_on_after(seconds) as scope:
+                await self._turns.take(name)
+            if scope.cancelled_caught:
+                return Ending(Outcome.TIMED_OUT, f"no answer in {seconds:g} s")
+        try:
+            # Also after a wait: the registration may have ended in the instant in which its turn came.
+            await trio.lowlevel.checkpoint_if_cancelled()
+        except trio.Cancelled:
+            self._turns.pass_on(name)
+            raise
+        return None
 
     def _prepare(self, ask: str, plugin: Plugin, link: Link | None = None) -> Call:
         self._made += 1

@@ -137,6 +137,29 @@ async def test_a_call_of_a_registration_that_has_ended_is_not_made_and_keeps_no_
 
 
 @pytest.mark.parametrize("ask", ["validate", "register"])
+async def test_a_call_of_a_registration_that_ends_in_the_instant_of_its_turn_is_not_made_and_keeps_no_turn(
+    autojump_clock: MockClock, ask: str
+) -> None:
+    handler = Recording(deregistered=sleeping(5))
+
+    async def leave() -> None:
+        await caller.call("deregister")
+        scope.cancel()
+
+    async with calling(handler) as caller:
+        caller.nursery.start_soon(leave)
+        await wait_all_tasks_blocked()
+        scope = await caller.ask(ask)
+        await trio.sleep(6)
+        assert (caller.begun, caller.endings) == ([], [])
+        assert await caller.call("deregister") == OK
+    assert handler.calls == [
+        *((0.0, "deregister x"), (5.0, "deregister x ended")),
+        *((6.0, "deregister x"), (11.0, "deregister x ended")),
+    ]
+
+
+@pytest.mark.parametrize("ask", ["validate", "register"])
 async def test_a_call_that_is_cancelled_ends_at_once_and_passes_its_turn_on(
     autojump_clock: MockClock, ask: str
 ) -> None:

@@ -12,7 +12,7 @@ import attrs
 import trio
 from trio.testing import MockClock
 
-from plugind.testing import DEFAULT_CONFIG, FakeHandler, FakePlugin, PluggedIn, SimulatedNode
+from plugind.testing import DEFAULT_CONFIG, FakeHandler, FakePlugin, PluggedIn, SimulatedNode, Takes
 from plugind.tests.actors.registration.suspensions import Suspensions, When
 from plugind.tests.actors.timelines import asks
 
@@ -54,3 +54,21 @@ async def one_plugin(node: SimulatedNode) -> PluggedIn:
 def test_a_plugin_that_is_gone_when_its_claim_is_answered_is_not_validated() -> None:
     """Behaviour 36, fault 82."""
     assert removed_in("Tries._answer_to", one_plugin) == ([], [])
+
+
+async def the_second_of_a_name(node: SimulatedNode) -> PluggedIn:
+    """The reconciler crashes. The next one admits the plugin while the first is still deregistered, until 30.0."""
+    first = node.plug("a.sock", red())
+    await trio.sleep(1.0)
+    node.crash("reconciler")
+    await trio.sleep(1.0)
+    first.unlink()
+    return node.plug("b.sock", red())
+
+
+def test_a_plugin_that_is_gone_when_its_turn_comes_is_not_validated() -> None:
+    """Behaviours 21 and 36, fault 82."""
+    slow = lambda: FakeHandler().script("deregister", Takes(29.0))  # noqa: E731
+    asked, shown = removed_in("Turns.take", the_second_of_a_name, slow)
+    assert asked == [(0.0, "validate"), (0.0, "register"), (1.0, "deregister")]
+    assert shown == [(11.25, "validating"), (30.0, "gone")]
