@@ -98,6 +98,11 @@ class Mail(Reports):
         while self._inbox.waiting:
             self._sort(self._receive())
 
+    def _sort_what_came_meanwhile(self) -> None:
+        """Read the messages that came during a call of the handler that failed, before the next phase begins."""
+        if self._ender is None:
+            self._sort_all()
+
     def _sort(self, message: m.RegistrationMessage) -> None:
         """Take a message that was read during a try; keep it if it is to have its effect later."""
         if self._ends(message):

@@ -206,6 +206,7 @@ class Tries(Mail):
           PluginRefusedError: if it does not.
         """
         if ending.outcome is not Outcome.OK:
+            self._sort_what_came_meanwhile()
             raise PluginRefusedError(ending.error, ending.outcome, ending.cause)
 
     def _owe(self) -> bool:
@@ -272,8 +273,7 @@ class Tries(Mail):
     async def _refuse_after_register(self, info: PluginInfo, ending: Ending) -> Next:
         """Tell the plugin that Register failed (behaviour 31); the Register is undone after that (behaviour 36)."""
         self._finish(ending.outcome)
-        if self._ender is None:
-            self._sort_all()
+        self._sort_what_came_meanwhile()
         for message in self._pending:
             # What waited for the end of the call leaves nothing to say to the plugin.
             if ends(Phase.NOTIFY, message, self._socket.generation, self._type):

@@ -14,7 +14,6 @@ from plugind.actors.handlers.calls import Calls
 from plugind.actors.handlers.handler import policy_of
 from plugind.actors.handlers.link import Link
 from plugind.protocol.errors import PluginError, ValidationError
-from plugind.protocol.health import Condition
 from plugind.protocol.plugins import InstancePolicy, Plugin
 from plugind.protocol.status import Ending, Outcome
 from plugind.testing import FakeHandler, FakePlugin, Hangs, SimulatedNode
@@ -455,40 +454,6 @@ async def test_a_handler_that_outlasts_its_cancellation_is_named_and_other_names
 
 
 # --- a node -----------------------------------------------------------------------------------------------------------
-
-
-async def test_health_names_a_handler_that_outlasts_its_cancellation(autojump_clock: MockClock) -> None:
-    """Fault 82: it keeps its registration, and nothing else."""
-    async with SimulatedNode(handlers={"T": Recording(registered=keep_cancellation)}) as node:
-        for name in ("x", "y"):
-            node.plug(f"{name}.sock", FakePlugin("T", name))
-        await trio.sleep(66)
-        health = node.health()["handler T"]
-        assert health.condition is Condition.DEGRADED
-        assert str(health.reason).startswith("register of x was cancelled 6 s ago and goes on")
-        assert (node.state("x.sock"), node.state("y.sock")) == ("registering", "registered")
-        await trio.sleep(140)
-        assert node.health()["handler T"].condition is Condition.OK
-
-
-async def test_two_instances_that_leave_together_are_deregistered_one_after_the_other(
-    autojump_clock: MockClock,
-) -> None:
-    """Behaviour 21; and a third is registered after them."""
-    handler = Recording(deregistered=sleeping(2))
-    async with SimulatedNode(handlers={"T": handler}) as node:
-        plugged = [node.plug(f"{number}.sock", FakePlugin("T", "x")) for number in range(2)]
-        await node.settled()
-        assert (node.state("0.sock"), node.state("1.sock")) == ("registered", "registered")
-        del handler.calls[:]
-        for one in plugged:
-            one.stop()
-        await wait_all_tasks_blocked()
-        node.plug("2.sock", FakePlugin("T", "x"))
-        await node.settled()
-        calls = [call for _, call in handler.calls]
-    left = ["deregister x", "deregister x ended"]
-    assert calls == [*left, *left, "validate x", "validate x ended", "register x", "register x ended"]
 
 
 async def test_a_register_whose_socket_vanishes_is_cancelled_and_deregistered_once(autojump_clock: MockClock) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import attrs
+import pytest
 import trio
 from trio.testing import MockClock
 
-from plugind.testing import FakeHandler, FakePlugin, SimulatedNode, Takes
-from plugind.tests.actors.timelines import asked, asks, at, notified_ok
+from plugind.actors.handlers.link import Link
+from plugind.actors.simulation.handlers import Ask
+from plugind.protocol.plugins import Plugin
+from plugind.testing import DEFAULT_CONFIG, FakeFollower, FakeHandler, FakePlugin, Hangs, SimulatedNode, Takes
+from plugind.tests.actors.timelines import asked, asks, at, notified, notified_ok, resting
 
 
 def red(**faults: object) -> FakePlugin:
@@ -44,3 +49,97 @@ async def test_a_retry_that_comes_during_a_notification_ends_the_pause_after_the
         ]
         assert plugin.calls == [asked(0.0), *map(notified_ok, (0.0, 5.0, 10.0))]
         assert asks(handler) == [(0.0, "validate"), (0.0, "register")]
+
+
+@pytest.mark.parametrize("deregister", [False, True])
+async def test_a_notification_under_way_at_a_stop_finishes_unless_the_stop_deregisters(
+    autojump_clock: MockClock, *, deregister: bool
+) -> None:
+    """Behaviour 42."""
+    handler = FakeHandler()
+    config = attrs.evolve(DEFAULT_CONFIG, deregister_at_stop=deregister)
+    async with SimulatedNode(config, handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", red(delay=0.6))
+        await trio.sleep(1.0)
+        await node.stop()
+        assert node.now == (1.0 if deregister else 1.2)
+        assert notified(plugin) == [(0.6, True)]
+        undone = [(1.0, "deregister")] if deregister else []
+        assert asks(handler) == [(0.6, "validate"), (0.6, "register"), *undone]
+
+
+async def test_a_validate_under_way_is_cancelled_by_a_stop_and_leaves_nothing_to_undo(
+    autojump_clock: MockClock,
+) -> None:
+    """Fault 87."""
+    handler = FakeHandler().script("validate", Hangs())
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", red())
+        await trio.sleep(1.0)
+        await node.stop()
+        assert (node.now, asks(handler), notified(plugin)) == (1.0, [(0.0, "validate")], [])
+
+
+@pytest.mark.parametrize(("ask", "undone"), [("validate", []), ("register", [(60.0, "deregister")])])
+async def test_a_touch_during_a_call_shows_the_new_owner_and_brings_no_try_forward(
+    autojump_clock: MockClock, ask: Ask, undone: list[tuple[float, str]]
+) -> None:
+    """Fault 49: a call has the newest state of the world, so its failure is followed by the whole backoff."""
+    handler = FakeHandler().script(ask, Hangs())
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", red())
+        await trio.sleep(1.0)
+        node.directory.chown(plugin.path, 1234)
+        await trio.sleep(1.0)
+        status = node.status("a.sock")
+        assert status is not None
+        assert status.owner == 1234
+        await trio.sleep_until(100.0)
+        assert notified(plugin) == [(60.0, False), (60.5, True)]
+        before = [(0.0, "validate"), (0.0, "register")]
+        assert asks(handler) == [
+            *before[: 1 if ask == "validate" else 2],
+            *undone,
+            *((60.5, "validate"), (60.5, "register")),
+        ]
+
+
+async def test_a_silent_first_try_is_shown_at_once_when_a_report_is_asked_for(autojump_clock: MockClock) -> None:
+    """Fault 85: the status actor crashes, and knows no plugin when it begins again."""
+    handler = FakeHandler().script("register", Takes(1.0))
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        node.plug("a.sock", red())
+        await trio.sleep(0.1)
+        node.crash("status")
+        await node.settled()
+        # What is shown is the time at which the phase began, and not that of the report.
+        assert node.timeline("a.sock") == [(0.0, "registering"), *at(1.0, "notifying", "registered")]
+        assert asks(handler) == [(0.0, "validate"), (0.0, "register")]
+
+
+class Connecting(FakeFollower):
+    """A handler whose Register waits for the plugin's endpoint, for as long as no other plugin of the name waits."""
+
+    async def register(self, plugin: Plugin, link: Link) -> None:  # type: ignore[override]  # it takes its link
+        await super().register(plugin)
+        if plugin.endpoint != plugin.socket:
+            await link.connect(timeout=30.0, gives_way=True)
+
+
+async def test_a_register_that_waits_for_its_endpoint_gives_way_to_another_plugin_of_the_name(
+    autojump_clock: MockClock,
+) -> None:
+    """Behaviour 21: that one waited for the whole 30 seconds."""
+    handler = Connecting()
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        first = node.plug("a.sock", red(endpoint="/plugins/missing.sock"))
+        await trio.sleep(3.0)
+        second = node.plug("b.sock", red())
+        await trio.sleep(0.4)
+        assert asks(handler) == [
+            *((0.0, "validate"), (0.0, "register")),
+            *((3.0, ask) for ask in ("deregister", "validate", "register", "follow")),
+        ]
+        assert (notified(first), notified(second)) == ([(3.0, False)], [(3.0, True)])
+        assert resting(node) == [(3.0, "leaving"), (3.0, "waiting")]
+        assert resting(node, "b.sock") == [(3.0, "registered")]

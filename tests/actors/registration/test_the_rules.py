@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from os.path import basename
+
 import attrs
 import pytest
 import trio
 from trio.testing import MockClock
 
 from plugind.actors.simulation.handlers import Ask
+from plugind.protocol.logs import Level
+from plugind.protocol.plugins import Plugin
 from plugind.testing import (
     DEFAULT_CONFIG,
     Call,
@@ -20,6 +24,7 @@ from plugind.testing import (
     SimulatedNode,
     Takes,
 )
+from plugind.tests.actors.test_handler_calls import Lines
 from plugind.tests.actors.timelines import asks, notified, resting
 
 DEREGISTERING = attrs.evolve(DEFAULT_CONFIG, deregister_at_stop=True)
@@ -27,6 +32,13 @@ DEREGISTERING = attrs.evolve(DEFAULT_CONFIG, deregister_at_stop=True)
 
 def red() -> FakePlugin:
     return FakePlugin("Colour", "red")
+
+
+def asks_of_sockets(handler: FakeHandler) -> list[tuple[float, str, str]]:
+    return [
+        (call.time, call.ask, basename(plugin.socket))
+        for call, (_, plugin) in zip(handler.calls, handler.plugins, strict=True)
+    ]
 
 
 async def test_a_registration_from_its_socket_to_its_end(autojump_clock: MockClock) -> None:
@@ -114,6 +126,67 @@ async def test_a_name_is_busy_until_it_is_registered_and_until_it_is_deregistere
         assert handler.most_at_once == 1
 
 
+async def test_a_plugin_that_its_handler_refuses_leaves_the_name_to_the_next(autojump_clock: MockClock) -> None:
+    """Behaviour 20: a try that asked for no Register releases its name at its end."""
+    handler = FakeHandler().script("validate", Hangs())
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        node.plug("a.sock", red())
+        await trio.sleep(1.0)
+        node.plug("b.sock", red())
+        await trio.sleep(99.0)
+        assert asks_of_sockets(handler) == [
+            (0.0, "validate", "a.sock"),
+            *((60.0, ask, "b.sock") for ask in ("validate", "register")),
+            *((60.5, ask, "a.sock") for ask in ("validate", "register")),
+        ]
+        assert resting(node) == [(60.0, "waiting"), (60.5, "registered")]
+        assert resting(node, "b.sock") == [(60.0, "registered")]
+
+
+async def test_two_instances_that_leave_together_are_deregistered_in_turn_and_a_third_comes_after_them(
+    autojump_clock: MockClock,
+) -> None:
+    """Behaviour 21: another name has a turn of its own."""
+    handler = FakeHandler().always("deregister", Takes(2.0), name="red")
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugged = [node.plug(socket, red()) for socket in ("a.sock", "b.sock")]
+        plugged.append(node.plug("green.sock", FakePlugin("Colour", "green")))
+        await trio.sleep(1.0)
+        for plugin in plugged:
+            plugin.stop()
+        await trio.sleep(1.0)
+        node.plug("c.sock", red())
+        await node.settled()
+        of_red = [(call.time, call.ask) for call in handler.calls if call.name == "red"]
+        assert of_red[4:] == [(1.0, "deregister"), (3.0, "deregister"), (5.0, "validate"), (5.0, "register")]
+        assert resting(node, "green.sock")[1:] == [(1.0, "leaving"), (1.0, "gone")]
+        assert sorted([*resting(node)[2:], *resting(node, "b.sock")[2:]]) == [(3.0, "gone"), (5.0, "gone")]
+
+
+async def test_an_instance_that_leaves_while_another_registers_is_deregistered_after_that(
+    autojump_clock: MockClock,
+) -> None:
+    """Behaviour 21: neither its crash nor its wait ends the link, but its Deregister does."""
+    handler = FakeFollower()
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        first = node.plug("a.sock", red())
+        await trio.sleep(1.0)
+        handler.script("register", Takes(2.0))
+        second = node.plug("b.sock", red())
+        await trio.sleep(1.0)
+        node.crash("registration", "a.sock")
+        await trio.sleep(0.9)
+        assert list(handler.links) == [first.path]
+        await trio.sleep(0.5)
+        assert list(handler.links) == [second.path]
+        assert asks(handler) == [
+            *((0.0, ask) for ask in ("validate", "register", "follow")),
+            *((1.0, ask) for ask in ("validate", "register")),
+            *((3.0, ask) for ask in ("follow", "deregister")),
+        ]
+        assert resting(node) == [(0.0, "registered"), (2.0, "leaving"), (3.0, "waiting")]
+
+
 @pytest.mark.parametrize("ask", ["validate", "register"])
 async def test_a_handler_that_does_not_end_in_time_fails_its_plugin_alone(autojump_clock: MockClock, ask: Ask) -> None:
     """Behaviour 22, fault 82."""
@@ -128,6 +201,54 @@ async def test_a_handler_that_does_not_end_in_time_fails_its_plugin_alone(autoju
         before = ["validate"] if ask == "validate" else ["validate", "register"]
         assert handler.asked("red") == [*before, *undone, "validate", "register"]
         assert resting(node, "b.sock") == [(0.0, "registered")]
+
+
+class Shielding(FakeHandler):
+    """A handler whose Register keeps its cancellation to itself."""
+
+    async def register(self, plugin: Plugin) -> None:
+        with trio.CancelScope(shield=True):
+            await super().register(plugin)
+
+
+GOES_ON = (
+    "register of red was cancelled 5 s ago and goes on, since the handler keeps the cancellation to itself, and other"
+    " calls for that name wait"
+)
+
+
+async def test_a_handler_that_outlasts_its_cancellation_is_shown_and_its_plugin_is_told_late(
+    autojump_clock: MockClock,
+) -> None:
+    """Fault 82: it keeps its registration and its name, and nothing else."""
+    handler, log = Shielding().script("register", Takes(100.0), name="red"), Lines()
+    async with SimulatedNode(handlers={"Colour": handler}, log=log) as node:
+        plugin = node.plug("a.sock", red())
+        node.plug("b.sock", FakePlugin("Colour", "green"))
+        health = []
+        for time in (64.9, 65.0, 99.9, 101.0):
+            await trio.sleep_until(time)
+            health.append((time, node.health()["handler Colour"].condition.value))
+        assert health == [(64.9, "ok"), (65.0, "degraded"), (99.9, "degraded"), (101.0, "ok")]
+        assert log.with_text("actor is held up") == [(Level.WARNING, {"actor": "handler Colour", "reason": GOES_ON})]
+        assert [fields for _, fields in log.with_text("actor goes on")] == [{"actor": "handler Colour"}]
+        assert notified(plugin) == [(100.0, True)]
+        assert resting(node) == [(100.0, "registered")]
+        assert resting(node, "b.sock") == [(0.0, "registered")]
+
+
+async def test_a_stop_names_the_handler_that_keeps_it_from_its_end(autojump_clock: MockClock) -> None:
+    """Fault 87: twice the grace after the signal the process is ended, with these words."""
+    handler = Shielding().script("register", Takes(100.0))
+    async with SimulatedNode(handlers={"Colour": handler}) as node, trio.open_nursery() as nursery:
+        node.plug("a.sock", red())
+        await trio.sleep(70.0)
+        nursery.start_soon(node.stop)
+        await trio.sleep(2 * node.config.timeouts.stop_grace)
+        unfinished = node.supervisor.unfinished()
+        assert unfinished.actors == ("registrations",)
+        assert unfinished.calls == ("register of red (/plugins/a.sock) in the handler for Colour",)
+    assert (trio.current_time(), handler.asked()) == (100.0, ["validate", "register"])
 
 
 async def test_a_socket_that_is_replaced_withdraws_a_register_and_is_undone_before_the_next(
