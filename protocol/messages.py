@@ -34,6 +34,7 @@ from .plugins import InstancePolicy, Plugin, PluginInfo
 from .status import Ending, Finished, Outcome, PluginCounts, PluginStatus, StateName
 from .successions import NamePassed
 from .values import value
+from .words import Step
 
 M = TypeVar("M", contravariant=True)
 
@@ -616,6 +617,8 @@ class StateChanged:
     owner: int | None = None
     #: Type and name of the plugin that was last at the path, if the socket waits because of short lives (fault 49).
     last_known: PluginInfo | None = None
+    #: Where the try is that is under way, if one is.
+    step: Step | None = None
 
 
 @value

@@ -13,6 +13,7 @@ from http import HTTPStatus
 from typing import Final
 
 from .values import value
+from .version import spoken
 
 _NAME: Final = rb"[-!#$%&'*+.^_`|~0-9a-zA-Z]+"
 _VALUE: Final = rb"[\t\x20-\x7e]*"
@@ -38,6 +39,8 @@ class SimpleRequest:
     host: str | None = None
     #: The header ``Authorization``; None if there is none, or more than one.
     authorization: str | None = None
+    #: In which version of the status socket the client is answered.
+    version: int = 1
 
 
 def read(data: bytes) -> SimpleRequest | None:
@@ -46,20 +49,23 @@ def read(data: bytes) -> SimpleRequest | None:
     if found is None:
         return None
     body, length, lengths = data[found.end() :], b"0", 0
-    host, hosts = b"", 0
+    host, hosts, version = b"", 0, 1
     for name, text in _FIELD.findall(found[3]):
         match name.lower():
             case b"host":
                 hosts, host = hosts + 1, text.rstrip(b" \t")
             case b"content-length":
                 lengths, length = lengths + 1, text.rstrip(b" \t")
+            case b"plugind-status-version":
+                version = spoken(text)
             case field if field in _NOT_SIMPLE:
                 return None
             case _:
                 pass
     if hosts != 1 or lengths > 1 or not length.isdigit() or len(length) > _MOST_DIGITS or len(body) != int(length):
         return None
-    return SimpleRequest(found[1].decode("ascii"), found[2].decode("ascii"), body, host.decode("ascii"))
+    method, target = found[1].decode("ascii"), found[2].decode("ascii")
+    return SimpleRequest(method, target, body, host.decode("ascii"), version=version)
 
 
 def head_of(status: int, headers: Iterable[tuple[str, str]]) -> bytes:

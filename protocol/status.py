@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from .plugin_health import Facts
 from .plugins import source_of
 from .values import value
-from .words import Health, StateName, Watching
+from .words import Health, StateName, Step, Watching
 
 __all__ = ["StateName", "Watching"]  # what is defined elsewhere
 
@@ -86,6 +86,8 @@ class HistoryEntry:
     attempt: int
     #: The error alone, without the words of the reference around it.
     cause: str | None = None
+    #: Where the try was that was under way, if one was.
+    step: Step | None = None
 
 
 @value
@@ -138,6 +140,10 @@ class PluginStatus:
     #: Whether type and name are those of the plugin that was last at the path. This one has not said any yet, and waits
     #: because the lives before it were short.
     last_known: bool = False
+    #: Where the try is that is under way, if one is.
+    step: Step | None = None
+    #: How many seconds each step took of the try that is under way or has led to this state, as far as it has ended.
+    steps: tuple[tuple[Step, float], ...] = ()
 
     @property
     def source(self) -> str:

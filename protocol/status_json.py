@@ -9,8 +9,10 @@ from collections.abc import Mapping, Sequence
 
 from .logs import timestamp
 from .messages import RetryAnswer
-from .status import PluginStatus
+from .status import HistoryEntry, PluginStatus, StateName
 from .text import encodable
+from .version import STATUS_VERSION
+from .words import Step
 
 #: A value that JSON can hold.
 Json = Mapping[str, "Json"] | Sequence["Json"] | str | int | float | None
@@ -29,10 +31,20 @@ def _time_of(moment: float | None, now: float, unix: float) -> str | None:
     return None if moment is None else timestamp(unix - max(0.0, now - moment))
 
 
-def plugin_to_json(plugin: PluginStatus, now: float, unix: float) -> dict[str, Json]:
+def _state(of: PluginStatus | HistoryEntry, version: int) -> dict[str, Json]:
+    """Return the state; in version 1 of the status socket each step has a state of its own."""
+    if version < 2:
+        return {"state": of.state.value}
+    if of.step is None:
+        return {"state": of.state.value, "step": None}
+    return {"state": StateName.REGISTERING.value, "step": of.step.value}
+
+
+def plugin_to_json(plugin: PluginStatus, now: float, unix: float, version: int = STATUS_VERSION) -> dict[str, Json]:
     """Return the JSON form of a status at the moment that Trio's clock calls ``now`` and the wall clock ``unix``.
 
     A time of day is that of the wall clock now, less its age. So it is right after the clock was set (fault 90).
+    ``version`` is that of the status socket which the client knows.
     """
     age = max(0.0, now - plugin.since)
     next_try_in = None if plugin.next_try is None else max(0.0, plugin.next_try - now)
@@ -43,7 +55,7 @@ def plugin_to_json(plugin: PluginStatus, now: float, unix: float) -> dict[str, J
         "name": _text(plugin.name),
         "endpoint": _text(plugin.endpoint),
         "versions": None if plugin.versions is None else [encodable(version) for version in plugin.versions],
-        "state": plugin.state.value,
+        **_state(plugin, version),
         "reason": _text(plugin.reason),
         "cause": _text(plugin.cause),
         "attempt": plugin.attempt,
@@ -67,28 +79,31 @@ def plugin_to_json(plugin: PluginStatus, now: float, unix: float) -> dict[str, J
         "failed_checks": plugin.failed_checks,
         "source": encodable(plugin.source),
         "last_known": plugin.last_known,
+        "steps": {step.value: _seconds(seconds) for step, seconds in plugin.steps},
     }
 
 
-def history_to_json(plugin: PluginStatus, now: float, unix: float) -> list[Json]:
+def history_to_json(plugin: PluginStatus, now: float, unix: float, version: int = STATUS_VERSION) -> list[Json]:
     """Return the JSON form of a history, the oldest entry first; ``ago`` is in seconds."""
     return [
         {
             "ago": _seconds(max(0.0, now - entry.time)),
             "at": timestamp(unix - max(0.0, now - entry.time)),
-            "state": entry.state.value,
+            **_state(entry, version),
             "reason": _text(entry.reason),
             "cause": _text(entry.cause),
             "attempt": entry.attempt,
         }
         for entry in plugin.history
+        if version > 1 or entry.step is not Step.CLAIM  # It had the state of what follows.
     ]
 
 
-def described_to_json(plugin: PluginStatus, now: float, unix: float) -> dict[str, Json]:
+def described_to_json(plugin: PluginStatus, now: float, unix: float, version: int = STATUS_VERSION) -> dict[str, Json]:
     """Return the JSON form of a status with its facts and its history."""
     facts = {encodable(key): encodable(text) for key, text in plugin.facts}
-    return plugin_to_json(plugin, now, unix) | {"facts": facts, "history": history_to_json(plugin, now, unix)}
+    history = history_to_json(plugin, now, unix, version)
+    return plugin_to_json(plugin, now, unix, version) | {"facts": facts, "history": history}
 
 
 def retried_to_json(answers: Sequence[RetryAnswer]) -> dict[str, Json]:

@@ -16,6 +16,7 @@ from .devices import Device, DeviceList, DeviceOptions, InstanceStatus, Resource
 from .leases.json_values import WRONG_FORM, a, a_or_none, every, number, text_by_text, texts, words_of
 from .plugin_health import Health
 from .status import HistoryEntry, PluginStatus, StateName
+from .words import STATE_IN, Step
 
 #: How the source of a plugin begins that has called Register; see :func:`~.plugins.source_of`.
 _CALLED = "Register call"
@@ -68,7 +69,7 @@ def _plugin_of(content: Any) -> PluginStatus:
         socket=a(str, given["socket"]),
         root=a(str, given["root"]),
         generation=a(int, given["generation"]),
-        state=StateName(given["state"]),
+        state=_state_of(given),
         since=_unix(given["since"]),
         reason=a_or_none(str, given["reason"]),
         attempt=a(int, given["attempt"]),
@@ -95,12 +96,26 @@ def _plugin_of(content: Any) -> PluginStatus:
         facts=tuple(text_by_text(given.get("facts", {})).items()),
         failed_checks=a(int, given.get("failed_checks", 0)),
         last_known=a(bool, given.get("last_known", False)),
+        step=_step_of(given),
+        steps=tuple((Step(step), number(seconds)) for step, seconds in a(dict, given.get("steps", {})).items()),
     )
+
+
+def _step_of(content: Mapping[str, Any]) -> Step | None:
+    """Return the step of a try; daemons of version 1 of the status socket say none."""
+    step = content.get("step")
+    return None if step is None else Step(step)
+
+
+def _state_of(content: Mapping[str, Any]) -> StateName:
+    step = _step_of(content)
+    return StateName(content["state"]) if step is None else STATE_IN[step]
 
 
 def _entry_of(content: Any) -> HistoryEntry:
     reason, cause = a_or_none(str, content["reason"]), a_or_none(str, content.get("cause"))
-    return HistoryEntry(_unix(content["at"]), StateName(content["state"]), reason, a(int, content["attempt"]), cause)
+    state, attempt = _state_of(content), a(int, content["attempt"])
+    return HistoryEntry(_unix(content["at"]), state, reason, attempt, cause, _step_of(content))
 
 
 def _resource_of(content: Any) -> ResourceStatus:

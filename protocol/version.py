@@ -11,9 +11,16 @@ __version__ = "0.1.0"
 
 #: The version of what is said on the status socket. It grows by one when clients of the version before cannot do
 #: something with a daemon of this one, or the other way round: not with new paths and fields, which clients ignore.
-STATUS_VERSION: Final = 1
-#: The header with the version in each answer. Daemons before version 1 send none.
+STATUS_VERSION: Final = 2
+#: The header with the version in each answer. Daemons before version 1 send none. In a request, it is the version that
+#: the client knows; those before version 2 send none.
 STATUS_HEADER: Final = "Plugind-Status-Version"
+
+
+def spoken(asked: bytes | None) -> int:
+    """Return in which version a client is answered that has ``asked`` for this one: 1 if for none that is known."""
+    version = _number(None if asked is None else asked.decode("latin-1").strip()) or 1
+    return min(version, STATUS_VERSION)
 
 
 def difference(said: str | None) -> str | None:

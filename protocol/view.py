@@ -23,6 +23,7 @@ from .plugin_health import Health
 from .plugins import PluginInfo
 from .status import Finished, HistoryEntry, Operation, Outcome, PluginCounts, PluginStatus, StateName, Watching
 from .text import encodable, escaped
+from .words import STATE_IN, Step
 
 #: How many changes of state are kept for each socket.
 HISTORY = 32
@@ -47,6 +48,14 @@ _HAS_LINK = (
     StateName.WAITING,
     StateName.DIALING,
 )
+#: The steps that are counted; how long a claim takes depends on other plugins.
+_STEPS = {
+    Operation.DIAL: Step.DIAL,
+    Operation.GET_INFO: Step.INFO,
+    Operation.VALIDATE: Step.VALIDATE,
+    Operation.REGISTER: Step.REGISTER,
+    Operation.NOTIFY: Step.NOTIFY,
+}
 #: Reason, attempt and cause of most entries of a history: those of a plugin at which nothing fails.
 _USUAL = (None, 1, None)
 DEPRECATED = "the socket lies in a deprecated directory"
@@ -71,8 +80,8 @@ class Row(NamedTuple):
     uid: int | None
     pid: int | None
     active: bool | None
-    #: Time, state, reason, attempt and cause of each entry in turn, of the usual ones time and state alone. It is flat
-    #: because it takes much of the memory.
+    #: Time, state, reason, attempt and cause of each entry in turn, of the usual ones time and state alone. The state of
+    #: a try is its step. It is flat because it takes much of the memory.
     history: list[Any]
     #: What lines of the log said of this generation since it was registered last: each is said once.
     logged: tuple[Said, ...] = ()
@@ -87,6 +96,8 @@ class Row(NamedTuple):
     #: The step that failed last; None once the plugin is registered. A notification that succeeded is that of a claim
     #: that was refused.
     failed: Finished | None = None
+    #: The steps of the present or last try that had ended before the last change.
+    finished: tuple[Finished, ...] = ()
 
     @property
     def type(self) -> str | None:
@@ -159,6 +170,8 @@ class Row(NamedTuple):
             facts=() if self.health is None else self.health.facts,
             failed_checks=0 if self.health is None else self.health.failed_checks,
             last_known=info is None and last.last_known is not None,
+            step=last.step,
+            steps=_steps(self.finished + last.finished),
         )
 
     @property
@@ -174,12 +187,25 @@ class Row(NamedTuple):
         return attrs.evolve(self.status, history=tuple(_entries(self.history)))
 
 
+def _steps(finished: Sequence[Finished]) -> tuple[tuple[Step, float], ...]:
+    """Return how long each step took; one that was made twice in a try counts as one."""
+    seconds: dict[Step, float] = {}
+    for it in finished:
+        step = _STEPS.get(it.operation)
+        if step is not None:
+            seconds[step] = seconds.get(step, 0.0) + it.seconds
+    return tuple(seconds.items())
+
+
 def _entries(flat: Sequence[Any]) -> Iterator[HistoryEntry]:
     """Yield the entries of :attr:`Row.history`."""
     position = 0
     while position < len(flat):
         size = _size(flat, position)
-        yield HistoryEntry(*flat[position : position + size], *_USUAL[size - 2 :])
+        entry: list[Any] = [*flat[position : position + size], *_USUAL[size - 2 :]]
+        time, state, reason, attempt, cause = entry
+        step = state if isinstance(state, Step) else None
+        yield HistoryEntry(time, state if step is None else STATE_IN[step], reason, attempt, cause, step)
         position += size
 
 
@@ -191,7 +217,7 @@ def _size(flat: Sequence[Any], start: int) -> int:
 
 def _shorten(flat: list[Any], most: int) -> None:
     """Delete the oldest entries of a history that has more than ``most``."""
-    number = sum(isinstance(value, StateName) for value in flat)
+    number = sum(isinstance(value, StateName | Step) for value in flat)
     for _ in range(number - most):
         del flat[: _size(flat, 0)]
 
@@ -290,10 +316,11 @@ class View:
             after = self._next(before, change)
         flat = after.history
         # Written out, as most entries are usual.
+        state = change.step or change.state
         if change.reason is None and change.cause is None and change.attempt == 1:
-            flat += (change.time, change.state)
+            flat += (change.time, state)
         else:
-            flat += (change.time, change.state, change.reason, change.attempt, change.cause)
+            flat += (change.time, state, change.reason, change.attempt, change.cause)
         if len(flat) > self._surely_short:
             _shorten(flat, self._history)
         if change.state is _GONE:
@@ -356,6 +383,7 @@ class View:
                 before.displaced,
                 before.health if has_link else None,
                 _failed(before.failed, change) if change.finished else before.failed,
+                before.finished + before.last.finished if before.last.step or not change.finished else (),
             ),
         )
 

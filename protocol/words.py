@@ -9,6 +9,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 
 CSI = "CSIPlugin"
 DEVICE = "DevicePlugin"
@@ -35,6 +36,29 @@ class StateName(enum.StrEnum):
     STALE = "stale"
     LEAVING = "leaving"
     GONE = "gone"
+
+
+class Step(enum.StrEnum):
+    """Where a try to register a plugin is, by the names that users see."""
+
+    DIAL = "dial"
+    INFO = "info"
+    #: It waits until it is admitted to its name.
+    CLAIM = "claim"
+    VALIDATE = "validate"
+    REGISTER = "register"
+    NOTIFY = "notify"
+
+
+#: The state of a try that is in this step.
+STATE_IN: Mapping[Step, StateName] = {
+    Step.DIAL: StateName.DIALING,
+    Step.INFO: StateName.ASKING_INFO,
+    Step.CLAIM: StateName.VALIDATING,
+    Step.VALIDATE: StateName.VALIDATING,
+    Step.REGISTER: StateName.REGISTERING,
+    Step.NOTIFY: StateName.NOTIFYING,
+}
 
 
 class Health(enum.StrEnum):

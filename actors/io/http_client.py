@@ -15,7 +15,7 @@ import attrs
 import h11
 import trio
 
-from ...protocol.version import STATUS_HEADER, incompatibility
+from ...protocol.version import STATUS_HEADER, STATUS_VERSION, incompatibility
 from .silence import CHECK, QUESTION, UnreachableError, user_of, why_silent
 from .unix_socket import connect, stream_socket
 
@@ -194,7 +194,10 @@ class _Exchange:
                 raise UnreachableError(self.path, error.strerror or str(error), error.errno) from error
 
     async def send(self, method: str, target: str, body: bytes) -> None:
-        headers = [("Host", "plugind"), ("Connection", "close"), ("Content-Length", str(len(body)))]
+        headers = [
+            *(("Host", "plugind"), ("Connection", "close"), ("Content-Length", str(len(body)))),
+            (STATUS_HEADER, str(STATUS_VERSION)),
+        ]
         asked = self._http.send(h11.Request(method=method, target=target, headers=headers)) or b""
         asked += self._http.send(h11.Data(data=body)) or b""
         asked += self._http.send(h11.EndOfMessage()) or b""

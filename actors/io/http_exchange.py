@@ -33,6 +33,8 @@ class HttpExchange:
     _most_body: int
     #: All that was received, if it was a request of the usual form.
     _received: bytes = b""
+    #: The version of the status socket in which the client is answered.
+    version: int = 1
     _machine: Machine | None = None
 
     async def receive(self) -> SimpleRequest:

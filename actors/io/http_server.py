@@ -27,7 +27,7 @@ import trio
 
 from ...protocol.simple_requests import SimpleRequest
 from ...protocol.values import value
-from ...protocol.version import STATUS_HEADER, STATUS_VERSION
+from ...protocol.version import STATUS_HEADER
 from .accepting import Listener
 from .client_streams import ClientStream, ClientWatch
 from .descriptors import DescriptorReserve
@@ -72,6 +72,8 @@ class Request:
     peer: Credentials | None = None
     host: str | None = None
     authorization: str | None = None
+    #: In which version of the status socket the client is answered.
+    version: int = 1
 
 
 @value
@@ -100,8 +102,6 @@ class LateResponse(Response):
     undelivered: Callable[[bool], None] = attrs.field(kw_only=True)
 
 
-#: The header of every answer that says what the status socket speaks.
-_VERSION = (STATUS_HEADER, str(STATUS_VERSION))
 #: Seconds for which a connection may keep a descriptor of the reserve while others wait for one.
 _RESERVED_FOR = 1.0
 
@@ -297,6 +297,7 @@ async def serve_connection(
         with scope:
             try:
                 request = _request_of(await exchange.receive(), peer)
+                exchange.version = request.version
             except BadRequestError as error:
                 answer = problem(error.status, f"bad request: {error}")
             except TooLargeError:
@@ -345,7 +346,7 @@ def _request_of(received: SimpleRequest, peer: Credentials | None) -> Request:
             query = dict(parse_qsl(target.query, keep_blank_values=True, errors="surrogateescape", max_num_fields=16))
         except ValueError as error:
             raise BadRequestError(f"the request's target cannot be read: {error}") from error
-    return Request(received.method, path, query, received.body, peer, host, received.authorization)
+    return Request(received.method, path, query, received.body, peer, host, received.authorization, received.version)
 
 
 async def _respond_late(
@@ -406,7 +407,7 @@ async def _made_while_read(
 
 
 async def _respond(exchange: HttpExchange, response: Response, limits: HttpLimits, *, bodiless: bool) -> None:
-    headers = (("Content-Type", response.content_type), _VERSION, *response.headers)
+    headers = (("Content-Type", response.content_type), (STATUS_HEADER, str(exchange.version)), *response.headers)
     if response.write is None:
         body = b"" if bodiless else response.body
         await exchange.send(response.status, headers, body, len(response.body), limits.piece)

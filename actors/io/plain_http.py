@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from ...protocol.version import STATUS_HEADER, incompatibility
+from ...protocol.version import STATUS_HEADER, STATUS_VERSION, incompatibility
 from .silence import CHECK, QUESTION, UnreachableError, user_of, why_silent
 
 #: Bytes of the largest answer that :func:`request` reads.
@@ -167,7 +167,8 @@ def asked(
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         _connect(connection, path, deadline)
         head = (
-            f"{method} {target} HTTP/1.1\r\nHost: plugind\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+            f"{method} {target} HTTP/1.1\r\nHost: plugind\r\nConnection: close\r\nContent-Length: {len(body)}\r\n"
+            f"{STATUS_HEADER}: {STATUS_VERSION}\r\n\r\n"
         )
         # A server that refuses early may close before it has read everything; its answer has still arrived.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):

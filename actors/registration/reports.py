@@ -207,6 +207,7 @@ class Reports:
             (not finished or name is StateName.OBSERVED)
             and shown is not None
             and shown.state is name
+            and shown.step is self._phase.step
             and shown.reason == reason
             and shown.cause == cause
             and shown.attempt == self._attempt
@@ -237,6 +238,7 @@ class Reports:
             self._stopping and self._phase is Phase.GONE,
             socket.identity.owner,
             socket.last_known,
+            self._phase.step,
         )
         self._send(self._config.status, self._shown)
 

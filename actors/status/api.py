@@ -196,7 +196,9 @@ class Api:
             if (name is None or row.name == name) and (plugin_type is None or row.type == plugin_type)
         ]
         return Response(
-            200, "application/json", write=self.unsent.counted(partial(_write_list, rows, self.config.wall))
+            200,
+            "application/json",
+            write=self.unsent.counted(partial(_write_list, rows, self.config.wall, request.version)),
         )
 
     async def _describe(self, request: Request) -> Response:
@@ -207,7 +209,7 @@ class Api:
             return self._unknown(target, await self.devices.why_known(target))
         devices = await self._devices_of(rows)
         now, unix = trio.current_time(), self.config.wall()
-        described = ((row, described_to_json(self._with_warnings(row), now, unix)) for row in rows)
+        described = ((row, described_to_json(self._with_warnings(row), now, unix, request.version)) for row in rows)
         return json_response(200, [it | devices.get(row.last.socket, {}) for row, it in described])
 
     async def _devices_of(self, rows: list[Row]) -> dict[str, dict[str, Json]]:
@@ -249,18 +251,18 @@ class Api:
         if isinstance(pause, Response):
             return pause
         headers = heartbeat_headers(pause)
-        write = self.unsent.counted(partial(self._write_watch, pause))
+        write = self.unsent.counted(partial(self._write_watch, pause, request.version))
         return Response(200, JSON_LINES, write=write, endless=True, headers=headers)
 
-    async def _write_watch(self, pause: float | None, send: Stream) -> None:
-        writer, reader = send.backlog(WATCH_LAG, PluginChanged, self._change)
+    async def _write_watch(self, pause: float | None, version: int, send: Stream) -> None:
+        writer, reader = send.backlog(WATCH_LAG, PluginChanged, partial(self._change, version))
         rows = list(self.memory.view.rows.values())
         self.memory.audience.subscribers.append(writer)
         self._watches.add(writer)
         try:
             for start in range(0, len(rows), PIECE):
                 statuses = (row.status for row in rows[start : start + PIECE])
-                await send(self._lines(statuses, trio.current_time()))
+                await send(self._lines(version, statuses, trio.current_time()))
                 await trio.lowlevel.checkpoint()
             if pause is not None:
                 await send(b"\n")
@@ -279,17 +281,18 @@ class Api:
             self._watches.discard(writer)
             self.memory.audience.remove(writer)
 
-    def _change(self, message: ViewMessage) -> bytes:
+    def _change(self, version: int, message: ViewMessage) -> bytes:
         if not isinstance(message, PluginChanged) or message.only_facts:
             return b""
-        return self._lines((message.plugin,), message.time, message.event)
+        return self._lines(version, (message.plugin,), message.time, message.event)
 
-    def _lines(self, statuses: Iterable[PluginStatus], then: float, event: str | None = None) -> bytes:
+    def _lines(self, version: int, statuses: Iterable[PluginStatus], then: float, event: str | None = None) -> bytes:
         """Return JSON lines for the statuses at ``then``, with the time of the wall clock, and what happened then."""
         unix = round(self.config.wall() - trio.current_time() + then, 6)
         happened = {} if event is None else {"event": encodable(event)}
         return b"".join(
-            json.dumps({"time": timestamp(unix), **plugin_to_json(status, then, unix), **happened}).encode() + b"\n"
+            json.dumps({"time": timestamp(unix), **plugin_to_json(status, then, unix, version), **happened}).encode()
+            + b"\n"
             for status in statuses
         )
 
@@ -559,11 +562,11 @@ def _actor(name: str, condition: Condition, reason: str | None) -> dict[str, Jso
     return {"name": encodable(name), "status": condition, "restarts": 0, "reason": reason}
 
 
-async def _write_list(rows: list[Row], wall: Callable[[], float], send: Stream) -> None:
+async def _write_list(rows: list[Row], wall: Callable[[], float], version: int, send: Stream) -> None:
     before = b"["
     for start in range(0, len(rows), PIECE):
         now, unix = trio.current_time(), wall()
-        lines = [json.dumps(plugin_to_json(row.status, now, unix)) for row in rows[start : start + PIECE]]
+        lines = [json.dumps(plugin_to_json(row.status, now, unix, version)) for row in rows[start : start + PIECE]]
         await send(before + ",\n".join(lines).encode())
         before = b",\n"
         await trio.lowlevel.checkpoint()

@@ -5,6 +5,7 @@ import json
 from plugind.protocol.plugin_health import Health
 from plugind.protocol.status import HistoryEntry, Operation, Outcome, PluginStatus, StateName
 from plugind.protocol.status_json import described_to_json, plugin_to_json
+from plugind.protocol.words import STATE_IN, Step
 
 
 def test_a_registered_plugin_has_every_key_and_ages_in_seconds() -> None:
@@ -22,6 +23,7 @@ def test_a_registered_plugin_has_every_key_and_ages_in_seconds() -> None:
         "endpoint": "/e",
         "versions": ["1.0.0", "1.1.0"],
         "state": "registered",
+        "step": None,
         "reason": None,
         "cause": None,
         "attempt": 1,
@@ -44,6 +46,7 @@ def test_a_registered_plugin_has_every_key_and_ages_in_seconds() -> None:
         "health_since": "2023-11-14T22:13:18.000Z",
         "failed_checks": 0,
         "last_known": False,
+        "steps": {},
     }
 
 
@@ -52,6 +55,7 @@ def test_an_absent_value_is_null_and_an_overdue_next_try_is_zero() -> None:
     shown = plugin_to_json(status, 5.0, 1_700_000_000.0)
     absent = {key for key, value in shown.items() if value is None}
     unknown = {
+        "step",
         "type",
         "name",
         "endpoint",
@@ -89,7 +93,7 @@ def test_a_name_that_is_not_utf_8_is_valid_json_in_ascii() -> None:
 def test_history_entries_say_how_long_ago_they_were() -> None:
     history = (HistoryEntry(1.0, StateName.DIALING, None, 1), HistoryEntry(2.5, StateName.WAITING, "refused", 1))
     status = PluginStatus("/r/a.sock", "/r", 1, StateName.WAITING, 2.5, history=history)
-    assert described_to_json(status, 3.0, 1_700_000_000.0)["history"] == [
+    assert described_to_json(status, 3.0, 1_700_000_000.0, 1)["history"] == [
         {"ago": 2.0, "at": "2023-11-14T22:13:18.000Z", "state": "dialing", "reason": None, "cause": None, "attempt": 1},
         {
             "ago": 0.5,
@@ -99,6 +103,25 @@ def test_history_entries_say_how_long_ago_they_were() -> None:
             "cause": None,
             "attempt": 1,
         },
+    ]
+
+
+def test_a_try_has_a_step_where_clients_of_version_1_see_a_state() -> None:
+    history = tuple(
+        HistoryEntry(1.0, STATE_IN[step], None, 1, None, step) for step in (Step.INFO, Step.CLAIM, Step.VALIDATE)
+    )
+    status = PluginStatus(
+        "/r/a.sock", "/r", 1, StateName.VALIDATING, 1.0, history=history, step=Step.CLAIM, steps=((Step.DIAL, 0.00025),)
+    )
+    shown = [described_to_json(status, 2.0, 2.0, version) for version in (1, 2)]
+    assert [(it["state"], it.get("step", "-"), it["steps"]) for it in shown] == [
+        ("validating", "-", {"dial": 0.00025}),
+        ("registering", "claim", {"dial": 0.00025}),
+    ]
+    states = [[(entry["state"], entry.get("step", "-")) for entry in it["history"]] for it in shown]  # type: ignore[index,union-attr,call-overload]
+    assert states == [
+        [("asking-info", "-"), ("validating", "-")],
+        [("registering", "info"), ("registering", "claim"), ("registering", "validate")],
     ]
 
 

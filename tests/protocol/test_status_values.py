@@ -22,6 +22,7 @@ from plugind.protocol.plugin_health import Health
 from plugind.protocol.status import HistoryEntry, PluginStatus, StateName
 from plugind.protocol.status_json import described_to_json, plugin_to_json
 from plugind.protocol.status_values import StatusFormError, plugin_from_json, resource_from_json
+from plugind.protocol.words import Step
 
 NOW = 1_700_000_000.5
 #: Each field has a value of its own.
@@ -56,6 +57,14 @@ PLUGIN = PluginStatus(
     facts=(("firmware", "7"),),
     failed_checks=4,
     last_known=True,
+    steps=((Step.DIAL, 0.25), (Step.NOTIFY, 0.5)),
+)
+#: Its name is claimed.
+TRIED = attrs.evolve(
+    PLUGIN,
+    state=StateName.VALIDATING,
+    step=Step.CLAIM,
+    history=(HistoryEntry(NOW - 9.0, StateName.DIALING, None, 1, None, Step.DIAL),),
 )
 GPU = ResourceStatus(
     name="vendor.com/gpu",
@@ -97,7 +106,7 @@ def resource_json(resource: ResourceStatus) -> dict[str, Any]:
     return content
 
 
-@pytest.mark.parametrize("plugin", [PLUGIN, PluginStatus("/r/a.sock", "/r", 1, StateName.DIALING, NOW)])
+@pytest.mark.parametrize("plugin", [PLUGIN, TRIED, PluginStatus("/r/a.sock", "/r", 1, StateName.DIALING, NOW)])
 def test_a_plugin_is_read_as_it_was_written(plugin: PluginStatus) -> None:
     assert plugin_from_json(sent(described_to_json(plugin, NOW, NOW))) == plugin
     without = attrs.evolve(plugin, facts=(), history=())
@@ -107,7 +116,7 @@ def test_a_plugin_is_read_as_it_was_written(plugin: PluginStatus) -> None:
 def test_each_field_of_a_plugin_is_compared() -> None:
     """A field that is new has a value of its own in the test above."""
     default = PluginStatus("", "", 0, StateName.GONE, 0.0)
-    assert [name for name in attrs.asdict(PLUGIN) if getattr(PLUGIN, name) == getattr(default, name)] == []
+    assert [name for name in attrs.asdict(TRIED) if getattr(TRIED, name) == getattr(default, name)] == []
 
 
 @pytest.mark.parametrize("resource", [GPU, ResourceStatus("vendor.com/nic", ResourceState.AWAITED, NOW)])

@@ -26,6 +26,7 @@ from plugind.protocol.status import Finished, HistoryEntry, Operation, Outcome, 
 from plugind.protocol.status_json import described_to_json
 from plugind.protocol.text import encodable, escaped
 from plugind.protocol.view import DEPRECATED, View
+from plugind.protocol.words import Step
 from plugind.tests.protocol.hypothesis_settings import examples
 
 HISTORY_KEPT, GONE_KEPT = 5, 2
@@ -152,7 +153,20 @@ def expected(life: list[StateChanged | Role]) -> PluginStatus:
         pid=latest([change.pid for change in changes]),
         history=tuple(history[-HISTORY_KEPT:]),
         serving=True if registered else None,
+        steps=steps_of(changes),
     )
+
+
+def steps_of(changes: list[StateChanged]) -> tuple[tuple[Step, float], ...]:
+    """Each change in these stories is that of a pause or a rest, after which a try begins anew."""
+    names = {"get-info": "info"}
+    last = next((change.finished for change in reversed(changes) if change.finished), ())
+    seconds: dict[Step, float] = {}
+    for it in last:
+        if it.operation is not Operation.DEREGISTER:
+            step = Step(names.get(it.operation, it.operation))
+            seconds[step] = seconds.get(step, 0.0) + it.seconds
+    return tuple(seconds.items())
 
 
 def replayed(story: list[StateChanged | Role]) -> tuple[View, Model, Metrics, list[StateChanged]]:

@@ -39,7 +39,7 @@ def stream(*leases: Lease, end: bool = False) -> bytes:
         json.dumps(lease_to_json(it) | ({} if number else {"token": "secret"})).encode() + b"\n"
         for number, it in enumerate(leases)
     )
-    head = b"HTTP/1.1 201 Created\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = b"HTTP/1.1 201 Created\r\nPlugind-Status-Version: 2\r\nTransfer-Encoding: chunked\r\n\r\n"
     return head + b"%x\r\n%s\r\n" % (len(said), said) + (b"0\r\n\r\n" if end else b"")
 
 
@@ -174,7 +174,7 @@ def test_the_error_of_a_block_without_trio_is_not_hidden_by_the_loss(tmp_path: P
 
 @pytest.mark.parametrize("said", [b"{}\n", b"\n", json.dumps(lease_to_json(OWNED)).encode() + b"\n", b""])
 async def test_an_answer_without_a_lease_or_a_token_is_an_error(make: Make, tmp_path: Path, said: bytes) -> None:
-    head = b"HTTP/1.1 201 Created\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = b"HTTP/1.1 201 Created\r\nPlugind-Status-Version: 2\r\nTransfer-Encoding: chunked\r\n\r\n"
     body = b"%x\r\n%s\r\n0\r\n\r\n" % (len(said), said) if said else b"0\r\n\r\n"
     async with asking(make, tmp_path, head + body) as (client, _):
         with pytest.raises(DaemonError, match="the daemon's answer cannot be understood"):

@@ -34,7 +34,7 @@ PATH = "/nowhere/status.sock"
 
 
 def chunked(*pieces: bytes, end: bool = True) -> bytes:
-    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nHeartbeat: 5\r\n\r\n"
+    head = b"HTTP/1.1 200 OK\r\nPlugind-Status-Version: 2\r\nTransfer-Encoding: chunked\r\nHeartbeat: 5\r\n\r\n"
     return head + b"".join(b"%x\r\n%s\r\n" % (len(it), it) for it in pieces) + (b"0\r\n\r\n" if end else b"")
 
 
@@ -256,7 +256,13 @@ async def test_an_answer_that_cannot_be_understood_is_an_error_of_the_client(
 
 
 @pytest.mark.parametrize(
-    "sent", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n[", chunked(b"[", end=False), chunked(b"[")[:-4]]
+    "sent",
+    [
+        b"",
+        b"HTTP/1.1 200 OK\r\nPlugind-Status-Version: 2\r\nContent-Length: 9\r\n\r\n[",
+        chunked(b"[", end=False),
+        chunked(b"[")[:-4],
+    ],
 )
 async def test_an_answer_that_is_not_whole_is_no_daemon(make: Make, tmp_path: Path, sent: bytes) -> None:
     async with asking(make, tmp_path, sent) as (client, _):

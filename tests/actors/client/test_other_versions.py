@@ -16,10 +16,10 @@ from plugind.protocol.version import STATUS_VERSION, difference, incompatibility
 from plugind.tests.actors.console.lease_server import answer, lease_server
 from plugind.tests.protocol.test_status_values import NOW, PLUGIN
 
-#: A daemon that is one version newer, and one that is one version older; daemons before version 1 say none.
-NEWER, OLDER = STATUS_VERSION + 1, None
-IS_NEWER = "the daemon is a newer plugind: it speaks version 2 of the status socket, and this one version 1"
-IS_OLDER = "the daemon is an older plugind: it speaks version 0 of the status socket, and this one version 1"
+#: A daemon that is one version newer, and one that is one version older.
+NEWER, OLDER = STATUS_VERSION + 1, STATUS_VERSION - 1
+IS_NEWER = "the daemon is a newer plugind: it speaks version 3 of the status socket, and this one version 2"
+IS_OLDER = "the daemon is an older plugind: it speaks version 1 of the status socket, and this one version 2"
 #: What the first release knew of a plugin.
 FIRST_FIELDS = (
     *("socket", "root", "type", "name", "endpoint", "versions", "state", "reason", "attempt"),
@@ -97,7 +97,7 @@ def test_a_daemon_that_is_further_away_is_not_understood_by_chance(kind: str, ve
     said = answer(200, [said_of_plugin()], version)
     with lease_server(tmp_path, said) as server, pytest.raises(NoDaemonError) as caught:
         asked(kind, server.path, lambda client: client.list())
-    assert f"it speaks version {version} of the status socket, and this one version 1;" in str(caught.value)
+    assert f"it speaks version {version} of the status socket, and this one version 2;" in str(caught.value)
     assert str(caught.value).endswith("ask it with a plugind of its own version")
 
 
@@ -140,7 +140,7 @@ def test_a_command_that_is_too_old_for_the_daemon_says_so(
 ) -> None:
     with lease_server(tmp_path, answer(200, [], 7)) as server:
         assert main([*command, "--status", str(server.path)]) != 0
-    assert "it speaks version 7 of the status socket, and this one version 1;" in capsys.readouterr().err
+    assert "it speaks version 7 of the status socket, and this one version 2;" in capsys.readouterr().err
 
 
 # --- words ------------------------------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ TOO_FEW = "requested number of devices unavailable for vendor.com/gpu. Requested
 
 
 #: The head of a stream.
-OK = b"HTTP/1.1 200 OK\r\n\r\n"
+OK = b"HTTP/1.1 200 OK\r\nPlugind-Status-Version: 2\r\n\r\n"
 
 
 def held(lease: Lease = LEASE) -> bytes:
@@ -518,7 +518,7 @@ def test_a_watch_follows_the_leases_whose_ids_begin_so(plugind: Run) -> None:
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
 def test_a_daemon_that_is_killed_ends_the_watch_with_an_error(plugind: Run, tmp_path: Path, form: list[str]) -> None:
-    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = b"HTTP/1.1 200 OK\r\nPlugind-Status-Version: 2\r\nTransfer-Encoding: chunked\r\n\r\n"
     done = plugind([head + b"1\r\n\n\r\n"], "leases", "--watch", *form)
     assert (done.code, done.out) == (3, "")
     assert done.err.startswith(f"plugind: the daemon at {tmp_path}/status.sock went away: ")

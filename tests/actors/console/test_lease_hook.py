@@ -199,9 +199,9 @@ def test_whatever_is_refused_is_shown_in_one_line(tmp_path: Path, content: objec
         (b"HTTP/1.1 200", "not whole or not HTTP"),
         (b"SSH-2.0-OpenSSH\r\n\r\n", "not whole or not HTTP"),
         (b"HTTP/1.1 2000 OK\r\n\r\n", "not whole or not HTTP"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n{}", "the answer is not whole"),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n", "a transfer encoding"),
-        (b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (MAX_ANSWER + 1), f"over {MAX_ANSWER} bytes"),
+        (b"HTTP/1.1 200 OK\r\nPlugind-Status-Version: 2\r\nContent-Length: 5\r\n\r\n{}", "the answer is not whole"),
+        (b"HTTP/1.1 200 OK\r\nPlugind-Status-Version: 2\r\nTransfer-Encoding: gzip\r\n\r\n", "a transfer encoding"),
+        (b"HTTP/1.1 200 OK\r\nPlugind-Status-Version: 2\r\n\r\n" + b"x" * (MAX_ANSWER + 1), f"over {MAX_ANSWER} bytes"),
     ],
 )
 def test_an_answer_that_is_none_keeps_the_container_from_starting(tmp_path: Path, sent: bytes, why: str) -> None:

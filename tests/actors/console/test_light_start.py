@@ -119,7 +119,9 @@ class Answering(socketserver.StreamRequestHandler):
             pass
         body = b'[{"socket": "/a.sock", "state": "registered", "name": "a.example.com", "type": "CSIPlugin"}]'
         body = body if target == b"/plugins" else b'{"roots": []}'
-        self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        self.wfile.write(
+            b"HTTP/1.1 200 OK\r\nPlugind-Status-Version: 2\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+        )
 
 
 @pytest.fixture

@@ -92,7 +92,7 @@ def asking(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
 def watched(*lines: Any) -> bytes:
     """Return a stream with heartbeats that names all that there is, and ends."""
     text = b"".join(json.dumps(line).encode() + b"\n" for line in lines) + b"\n"
-    return b"HTTP/1.1 200 OK\r\nPlugind-Status-Version: 1\r\nHeartbeat: 1\r\n\r\n" + text
+    return b"HTTP/1.1 200 OK\r\nPlugind-Status-Version: 2\r\nHeartbeat: 1\r\n\r\n" + text
 
 
 def test_a_retry_says_of_each_socket_whether_it_is_tried(asking: Any) -> None:
