@@ -80,8 +80,8 @@ class Row(NamedTuple):
     uid: int | None
     pid: int | None
     active: bool | None
-    #: Time, state, reason, attempt and cause of each entry in turn, of the usual ones time and state alone. The state of
-    #: a try is its step. It is flat because it takes much of the memory.
+    #: Time, state, reason, attempt and cause of each entry in turn, of the usual ones time and state alone. The state
+    #: of a try is its step. It is flat because it takes much of the memory.
     history: list[Any]
     #: What lines of the log said of this generation since it was registered last: each is said once.
     logged: tuple[Said, ...] = ()
@@ -171,8 +171,18 @@ class Row(NamedTuple):
             failed_checks=0 if self.health is None else self.health.failed_checks,
             last_known=info is None and last.last_known is not None,
             step=last.step,
-            steps=_steps(self.finished + last.finished),
+            steps=self.steps,
         )
+
+    @property
+    def steps(self) -> tuple[tuple[Step, float], ...]:
+        """How many seconds each step took of the present or last try; one that was made twice in it counts as one."""
+        seconds: dict[Step, float] = {}
+        for it in self.finished + self.last.finished:
+            step = _STEPS.get(it.operation)
+            if step is not None:
+                seconds[step] = seconds.get(step, 0.0) + it.seconds
+        return tuple(seconds.items())
 
     @property
     def _warnings(self) -> tuple[str, ...]:
@@ -185,16 +195,6 @@ class Row(NamedTuple):
     def status_with_history(self) -> PluginStatus:
         """The row as a value to show, with its history."""
         return attrs.evolve(self.status, history=tuple(_entries(self.history)))
-
-
-def _steps(finished: Sequence[Finished]) -> tuple[tuple[Step, float], ...]:
-    """Return how long each step took; one that was made twice in a try counts as one."""
-    seconds: dict[Step, float] = {}
-    for it in finished:
-        step = _STEPS.get(it.operation)
-        if step is not None:
-            seconds[step] = seconds.get(step, 0.0) + it.seconds
-    return tuple(seconds.items())
 
 
 def _entries(flat: Sequence[Any]) -> Iterator[HistoryEntry]:

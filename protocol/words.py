@@ -9,7 +9,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 CSI = "CSIPlugin"
 DEVICE = "DevicePlugin"
@@ -59,6 +59,13 @@ STATE_IN: Mapping[Step, StateName] = {
     Step.REGISTER: StateName.REGISTERING,
     Step.NOTIFY: StateName.NOTIFYING,
 }
+
+
+def words_of_steps(steps: Iterable[tuple[str, float]]) -> str:
+    """Return how long each step took: ``dial 0.3ms, info 1.2ms``. Most take less than a millisecond."""
+    return ", ".join(
+        [f"{step} {seconds * 1000:.1f}ms" if seconds < 1 else f"{step} {seconds:.1f}s" for step, seconds in steps]
+    )
 
 
 class Health(enum.StrEnum):

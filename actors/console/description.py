@@ -15,7 +15,7 @@ from .csi_description import csi_lines, csi_shown
 from .device_description import device_lines
 from .dra_description import dra_lines, dra_shown
 from .lines import labelled, wrapped
-from .phrases import age, ago, cause, duration, remarks, serves, text, time_of_day, unix_time
+from .phrases import age, ago, cause, duration, remarks, serves, state, steps, text, time_of_day, unix_time
 
 #: The states of an attempt.
 _UNDER_WAY = (
@@ -36,11 +36,11 @@ def described(plugin: Plugin, width: int | None = None) -> str:
         ("Socket", text(plugin.get("socket"))),
         ("Name", text(plugin.get("name")) + _last_known(plugin)),
         ("Type", text(plugin.get("type")) + _last_known(plugin)),
-        ("State", f"{text(plugin.get('state'))} for {duration(age(plugin))}, since {ago(age(plugin))}"),
+        ("State", f"{state(plugin)} for {duration(age(plugin))}, since {ago(age(plugin))}"),
         ("Cause", cause(plugin) or "-"),
         ("Attempt", text(plugin.get("attempt"))),
         ("Next try", _next_try(plugin.get("next_try_in"))),
-        ("Registered", f"in {duration(plugin['registered_in'])}" if plugin.get("registered_in") is not None else "-"),
+        ("Registered", _registered(plugin)),
         ("Role", {None: "-", True: "active"}.get(_active(plugin), "standby")),
         ("Serving", _serving(plugin)),
         ("Source", text(plugin.get("source"))),
@@ -84,7 +84,7 @@ def change(plugin: Plugin) -> str:
 
 def said_of(plugin: Plugin) -> str:
     """Return what the line for a change says, besides the time."""
-    parts = [f"{text(plugin.get('state')):<11}", text(plugin.get("name")), text(plugin.get("type"))]
+    parts = [f"{state(plugin):<11}", text(plugin.get("name")), text(plugin.get("type"))]
     said = remarks(plugin)
     return "  ".join([*parts, text(plugin.get("socket")), *([said] if said else [])])
 
@@ -96,6 +96,13 @@ def _texts(values: Json) -> list[str]:
 def _last_known(plugin: Plugin) -> str:
     """Say that this plugin has not said it itself."""
     return " (last known)" if plugin.get("last_known") is True else ""
+
+
+def _registered(plugin: Plugin) -> str:
+    """Return how long the registration took, and each of its steps."""
+    took, each = plugin.get("registered_in"), steps(plugin)
+    said = "-" if took is None else f"in {duration(took)}"
+    return said + (f": {each}" if each and took is not None else f" (last try: {each})" if each else "")
 
 
 def _active(plugin: Plugin) -> bool | None:
@@ -147,4 +154,4 @@ def _entry(entry: Plugin, why: str, width: int | None) -> str:
     passed = entry.get("ago")
     after = f"{attempt}: {why}" if why else attempt
     when = f"  {ago(passed)}  {duration(passed) + ' ago':>12}  "
-    return wrapped(when, f"{text(entry.get('state'))}{after}", width)
+    return wrapped(when, f"{state(entry)}{after}", width)

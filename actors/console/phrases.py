@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ...protocol.text import escaped, quoted
-from ...protocol.words import CRASH_LOOP, Health, StateName
+from ...protocol.words import CRASH_LOOP, STATE_IN, Health, StateName, words_of_steps
 from .answers import Plugin
 
 if TYPE_CHECKING:
@@ -100,9 +100,23 @@ def serves(plugin: Plugin) -> bool | None:
     return serving if isinstance(serving, bool) else None
 
 
+def state(plugin: Plugin) -> str:
+    """Return the state, with the step of a try that is under way."""
+    step = plugin.get("step")
+    return text(plugin.get("state")) + (f" ({text(step)})" if step is not None else "")
+
+
 def state_words(plugin: Plugin) -> set[str]:
-    """Return the words of :data:`STATE_WORDS` that hold for the plugin."""
-    return {str(plugin.get("state"))} | ({NOT_SERVING} if serves(plugin) is False else set())
+    """Return the words of :data:`STATE_WORDS` that hold for the plugin: each step has one, too."""
+    words = {str(plugin.get("state"))} | ({NOT_SERVING} if serves(plugin) is False else set())
+    return words | {state.value for step, state in STATE_IN.items() if step == plugin.get("step")}
+
+
+def steps(plugin: Plugin) -> str:
+    """Return how long each step took; empty if that is not known. Older daemons do not say it."""
+    found = plugin.get("steps")
+    taken = found.items() if isinstance(found, dict) else ()
+    return words_of_steps((text(step), seconds) for step, seconds in taken if isinstance(seconds, int | float))
 
 
 def cause(plugin: Plugin) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .answers import Plugin
 from .ending import say
-from .phrases import NOT_SERVING, age, ago, duration, remarks, state_words, text
+from .phrases import NOT_SERVING, age, ago, duration, remarks, state, state_words, text
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -56,7 +56,7 @@ class Line(NamedTuple):
 def row(plugin: Plugin) -> dict[str, str]:
     """Return the cells of one plugin's row."""
     cells = (
-        text(plugin.get("state")),
+        state(plugin),
         text(plugin.get("name")),
         text(plugin.get("type")),
         remarks(plugin) or "-",

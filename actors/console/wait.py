@@ -267,7 +267,7 @@ def _has_no_checks(plugin: Plugin) -> bool:
 
 def _why_ill(plugin: Plugin) -> str:
     """Return why a registered plugin does not count as healthy."""
-    socket, state = phrases.text(plugin.get("socket")), phrases.text(plugin.get("state"))
+    socket, state = phrases.text(plugin.get("socket")), phrases.state(plugin)
     if plugin.get("health") is None:
         return f"{socket} is {state}, but its handler reports no health: wait without --healthy"
     how, why = phrases.text(plugin.get("health")), plugin.get("health_reason")
@@ -283,7 +283,7 @@ def _why(plugin: Plugin) -> str:
     tries = f", attempt {plugin['attempt']}" if plugin.get("attempt") else ""
     when = plugin.get("next_try_in")
     following = "" if when is None else f", next try in {phrases.duration(when)}"
-    state = f"{phrases.text(plugin.get('state'))}{tries}{following}"
+    state = f"{phrases.state(plugin)}{tries}{following}"
     return f"{socket} is {state}" + (f": {remarks}" if remarks else "")
 
 
@@ -291,5 +291,5 @@ def _success(name: str, plugin: Plugin, waited: float) -> str:
     """Return one line; it says how long the registration took if that happened during the wait."""
     took, since = plugin.get("registered_in"), phrases.age(plugin)
     is_new = took is not None and isinstance(since, int | float) and since <= waited
-    registered = f"was registered in {phrases.duration(took)}" if is_new else f"is {plugin.get('state')}"
+    registered = f"was registered in {phrases.duration(took)}" if is_new else f"is {phrases.state(plugin)}"
     return f"{escaped(name)} {registered}: {phrases.text(plugin.get('socket'))}\n"

@@ -47,7 +47,7 @@ class Watch:
 
 
 _PLUGIN: Final = (
-    *("name", "type", "state", "reason", "cause", "attempt", "next_try_at", "since", "active", "serving"),
+    *("name", "type", "state", "step", "reason", "cause", "attempt", "next_try_at", "since", "active", "serving"),
     *("not_serving", "health", "health_reason", "last_known", "warnings"),
 )
 _RESOURCE: Final = ("state", "reason", "since", "capacity", "allocatable", "last_capacity", "plugin")

@@ -108,11 +108,7 @@
       parked:
         "It is not tried again by itself: nobody handles its type, its user is not trusted, or it has another name's place.",
       stale: "Nobody listens on the socket: the file was left behind.",
-      dialing: "plugind connects to the socket.",
-      "asking-info": "The plugin is asked who it is (GetInfo).",
-      validating: "Its name is claimed, and its handler judges its name and versions.",
-      registering: "Its handler registers it.",
-      notifying: "The plugin is told whether it is registered.",
+      registering: "A try to register it is under way.",
       leaving: "It is being deregistered.",
       gone: "The socket is gone.",
       standby:
@@ -134,7 +130,17 @@
       gone: "It has ended.",
     },
   };
+  const STEPS = {
+    dial: "plugind connects to the socket.",
+    info: "The plugin is asked who it is (GetInfo).",
+    claim: "It waits until it is admitted to its name.",
+    validate: "Its handler judges its name and versions.",
+    register: "Its handler registers it.",
+    notify: "The plugin is told whether it is registered.",
+  };
   const meaningOf = (table, state) => (Object.hasOwn(MEANINGS[table], state) ? MEANINGS[table][state] : "");
+  // The state of an entry, with the step of a try that is under way.
+  const stateOf = (it) => (it.step ? `${it.state} (${it.step})` : it.state);
   const STANDBY = "standby";
   // Each state has a column among the counts, those that last first, so that none moves as plugins change.
   const STATES = Object.keys(MEANINGS.plugins).filter((it) => it !== "gone" && it !== STANDBY);
@@ -167,7 +173,7 @@
   }
 
   // The word of the list for a state: some plugins are registered, and not in use.
-  const wordOf = (it) => (it.state === "registered" && it.active === false ? STANDBY : it.state);
+  const wordOf = (it) => (it.state === "registered" && it.active === false ? STANDBY : stateOf(it));
 
   const userOf = (uid, name) => `user ${uid}${name ? ` (${name})` : uid === 0 ? " (root)" : ""}`;
 
@@ -894,6 +900,10 @@
     return list;
   }
 
+  // How long each step took of the try that is under way or has led to the state.
+  const stepsOf = (it) =>
+    Object.entries(it.steps || {}).map(([step, seconds]) => `${step} ${(seconds * 1000).toFixed(1)} ms`).join(", ");
+
   const countdown = (seconds) => (seconds < 120 ? `${Math.ceil(seconds)} s` : duration(seconds));
 
   // A time, and how long ago that is; or in how long it will be.
@@ -907,9 +917,9 @@
   const momentOf = (text) => moment(unixOf(text));
 
   // The state, and what the word means.
-  function heading(table, tone, state) {
+  function heading(table, tone, state, step = "") {
     const made = [element("p", `mark ${tone}`, state)];
-    const meaning = meaningOf(table, state);
+    const meaning = Object.hasOwn(STEPS, step) ? STEPS[step] : meaningOf(table, state);
     if (meaning) made.push(element("p", "meaning", meaning));
     return made;
   }
@@ -925,7 +935,7 @@
       const part = element("span", tones[index]);
       // A state of milliseconds is visible beside one of days.
       part.style.flexGrow = String(0.3 + Math.log1p(seconds * 10));
-      part.title = `${printable(history[index].state)}, ${precise(seconds)}`;
+      part.title = `${printable(stateOf(history[index]))}, ${precise(seconds)}`;
       strip.append(part);
     });
     const ends = element("p", "ends");
@@ -938,7 +948,7 @@
       const dot = element("span", `dot ${tones[index]}`, glyph);
       dot.setAttribute("aria-hidden", "true");
       const tries = it.attempt > 1 ? `, try ${it.attempt}` : "";
-      const state = element("strong", "", it.state);
+      const state = element("strong", "", stateOf(it));
       const when = element("span", "when", " ");
       const last = index === history.length - 1;
       const lasting = () => (last ? `, for ${duration(now() - times[index])} now` : `, for ${precise(lasted[index])}`);
@@ -959,12 +969,13 @@
       if (!entry) COMPLETE.plugins(shownAs);
       const made = [
         element("h2", "", shownAs.label),
-        ...heading("plugins", entry ? shownAs.tone : "idle", entry ? wordOf(shownAs) : "gone"),
+        ...heading("plugins", entry ? shownAs.tone : "idle", entry ? wordOf(shownAs) : "gone", shownAs.step || ""),
         facts([
           ["cause", shownAs.why], ["reason", it.reason === shownAs.why ? null : it.reason], ["next try", momentOf(it.next_try_at)],
           ["attempt", it.attempt], ["type", it.type], ["socket", key], ["endpoint", it.endpoint],
           ["versions", it.versions], ["root", it.root], ["since", momentOf(it.since)],
           ["registered in", typeof it.registered_in === "number" ? precise(it.registered_in) : null],
+          ["steps", stepsOf(it)],
           ["health", it.health && `${it.health}${it.health_reason ? ": " + it.health_reason : ""}`],
           ["process", typeof it.pid === "number" ? `${it.pid}, ${userOf(it.uid)}` : null],
           ["source", it.source], ["generation", it.generation], ["warnings", it.warnings],

@@ -31,6 +31,7 @@ from ...protocol.status import Outcome, StateName, Watching
 from ...protocol.successions import NamePassed
 from ...protocol.values import value
 from ...protocol.view import DEPRECATED, ENDED, Row
+from ...protocol.words import words_of_steps
 from .memory import Memory
 
 #: How many paths that are ignored are logged, each once.
@@ -93,6 +94,7 @@ class EventLog:
             attempt=last.attempt or None,
             next_try_in=None if last.next_try is None else round(max(0.0, last.next_try - last.time), 3),
             registered_in=last.registered_in,
+            steps=None if last.registered_in is None else words_of_steps(after.steps) or None,
             generation=last.generation,
             outcome=None if last.deregistered is not None else _outcome(last),
             warning=DEPRECATED if last.deprecated and last.state is StateName.REGISTERED else None,
