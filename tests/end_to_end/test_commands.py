@@ -44,6 +44,7 @@ CONTRACT = {
     "since",
     "next_try_at",
     "registered_in",
+    "steps",
 }
 
 

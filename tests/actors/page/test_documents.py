@@ -13,6 +13,7 @@ from plugind.actors.page.documents import counts_page, page
 from plugind.protocol.devices import ResourceState
 from plugind.protocol.leases.values import LeaseState
 from plugind.protocol.status import StateName
+from plugind.protocol.words import STATE_IN, Step
 
 FILES = Path(__file__).parents[3] / "actors" / "page"
 STATES_PAGE = (FILES.parents[1] / "docs" / "states.md").read_text()
@@ -98,10 +99,11 @@ def test_the_page_of_the_metrics_port_has_a_column_for_each_state_and_a_line_for
 
 def test_the_page_says_what_a_state_means_in_the_words_of_the_documentation() -> None:
     table = dict(re.findall(r"^\| `([^`]+)` \| (?:registered plugins \| )?([^|]+) \|", STATES_PAGE, re.MULTILINE))
+    table |= dict(re.findall(r"^\| `([^`]+)` \| `[a-z-]+` \| ([^|]+) \|", STATES_PAGE, re.MULTILINE))
     program = (FILES / "page.js").read_text()
     meanings = program.partition("const MEANINGS = {")[2].partition("const meaningOf")[0]
-    said = re.findall(r"^ {6}\"?([a-z-]+)\"?:\s+\"([^\"]+)\"", meanings, re.MULTILINE)
-    words = [*StateName, "standby", *ResourceState, *LeaseState]
+    said = re.findall(r"^ {4,6}\"?([a-z-]+)\"?:\s+\"([^\"]+)\"", meanings, re.MULTILINE)
+    words = [*{*StateName} - {*STATE_IN.values()}, "registering", "standby", *ResourceState, *LeaseState, *Step]
     assert sorted(word for word, _ in said) == sorted(words)
     for word, meaning in said:
         if word == "gone":  # A word of three tables.
