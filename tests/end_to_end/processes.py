@@ -60,6 +60,11 @@ class Done:
     err: str
 
 
+def shown(plugin: Plugin) -> str:
+    """Return the step of a try that is under way, or else the state."""
+    return str(plugin.get("step") or plugin["state"])
+
+
 @attrs.define
 class Watch:
     """A stream of changes that is read as far as a test needs. Earlier changes are kept."""
@@ -85,12 +90,12 @@ class Watch:
         raise AssertionError("it did not happen; changes: " + "\n".join(map(str, self.changes)))
 
     async def state(self, path: str | Path, state: str, *, after: int = 0) -> Plugin:
-        """Read until the socket is in ``state``, in a generation after ``after``, and return its description."""
+        """Read until the socket is in this state or step, in a generation after ``after``; return its description."""
         socket = str(path)
         await self.until(
             lambda watch: (
                 (plugin := watch.now.get(socket)) is not None
-                and plugin["state"] == state
+                and shown(plugin) == state
                 and number(plugin["generation"]) > after
             )
         )
@@ -101,8 +106,8 @@ class Watch:
         return [await self.state(path, state) for path in paths]
 
     def states(self, path: str | Path) -> list[str]:
-        """Return the states of one socket so far, in order."""
-        return [str(plugin["state"]) for plugin in self.changes if plugin["socket"] == str(path)]
+        """Return the states and steps of one socket so far, in order."""
+        return [shown(plugin) for plugin in self.changes if plugin["socket"] == str(path)]
 
 
 def number(value: object) -> int:

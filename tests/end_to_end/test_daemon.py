@@ -90,7 +90,7 @@ async def test_a_hung_plugin_does_not_delay_the_stop_and_a_second_signal_stops_a
         for signals in (1, 2):
             with daemon(tmp_path) as node:
                 async with node.watch() as watch:
-                    await watch.until(lambda watch: "asking-info" in watch.states(node.root / "silent.sock"))
+                    await watch.until(lambda watch: "info" in watch.states(node.root / "silent.sock"))
                     for _ in range(signals):
                         node.process.send_signal(signal.SIGTERM)
                 assert await node.ended() == 0

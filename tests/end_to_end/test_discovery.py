@@ -50,7 +50,7 @@ async def test_a_plugin_that_binds_long_before_it_listens_has_no_backoff(tmp_pat
 async def registered_late(node: Daemon, path: Path, command: list[str]) -> None:
     async with node.watch() as watch, plugin_process(command) as plugin:
         await plugin.line(bound=str(path))
-        await watch.state(path, "dialing")
+        await watch.state(path, "dial")
         # The connection is refused now, and at least once more.
         await trio.sleep(0.2)
         assert plugin.process.stdin is not None
@@ -67,10 +67,10 @@ async def test_a_stopped_plugin_delays_no_other(patient: Daemon, tmp_path: Path)
     async with patient.watch() as watch, plugins_at(tmp_path / "a") as first, plugins_at(tmp_path / "b") as second:
         first.process.send_signal(signal.SIGSTOP)
         (tmp_path / "a").rename(hung)
-        await watch.state(hung, "asking-info")
+        await watch.state(hung, "info")
         (tmp_path / "b").rename(healthy)
         await watch.state(healthy, "registered")
-        assert watch.now[str(hung)]["state"] == "asking-info"
+        assert watch.now[str(hung)]["step"] == "info"
         await second.notified_registered()
         first.process.send_signal(signal.SIGCONT)
         assert (await watch.state(hung, "registered"))["attempt"] == 1
@@ -83,7 +83,7 @@ async def test_a_stopped_plugin_registers_once_it_continues(shared: Daemon, tmp_
     async with shared.watch() as watch, plugins_at(tmp_path / "a") as first:
         first.process.send_signal(signal.SIGSTOP)
         (tmp_path / "a").rename(hung)
-        await watch.state(hung, "asking-info")
+        await watch.state(hung, "info")
         waiting = await watch.state(hung, "waiting")
         assert "failed to get plugin info using RPC GetInfo" in str(waiting["reason"])
         first.process.send_signal(signal.SIGCONT)

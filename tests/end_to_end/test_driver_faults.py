@@ -40,7 +40,7 @@ async def test_a_registrar_is_killed_while_its_driver_hangs_and_again_once_it_is
     async with shared.watch() as watch, fake("CSIPlugin", NAME, endpoint, "--command", "hang node-info") as driver:
         async with registrar(socket, endpoint) as first:
             await driver.line(call="NodeGetInfo", outcome="hung")
-            await watch.state(socket, "registering")
+            await watch.state(socket, "register")
             await first.end(signal.SIGKILL)
         await driver.command("answer node-info")
         async with registrar(socket, endpoint) as second:

@@ -213,7 +213,7 @@ async def test_without_descriptors_the_status_socket_answers_and_no_plugin_pays_
         plugins = json.loads(done.out)
         held_up = [plugin for plugin in plugins if plugin["reason"] == "no descriptors left"]
         assert len(held_up) > HANGING // 2
-        assert {plugin["state"] for plugin in held_up} == {"dialing"}
+        assert {plugin["step"] for plugin in held_up} == {"dial"}
         assert [plugin for plugin in plugins if "open files" in str(plugin["reason"])] == []
         for target in ("/readyz", "/metrics", "/plugins"):
             assert (await node.get(target))[0] == 200, target
@@ -240,7 +240,7 @@ async def test_the_limit_of_conversations_is_that_of_the_descriptors_that_the_da
             for number in range(100):
                 stack.enter_context(listen(str(node.root / f"{number}.sock")))
             async with node.watch() as watch:
-                await watch.until(lambda watch: [p["state"] for p in watch.now.values()] == ["asking-info"] * 100)
+                await watch.until(lambda watch: [p["step"] for p in watch.now.values()] == ["info"] * 100)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 

@@ -91,7 +91,7 @@ async def test_a_driver_beside_a_consumer_is_told_once_and_observed_until_it_is_
                     assert "node-id" not in facts
                     listed = await trio.to_thread.run_sync(lambda: run("ls", status=observing.status))
                     assert "1 plugin: 1 observed" in listed.out
-                    assert set(watch.states(path)) <= {"dialing", "asking-info", "observed"}
+                    assert set(watch.states(path)) <= {"dial", "info", "observed"}
                     await plugin.end(signal.SIGKILL)
                     await watch.state(path, "stale")
                     calls = count(await plugin.rest(), plugin.lines)

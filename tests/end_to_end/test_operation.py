@@ -280,7 +280,7 @@ async def test_during_a_stop_sighup_changes_nothing_and_sigusr1_shows_what_the_s
     async with plugin_process([*PLUGIND, "fake", "--socket", str(path), *options]) as plugin:
         with daemon(tmp_path, timeouts=timeouts) as node:
             async with node.watch() as watch:
-                await watch.state(path, "notifying")
+                await watch.state(path, "notify")
             node.process.terminate()
             await node.logged("stopping")
             node.process.send_signal(signal.SIGHUP)
@@ -399,7 +399,7 @@ async def test_a_root_that_everybody_may_write_to_later_keeps_what_is_registered
                     str(path): "registered"
                 }
                 node.root.chmod(0o755)
-                await watch.state(node.root / "b.sock", "asking-info")
+                await watch.state(node.root / "b.sock", "info")
 
 
 async def test_the_second_of_two_daemons_on_a_root_that_appears_late_waits_for_the_end_of_the_first(
@@ -467,7 +467,7 @@ async def test_ready_comes_after_the_first_scan_of_each_root(tmp_path: Path) -> 
         assert await trio.to_thread.run_sync(notified) == b"READY=1"
         assert [(await health(node))[key] for key in ("status", "scans")] == ["ok", 1]
         async with node.watch() as watch:
-            await watch.state(tmp_path / "root" / "a.sock", "asking-info")
+            await watch.state(tmp_path / "root" / "a.sock", "info")
         assert [(await health(node))[key] for key in ("scans", "sockets")] == [1, 1]
 
 
