@@ -796,10 +796,9 @@ class World:
 
     def _resume(self, actor: _Actor, claim: Claim, crash: Crash) -> None:
         """Start the successor of an actor that crashed and may have registered: it deregisters first (fault 85)."""
-        registered = claim.phase is not Phase.ADMITTED
         self._leave(claim.path)
         self._actors[claim.path] = _Actor(actor.sent, crashes=actor.crashes, life=actor.life)
-        pending = PendingDeregistration(claim.info, claim.generation, claim.handler, registered)
+        pending = PendingDeregistration(claim.info, claim.generation, claim.handler, claim.was_registered)
         self._effects.append(StartRegistration(actor.sent, pending, crash))
         if self._stopping is not None:
             self._effects.append(Send(claim.path, self._stopping))

@@ -85,6 +85,8 @@ class Tries(Mail):
     async def _try(self, then: Try | NotifyAgain | AskAgain) -> Next:
         """Try once; return what follows. What was begun is undone here, except a Register."""
         after: Next = then
+        if self._pending or self._inbox.waiting:
+            self._forget_triggers()
         with trio.CancelScope() as self._scope:
             match then:
                 case Try():

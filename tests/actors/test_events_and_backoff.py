@@ -63,6 +63,18 @@ async def test_a_first_touch_still_leads_to_a_try_at_once(autojump_clock: MockCl
         assert node.state("a.sock") == "registered"
 
 
+async def test_retries_that_are_asked_for_during_one_try_are_one_try(autojump_clock: MockClock) -> None:
+    """Seed 4800770: each of them was a try of its own, and the last was made long after it was asked for."""
+    async with SimulatedNode(attrs.evolve(DEFAULT_CONFIG, backoff=Backoff(jitter=0.0))) as node:
+        plugin = node.plug("a.sock", FakePlugin("CSIPlugin", "a", hang="get-info"))
+        for time in (0.2, 0.4, 0.6):
+            await trio.sleep_until(time)
+            await node.supervisor.retry(plugin.path)
+        await trio.sleep_until(6.0)
+        # Each takes a second. The one that follows at once is the first of a new row.
+        assert [time for time, _ in node.network.dials] == [0.0, 1.0, 2.5, 4.5]
+
+
 async def test_the_pauses_of_a_socket_do_not_depend_on_other_sockets(autojump_clock: MockClock) -> None:
     """Behaviour 23: the jitter of a pause is drawn from the seed, the path, the generation and the attempt alone."""
     backoff = Backoff()

@@ -542,11 +542,14 @@ def test_the_successor_of_a_crashed_actor_inherits_its_pending_deregistration(
     assert take(world, m.Released(A, 1)) == [admitted(claimed(B, 2))]
 
 
-def test_the_successor_of_an_actor_that_crashed_while_leaving_leaves_too() -> None:
-    world = given(*registered(), m.SocketVanished(A, 1))
+@pytest.mark.parametrize("is_registered", [False, True])
+def test_the_successor_of_an_actor_that_crashed_while_leaving_leaves_too(is_registered: bool) -> None:
+    """Seed 4804398: a plugin that was admitted, and not registered, was logged as deregistered."""
+    done = registered() if is_registered else (appeared(1, A), claimed())
+    world = given(*done, m.SocketVanished(A, 1))
 
     assert take(world, OWING) == [
-        StartRegistration(appeared(1), PendingDeregistration(INFO, 1, HANDLER, registered=True), CRASH),
+        StartRegistration(appeared(1), PendingDeregistration(INFO, 1, HANDLER, registered=is_registered), CRASH),
         Send(A, m.SocketVanished(A, 1)),
     ]
 

@@ -162,7 +162,10 @@ class BackoffOracle:
 
         None says that this is not known, so that any wait is right.
         """
-        dialed = self._dialed.pop(status.socket, trio.current_time())
+        dialed = self._dialed.get(status.socket, trio.current_time())
+        if status.state not in (StateName.LEAVING, StateName.GONE):
+            # The end of a generation may be shown after the first dial of the next one.
+            self._dialed.pop(status.socket, None)
         tries = self._tries.get(status.socket)
         if tries is None or tries.generation != status.generation:
             before = tries

@@ -105,6 +105,10 @@ class CrashOracle:
         """The plugin at ``path`` is told whether it is registered."""
         self._lives.informed(path)
 
+    def informed_late(self, path: str) -> None:
+        """Some plugin at ``path`` reads what it, or the one before, was told at some time."""
+        self._lives.informed_late(path)
+
     def reached(self, path: str, file: int, identity: Identity | None, began: float, *, connected: bool) -> None:
         """A dial of ``identity`` that began then has reached this file, and has connected to it unless nobody can."""
         if self._retries[path] or self._retries[None]:

@@ -99,6 +99,12 @@ class LifeOracle:
         if life is not None and life.informed_at is None:
             life.informed_at = trio.current_time()
 
+    def informed_late(self, path: str) -> None:
+        """It is not known when the plugin at ``path`` was told."""
+        life = self._lives.get(path)
+        if life is not None:
+            life.certain = False
+
     def shown(self, status: PluginStatus) -> None:
         """A state of rest is shown."""
         # What is shown may come late, while the status actor starts again.

@@ -288,8 +288,10 @@ class WatchedNode(SimulatedNode):
         super().record(change)
 
     def _is_registered(self, status: PluginStatus) -> bool | None:
-        """Whether the plugin was registered when this began; None if that has ended in the same instant."""
+        """Whether the plugin was registered when this began; None if that has ended in the same instant, or before."""
         generation, since, until = self._instances.get(status.socket, (0, math.inf, math.inf))
+        if generation > status.generation:
+            return None  # What is shown lags behind the handler.
         if generation != status.generation or not since <= status.since <= until + EPSILON:
             return False
         return True if status.since < until - EPSILON else None
@@ -313,6 +315,8 @@ class WatchedNode(SimulatedNode):
         # Another one may read what it was sent only now.
         if plugged.process is self.network.met.get(path):
             self.crashes.informed(path)
+        else:
+            self.crashes.informed_late(path)
 
     def registered(self, plugin: Plugin) -> None:
         """See :class:`plugind.actors.simulation.fuzz.handler_oracle.Steps`."""
