@@ -100,7 +100,8 @@ def check_answer(method: str, claims: Mapping[str, DRAClaim], errors: Mapping[st
       DRAAnswerError: if it has a claim that was not asked about, or not all of them.
       DRAClaimError: if the driver has failed for a claim.
     """
-    for uid, error in errors.items():
+    # A protobuf map has no order: without one, the same answer gives now this error and now that one.
+    for uid, error in sorted(errors.items()):
         claim = claims.get(uid)
         if claim is None:
             raise DRAAnswerError(f"{method} returned result for unknown claim UID {_words(uid)}")

@@ -105,11 +105,12 @@ class TurnOracle:
             self._holders.pop(path, None)
         if self._hurried.get(path, -1) not in (-1, status.generation):
             del self._hurried[path]
-        if status.state is StateName.WAITING and status.uid in self._privileged and _TAKEN in (status.reason or ""):
-            assert status.name is not None, "a plugin without a name is refused none"
-            regular = path not in self._hurried
+        if status.state is StateName.WAITING:
+            # Any wait may be brought forward, and then the next one is not.
+            is_taken = status.uid in self._privileged and _TAKEN in (status.reason or "")
+            regular = is_taken and path not in self._hurried
             next_try = math.inf if status.next_try is None else status.next_try
-            self._waits[path] = _Wait(status.name, status.generation, status.since, next_try, regular)
+            self._waits[path] = _Wait(status.name or "", status.generation, status.since, next_try, regular)
 
     def dialed(self, path: str) -> None:
         """The plugin at ``path`` is tried."""
