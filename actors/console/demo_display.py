@@ -28,6 +28,7 @@ from .answers import Plugin
 from .demo_devices import DeviceLines
 from .demo_facts import fact_lines
 from .description import change as change_line
+from .description import said_of
 from .ending import say
 from .phrases import time_of_day
 
@@ -141,10 +142,11 @@ class Display:
     async def _follow_plain(self, changes: AsyncIterator[Change], complete: Callable[[set[str]], bool]) -> bool:
         if not self.once:
             say("".join(f"{line}\n" for line in self.guide.lines()))
+        said: dict[str, str] = {}
         async for change in changes:
             new = self.take(change)
             if not self.once:
-                say("".join(_said_of(change, new)), now=True)
+                say("".join(_said_of(change, new, said)), now=True)
             if self.has_settled(complete):
                 now = trio.current_time()
                 lines = [*self.devices.lines(now), *self.facts]
@@ -188,11 +190,18 @@ async def _pass_on(
                 await to.send(change)
 
 
-def _said_of(change: Change, new: list[str]) -> Iterator[str]:
-    """Yield a line for a change of a plugin, and the lines that are new of devices or facts, with the time of day."""
+def _said_of(change: Change, new: list[str], said: dict[str, str]) -> Iterator[str]:
+    """Yield a line for a change of a plugin, and the lines that are new of devices or facts, with the time of day.
+
+    ``said`` has what was said last of each plugin, and is not said again.
+    """
     then = time.time() - trio.current_time() + change.time
     if isinstance(change, PluginChanged):
-        yield change_line({"time": then, **plugin_to_json(change.plugin, change.time, then)})
+        plugin = plugin_to_json(change.plugin, change.time, then)
+        words = said_of(plugin)
+        if said.get(change.plugin.socket) != words:
+            said[change.plugin.socket] = words
+            yield change_line({"time": then, **plugin})
     what = "facts" if isinstance(change, Snapshot | PluginChanged) else "devices"
     for line in new:
         yield f"{time_of_day(then, time.time())}  {what:<11}  {line}\n"

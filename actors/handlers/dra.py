@@ -165,7 +165,7 @@ class DRAHandler:
 
     def _report_news(self) -> None:
         news, self._news, self._report_at = self._news, set(), math.inf
-        for plugin in chain.from_iterable(map(self._states.instances, news)):
+        for plugin in chain.from_iterable(map(self._states.instances, sorted(news))):
             self._followers[key_of(plugin)].report()
 
     def _changed(self, name: str) -> None:
