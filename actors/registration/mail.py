@@ -126,6 +126,8 @@ class Mail(Reports):
     def _interrupted(self) -> Next:
         """Return what follows a try that was ended by messages."""
         self._now = trio.current_time()
+        if self._phase is Phase.REFUSE and self._silent_until is not None:
+            self._show()  # A plugin that exits because it is refused leaves nothing else that says why.
         self._finish(Outcome.SUPERSEDED)
         then: Next | None = None
         while self._pending or self._inbox.waiting:

@@ -9,6 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from plugind import PluginError
 from plugind.protocol.registration.failures import REPLACED
 from plugind.protocol.status import StateName
 from plugind.testing import DEFAULT_CONFIG, Accepting, Fails, FakeHandler, FakePlugin, PluggedIn, SimulatedNode
@@ -79,6 +80,20 @@ async def test_a_plugin_that_is_refused_and_exits_counts_as_well(autojump_clock:
         status = node.status("a.sock")
         assert status is not None
         assert (status.state, status.reason) == (StateName.WAITING, "crash loop: 4 short lives")
+
+
+async def test_a_plugin_that_exits_as_soon_as_it_is_refused_is_shown_as_refused(autojump_clock: MockClock) -> None:
+    """The removal of its socket ends the first try, which is silent."""
+    handler = FakeHandler().always("validate", Fails(PluginError("not today")))
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", FakePlugin("Colour", "red", hang="notify"))
+        await trio.sleep(0.05)
+        plugin.unlink()
+        await trio.sleep(0.01)
+        assert [(entry.time, entry.state.value, entry.reason) for entry in node.history("a.sock")] == [
+            (0.05, "notifying", "RegisterPlugin error -- plugin validation failed with err: not today"),
+            (0.05, "gone", "the socket was removed"),
+        ]
 
 
 async def test_a_planned_replacement_of_a_stable_plugin_is_immediate(autojump_clock: MockClock) -> None:
