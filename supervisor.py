@@ -534,7 +534,8 @@ class Supervisor:
     # --- children ---
 
     def _retire(self, effect: world.HandlerRetired) -> None:
-        self._handlers.retire(effect.handler)
+        # The registrations of a reconciler that crashed may still deregister, and this one does not count them.
+        self._registrations.when_none_is_detached([partial(self._handlers.retire, effect.handler)])
 
     async def _run_node(self) -> None:
         """Run the reconciler, the liveness actor and the watchers.
@@ -554,7 +555,7 @@ class Supervisor:
                 self._leave_root(path)
             if self._device_server is not None:
                 nursery.start_soon(self._device_server.report_again)
-            self._registrations.when_none_is_detached(self._handlers.take_removed())
+            self._registrations.when_none_is_detached(self._handlers.retirements())
             # A change that was sent to the reconciler before may be lost.
             self._lives.reconfigure(self.config.backoff, self.config.stable_after)
             try:

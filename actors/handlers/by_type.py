@@ -9,6 +9,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import trio
 
@@ -94,20 +95,14 @@ class Handlers:
 
         One that was added and removed while the reconciler did not run has retired before the next one hears of both.
         """
-        if handler in self._served:
-            self._end(handler)()
+        if (served := self._served.pop(handler, None)) is not None:
+            self._inboxes.remove(served.read)
+            served.retired.set()
 
-    def take_removed(self) -> list[Callable[[], None]]:
-        """Forget the removed handlers that have not retired; return what retires each of them.
+    def retirements(self) -> list[Callable[[], None]]:
+        """Return what retires each of the removed handlers that have not retired.
 
         A restarted reconciler has no record of them, so it will never report that they have no plugin left.
         """
         current = {added.handler for added in self._added.values()}
-        removed = [handler for handler in self._served if handler not in current]
-        return [self._end(handler) for handler in removed]
-
-    def _end(self, handler: m.HandlerPort) -> Callable[[], None]:
-        """Forget a handler, and return the function that retires it."""
-        served = self._served.pop(handler)
-        self._inboxes.remove(served.read)
-        return served.retired.set
+        return [partial(self.retire, handler) for handler in self._served if handler not in current]

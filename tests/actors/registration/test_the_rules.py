@@ -10,6 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from plugind.actors.simulation.handlers import Ask
+from plugind.protocol.health import Condition
 from plugind.protocol.logs import Level
 from plugind.protocol.plugins import Plugin
 from plugind.testing import (
@@ -204,11 +205,15 @@ async def test_a_handler_that_does_not_end_in_time_fails_its_plugin_alone(autoju
 
 
 class Shielding(FakeHandler):
-    """A handler whose Register keeps its cancellation to itself."""
+    """A handler that keeps its cancellation to itself."""
 
     async def register(self, plugin: Plugin) -> None:
         with trio.CancelScope(shield=True):
             await super().register(plugin)
+
+    async def deregister(self, plugin: Plugin) -> None:
+        with trio.CancelScope(shield=True):
+            await super().deregister(plugin)
 
 
 GOES_ON = (
@@ -281,6 +286,35 @@ async def test_a_handler_that_is_removed_finishes_its_register_and_deregisters(a
         await node.settled()
         assert [registered for _, registered in notified(plugin)][-1:] == [False]
         assert node.state("a.sock") == "parked"
+
+
+@pytest.mark.parametrize("removed_at", [1.5, 20.0])
+async def test_a_removed_handler_stays_until_its_last_deregister_has_ended_though_the_reconciler_crashed(
+    autojump_clock: MockClock, removed_at: float
+) -> None:
+    """Behaviour 29, faults 82 and 85: removed before the reconciler crashes at 2.0, or from the next one after it."""
+    handler, ended = Shielding().script("deregister", Takes(98.0)), list[float]()
+    async with SimulatedNode(handlers={"Colour": handler}) as node, trio.open_nursery() as nursery:
+        node.plug("a.sock", red())
+
+        async def remove() -> None:
+            await trio.sleep_until(removed_at)
+            await node.supervisor.remove_handler("Colour")
+            ended.append(node.now)
+
+        nursery.start_soon(remove)
+        await trio.sleep(2.0)
+        node.crash("reconciler")
+        await trio.sleep_until(90.0)
+        assert node.health()["handler Colour"].condition is Condition.DEGRADED
+        (call,) = node.supervisor.unfinished().calls
+        assert call == "deregister of red (/plugins/a.sock) in the handler for Colour"
+        await trio.sleep_until(200.0)
+        assert "handler Colour" not in node.health()
+        left = min(removed_at, 2.0)
+        assert asks(handler) == [(0.0, "validate"), (0.0, "register"), (left, "deregister")]
+        assert ended == [left + 98.0]
+        assert resting(node)[-2:] == [(ended[0], "gone"), (ended[0], "parked")]
 
 
 async def test_a_retry_is_answered_while_a_handler_is_called(autojump_clock: MockClock) -> None:
