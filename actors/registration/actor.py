@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, NoReturn
 
 import attrs
 import trio
@@ -98,12 +98,12 @@ class _Registration(Tries):
                     self._begin(then)
                 if self._unsent:
                     await self._send_rest()
-        except Exception as error:
-            await self._clean_up()
-            if self._owed is not None:
-                registered = self._phase is Phase.REGISTERED or self._ended is not None
-                raise RegistrationCrashedError(attrs.evolve(self._owed, registered=registered)) from error
-            raise
+        except Exception as error:  # noqa: BLE001 - it is raised
+            try:
+                await self._clean_up()
+            except Exception as another:  # noqa: BLE001 - it is raised, and the first one is its context
+                self._crash(another)
+            self._crash(error)
         finally:
             self._inbox.rule = self._inbox.look = None
             self.conversation.hang_up()
@@ -198,6 +198,13 @@ class _Registration(Tries):
         self._owed, self._why = None, ""
         self._release()
         return self._then
+
+    def _crash(self, error: Exception) -> NoReturn:
+        """Raise ``error``, with what the successor has to deregister, if there is anything."""
+        if self._owed is None:
+            raise error
+        registered = self._phase is Phase.REGISTERED or self._ended is not None
+        raise RegistrationCrashedError(attrs.evolve(self._owed, registered=registered)) from error
 
     async def _clean_up(self) -> None:
         """Leave nothing behind that others would wait for, after a crash, and report what was not reported."""

@@ -16,7 +16,7 @@ from plugind.protocol import plugins
 from plugind.protocol.liveness import Answer
 from plugind.protocol.plugins import PluginInfo
 from plugind.testing import DEFAULT_CONFIG, FakeHandler, FakePlugin, SimulatedNode
-from plugind.tests.actors.timelines import at, registered_at
+from plugind.tests.actors.timelines import asks, at, registered_at, resting
 
 
 def red() -> FakePlugin:
@@ -84,6 +84,29 @@ async def test_a_plugin_whose_registration_crashes_each_time_it_is_registered_is
         await node.settled()
         assert handler.asked() == ["validate", "register", "deregister"] * 5
         assert (node.now, node.state("a.sock")) == (7.5, "parked")
+
+
+async def test_a_registration_that_crashes_again_as_it_cleans_up_is_deregistered_by_its_successor(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault 85, behaviour 36."""
+
+    async def planted(_: object) -> None:
+        raise AssertionError("planted")
+
+    monkeypatch.setattr(actor._Registration, "_clean_up", planted)
+    handler = FakeHandler()
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        node.plug("a.sock", red())
+        await trio.sleep(1.0)
+        node.crash("registration", "a.sock")
+        await node.settled()
+        assert asks(handler) == [
+            *((0.0, ask) for ask in ("validate", "register")),
+            (1.0, "deregister"),
+            *((1.5, ask) for ask in ("validate", "register")),
+        ]
+        assert resting(node) == [(0.0, "registered"), (1.0, "leaving"), (1.0, "waiting"), (1.5, "registered")]
 
 
 async def test_a_registration_that_crashes_even_while_it_is_parked_is_started_ever_more_rarely(
