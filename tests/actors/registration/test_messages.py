@@ -31,24 +31,25 @@ async def test_a_register_that_a_forced_stop_finds_finishes_and_is_undone(autoju
         assert node.timeline("a.sock") == [(0.2, "registering"), *at(8.0, "notifying", "leaving", "gone")]
 
 
-async def test_a_retry_that_comes_during_a_notification_ends_the_pause_after_the_tries_that_fail(
+async def test_a_retry_that_comes_during_a_dial_ends_the_pause_after_a_try_that_is_refused(
     autojump_clock: MockClock,
 ) -> None:
-    """Behaviour 33: the second try follows at once, so the retry is kept during both."""
+    """It is kept while the plugin is asked for its info, and while it is told that this is not acceptable."""
     handler = FakeHandler()
     async with SimulatedNode(handlers={"Colour": handler}) as node:
-        plugin = node.plug("a.sock", red(hang="notify"))
-        await trio.sleep(1.0)
+        plugin = node.plug("a.sock", FakePlugin("Colour", ""), listening=False)
+        await trio.sleep(0.3)
         (answer,) = await node.supervisor.retry(node.path("a.sock"))
-        assert (answer.tried, answer.why) == (True, "an attempt is under way: notifying")
-        await trio.sleep_until(12.0)
-        assert node.timeline("a.sock") == [
-            (0.2, "notifying"),
-            *at(5.0, "dialing", "notifying"),
-            *at(10.0, "waiting", "dialing", "notifying"),
-        ]
-        assert plugin.calls == [asked(0.0), *map(notified_ok, (0.0, 5.0, 10.0))]
-        assert asks(handler) == [(0.0, "validate"), (0.0, "register")]
+        assert (answer.tried, answer.why) == (True, "an attempt is under way: dialing")
+        await trio.sleep(0.2)
+        plugin.listen()
+        await trio.sleep(0.4)
+        # The next of the dials that wait for a listener, some 50 ms apart.
+        heard = plugin.calls[0].time
+        steps = at(heard, "asking-info", "notifying", "waiting")
+        assert node.timeline("a.sock") == [(0.2, "dialing"), *steps, (heard, "dialing"), *steps]
+        assert notified(plugin) == [(heard, False), (heard, False)]
+        assert asks(handler) == []
 
 
 @pytest.mark.parametrize("deregister", [False, True])
