@@ -61,7 +61,7 @@ class Example:
         url = urlsplit(words[-1])
         target = url.path + (f"?{url.query}" if url.query else "")
         match words[4:-1]:
-            case []:
+            case [] | ["-H", "Plugind-Status-Version: 2"]:
                 return cls("GET", target, b"")
             case ["-d", body]:
                 return cls("POST", target, body.encode())

@@ -13,7 +13,7 @@ from plugind.protocol.devices import ResourceState
 from plugind.protocol.leases.values import LeaseState
 from plugind.protocol.metrics import CLAIM_REFUSED, ENTRY_REFUSED, OTHER, watched
 from plugind.protocol.status import Operation, Outcome
-from plugind.protocol.words import CRASH_LOOP, Condition, Health, StateName
+from plugind.protocol.words import CRASH_LOOP, STATE_IN, Condition, Health, StateName, Step
 
 PAGE = (Path(__file__).parents[2] / "docs" / "states.md").read_text()
 
@@ -24,7 +24,10 @@ def words(words_of: type[enum.StrEnum]) -> list[str]:
 
 #: The words of each table, by the line above its rule.
 TABLES: dict[str, Iterable[str]] = {
-    "| state | what it means | what to do |": words(StateName),
+    "| state | what it means | what to do |": [
+        word for word in words(StateName) if word == "registering" or word not in STATE_IN.values()
+    ],
+    "| step | that state | what it means | what to do |": words(Step),
     "| word | where | what it means |": ["not-serving", "standby", CRASH_LOOP],
     "| health | what it means |": words(Health),
     "| step | what plugind does in it |": words(Operation),
