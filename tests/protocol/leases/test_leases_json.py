@@ -63,7 +63,9 @@ _requests = st.builds(
     ignore_missing=st.booleans(),
     stop_on_unhealthy=st.booleans(),
 )
-asked = st.builds(Asked, _requests, _wishes, st.none() | words, st.none() | st.floats(0, MAX_SECONDS))
+#: Without the two ids that are other paths of the status socket.
+_ids = words.filter(lambda word: word not in ("watch", "recover"))
+asked = st.builds(Asked, _requests, _wishes, st.none() | _ids, st.none() | st.floats(0, MAX_SECONDS))
 _shown = leases.map(
     lambda lease: (
         attrs.evolve(lease, owner=v.ConnectionOwner()) if isinstance(lease.owner, v.ConnectionOwner) else lease
