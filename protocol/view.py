@@ -365,6 +365,8 @@ class View:
         stays = change.state in _IN_USE and before.last.state is change.state
         # One that is observed no more waits or is dialed without its handler, and a registered one never is.
         has_link = change.state in _HAS_LINK and (before.last.state is not _OBSERVED or change.state is _OBSERVED)
+        # A try that begins has a step, as has one that goes on; what is shown again says nothing that has ended.
+        is_same_try = before.last.step is not None or not (change.step or change.finished)
         # Not Row(...), which is one more call of a Python function: this is done for each change.
         return tuple.__new__(
             Row,
@@ -383,7 +385,7 @@ class View:
                 before.displaced,
                 before.health if has_link else None,
                 _failed(before.failed, change) if change.finished else before.failed,
-                before.finished + before.last.finished if before.last.step or not change.finished else (),
+                before.finished + before.last.finished if is_same_try else (),
             ),
         )
 

@@ -7,8 +7,9 @@ from plugind.protocol.endpoint_owners import PluginDisplaced
 from plugind.protocol.messages import HealthReported, StateChanged
 from plugind.protocol.plugin_health import Health
 from plugind.protocol.plugins import PluginInfo
-from plugind.protocol.status import HistoryEntry, PluginStatus, StateName
+from plugind.protocol.status import Finished, HistoryEntry, Operation, Outcome, PluginStatus, StateName
 from plugind.protocol.view import DEPRECATED, View
+from plugind.protocol.words import Step
 
 INFO = PluginInfo("CSIPlugin", "csi.example.com", "/r/a.sock", ("1.0.0",))
 
@@ -218,6 +219,25 @@ def test_all_sockets_of_one_name_are_found() -> None:
     for number in range(10):
         view.apply(attrs.evolve(change(StateName.REGISTERED, socket=f"/r/{number}"), info=INFO))
     assert [row.last.socket for row in view.find("csi.example.com")] == [f"/r/{number}" for number in range(10)]
+
+
+def test_the_steps_are_those_of_the_last_try_alone() -> None:
+    """Also if the first report of a try says that it has begun, and that nothing of it has ended."""
+
+    def ended(operation: Operation, seconds: float) -> tuple[Finished, ...]:
+        return (Finished(operation, Outcome.OK, seconds),)
+
+    view = View()
+    view.apply(attrs.evolve(change(StateName.WAITING), finished=ended(Operation.DIAL, 8.0)))
+    view.apply(attrs.evolve(change(StateName.DIALING), step=Step.DIAL))
+    assert only(view).steps == ()
+    view.apply(attrs.evolve(change(StateName.ASKING_INFO), step=Step.INFO, finished=ended(Operation.DIAL, 0.5)))
+    view.apply(attrs.evolve(change(StateName.REGISTERED), finished=ended(Operation.GET_INFO, 0.25)))
+    steps = ((Step.DIAL, 0.5), (Step.INFO, 0.25))
+    assert only(view).steps == steps
+    # The status actor asked for the report again after its crash.
+    view.apply(change(StateName.REGISTERED))
+    assert only(view).steps == steps
 
 
 def test_a_snapshot_of_the_view_does_not_change() -> None:
