@@ -13,7 +13,7 @@ from http import HTTPStatus
 from typing import Final
 
 from .values import value
-from .version import spoken
+from .version import STATUS_FIELD, spoken
 
 _NAME: Final = rb"[-!#$%&'*+.^_`|~0-9a-zA-Z]+"
 _VALUE: Final = rb"[\t\x20-\x7e]*"
@@ -56,7 +56,7 @@ def read(data: bytes) -> SimpleRequest | None:
                 hosts, host = hosts + 1, text.rstrip(b" \t")
             case b"content-length":
                 lengths, length = lengths + 1, text.rstrip(b" \t")
-            case b"plugind-status-version":
+            case field if field == STATUS_FIELD:
                 version = spoken(text)
             case field if field in _NOT_SIMPLE:
                 return None

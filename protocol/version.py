@@ -15,6 +15,8 @@ STATUS_VERSION: Final = 2
 #: The header with the version in each answer. Daemons before version 1 send none. In a request, it is the version that
 #: the client knows; those before version 2 send none.
 STATUS_HEADER: Final = "Plugind-Status-Version"
+#: As it is compared with a header that was read.
+STATUS_FIELD: Final = STATUS_HEADER.lower().encode("ascii")
 
 
 def spoken(asked: bytes | None) -> int:

@@ -21,6 +21,7 @@ from .endpoint_owners import PluginDisplaced
 from .messages import EndpointChanged, HealthReported, OwnerChanged, RootReported, ServingChanged, StateChanged
 from .plugin_health import Health
 from .plugins import PluginInfo
+from .registration.phases import Phase
 from .status import Finished, HistoryEntry, Operation, Outcome, PluginCounts, PluginStatus, StateName, Watching
 from .text import encodable, escaped
 from .words import STATE_IN, Step
@@ -49,13 +50,7 @@ _HAS_LINK = (
     StateName.DIALING,
 )
 #: The steps that are counted; how long a claim takes depends on other plugins.
-_STEPS = {
-    Operation.DIAL: Step.DIAL,
-    Operation.GET_INFO: Step.INFO,
-    Operation.VALIDATE: Step.VALIDATE,
-    Operation.REGISTER: Step.REGISTER,
-    Operation.NOTIFY: Step.NOTIFY,
-}
+_STEPS = {phase.operation: phase.step for phase in Phase}
 #: Reason, attempt and cause of most entries of a history: those of a plugin at which nothing fails.
 _USUAL = (None, 1, None)
 DEPRECATED = "the socket lies in a deprecated directory"

@@ -8,23 +8,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
-from ...protocol.status import StateName
 from ...protocol.status_json import Json
+from ...protocol.words import STATE_IN
 from .answers import Plugin
 from .csi_description import csi_lines, csi_shown
 from .device_description import device_lines
 from .dra_description import dra_lines, dra_shown
 from .lines import labelled, wrapped
 from .phrases import age, ago, cause, duration, remarks, serves, state, steps, text, time_of_day, unix_time
-
-#: The states of an attempt.
-_UNDER_WAY = (
-    StateName.DIALING,
-    StateName.ASKING_INFO,
-    StateName.VALIDATING,
-    StateName.REGISTERING,
-    StateName.NOTIFYING,
-)
 
 
 def described(plugin: Plugin, width: int | None = None) -> str:
@@ -144,7 +135,7 @@ def _entries(history: Sequence[Plugin], width: int | None) -> Iterator[str]:
     before = ""
     for entry in history:
         why = cause(entry)
-        shown = "" if why == before and entry.get("state") in _UNDER_WAY else why
+        shown = "" if why == before and entry.get("state") in STATE_IN.values() else why
         yield _entry(entry, shown, width)
         before = why
 

@@ -17,7 +17,7 @@ import h11
 import trio
 
 from ...protocol.simple_requests import SimpleRequest
-from ...protocol.version import STATUS_HEADER, spoken
+from ...protocol.version import STATUS_FIELD, spoken
 from .http_errors import BadRequestError, TooLargeError, check_head
 
 Headers = Sequence[tuple[str, str]]
@@ -125,7 +125,7 @@ def _simple(head: h11.Request, body: bytes) -> SimpleRequest:
     host = next((text.decode("latin-1") for name, text in head.headers if name == b"host"), None)
     credentials = [text.decode("latin-1") for name, text in head.headers if name == b"authorization"]
     authorization = credentials[0] if len(credentials) == 1 else None
-    version = spoken(next((text for name, text in head.headers if name == STATUS_HEADER.lower().encode()), None))
+    version = spoken(next((text for name, text in head.headers if name == STATUS_FIELD), None))
     try:
         method, target = head.method.decode("ascii"), head.target.decode("ascii")
         return SimpleRequest(method, target, body, host, authorization, version)

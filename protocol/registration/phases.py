@@ -20,7 +20,7 @@ from ..messages import (
     StopForced,
 )
 from ..status import Operation
-from ..words import StateName, Step
+from ..words import STATE_IN, StateName, Step
 from .following import End, Next, Pause
 
 
@@ -28,23 +28,23 @@ class Phase(enum.Enum):
     """Where a registration is, with how users see it and the operation that is counted."""
 
     #: Connecting to the socket.
-    DIAL = (1, StateName.DIALING, Operation.DIAL, Step.DIAL)
+    DIAL = (1, Step.DIAL, Operation.DIAL)
     #: The plugin is asked for its info.
-    INFO = (2, StateName.ASKING_INFO, Operation.GET_INFO, Step.INFO)
+    INFO = (2, Step.INFO, Operation.GET_INFO)
     #: The reconciler is asked to admit the plugin to its (type, name).
-    CLAIM = (3, StateName.VALIDATING, None, Step.CLAIM)
+    CLAIM = (3, Step.CLAIM)
     #: The handler is asked whether it accepts the plugin.
-    VALIDATE = (4, StateName.VALIDATING, Operation.VALIDATE, Step.VALIDATE)
+    VALIDATE = (4, Step.VALIDATE, Operation.VALIDATE)
     #: The handler is asked to register.
-    REGISTER = (5, StateName.REGISTERING, Operation.REGISTER, Step.REGISTER)
+    REGISTER = (5, Step.REGISTER, Operation.REGISTER)
     #: The plugin is notified that it is registered.
-    NOTIFY = (6, StateName.NOTIFYING, Operation.NOTIFY, Step.NOTIFY)
+    NOTIFY = (6, Step.NOTIFY, Operation.NOTIFY)
     #: Connecting to the socket, only to notify the plugin that it is registered.
-    NOTIFY_DIAL = (7, StateName.DIALING, Operation.DIAL, Step.DIAL)
+    NOTIFY_DIAL = (7, Step.DIAL, Operation.DIAL)
     #: The pause between two tries to notify.
     NOTIFY_PAUSE = (8, StateName.WAITING)
     #: The plugin is notified that it is not registered, and why.
-    REFUSE = (9, StateName.NOTIFYING, Operation.NOTIFY, Step.NOTIFY)
+    REFUSE = (9, Step.NOTIFY, Operation.NOTIFY)
     #: The handler is asked to deregister.
     LEAVE = (10, StateName.LEAVING, Operation.DEREGISTER)
     WAITING = (11, StateName.WAITING)
@@ -58,13 +58,11 @@ class Phase(enum.Enum):
     GONE = (17, StateName.GONE)
 
     # The number keeps those apart that look alike.
-    def __init__(
-        self, _number: int, state: StateName, operation: Operation | None = None, step: Step | None = None
-    ) -> None:
-        self.state = state
-        self.operation = operation
+    def __init__(self, _number: int, shown: StateName | Step, operation: Operation | None = None) -> None:
         #: Which step of a try it is, if it is one.
-        self.step = step
+        self.step = shown if isinstance(shown, Step) else None
+        self.state = STATE_IN[shown] if isinstance(shown, Step) else shown
+        self.operation = operation
 
 
 PAUSES = {StateName.WAITING: Phase.WAITING, StateName.STALE: Phase.STALE, StateName.PARKED: Phase.PARKED}

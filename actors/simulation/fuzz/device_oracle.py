@@ -35,8 +35,9 @@ class Instance:
     listed: dict[str, str] | None = None
     #: The times since when each device may be shown to have its health.
     since: dict[str, set[float]] = attrs.field(factory=dict)
-    #: The list that the actor has taken for certain, and the times since when each device was shown so.
-    taken: tuple[dict[str, str], dict[str, set[float]]] = ({}, {})
+    #: The list that the actor has taken for certain and those after it, each with the times since when each of its
+    #: devices may be shown so.
+    lists: list[tuple[dict[str, str], dict[str, set[float]]]] = attrs.field(factory=list)
     lost_since: float | None = None
     #: The times since when it may be shown as lost.
     lost_times: set[float] = attrs.field(factory=set)
@@ -123,10 +124,11 @@ class DeviceOracle:
             if self.behind:
                 # Nor that its plugin was well for a while.
                 since[device] |= {now, *instance.lost_times}
-                # Nor any list since the one that it has taken: there the device may have been as it is now.
-                healths_taken, since_taken = instance.taken
-                since[device] |= since_taken[device] if healths_taken.get(device) == health else set()
+                # Nor every list since the one that it has taken: the device may have been as it is now in the last of
+                # those that it has seen.
+                since[device].update(*(times[device] for known, times in instance.lists if known.get(device) == health))
         instance.listed, instance.since, instance.lost_since = dict(healths), since, None
+        instance.lists.append((instance.listed, since))
         self._update(instance.name, now)
 
     def lost(self, instance: Instance, now: float) -> None:
@@ -217,7 +219,7 @@ class DeviceOracle:
         for name, resource in self._resources.items():
             del resource.recent[:-1]
             for instance in resource.present:
-                instance.taken = instance.listed or {}, instance.since
+                del instance.lists[:-1]
             self._check_last(name, resource)
             if resource.state is ResourceState.AWAITED and resource.last is None:
                 continue  # It was listed for too short a time to be kept.

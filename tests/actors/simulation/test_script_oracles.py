@@ -9,6 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from plugind.actors.simulation.fuzz.device_oracle import DeviceOracle, Instance
 from plugind.actors.simulation.fuzz.endpoint_oracle import EndpointOracle
 from plugind.actors.simulation.fuzz.generation_oracle import GenerationOracle
 from plugind.actors.simulation.fuzz.handler_oracle import HandlerOracle
@@ -248,6 +249,23 @@ async def test_a_plugin_may_be_admitted_to_an_endpoint_before_its_owner(
         await trio.sleep_until(4.0)
         await handler.validate(other)
     assert [violation.oracle for violation in trace.violations] == ([] if is_right else ["endpoint"])
+
+
+@pytest.mark.parametrize(("since", "rules"), [(1.0, []), (3.0, []), (2.0, ["devices"])])
+def test_an_actor_that_skipped_a_list_shows_a_device_since_a_list_before_it(since: float, rules: list[str]) -> None:
+    """Seed 4741117: the actor may have crashed after the first list, or with that list in its mailbox."""
+    found = Found()
+    oracle = DeviceOracle(found.violated)
+    instance = Instance(GPU, STATUS.socket, 7)
+    oracle.added(instance, 0.0)
+    oracle.listed(instance, {"d0": HEALTHY}, 1.0)
+    oracle.crashed(1.0, 1.0)
+    oracle.listed(instance, {}, 2.0)
+    oracle.listed(instance, {"d0": HEALTHY}, 3.0)
+    listed = DeviceList([Device("d0", HEALTHY)])
+    oracle.shown(ResourceStatus(GPU, ResourceState.LISTED, 1.0, listed=listed, changed={"d0": since}), 3.0)
+    oracle.up_to_date(9.0)
+    assert found.rules == rules
 
 
 @pytest.mark.parametrize("is_shown", [True, False])
