@@ -293,7 +293,8 @@ class PluginGone:
 class HandlerPort(Protocol):
     """What calls the methods of a handler for the registrations of its type, one call at a time for each name.
 
-    Each call has a deadline, and returns how it ended, whatever the handler does.
+    Each call is cancelled at its deadline, and returns how it ended once the handler has ended; a thread is given up at
+    the deadline. It never raises what the handler raises.
     """
 
     def validate(self, plugin: Plugin) -> Awaitable[Ending]:
@@ -499,7 +500,10 @@ class ListenerFound:
 
 @value
 class ListenerLost:
-    """Nobody listens on the socket of the registered plugin, which is to be deregistered for that (fault 39)."""
+    """The registered plugin is to be deregistered: its user is not trusted any more, or nobody listens on its socket.
+
+    The latter is sent only with ``deregister_not_serving``, or in observe mode (fault 39).
+    """
 
     path: str
     generation: int

@@ -32,7 +32,7 @@ ALLOWED = {
     ("actors/simulation/shortcuts.py", "_virtual_base"): "the number that Trio's clock of virtual time computes from",
     **{
         ("tests/tools/registration_bugs.py", name): "the place in a registration's code is its state"
-        for name in ("_await_look", "_interrupted", "_leave", "_refuse")
+        for name in ("_pause_until_looked_at", "_interrupted", "_leave", "_refuse")
     },
     ("tests/tools/commands_page.py", "_actions"): "argparse's only account of the options of a parser",
     ("tests/tools/commands_page.py", "_action_groups"): "argparse's only account of the groups of options",

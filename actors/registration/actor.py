@@ -10,8 +10,8 @@ a handler that was asked to register, the *newest* socket at the path, and what 
 A try runs in a cancel scope. The rule of the inbox, which is applied in the sender's task, cancels it upon a message
 that ends the present phase (``plugind.protocol.registration.phases``). What was begun is undone after that scope was
 left: the connection is closed, Deregister is called exactly once for each Register that has begun, and the name is
-released. What follows decides whether a registered plugin is deregistered: not if plugind stops. After a crash the
-successor of the actor does it (fault 85).
+released. What follows decides whether a registered plugin is deregistered: a stop leaves it registered, unless it is to
+deregister. After a crash the successor of the actor deregisters it, maybe a second time (fault 85).
 
 "What happens when a registered plugin's socket is replaced" in ``docs/design.md`` is an example of all of this.
 
@@ -72,7 +72,7 @@ class _Registration(Tries):
     __slots__ = ()
 
     async def run(self) -> None:
-        """Try, pause and rest, until the end. The rest is in this frame, and in no scope: it is how nearly all wait."""
+        """Try, pause and rest, until the end. Nearly all actors rest, so they do it in this frame and in no scope."""
         then = self._then
         self._inbox.rule, self._inbox.look = self._serve, self._look
         try:
@@ -178,7 +178,8 @@ class _Registration(Tries):
         """Have the handler deregister the plugin; return what follows by then.
 
         A failed Deregister counts as done (fault 84). The wait for its turn has no deadline, since the name is busy
-        until Deregister has run; the handler's call has one.
+        until Deregister has run; the handler's call has one. A handler that does not let itself be cancelled keeps the
+        actor here (fault 82).
         """
         owed = self._owed
         assert owed is not None, "a Register has begun"

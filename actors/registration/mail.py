@@ -21,7 +21,7 @@ from ...protocol.text import quoted
 from ..mailbox import send_answer
 from .reports import Reports
 
-#: The phases in which what would bring a next try forward has no effect: a call has the newest state of the world.
+#: The phases in which what would bring a next try forward has no effect: the try under way has read the same state.
 _UP_TO_DATE = (Phase.CLAIM, Phase.VALIDATE, Phase.REGISTER)
 #: The phases in which the actor waits for messages alone. It answers a retry when it reads that.
 _PAUSES = (Phase.WAITING, Phase.STALE, Phase.PARKED, Phase.NOTIFY_PAUSE, Phase.REGISTERED, Phase.OBSERVED)
@@ -153,6 +153,7 @@ class Mail(Reports):
                 return self._after_stop(message)
             case m.HandlerWithdrawn():
                 self._why = f"the handler for {message.type} was removed"
+                # The next try finds out whether there is another one. If not, it tells the plugin and parks it.
                 return Try(1, kept(self._cause))
             case m.ListenerLost():
                 self._why = message.reason

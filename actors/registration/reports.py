@@ -90,7 +90,7 @@ class Reports:
         self._socket = appeared
         self.conversation = self._converse(appeared)
         self._phase = Phase.WAITING
-        #: The time at which the phase began.
+        #: The time that is shown for the present phase: when it began, or was last looked at.
         self._now = self._began = trio.current_time()
         #: When the present pause ends by itself.
         self._until = math.inf
@@ -105,7 +105,7 @@ class Reports:
         self._silent_until: float | None = None
         #: Messages that were read during a try, and neither have ended it nor have had their effect.
         self._pending: tuple[m.RegistrationMessage, ...] = ()
-        #: What follows the Deregister under way.
+        #: What the actor begins with, and what follows a Deregister under way.
         self._then: Next = following.first(appeared, crash)
         #: The number of the present or last try, and what the plugin answered or was told in an earlier one.
         self._attempt = 0

@@ -222,7 +222,7 @@ class Tries(Mail):
         """Return the pause after a dial, a GetInfo or a claim that failed: the plugin cannot be told of it."""
         self._finish(failure.outcome)
         if failure.retry is Retry.REPLACED:
-            return self._await_look(self._attempt - 1)
+            return self._pause_until_looked_at(self._attempt - 1)
         if self._phase is Phase.CLAIM:
             cause = cause_after(self._cause, failure)
             return following.again(self._info, failure.reason, failure.reason, self._attempt, cause)
@@ -244,7 +244,7 @@ class Tries(Mail):
         if self._hurried:
             self._send(self._config.reconciler, m.Released(self._socket.path, self._socket.generation))
 
-    def _await_look(self, attempt: int, notify_try: int | None = None) -> Pause:
+    def _pause_until_looked_at(self, attempt: int, notify_try: int | None = None) -> Pause:
         """Wait until the watcher has looked at the path, where another file is (fault 41).
 
         No plugin was reached, so the try does not count, and the backoff does not change. A report of the watcher ends
@@ -277,7 +277,7 @@ class Tries(Mail):
         self._finish(ending.outcome)
         self._sort_what_came_meanwhile()
         for message in self._pending:
-            # What waited for the end of the call leaves nothing to say to the plugin.
+            # If the handler was removed meanwhile, or plugind stops, the try ends here, and the plugin is not told.
             if ends(Phase.NOTIFY, message, self._socket.generation, self._type):
                 self._end_try(message)
         await trio.lowlevel.checkpoint_if_cancelled()
@@ -339,7 +339,7 @@ class Tries(Mail):
         self._finish(failure.outcome)
         tries, attempt, self._why = self._notify_try, self._attempt, failure.reason
         if failure.retry is Retry.REPLACED:
-            return self._await_look(attempt, tries - 1)
+            return self._pause_until_looked_at(attempt, tries - 1)
         self._cause = cause = cause_after(self._cause, failure)
         if failure.retry is Retry.NEVER:
             return following.park(failure.reason, attempt, cause)

@@ -121,7 +121,7 @@ def cause_after(before: Cause | None, failure: StepFailedError) -> Cause:
 
 @value
 class Refusal:
-    """What a plugin is told that is not registered, and why it is not."""
+    """What a plugin that is not registered is told, and why it is not."""
 
     #: In the words of the reference.
     error: str
@@ -138,7 +138,7 @@ def refusal(what: str, reason: str, words: str | None, outcome: Outcome) -> Refu
 
 
 def refusal_before_register(failure: PluginRefusedError) -> Refusal:
-    """Return what a plugin is told that is not acceptable."""
+    """Return what a plugin that is not acceptable is told."""
     if failure.no_handler:
         cause = Cause(failure.cause or failure.reason, answered=True)
         return Refusal(failure.reason, cause.error, Outcome.FAILED, cause)

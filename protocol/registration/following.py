@@ -3,7 +3,7 @@
 A registration tries, and between its tries it pauses. What it does next is a value: a :class:`Try`, a :class:`Pause`, a
 rest (:data:`REST`, or :class:`Observe` in observe mode) or its :class:`End`.
 
-How often an event may bring a try forward: once in each step of the backoff. A socket that is touched, or whose name is
+An event may bring a try forward once in each step of the backoff. A socket that is touched, or whose name is
 free again, is tried at once although its backoff is not over. If that held for each such event, a plugin could have
 itself dialed a thousand times a second by touching its own socket. So a registration is *hurried* from then on: the
 pause after that try is one that no further event shortens. The end of the pause, a retry that a user asks for, and a

@@ -66,7 +66,7 @@ class Phase(enum.Enum):
 
 
 PAUSES = {StateName.WAITING: Phase.WAITING, StateName.STALE: Phase.STALE, StateName.PARKED: Phase.PARKED}
-#: The phases in which the handler has the plugin, or is about to.
+#: The phases that the removal of the handler ends. A Register finishes first.
 _WITH_HANDLER = frozenset(
     {Phase.CLAIM, Phase.VALIDATE, Phase.NOTIFY, Phase.NOTIFY_DIAL, Phase.NOTIFY_PAUSE, Phase.REGISTERED}
 )
@@ -74,7 +74,7 @@ _WITH_HANDLER = frozenset(
 SERVING = (Phase.REGISTERED, Phase.OBSERVED, Phase.ASK_AGAIN)
 #: The phases in which nothing happens at the socket for long, so that the liveness actor looks at it.
 NOT_DIALED = (*SERVING, Phase.STALE)
-#: The phases that a message never ends: the handler must have finished before the next step is decided.
+#: The phases that no stop ends: the handler must have finished before the next step is decided.
 _FINISHES = frozenset({Phase.REGISTER, Phase.LEAVE})
 
 
@@ -88,7 +88,7 @@ def ends(phase: Phase, message: RegistrationMessage, generation: int, plugin_typ
     a forced stop          each phase but Register and Deregister (fault 87)
     a stop                 as that, but a notification of success may finish, unless the stop deregisters (behaviour 42)
     the handler's removal  a claim, Validate, a notification of success, the rest
-    nobody listens         the rest
+    nobody listens         the rest, where a plugin that does not serve is to be deregistered
     =====================  =========================================================================================
     """
     match message:
@@ -107,7 +107,10 @@ def ends(phase: Phase, message: RegistrationMessage, generation: int, plugin_typ
 
 
 def answer_to_retry(socket: str, phase: Phase, then: Next | None) -> RetryAnswer:
-    """Return what a caller is told who asks for a retry; ``then`` is what follows a Deregister or a refusal."""
+    """Return what a caller is told who asks for a retry.
+
+    ``then`` is what follows a Deregister, or the end while plugind stops.
+    """
     match phase:
         case Phase.WAITING | Phase.STALE | Phase.PARKED | Phase.NOTIFY_PAUSE | Phase.OBSERVED:
             return RetryAnswer(socket, tried=True, why="tried now")

@@ -131,7 +131,7 @@ async def test_settings_that_are_read_again_after_newer_ones_are_not_taken(autoj
         assert [state for state, _, _ in rig.said()] == [StateName.DIALING, StateName.WAITING, StateName.DIALING]
 
 
-async def test_a_deregister_has_no_deadline(autojump_clock: MockClock) -> None:
+async def test_the_wait_for_the_end_of_a_deregister_has_no_deadline(autojump_clock: MockClock) -> None:
     """Fault 84, seed 448: many calls of the same name may precede it, each with a deadline of its own."""
     handler = Asked()
     async with running(handler) as rig:

@@ -126,7 +126,7 @@ class DeviceOracle:
                 since[device] |= {now, *instance.lost_times}
                 # Nor every list since the one that it has taken: the device may have been as it is now in the last of
                 # those that it has seen.
-                since[device].update(*(times[device] for known, times in instance.lists if known.get(device) == health))
+                since[device].update(*(times[device] for seen, times in instance.lists if seen.get(device) == health))
         instance.listed, instance.since, instance.lost_since = dict(healths), since, None
         instance.lists.append((instance.listed, since))
         self._update(instance.name, now)

@@ -288,6 +288,42 @@ async def test_a_handler_that_is_removed_finishes_its_register_and_deregisters(a
         assert node.state("a.sock") == "parked"
 
 
+async def test_a_register_that_fails_after_its_handler_was_removed_leaves_its_plugin_untold(
+    autojump_clock: MockClock,
+) -> None:
+    """Behaviours 29 and 36: only the next try tells the plugin anything, which is that it has no handler."""
+
+    class Late(FakeHandler):
+        async def register(self, plugin: Plugin) -> None:
+            await trio.sleep(3.0)
+            await super().register(plugin)
+
+    handler = Late().script("register", Fails("full"))
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", red())
+        await trio.sleep(1.0)
+        await node.supervisor.remove_handler("Colour")
+        await node.settled()
+        assert asks(handler) == [(0.0, "validate"), (3.0, "register"), (3.0, "deregister")]
+        refusals = [(call.time, call.error) for call in plugin.calls if call.method == "NotifyRegistrationStatus"]
+        assert [(time, "no handler registered" in error) for time, error in refusals] == [(3.0, True)]
+        assert resting(node) == [(3.0, "leaving"), (3.0, "parked")]
+
+
+async def test_a_socket_that_replaces_one_whose_deregister_outlasts_its_cancellation_waits_for_it(
+    autojump_clock: MockClock,
+) -> None:
+    """Behaviour 20, fault 82."""
+    handler = Shielding().script("deregister", Takes(98.0))
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", red())
+        await trio.sleep(20.0)
+        plugin.restart()
+        await trio.sleep(130.0)
+        assert asks(handler)[2:] == [(20.0, "deregister"), (118.0, "validate"), (118.0, "register")]
+        assert resting(node) == [(0.0, "registered"), (20.0, "leaving"), (118.0, "registered")]
+
+
 @pytest.mark.parametrize("removed_at", [1.5, 20.0])
 async def test_a_removed_handler_stays_until_its_last_deregister_has_ended_though_the_reconciler_crashed(
     autojump_clock: MockClock, removed_at: float
