@@ -68,11 +68,16 @@ class KnownConversations:
         """Return a conversation in which nothing was said."""
         return KnownConversation(self._start, self._max_message)
 
-    def know_first(self, request: Request) -> None:
-        """Know that a conversation may begin with ``request``, unless there are too many steps."""
-        if self._steps < MAX_STEPS and request not in self._start.steps:
-            for step in _Lesson(self.limits, self.authority, self._max_message).first_of(request):
-                self._start.steps[step.key] = State(ended=step.ended), step.always_added
+    def know_next(self, conversation: KnownConversation, request: Request) -> None:
+        """Know that a conversation may go on with ``request``, unless it is too long, or there are too many steps.
+
+        A request depends on nothing that the peer says after it. So in a wave of conversations the first one that makes
+        a call teaches the others that call, before it has ended.
+        """
+        if self._steps < MAX_STEPS and request not in conversation.state.steps:
+            steps = _Lesson(self.limits, self.authority, self._max_message).steps_to((*conversation.log, request))
+            if steps:
+                conversation.state.steps[request] = State(ended=False), steps[-1].always_added
                 self._steps += 1
 
     def learn(self, log: Sequence[Said]) -> None:
@@ -137,7 +142,12 @@ class _Lesson:
         self._ended = False
 
     def steps_of(self, log: Sequence[Said]) -> Sequence[_Step]:
-        """Return the steps of a conversation; none if it must not be remembered."""
+        """Return the steps of a conversation whose calls have ended; none if it must not be remembered."""
+        steps = self.steps_to(log)
+        return steps if self._ended else ()
+
+    def steps_to(self, log: Sequence[Said]) -> Sequence[_Step]:
+        """Return the steps of a conversation so far; none if it must not be remembered."""
         if bytes_heard(log) > MAX_BYTES:
             return ()
         steps = list[_Step]()
@@ -147,13 +157,8 @@ class _Lesson:
                 return ()
             steps.append(step)
         counted = self._connection.budgets.counted
-        may_learn = self._ended and self._calls <= MAX_CALLS and self._work <= MAX_WORK and counted <= MAX_COUNTED
+        may_learn = self._calls <= MAX_CALLS and self._work <= MAX_WORK and counted <= MAX_COUNTED
         return steps if may_learn else ()
-
-    def first_of(self, request: Request) -> Sequence[_Step]:
-        """Return the step of a request with which a conversation begins; none if the machine cannot send it at once."""
-        step = self._step(request)
-        return () if step is None else (step,)
 
     def _step(self, said: Said) -> _Step | None:
         connection = self._connection

@@ -348,7 +348,23 @@ async def test_a_patient_call_that_is_closed_while_nothing_is_read_raises() -> N
 
 def test_what_is_sent_first_is_known_at_once_and_counts_as_a_step() -> None:
     conversations = KnownConversations()
-    conversations.know_first(GET_INFO)
-    conversations.know_first(GET_INFO)
+    conversations.know_next(conversations.begin(), GET_INFO)
+    conversations.know_next(conversations.begin(), GET_INFO)
     assert len(conversations) == 1
     assert conversations.begin().say(GET_INFO)
+
+
+async def test_of_a_wave_of_new_conversations_all_but_the_first_are_known() -> None:
+    conversations = KnownConversations()
+    async with trio.open_nursery() as nursery:
+        talks = [Talk(partial(by_bytes, conversations=conversations), nursery) for _ in range(4)]
+        for call, said in zip(CALLS, (HELLO + answer(1), answer(3)), strict=True):
+            async with trio.open_nursery() as calling:
+                for talk in talks:
+                    calling.start_soon(talk.call, *call)
+                await trio.testing.wait_all_tasks_blocked()
+                for talk in talks:
+                    await talk.server.send_all(said)
+        assert [getattr(talk.channel, "is_known", None) for talk in talks].count(True) == 3
+        assert len({bytes(talk.heard) for talk in talks}) == 1
+        nursery.cancel_scope.cancel()

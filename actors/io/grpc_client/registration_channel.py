@@ -146,10 +146,9 @@ class RegistrationChannel:
             return False
         if self._conversation.say(request):
             return True
-        if self._conversation.log:
+        if self._conversation.state.steps:
             return False
-        # What is sent first depends on nothing that the peer says.
-        self._conversations.know_first(request)
+        self._conversations.know_next(self._conversation, request)
         return self._conversation.say(request)
 
     def _reset_waiting(self) -> None:
