@@ -836,7 +836,7 @@ class Supervisor:
         reply, answer = trio.open_memory_channel[PluginCounts](1)
         with self._callers.asking("does not count its plugins"):
             await report(self._to_status, m.CountsAsked(reply))
-            return await answer.receive()
+            return attrs.evolve(await answer.receive(), queued=self._dial_slots.read().waiting)
 
     def hung(self) -> tuple[str, ...]:
         """Return the actors that hang and without which the node does nothing, each with the reason.

@@ -74,6 +74,8 @@ class PluginCounts:
     not_serving: int = 0
     #: Why roots cannot be used now, such as one whose parent directory is missing.
     unusable: tuple[str, ...] = ()
+    #: How many sockets wait for a dial slot. One that has not had any is in no state yet.
+    queued: int = 0
 
 
 @value

@@ -149,6 +149,13 @@ def roots_in(answer: bytes) -> list[Plugin]:
     return [root for root in (found if isinstance(found, list) else []) if isinstance(root, dict)]
 
 
+def queued_in(answer: bytes) -> list[str]:
+    """Return a line about the sockets that wait for a dial slot, if any do; older daemons do not count them."""
+    health = _decoded(answer)
+    queued = health.get("queued") if isinstance(health, dict) else None
+    return [f"{queued} queued for a dial"] if isinstance(queued, int) and queued else []
+
+
 def to_mend(roots: Iterable[Plugin]) -> list[str]:
     """Return a line for each of the ``roots`` that cannot be used, and for each directory that is not taken from."""
     return [line for root in roots for line in _to_mend(root)]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from ...protocol.text import escaped
 from ...protocol.words import BUILT_IN_TYPES
 from . import table
-from .answers import Plugin, add_daemon_arguments, daemon, plugins_in, roots_in, to_mend
+from .answers import Plugin, add_daemon_arguments, daemon, plugins_in, queued_in, roots_in, to_mend
 from .ending import EXIT_FAILED, EXIT_OK, EXIT_USAGE, CommandError, complain, say
 from .phrases import STATE_WORDS, state_words, text
 from .plain import answer, fetched
@@ -68,7 +68,8 @@ def run(args: argparse.Namespace) -> int:
     asked = daemon(args)
     plugins = plugins_in(fetched(asked, "/plugins"))
     # The answer about health has the status 503 if anything is wrong, and says what.
-    roots = to_mend(roots_in(answer(asked, "/healthz")[1])) if args.output in (None, "wide") else []
+    health = answer(asked, "/healthz")[1] if args.output in (None, "wide") else b"{}"
+    notes = [*queued_in(health), *to_mend(roots_in(health))]
     _check_types(args.type, plugins)
     typed = [plugin for plugin in plugins if not args.type or plugin.get("type") in args.type]
     picked = [plugin for plugin in typed if not args.state or state_words(plugin) & {*args.state}]
@@ -78,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
         case "name":
             say("".join(f"{name}\n" for name in _names(picked)))
         case _:
-            table.show(picked, total=len(plugins), notes=roots, wide=args.output == "wide")
+            table.show(picked, total=len(plugins), notes=notes, wide=args.output == "wide")
     failing = [plugin for plugin in typed if state_words(plugin) & {*args.fail_on}]
     if failing:
         complain(f"--fail-on: {table.summary(failing)}")

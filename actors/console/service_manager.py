@@ -146,11 +146,12 @@ class _Beats:
 
 
 def words_of(counts: PluginCounts) -> str:
-    """Return how many plugins are in each state, and which roots cannot be used, in words."""
+    """Return how many plugins are in each state or queued for a dial, and which roots cannot be used, in words."""
     total = sum(counts.by_state.values())
     states = ", ".join(states_of(counts))
     plugins = f"{total} {'plugin' if total == 1 else 'plugins'}{': ' if states else ''}{states}"
-    return "; ".join((plugins, *counts.unusable))
+    queued = [f"{counts.queued} queued"] if counts.queued else []
+    return "; ".join((plugins, *queued, *counts.unusable))
 
 
 def states_of(counts: PluginCounts) -> Iterator[str]:

@@ -116,11 +116,13 @@ def _version(answer: Mapping[str, Any]) -> Json:
 
 
 def _health(answer: Mapping[str, Any]) -> Json:
-    """Return the word for all of a daemon, and a line for each part that is not well."""
+    """Return the word for all of a daemon, a line for each part that is not well, and how many sockets are queued."""
     parts = [(it.get("root"), it) for it in _objects(answer.get("roots"))]
     parts += [(it.get("name"), it) for it in _objects(answer.get("actors"))]
     reasons = [f"{name} is {it.get('status')}: {it.get('reason')}" for name, it in parts if it.get("status") != "ok"]
-    return {"status": str(answer.get("status")), "reasons": reasons[:MOST_REASONS]}
+    queued = answer.get("queued")
+    count = queued if isinstance(queued, int) else 0
+    return {"status": str(answer.get("status")), "reasons": reasons[:MOST_REASONS], "queued": count}
 
 
 def _objects(found: object) -> list[Mapping[str, Any]]:

@@ -614,10 +614,12 @@
     const all = tables.plugins.size;
     const leases = tables.leases.size ? ` · ${many(tables.leases.size, "lease", "leases")}` : "";
     const stands = standby ? ` (${standby.toLocaleString("en")} of them standby)` : "";
+    const health = tables.node.get("health");
+    const queued = health && health.queued ? ` · ${health.queued.toLocaleString("en")} queued` : "";
     const settled = `${registered.toLocaleString("en")} registered${stands}`;
     const elsewhere = observed ? ` · ${observed.toLocaleString("en")} observed` : "";
     const problems = many(bad, "problem", "problems");
-    setText(byId("sentence"), `${many(all, "socket", "sockets")} · ${settled}${elsewhere} · ${problems}${leases}`);
+    setText(byId("sentence"), `${many(all, "socket", "sockets")} · ${settled}${elsewhere}${queued} · ${problems}${leases}`);
     const rows = [...counts.keys()].sort().map((kind) => ({ kind, row: counts.get(kind) }));
     fillCounts(statesSeen, rows);
   }

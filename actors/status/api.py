@@ -79,6 +79,8 @@ METRICS_DEADLINE = 1.0
 RELOAD_DEADLINE = 20.0
 #: The actor that is degraded as long as it cannot lease devices.
 _LEASES = "leases"
+#: The actor whose inbox has the sockets that are queued for a dial.
+_DIAL_SLOTS = "dial slots"
 #: The requests that are answered, for ``GET /``.
 REQUESTS = {
     "GET /": "this list, and versions",
@@ -402,7 +404,9 @@ class Api:
         actors = self._actors_health(now)
         words = {part["status"] for part in (*roots, *actors)}
         worst = next(word for word in ("failed", "degraded", "starting", "ok") if word in words)
-        return json_response(503 if worst == "failed" else 200, {"status": worst, "roots": roots, "actors": actors})
+        queued = next((part["waiting"] for part in actors if part["name"] == _DIAL_SLOTS), 0)
+        answer = {"status": worst, "roots": roots, "actors": actors, "queued": queued}
+        return json_response(503 if worst == "failed" else 200, answer)
 
     def _actors_health(self, now: float) -> list[dict[str, Json]]:
         actors: dict[str, dict[str, Json]] = {"status": _actor("status", Condition.OK, None)}

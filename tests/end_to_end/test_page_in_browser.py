@@ -125,6 +125,8 @@ def test_plugins_are_shown_with_those_first_that_have_a_problem_and_change_as_th
     scene.player.do(lambda daemon: daemon.remove("/watch", "/r/b.sock"))
     scene.until_names("c", "a", "z")
     assert scene.shown.run(f"return {SENTENCE}") == "3 sockets · 2 registered · 0 problems"
+    scene.player.do(lambda daemon: daemon.health.update(queued=7))
+    scene.shown.until(f"{SENTENCE} === '3 sockets · 2 registered · 7 queued · 0 problems'")
 
 
 def test_the_filter_finds_words_in_names_paths_states_and_causes(scene: Scene) -> None:

@@ -127,7 +127,7 @@ async def test_each_field_of_a_plugin_is_described(node: Daemon) -> None:
 
 async def test_each_field_of_health_readiness_and_retries_is_described(node: Daemon) -> None:
     health = json.loads((await node.get("/healthz"))[1])
-    assert health.keys() == {"status", "roots", "actors"}
+    assert health.keys() == {"status", "roots", "actors", "queued"}
     assert fields("`GET /healthz`", 0) == {field for root in health["roots"] for field in root}
     assert fields("`GET /healthz`", 1) == {field.name for field in attrs.fields(DirectoryReport)}
     assert fields("`GET /healthz`", 2) == {field for actor in health["actors"] for field in actor}

@@ -122,6 +122,17 @@ def test_ls_shows_the_plugins_of_an_older_and_of_a_newer_daemon(
 
 
 @pytest.mark.parametrize(
+    ("health", "counted"), [({}, []), ({"queued": 0}, []), ({"queued": 7}, ["7 queued for a dial"])]
+)
+def test_ls_counts_the_sockets_that_are_queued_for_a_dial_if_the_daemon_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], health: dict[str, int], counted: list[str]
+) -> None:
+    with lease_server(tmp_path, answer(200, [], STATUS_VERSION), answer(200, health, STATUS_VERSION)) as server:
+        assert main(["ls", "--status", str(server.path)]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == ["0 plugins", *counted]
+
+
+@pytest.mark.parametrize(
     "command", [["devices"], ["wait", "--resource", "a/b=1"], ["watch"], ["retry", "a"], ["reload"], ["release", "a"]]
 )
 def test_a_command_that_an_older_daemon_does_not_know_says_so(

@@ -224,9 +224,10 @@ def test_an_abstract_socket_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         assert listening.recv(100) == b"READY=1"
 
 
-def test_the_words_count_what_does_not_serve() -> None:
+def test_the_words_count_what_does_not_serve_and_what_is_queued_for_a_dial() -> None:
     counts = PluginCounts({StateName.REGISTERED: 3, StateName.STALE: 1, StateName.WAITING: 0}, not_serving=2)
     assert words_of(counts) == "4 plugins: 3 registered, 2 of them not serving, 1 stale"
+    assert words_of(PluginCounts({StateName.STALE: 1}, queued=7)) == "1 plugin: 1 stale; 7 queued"
 
 
 def test_the_words_say_which_root_cannot_be_used_and_why() -> None:

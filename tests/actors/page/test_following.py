@@ -187,11 +187,11 @@ async def test_the_parts_of_a_daemon_that_are_not_well_are_named(tmp_path: Path)
     async with standing_in(str(tmp_path / "s")) as daemon:
         roots = [{"root": "/r", "status": "degraded", "reason": "polling"}, {"root": "/ok", "status": "ok"}]
         actors = [{"name": "loop", "status": "failed", "reason": "blocked"}] * 30
-        daemon.health = {"status": "failed", "roots": roots, "actors": actors}
+        daemon.health = {"status": "failed", "roots": roots, "actors": actors, "queued": 7}
         async with following(daemon.path) as shown:
             await shown.until(lambda tables: "health" in tables.get("node", {}))
             health = shown.browser.tables["node"]["health"]
-    assert health["status"] == "failed"
+    assert (health["status"], health["queued"]) == ("failed", 7)
     assert health["reasons"] == ["/r is degraded: polling", *["loop is failed: blocked"] * 15]
 
 
