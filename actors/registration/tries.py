@@ -75,7 +75,8 @@ class Tries(Mail):
         if self._scope is not None and self._ender is None and (self._pending or self._inbox.waiting):
             self._sort_all()
         self._reason = reason
-        if self._silent_until is None or phase in _SHOWN_AT_ONCE or (phase is Phase.DIAL and reason is not None):
+        # A dial begins, and is shown, once it has a slot, unless it is known why there is none.
+        if reason is not None if phase is Phase.DIAL else self._silent_until is None or phase in _SHOWN_AT_ONCE:
             self._show()
         if self._looked_at:
             self._look_later(self._deadline())
@@ -147,13 +148,16 @@ class Tries(Mail):
             self._enter(phase, NO_DESCRIPTORS)
 
     def _note_slot(self, since: float) -> None:
-        """Have the try looked at if it takes long, from its dial slot on."""
+        """Show the dial, and have the try looked at if it takes long, from its dial slot on."""
         timeouts = self._settings.timeouts
         # A shorter deadline does not wait for the first look.
         self._looked_at = timeouts.get_info < FIRST_LOOK or timeouts.notify < FIRST_LOOK
         self._next_look = since + FIRST_LOOK
+        self._now = self._began = since
         if self._silent_until is not None:
             self._silent_until = since + SILENT_FOR
+        elif self._phase is Phase.DIAL:
+            self._show()
         self._config.timers.begin(self._inbox, since)
 
     async def _get_info(self) -> PluginInfo:

@@ -12,6 +12,7 @@ from grpclib.exceptions import GRPCError
 from trio.testing import MockClock
 
 from plugind.protocol.backoff import Backoff
+from plugind.protocol.words import Step
 from plugind.testing import (
     DEFAULT_CONFIG,
     Fails,
@@ -144,6 +145,26 @@ async def test_no_more_conversations_begin_at_once_than_there_are_dial_slots(aut
         assert len(node.network.dials) == 64
         await trio.sleep(0.1)
         assert len(node.network.dials) == 80
+
+
+async def test_a_retry_is_shown_as_dialed_and_its_dial_is_measured_once_it_has_a_slot(
+    autojump_clock: MockClock,
+) -> None:
+    """Fault 47: another plugin has the only slot until it expires. Those that wait for one are counted."""
+    simulated = SimulatedNode(handlers={"Colour": FakeHandler()})
+    simulated.network.dial_slots = 1
+    async with simulated as node:
+        node.plug("a.sock", FakePlugin("Colour", "red", get_info_fails=1))
+        await trio.sleep_until(0.5 - 0.01)
+        node.plug("b.sock", FakePlugin("Colour", "blue", hang="get-info"))
+        await trio.sleep_until(0.5 + 0.05)
+        assert (node.state("a.sock"), (await node.supervisor.counts()).queued) == ("waiting", 1)
+        await trio.sleep_until(2.0)
+        assert node.timeline("a.sock")[1:3] == [(0.59, "dialing"), (0.59, "asking-info")]
+        retried = node.status("a.sock")
+        assert retried is not None
+        assert dict(retried.steps)[Step.DIAL] == 0.0
+        assert (await node.supervisor.counts()).queued == 0
 
 
 # --- dialing ---------------------------------------------------------------------------------------------------------
