@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ...protocol.values import value
-from ...protocol.words import StateName
+from ...protocol.words import STATE_IN, StateName
 
 CONTENT_TYPE = "text/html; charset=utf-8"
 #: For every answer: no browser takes it for something else, and no page of another origin may include it.
@@ -28,12 +28,9 @@ _OF_DOCUMENTS = (
 )
 #: In the place of a zero.
 _NONE = "\N{EN DASH}"
-#: The states in the order of their columns, as on the page of ``plugind page``: those that last, and then the others.
-_STATES = (
-    *(StateName.REGISTERED, StateName.OBSERVED, StateName.WAITING, StateName.PARKED, StateName.STALE),
-    *(StateName.DIALING, StateName.ASKING_INFO, StateName.VALIDATING, StateName.REGISTERING, StateName.NOTIFYING),
-    StateName.LEAVING,
-)
+#: The states that last, and those of a try. Their columns have this order, as on the page of ``plugind page``.
+_LASTING = (StateName.REGISTERED, StateName.OBSERVED, StateName.WAITING, StateName.PARKED, StateName.STALE)
+_TRYING = tuple(dict.fromkeys(STATE_IN.values()))
 
 
 @value
@@ -60,17 +57,18 @@ class CountsPage:
     _after: str
     headers: tuple[tuple[str, str], ...]
 
-    def filled(self, counts: Mapping[tuple[StateName, str], int]) -> bytes:
-        """Return the page with these numbers of sockets by state and type.
+    def filled(self, counts: Mapping[tuple[StateName, str], int], version: int = 1) -> bytes:
+        """Return the page with these numbers of sockets by state and type, for a ``version`` of the status socket.
 
         Each state has its column, so that none moves as sockets change. A type without sockets has no line.
         """
-        lines = [_line("th", ("type", "all", *_STATES))]
+        columns = _columns(version)
+        lines = [_line("th", ("type", "all", *columns))]
         for label in sorted({label for (_, label), number in counts.items() if number}):
-            numbers = [counts.get((state, label), 0) for state in _STATES]
+            numbers = [sum(counts.get((state, label), 0) for state in states) for states in columns.values()]
             lines.append(_line("td", (label, *map(_number, (sum(numbers), *numbers)))))
         if len(lines) == 1:
-            lines.append(_line("td", ("no sockets", *(_NONE for _ in range(len(_STATES) + 1)))))
+            lines.append(_line("td", ("no sockets", *(_NONE for _ in range(len(columns) + 1)))))
         return f"{self._before}{''.join(lines)}{self._after}".encode()
 
 
@@ -79,6 +77,13 @@ def counts_page() -> CountsPage:
     style = _file("page.css")
     before, _, after = _file("counts.html").replace("/* page.css */", style).partition("<!-- counts -->")
     return CountsPage(before, after, _headers(style))
+
+
+def _columns(version: int) -> dict[StateName, tuple[StateName, ...]]:
+    """Return the columns and the states that each counts: in version 2 a try has one state, whatever its step."""
+    own = {state: (state,) for state in (*_LASTING, *(_TRYING if version < 2 else ()))}
+    trying = {} if version < 2 else {StateName.REGISTERING: _TRYING}
+    return {**own, **trying, StateName.LEAVING: (StateName.LEAVING,)}
 
 
 def _number(number: int) -> str:

@@ -16,6 +16,7 @@ import trio
 from ...protocol.metrics_config import HostRule
 from ...protocol.status import StateName
 from ...protocol.text import encodable
+from ...protocol.version import STATUS_VERSION
 from ..io.http_places import Place
 from ..io.http_server import Request, Response, problem
 from ..page.documents import CONTENT_TYPE, SAFE_HEADERS, CountsPage
@@ -63,25 +64,29 @@ class PortApi:
     #: Returns the number of sockets by state and type.
     _counts: Callable[[], Mapping[tuple[StateName, str], int]]
     _page: CountsPage
-    _shared: Mapping[str, _Shared] = attrs.field(init=False)
+    #: By path and version of the status socket.
+    _shared: Mapping[tuple[str, int], _Shared] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._shared = {"/": _Shared(self._counted), "/metrics": _Shared(self._whole)}
+        versions, whole = range(1, STATUS_VERSION + 1), _Shared(self._whole)
+        self._shared = {("/", version): _Shared(self._counted) for version in versions}
+        self._shared |= {("/metrics", version): whole for version in versions}
 
     async def __call__(self, request: Request, /) -> Response:
         """Return the answer to ``request``."""
         if not self._hosts.admits(request.host):
             addresses = "a loopback address" if self._hosts.loopback else "an IP address"
             return problem(421, _WHOSE.format(addresses=addresses), SAFE_HEADERS)
-        shared = self._shared.get(request.path)
+        shared = self._shared.get((request.path, request.version))
         if shared is None:
             return problem(404, f"there is no {encodable(request.path)} here: ask the status socket", SAFE_HEADERS)
         if request.method not in _GETTING:
             return problem(405, "only GET is answered here", (("Allow", "GET"), *SAFE_HEADERS))
         return await shared.answer(request)
 
-    async def _counted(self, _: Request) -> Response:
-        return Response(200, CONTENT_TYPE, self._page.filled(self._counts()), headers=self._page.headers)
+    async def _counted(self, request: Request) -> Response:
+        body = self._page.filled(self._counts(), request.version)
+        return Response(200, CONTENT_TYPE, body, headers=self._page.headers)
 
     async def _whole(self, request: Request) -> Response:
         answer = await self._metrics(request)

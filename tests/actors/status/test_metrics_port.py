@@ -142,6 +142,10 @@ async def test_the_page_of_the_port_has_numbers_and_no_name_path_or_process() ->
         assert b"script-src" not in answer
         assert b"\r\nX-Content-Type-Options: nosniff\r\n" in answer
         assert await client.get("/", method="HEAD") == (200, b"")
+        # It was made a moment ago for a client of version 1.
+        newer = read(await client.answer(b"GET / HTTP/1.1\r\nHost: localhost\r\nPlugind-Status-Version: 2\r\n\r\n"))[1]
+        assert (b"<th>dialing</th>" in body, b"<th>dialing</th>" in newer) == (True, False)
+        assert f"<tr><th>CSIPlugin</th><td>3</td><td>2</td>{none}<td>1</td>{none * 4}</tr>\n".encode() in newer
 
 
 async def test_each_request_of_the_status_socket_but_two_is_unknown_here() -> None:
