@@ -541,8 +541,9 @@ def _awaited_for(row: Row) -> str:
         return row.unserved.reason or "it does not serve"
     if row.useful:
         return "its handler reports no health" if row.health is None else _health_words(row.health)
-    cause = row.last.cause or row.last.reason
-    return f"{row.last.state.value}: {cause}" if cause else row.last.state.value
+    step, cause = row.last.step, row.last.cause or row.last.reason
+    state = row.last.state.value if step is None else f"{StateName.REGISTERING} ({step})"
+    return f"{state}: {cause}" if cause else state
 
 
 def _health_words(health: HealthReported) -> str:

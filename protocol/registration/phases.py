@@ -124,7 +124,7 @@ def answer_to_retry(socket: str, phase: Phase, then: Next | None) -> RetryAnswer
         case Phase.REFUSE:
             why = "it is being notified of a failed attempt, and tried right after that"
         case _:
-            why = f"an attempt is under way: {phase.state}"
+            why = f"an attempt is under way: {phase.step or phase.state}"
     return RetryAnswer(socket, tried=True, why=why)
 
 

@@ -499,7 +499,7 @@ async def test_a_retry_during_an_attempt_reports_at_once_that_it_is_under_way(au
         await trio.sleep(0.5)
         (answer,) = await node.supervisor.retry("/plugins/a.sock")
         assert trio.current_time() == 0.5
-        assert (answer.tried, answer.why) == (True, "an attempt is under way: asking-info")
+        assert (answer.tried, answer.why) == (True, "an attempt is under way: info")
         await trio.sleep_until(1.9)
         assert [time for time, _ in node.network.dials] == [0.0, 1.0], (
             "the retry takes effect when the attempt has failed, and needs no backoff"

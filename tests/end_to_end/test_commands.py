@@ -128,7 +128,7 @@ async def test_each_command_shows_the_plugins_and_has_its_exit_code(shared: Daem
     assert described["history"][-1]["state"] == "registered"
     assert [entry["attempt"] for entry in described["history"]] == [1] * len(described["history"])
     # An attempt may be under way, which takes one second.
-    under_way = {f"{hung}: an attempt is under way: {state}\n" for state in ("dialing", "asking-info")}
+    under_way = {f"{hung}: an attempt is under way: {step}\n" for step in ("dial", "info")}
     assert done["retry"].out in {f"{hung}: tried now\n", *under_way}
     assert json.loads(done["probe"].out)["ok"] is True
 

@@ -40,7 +40,7 @@ async def test_a_retry_that_comes_during_a_dial_ends_the_pause_after_a_try_that_
         plugin = node.plug("a.sock", FakePlugin("Colour", ""), listening=False)
         await trio.sleep(0.3)
         (answer,) = await node.supervisor.retry(node.path("a.sock"))
-        assert (answer.tried, answer.why) == (True, "an attempt is under way: dialing")
+        assert (answer.tried, answer.why) == (True, "an attempt is under way: dial")
         await trio.sleep(0.2)
         plugin.listen()
         await trio.sleep(0.4)

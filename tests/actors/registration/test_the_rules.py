@@ -359,7 +359,7 @@ async def test_a_retry_is_answered_while_a_handler_is_called(autojump_clock: Moc
         node.plug("a.sock", red())
         await trio.sleep(1.0)
         (answer,) = await node.supervisor.retry(node.path("a.sock"))
-        assert (answer.tried, answer.why) == (True, "an attempt is under way: registering")
+        assert (answer.tried, answer.why) == (True, "an attempt is under way: register")
         assert node.now == 1.0
         await node.settled()
         assert handler.asked() == ["validate", "register"]

@@ -21,6 +21,7 @@ from plugind.protocol.messages import (
 from plugind.protocol.plugin_health import Health
 from plugind.protocol.plugins import Plugin
 from plugind.protocol.status import StateName, Watching
+from plugind.protocol.words import Step
 from plugind.tests.actors.status.bench import ROOT, Bench, bench, body_of, changed, info
 
 
@@ -187,9 +188,10 @@ async def test_readiness_waits_for_first_scans_and_for_expected_plugins(autojump
         await node.take(RootReported("/s", Watching.POLLING, 0.0, ready=True))
         tried = attrs.evolve(changed("a", StateName.WAITING), info=info("a"), reason="all of it", cause="no answer")
         await node.take(
-            tried, attrs.evolve(tried, socket="/r/b.sock", state=StateName.DIALING, cause=None, reason=None)
+            tried,
+            attrs.evolve(tried, socket="/r/b.sock", state=StateName.DIALING, step=Step.DIAL, cause=None, reason=None),
         )
-        assert await ready(node) == (503, ["the plugin a (waiting: no answer) (dialing)"])
+        assert await ready(node) == (503, ["the plugin a (waiting: no answer) (registering (dial))"])
         await node.take(
             attrs.evolve(changed("a", StateName.REGISTERED), info=info("a")),
         )

@@ -83,13 +83,13 @@ NOW, NOTHING, LEAVES = (
 )
 #: How a retry is answered, without what follows.
 ANSWERS = {
-    Phase.DIAL: (True, "an attempt is under way: dialing"),
-    Phase.INFO: (True, "an attempt is under way: asking-info"),
-    Phase.CLAIM: (True, "an attempt is under way: validating"),
-    Phase.VALIDATE: (True, "an attempt is under way: validating"),
-    Phase.REGISTER: (True, "an attempt is under way: registering"),
-    Phase.NOTIFY: (True, "an attempt is under way: notifying"),
-    Phase.NOTIFY_DIAL: (True, "an attempt is under way: dialing"),
+    Phase.DIAL: (True, "an attempt is under way: dial"),
+    Phase.INFO: (True, "an attempt is under way: info"),
+    Phase.CLAIM: (True, "an attempt is under way: claim"),
+    Phase.VALIDATE: (True, "an attempt is under way: validate"),
+    Phase.REGISTER: (True, "an attempt is under way: register"),
+    Phase.NOTIFY: (True, "an attempt is under way: notify"),
+    Phase.NOTIFY_DIAL: (True, "an attempt is under way: dial"),
     Phase.NOTIFY_PAUSE: (True, NOW),
     Phase.REFUSE: (True, "it is being notified of a failed attempt, and tried right after that"),
     Phase.LEAVE: (True, "it is being deregistered, and tried right after that"),
