@@ -85,6 +85,7 @@ def plugin_to_json(plugin: PluginStatus, now: float, unix: float, version: int =
 
 def history_to_json(plugin: PluginStatus, now: float, unix: float, version: int = STATUS_VERSION) -> list[Json]:
     """Return the JSON form of a history, the oldest entry first; ``ago`` is in seconds."""
+    steps_before = (None, *(entry.step for entry in plugin.history))
     return [
         {
             "ago": _seconds(max(0.0, now - entry.time)),
@@ -94,8 +95,9 @@ def history_to_json(plugin: PluginStatus, now: float, unix: float, version: int 
             "cause": _text(entry.cause),
             "attempt": entry.attempt,
         }
-        for entry in plugin.history
-        if version > 1 or entry.step is not Step.CLAIM  # It had the state of what follows.
+        for before, entry in zip(steps_before, plugin.history, strict=False)
+        # In version 1 a claim and the validation after it are one state.
+        if version > 1 or (before, entry.step) != (Step.CLAIM, Step.VALIDATE)
     ]
 
 

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import json
 
+import attrs
+
 from plugind.protocol.plugin_health import Health
 from plugind.protocol.status import HistoryEntry, Operation, Outcome, PluginStatus, StateName
-from plugind.protocol.status_json import described_to_json, plugin_to_json
+from plugind.protocol.status_json import described_to_json, history_to_json, plugin_to_json
 from plugind.protocol.words import STATE_IN, Step
 
 
@@ -123,6 +125,8 @@ def test_a_try_has_a_step_where_clients_of_version_1_see_a_state() -> None:
         [("asking-info", "-"), ("validating", "-")],
         [("registering", "info"), ("registering", "claim"), ("registering", "validate")],
     ]
+    claiming = attrs.evolve(status, history=history[:2])
+    assert history_to_json(claiming, 2.0, 2.0, 1)[-1]["state"] == "validating"  # type: ignore[index,call-overload]
 
 
 def test_the_published_state_names_are_stable() -> None:
