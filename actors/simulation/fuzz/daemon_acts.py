@@ -131,14 +131,18 @@ class DaemonActs:
         self._start(retry)
 
     async def _check_answers(self, answers: Iterable[RetryAnswer], asked: float) -> None:
-        """An answer is true: what it says of a socket is shown of it, or done, from when it was asked for."""
+        """An answer is true: what it says of a socket is shown of it, or done, from when it was asked for.
+
+        A socket that is tried and waits for a dial slot is shown as before.
+        """
+        queued = (await self._node.supervisor.counts()).queued
         shown = {plugin.socket: plugin for plugin in (await self._node.snapshot()).plugins}
         dialed = {path for time, path in self._node.network.dials if time >= asked}
         for answer in answers:
             plugin = shown.get(answer.socket)
             if plugin is None:
                 continue
-            rests = plugin.state in _RESTING and plugin.since < asked and answer.socket not in dialed
+            rests = plugin.state in _RESTING and plugin.since < asked and answer.socket not in dialed and not queued
             if (answer.why == _TRIED and rests) or (answer.why == _REGISTERED and not _was_registered(plugin, asked)):
                 self._trace.violated("answers", f"{answer.socket}: {answer.why}, and it is {plugin.state}")
 
