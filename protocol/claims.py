@@ -140,11 +140,14 @@ class Name:
 
     # --- the claims that wait ---
 
-    def ask(self, claimed: m.Claimed) -> None:
-        """Put a claim behind those that wait for an answer."""
+    def ask(self, claimed: m.Claimed) -> m.Claimed | None:
+        """Take a claim, and return the one that can be answered now: this one, unless others wait or one is busy."""
         if self._queue is None:
+            if not self.busy:
+                return claimed
             self._queue = _Waiting()
         self._queue.add(claimed)
+        return self.next_to_answer()
 
     def next_to_answer(self) -> m.Claimed | None:
         """Take the next claim that can be answered now: none while a plugin is busy."""

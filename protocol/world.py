@@ -487,29 +487,32 @@ class World:
         name = self._names.get(key)
         if name is None:
             name = self._names[key] = Name()
-        name.ask(message)
-        self._admit(key, name)
+        self._admit(key, name, name.ask(message))
 
-    def _admit(self, key: tuple[str, str], name: Name) -> None:
-        """Answer the queued claims to the name, in order, until one is admitted."""
-        while (claimed := name.next_to_answer()) is not None:
-            handler = self._handlers.get(claimed.info.type)
+    def _admit(self, key: tuple[str, str], name: Name, claimed: m.Claimed | None) -> None:
+        """Answer ``claimed`` and then the queued claims to the name, in order, until one is admitted."""
+        while claimed is not None:
+            handler, privileged = self._handlers.get(claimed.info.type), self._users.is_privileged(claimed.info.uid)
             if handler is None:
                 self._refuse_orphan(claimed)
-            elif (reason := self._name_of_another_user(claimed.info, name)) is not None:
-                self._put_in_line(name, claimed)
+            # The rule for other users admits a privileged one whoever the holders are.
+            elif not privileged and (reason := self._name_of_another_user(claimed.info, name)) is not None:
+                name.line.add(claimed.path, claimed.info.uid, privileged=privileged)
                 self._effects.append(Send(claimed.path, m.ClaimRefused(claimed, reason)))
                 self._report_claim(claimed, reason)
-            elif (reason := self._reason_against(claimed.info, name, handler.policy)) is not None:
-                self._put_in_line(name, claimed)
+            elif (
+                reason := self._reason_against(claimed.info, name, handler.policy, privileged=privileged)
+            ) is not None:
+                name.line.add(claimed.path, claimed.info.uid, privileged=privileged)
                 self._effects.append(Send(claimed.path, m.ClaimRefused(claimed, reason)))
-            elif (owner := self._owner_of_endpoint(claimed)) is not None:
+            elif (owner := self._owner_of_endpoint(claimed, privileged=privileged)) is not None:
                 reason = belongs_to(claimed.info.endpoint, owner)
                 self._effects.append(Send(claimed.path, m.ClaimRefused(claimed, reason)))
             else:
-                self._grant(claimed, name, handler)
-                continue
+                self._grant(claimed, name, handler, privileged=privileged)
+                break
             self._end_turn(key, claimed.path)
+            claimed = name.next_to_answer()
         if name.empty:
             del self._names[key]
         elif name.admitted is not None and name.is_wanted_at_another(name.admitted.info.endpoint):
@@ -521,10 +524,6 @@ class World:
             claim.wanted = True
             self._effects.append(Send(claim.path, m.NameWanted()))
 
-    def _put_in_line(self, name: Name, claimed: m.Claimed) -> None:
-        uid = claimed.info.uid
-        name.line.add(claimed.path, uid, privileged=self._users.is_privileged(uid))
-
     def _report_claim(self, claimed: m.Claimed, reason: str) -> None:
         """Report once for each socket that it claims the name of another user's plugin."""
         actor = self._actors[claimed.path]
@@ -533,9 +532,7 @@ class World:
             self._effects.append(Show(m.NameDefended(claimed.path, claimed.generation, claimed.info, reason)))
 
     def _name_of_another_user(self, info: PluginInfo, name: Name) -> str | None:
-        """Return why the plugin cannot have the name of another user's plugin (fault 80)."""
-        if self._users.is_privileged(info.uid):
-            return None  # The usual case, as the rule has it, without the search for holders.
+        """Return why an unprivileged plugin cannot have the name of another user's plugin (fault 80)."""
         reason = taken_by_another_user(info, name.holders(), self._users)
         keep = self._kept.get(key_of(info), self._now)
         if reason is None and keep is not None and keep.uid != info.uid:
@@ -559,9 +556,8 @@ class World:
             self._kept.wait(key, keep)
         return name.line.give_turn(path)
 
-    def _reason_against(self, info: PluginInfo, name: Name, policy: InstancePolicy) -> str | None:
+    def _reason_against(self, info: PluginInfo, name: Name, policy: InstancePolicy, *, privileged: bool) -> str | None:
         """Return why one more plugin cannot have the name; None if it can."""
-        privileged = self._users.is_privileged(info.uid)
         if not self._is_full(name, policy, privileged=privileged):
             return None
         if policy is InstancePolicy.REJECT:
@@ -572,8 +568,7 @@ class World:
         limit = 1 if policy is InstancePolicy.REJECT else self._max_instances
         return name.count_against(privileged=privileged) >= limit
 
-    def _grant(self, claimed: m.Claimed, name: Name, handler: _Handler) -> None:
-        privileged = self._users.is_privileged(claimed.info.uid)
+    def _grant(self, claimed: m.Claimed, name: Name, handler: _Handler, *, privileged: bool) -> None:
         wanted = name.is_wanted_at_another(claimed.info.endpoint)
         claim = self._claims[claimed.path] = Claim(
             claimed.path,
@@ -588,10 +583,9 @@ class World:
         name.admit(claim)
         self._effects.append(Send(claimed.path, m.Admitted(claimed, handler.address, wanted)))
 
-    def _owner_of_endpoint(self, claimed: m.Claimed) -> Owner | None:
+    def _owner_of_endpoint(self, claimed: m.Claimed, *, privileged: bool) -> Owner | None:
         """Return the plugin of another name that has the endpoint, or None and note the claim to it (fault 79)."""
-        path, info, file = claimed.path, claimed.info, claimed.endpoint
-        privileged, own = self._users.is_privileged(info.uid), self._actors[path].sent.identity
+        path, info, file, own = claimed.path, claimed.info, claimed.endpoint, self._actors[claimed.path].sent.identity
         owner = Owner(info, path, claimed.generation, privileged)
         if info.endpoint == path or (file is not None and own.is_same(file)):
             self._show_displaced(self._endpoints.add_own(owner, own))
@@ -648,7 +642,7 @@ class World:
         name.register(claim)
         self._show_roles(name, claim.info.type)
         self._show_first_role(name, claim)
-        self._admit(key, name)
+        self._admit(key, name, name.next_to_answer())
         self._end_turn(key, message.path)
 
     def _report_succession(self, claim: Claim, name: Name) -> None:
@@ -696,7 +690,7 @@ class World:
             # sent ``NameFreed`` when that one goes.
             name.line.add(claim.path, claim.info.uid, privileged=claim.privileged)
         self._end_turn(key, claim.path)
-        self._admit(key, name)
+        self._admit(key, name, name.next_to_answer())
         self._retire(claim.info.type)
 
     def _serves_one_less(self, handler: m.HandlerPort) -> None:

@@ -191,17 +191,18 @@ def test_a_name_with_one_registered_plugin_has_one_table_whatever_came_before() 
 
 def test_claims_are_answered_in_the_order_in_which_they_came_and_not_while_a_plugin_is_busy() -> None:
     """Behaviours 20 and 21."""
-    name = Name()
-    for number, path in enumerate((A, B, "/r/c")):
-        name.ask(m.Claimed(path, number, claim(path).info))
-    name.withdraw(B)
-    other = claim("/r/d", Phase.ADMITTED)
+    name, other = Name(), claim("/r/d", Phase.ADMITTED)
+    alone = m.Claimed(other.path, 9, other.info)
+    assert name.ask(alone) is alone
     name.admit(other)
-    assert name.next_to_answer() is None
+    asked = [m.Claimed(path, number, claim(path).info) for number, path in enumerate((A, B, "/r/c"))]
+    assert [name.ask(claimed) for claimed in asked] == [None, None, None]
+    name.withdraw(B)
 
     name.release(other)
-    answered = [name.next_to_answer(), name.next_to_answer()]
+    last = m.Claimed("/r/e", 4, claim("/r/e").info)
+    answered = [name.ask(last), name.next_to_answer(), name.next_to_answer()]
 
-    assert [claimed and claimed.path for claimed in answered] == [A, "/r/c"]
+    assert answered == [asked[0], asked[2], last]
     assert name.next_to_answer() is None
     assert name.empty
