@@ -99,11 +99,13 @@ def test_old_words_are_gone_from_code_and_prose(words: str) -> None:
 
 
 def test_unclear_words_are_not_identifiers() -> None:
+    # Few files have one of the words at all, and to parse a file takes long.
+    has_one = re.compile("|".join(UNCLEAR), re.IGNORECASE)
     found = [
         f"{path.relative_to(ROOT)}:{line}: {name}, for {UNCLEAR[name.strip('_').lower()]}"
         for path in sources()
-        if path.suffix == ".py"
-        for line, name in unclear(path.read_text())
+        if path.suffix == ".py" and has_one.search(source := path.read_text())
+        for line, name in unclear(source)
     ]
     assert not found, "\n".join(found)
 

@@ -75,8 +75,10 @@ class Tries(Mail):
         if self._scope is not None and self._ender is None and (self._pending or self._inbox.waiting):
             self._sort_all()
         self._reason = reason
-        # A dial begins, and is shown, once it has a slot, unless it is known why there is none.
-        if reason is not None if phase is Phase.DIAL else self._silent_until is None or phase in _SHOWN_AT_ONCE:
+        is_due = self._silent_until is None or phase in _SHOWN_AT_ONCE
+        if phase is Phase.DIAL:
+            is_due = reason is not None  # Otherwise it is shown once it has a slot.
+        if is_due:
             self._show()
         if self._looked_at:
             self._look_later(self._deadline())

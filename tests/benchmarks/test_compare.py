@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from xml.etree import ElementTree
 
 import attrs
 import pytest
@@ -21,7 +20,7 @@ from plugind.benchmarks.compare_cases import FULL, KINDS, QUICK, Case, cases
 from plugind.benchmarks.report.comparison import Run
 from plugind.benchmarks.report.storm_tables import from_rows, rows, summary
 from plugind.benchmarks.report.table import Row
-from plugind.tests.benchmarks.comparisons import BASE, THIS, comparison, run
+from plugind.tests.benchmarks.comparisons import BASE, THIS
 from plugind.tests.benchmarks.storms import three_storms
 from plugind.tests.end_to_end.go_programs import peer
 
@@ -200,22 +199,3 @@ def test_storms_are_the_same_after_they_were_written_and_read() -> None:
     again = from_rows(json.loads(json.dumps([*rows(outcome), *rows(outcome)])))
     assert [len(runs) for runs in again.runs.values()] == [2, 2, 2]
     assert summary(from_rows(json.loads(json.dumps(rows(outcome))))) == summary(outcome)
-
-
-def test_the_plots_of_the_page_are_drawn_from_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    if importlib.util.find_spec("matplotlib") is None:
-        pytest.skip("matplotlib is not installed (PyPI package matplotlib, in the extra dev)")
-    client = {"client": "plugind", "concurrency": 64, "sockets": 10, "server": "spins"}
-    runs = [{"conversations_per_s": 100.0, "cpu_ms": 0.25}]
-    found = comparison(
-        attrs.evolve(run(0, THIS, {}), rows=rows(three_storms())),
-        attrs.evolve(run(0, THIS, {}, "wire"), rows=[client | {"runs": runs}]),
-        attrs.evolve(run(0, BASE, {}), rows=rows(three_storms())),
-        cases=("storm 1000", "wire"),
-    )
-    (tmp_path / "figures").write_text(json.dumps(found.to_json()))
-    assert compare.main(["--from", str(tmp_path / "figures"), "--plots", str(tmp_path)]) == 0
-    said = capsys.readouterr().out.splitlines()
-    assert said[-2:] == [f"wrote {tmp_path}/storms.svg", f"wrote {tmp_path}/wire.svg"]
-    words = {text.strip() for text in ElementTree.parse(tmp_path / "wire.svg").getroot().itertext()}
-    assert {"64 at once", "0.250", "plugind"} <= words

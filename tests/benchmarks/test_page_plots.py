@@ -11,9 +11,12 @@ from xml.etree import ElementTree
 import attrs
 import pytest
 
-from plugind.benchmarks import plots, scaling
+from plugind.benchmarks import compare, plots, scaling
 from plugind.benchmarks.report.page_plots import BENCHMARKS, plot_of
+from plugind.benchmarks.report.storm_tables import rows
 from plugind.benchmarks.report.table import machine
+from plugind.tests.benchmarks.comparisons import BASE, THIS, comparison, run
+from plugind.tests.benchmarks.storms import three_storms
 
 if importlib.util.find_spec("matplotlib") is None:
     pytest.skip("matplotlib is not installed (PyPI package matplotlib, in the extra dev)", allow_module_level=True)
@@ -61,3 +64,20 @@ def test_the_costs_of_plugins_are_read_as_they_were_written() -> None:
         scaling.Cost(registered=3000, cpu_ms=0.7, kib=25.0, wall_s=2.5),
     ]
     assert scaling.from_rows([{**attrs.asdict(cost), "machine": "here"} for cost in reversed(costs)]) == costs
+
+
+def test_the_plots_of_a_comparison_are_drawn_from_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    client = {"client": "plugind", "concurrency": 64, "sockets": 10, "server": "spins"}
+    runs = [{"conversations_per_s": 100.0, "cpu_ms": 0.25}]
+    found = comparison(
+        attrs.evolve(run(0, THIS, {}), rows=rows(three_storms())),
+        attrs.evolve(run(0, THIS, {}, "wire"), rows=[client | {"runs": runs}]),
+        attrs.evolve(run(0, BASE, {}), rows=rows(three_storms())),
+        cases=("storm 1000", "wire"),
+    )
+    (tmp_path / "figures").write_text(json.dumps(found.to_json()))
+    assert compare.main(["--from", str(tmp_path / "figures"), "--plots", str(tmp_path)]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[-2:] == [f"wrote {tmp_path}/storms.svg", f"wrote {tmp_path}/wire.svg"]
+    words = {text.strip() for text in ElementTree.parse(tmp_path / "wire.svg").getroot().itertext()}
+    assert {"64 at once", "0.250", "plugind"} <= words

@@ -30,6 +30,8 @@ _NUMBERS = re.compile(
 )
 _RANGE = re.compile(r"(\d+)(?:\s+to\s+(\d+))?")
 _CASE = re.compile(r"\bTest(?:_[A-Za-z]+)*_?[A-Z]\w+\b")
+#: What every citation contains. Most files have none, and to parse a file takes long.
+_MAY_CITE = re.compile(r"\b(?i:faults?|behaviours?)\b|\bTest[_A-Z]")
 _ROW = re.compile(r"^\| (?:(?P<number>(?:fault|behaviour) \d+)|`(?P<case>\w+)`) \|.*\|(?P<last>[^|]*)\|$")
 
 
@@ -49,8 +51,13 @@ def citations(text: str, cases: frozenset[str]) -> Iterator[str]:
 
 
 def prose(path: Path, *, with_module: bool = True) -> str:
-    """Return the docstrings, texts and comments of a Python file, or a whole page, with line breaks as spaces."""
+    """Return the docstrings, texts and comments of a Python file, or a whole page, with line breaks as spaces.
+
+    Nothing is returned of a file that cites no rule.
+    """
     source = path.read_text()
+    if not _MAY_CITE.search(source):
+        return ""
     if path.suffix != ".py":
         return " ".join(source.split())
     texts = [token.string.lstrip("#: ") for token in _tokens(source) if token.type == tokenize.COMMENT]
