@@ -6,8 +6,8 @@ while the plugin is registered, which its socket decides; a strict node does as 
 A plugin is healthy if its stream is open and has sent a list, and it answers GetDevicePluginOptions, which it is asked
 as ``plugind.protocol.health_checks`` says. What is wrong with the stream is known at once, so it needs no check. The
 worse of the two findings is reported, and of two equally bad ones that of the stream: ``disconnected`` first, then
-``ListAndWatch is not open``, then ``no answer within 3s`` or another failure of the checks; then what the stream says
-while nothing is known to be wrong: ``starting``, ``no device list after 10s``, or healthy. The checks touch nothing
+``ListAndWatch is not open`` or ``no device list after 10s``, then ``no answer within 3s`` or another failure of the
+checks; then what the stream says while nothing is known to be wrong: ``starting``, or healthy. The checks touch nothing
 else: the devices of a plugin that hangs stay as its last list says.
 
 PYTEST_DONT_REWRITE
@@ -266,7 +266,7 @@ class DeviceFollower:
         with trio.move_on_after(FIRST_LIST) as waiting:
             await stream.wait_message()
         if waiting.cancelled_caught:
-            self._lose(_End(NO_LIST, Health.UNKNOWN))
+            self._lose(_End(NO_LIST))
 
     def _pass_on(self, message: bytes) -> Iterator[None]:
         yield from self._reader.steps(message)
@@ -288,7 +288,7 @@ class DeviceFollower:
 
 
 def _not_open(end: _End) -> str:
-    return f"{NOT_OPEN}: {end.reason.removeprefix(ENDED)}"
+    return NO_LIST if end.reason == NO_LIST else f"{NOT_OPEN}: {end.reason.removeprefix(ENDED)}"
 
 
 def _end_of(error: GRPCError, channel: Channel) -> _End:

@@ -230,7 +230,7 @@ async def test_the_first_list_may_come_late(autojump_clock: MockClock) -> None:
         await trio.sleep(5)
         assert bench.health() == (Health.STARTING, "its first list of devices has not come")
         await trio.sleep(5.5)
-        assert bench.health() == (Health.UNKNOWN, "no device list after 10s")
+        assert bench.health() == (Health.UNHEALTHY, "no device list after 10s")
         await trio.sleep(5)
         assert bench.health() == (Health.HEALTHY, None)
         assert service.streamed == [0.0]

@@ -179,8 +179,8 @@ def reset(stream: int) -> bytes:
         ),
         pytest.param(never_ends_headers, "disconnected", LOST + NO_END, 8, id="endless-headers"),
         pytest.param(floods, "disconnected", LOST + FLOOD, 8, id="empty-frames"),
-        pytest.param(trickles, "unknown", LATE, 1, id="trickled"),
-        pytest.param(says_nothing, "unknown", LATE, 1, id="silent"),
+        pytest.param(trickles, "unhealthy", LATE, 1, id="trickled"),
+        pytest.param(says_nothing, "unhealthy", LATE, 1, id="silent"),
     ],
 )
 async def test_a_hostile_list_ends_in_a_reason_and_harms_no_other_plugin(

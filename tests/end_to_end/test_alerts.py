@@ -25,7 +25,11 @@ EACH: Mapping[str, tuple[Mapping[str, str], int]] = {
     "PlugindPluginsFail": ({f'plugind_plugin_causes{{{TARGET},cause="dial-failed"}}': "2+0x2000"}, 15),
     "PlugindEntriesRefused": ({f'plugind_plugin_causes{{{TARGET},cause="entry-refused"}}': "2+0x2000"}, 60),
     "PlugindPluginsDoNotServe": ({f"plugind_plugins_not_serving{{{TARGET}}}": "1+0x2000"}, 5),
-    "PlugindPluginsUnhealthy": ({f'plugind_plugin_health{{{TARGET},health="disconnected"}}': "1+0x2000"}, 5),
+    # Unknown is a plugin whose type is not checked: nothing fires for it.
+    "PlugindPluginsUnhealthy": (
+        {f'plugind_plugin_health{{{TARGET},health="{health}"}}': "1+0x2000" for health in ("unhealthy", "unknown")},
+        5,
+    ),
     "PlugindDevicesUnhealthy": ({f'plugind_devices{{{TARGET},health="unhealthy"}}': "1+0x2000"}, 10),
     "PlugindRootUnusable": ({f'plugind_roots{{{TARGET},watching="taken"}}': "1+0x2000"}, 5),
     "PlugindRootDegraded": ({f'plugind_directories{{{TARGET},condition="full"}}': "1+0x2000"}, 15),

@@ -168,7 +168,7 @@ def test_a_description_has_the_health_and_the_facts_that_a_handler_reports() -> 
     [
         (None, None, ""),
         (Health.UNKNOWN, None, ""),
-        (Health.UNKNOWN, "no device list after 10s", "no device list after 10s"),
+        (Health.UNKNOWN, "checks of its type are off", "checks of its type are off"),
         (Health.STARTING, "its first list has not come", "starting: its first list has not come"),
         (Health.DISCONNECTED, None, "disconnected"),
         (Health.HEALTHY, "its list has no devices", "its list has no devices"),

@@ -81,13 +81,13 @@ def test_a_plugin_that_is_not_healthy_has_a_line() -> None:
     """Its devices stay as they are, and nothing told of one that hangs."""
     plugins: list[Plugin] = [
         {"socket": "/d/a", "name": GPU, "health": "unhealthy", "health_reason": "no answer within 3s\x1b"},
-        {"socket": "/d/b", "name": "v.com/b", "health": "unknown", "health_reason": "no device list after 10s"},
+        {"socket": "/d/b", "name": "v.com/b", "health": "unhealthy", "health_reason": "no device list after 10s"},
         {"socket": "/d/new", "name": "v.com/b", "health": "unknown", "health_reason": None},
         {"socket": "/d/c", "name": GPU, "health": "healthy", "health_reason": "a warning"},
         {"socket": "/d/d", "name": None, "health": None},
     ]
     of_gpu = r"the plugin /d/a of vendor.com/gpu is unhealthy: no answer within 3s\x1b"
-    of_b = "the plugin /d/b of v.com/b is unknown: no device list after 10s"
+    of_b = "the plugin /d/b of v.com/b is unhealthy: no device list after 10s"
     assert list(not_healthy(plugins)) == [of_gpu, of_b]
     assert list(not_healthy(plugins, GPU)) == [of_gpu]
 
