@@ -238,6 +238,7 @@ class _Watcher:
             await self._send([ScanCompleted(self._config.root, first=not self._scanned, paths=scan.paths)])
             self._scanned = True
         watching = self._watching(scan)
+        ready = available or watching == Watching.ABSENT
         self._report = attrs.evolve(
             report,
             watching=watching,
@@ -246,9 +247,9 @@ class _Watcher:
             reason=scan.unavailable or scan.unwatched or scan.last_error or _worst_reason(directories),
             directories=directories,
             conditions=count(scan.directories),
-            ready=available or watching == Watching.ABSENT,
+            ready=ready,
             scans=report.scans + 1,
-            scan_failures=report.scan_failures + scan.failures + (not available),
+            scan_failures=report.scan_failures + scan.failures + (not ready),
             overflows=report.overflows + scan.overflowed,
             sockets=scan.sockets,
         )

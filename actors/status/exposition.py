@@ -299,7 +299,7 @@ def _bounded(metrics: Metrics, *, suppressed: bool) -> Iterator[Metric]:
         follows.add_metric((_shown(label),), count)
     yield follows
     yield CounterMetricFamily("plugind_rescans", "Scans of roots that were completed.", metrics.roots.scans)
-    yield CounterMetricFamily("plugind_scan_failures", "Scans of roots that failed.", metrics.roots.failures)
+    yield CounterMetricFamily("plugind_scan_failures", "Scans of directories that failed.", metrics.roots.failures)
     yield CounterMetricFamily(
         "plugind_watch_overflows", "Times that the kernel lost events of a watch.", metrics.roots.overflows
     )

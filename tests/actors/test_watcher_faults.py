@@ -79,6 +79,8 @@ async def test_a_root_without_which_the_node_works_is_absent_until_it_is_there_f
     async with staged(prepare=lambda directory: None, config=config) as stage:
         await trio.sleep(5)
         assert [(report.watching, report.ready) for report in stage.reports[:1]] == [("absent", True)]
+        # An alert fires for failures.
+        assert stage.reports[-1].scan_failures == 0
         assert "name another root with --root DIR" in (stage.reports[0].reason or "")
         stage.directory.mkdir("/run")
         await trio.sleep(5)
@@ -86,6 +88,7 @@ async def test_a_root_without_which_the_node_works_is_absent_until_it_is_there_f
         stage.directory.remove_tree("/run")
         await trio.sleep(30)
         assert (stage.reports[-1].watching, stage.reports[-1].ready) == ("unavailable", False)
+        assert stage.reports[-1].scan_failures > 0
 
 
 async def test_a_root_that_may_not_be_used_any_more_keeps_what_is_known_and_takes_nothing_new(
