@@ -99,7 +99,7 @@ async def keep_informed(node: Observed, log: Logger) -> None:
     limit = watchdog_seconds(os.environ, os.getpid())
     if limit is not None and not faulthandler.is_enabled():
         # The signal of the watchdog, SIGABRT, leaves the stacks in the log: they show what blocks the loop.
-        faulthandler.enable(_STANDARD_ERROR)
+        faulthandler.enable(_STANDARD_ERROR, all_threads=False)
     beats = _Beats(node, log, is_watched=limit is not None)
     while True:
         await beats.beat()

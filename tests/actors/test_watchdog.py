@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 import time
@@ -19,6 +20,7 @@ from plugind.actors.watchdog import BlockedSteps, WatchdogConfig
 from plugind.protocol import messages as m
 from plugind.protocol.plugins import Plugin
 from plugind.protocol.stacks import Frame
+from plugind.tests.test_private_names import MODULES
 
 LIMIT = 0.02
 PLUGIN = Plugin("T", "x", "/reg/a.sock", ("1.0.0",), "/reg/a.sock", 1)
@@ -205,6 +207,14 @@ async def test_a_report_says_how_much_cpu_the_loop_used(cpu: float, used: float)
     report = watchdog._blocked((Frame("/opt/a.py", "1", "f"),), None, 2.5, cpu, 1.0)
     assert report is not None
     assert (report.seconds, report.cpu_seconds) == (2.5, used)
+
+
+def test_faulthandler_reads_the_stack_of_its_own_thread_alone() -> None:
+    """The frames of another one change while it reads them without the interpreter's lock: that has crashed daemons."""
+    source = "".join(path.read_text() for path in MODULES)
+    calls = re.findall(r"faulthandler\.(?:enable|register|dump_\w+)\([^)]*\)", source)
+    assert [call for call in calls if "all_threads=False" not in call] == []
+    assert len(calls) == 2
 
 
 def test_of_several_steps_the_longest_is_reported() -> None:
