@@ -19,18 +19,25 @@ import secrets
 import sys
 from collections.abc import Sequence
 
+import attrs
+
 from plugind.benchmarks import hostile_soak
 from plugind.benchmarks.hostile_run import Conditions, measure
 from plugind.benchmarks.peers.cores import two_cores
 from plugind.benchmarks.peers.hostile.kinds import KINDS
 from plugind.benchmarks.plugins.cheap_server import raise_descriptor_limit
 from plugind.benchmarks.report.files import add_json_argument, write_json
-from plugind.benchmarks.report.hostile_tables import Pair, rows, summary, verdicts
+from plugind.benchmarks.report.hostile_tables import FLOODERS, LISTERS, Pair, rows, summary, verdicts
 from plugind.benchmarks.report.table import Progress, machine, table
 
 
-def compare(kinds: Sequence[str], conditions: Conditions) -> dict[str, Pair]:
-    """Return both runs of each kind.
+def peers_of(kind: str, asked: int | None) -> int:
+    """Return how many plugins of a kind there are: by default as many as its limits are for."""
+    return asked or (LISTERS if kind == "many-nodes" else FLOODERS)
+
+
+def compare(kinds: Sequence[str], conditions: Conditions, asked: int | None) -> dict[str, Pair]:
+    """Return both runs of each kind, with as many plugins as are ``asked`` for, if any are.
 
     Raises:
       RuntimeError: if a process did not start, or the good plugins alone were not registered.
@@ -38,6 +45,7 @@ def compare(kinds: Sequence[str], conditions: Conditions) -> dict[str, Pair]:
     progress = Progress(2 * len(kinds))
     pairs = {}
     for kind in kinds:
+        conditions = attrs.evolve(conditions, peers=peers_of(kind, asked))
         progress.step(f"{conditions.peers:,} {kind}, undialed")
         undialed = measure(kind, conditions, dialed=False)
         progress.step(f"{conditions.peers:,} {kind}")
@@ -50,7 +58,7 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.hostile", description=__doc__.split("\n")[0])
     parser.add_argument("--kind", nargs="+", choices=tuple(KINDS), default=list(KINDS), help="default: all kinds")
     parser.add_argument("--list", action="store_true", help="print what each kind does, and nothing else")
-    parser.add_argument("--peers", type=int, default=128, help="hostile plugins of each kind (default 128)")
+    parser.add_argument("--peers", type=int, help="hostile plugins of each kind (default 128, and 4 of many-nodes)")
     parser.add_argument("--good", type=int, default=100, help="good plugins at any time (default 100)")
     parser.add_argument("--rate", type=float, default=20.0, help="good plugins replaced each second (default 20)")
     parser.add_argument("--seconds", type=float, default=20.0, help="how long to measure (default 20)")
@@ -74,7 +82,7 @@ def _soak(arguments: argparse.Namespace, seed: int, daemon_core: int | None, pee
         seconds=arguments.soak * 60,
         seed=seed,
         kinds=arguments.kind,
-        most_peers=arguments.peers,
+        most_peers=arguments.peers or FLOODERS,
         good=arguments.good,
         mixture=(min(4.0, arguments.seconds), min(12.0, arguments.seconds)),
         daemon_core=daemon_core,
@@ -96,7 +104,6 @@ def main() -> int:
         seed = secrets.randbelow(1 << 32) if arguments.seed is None else arguments.seed
         return 0 if _soak(arguments, seed, daemon_core, peers_core) else 1
     conditions = Conditions(
-        peers=arguments.peers,
         good=arguments.good,
         rate=arguments.rate,
         seconds=arguments.seconds,
@@ -106,7 +113,7 @@ def main() -> int:
         daemon_options=options,
         memory_mib=arguments.memory_limit,
     )
-    pairs = compare(arguments.kind, conditions)
+    pairs = compare(arguments.kind, conditions, arguments.peers)
     found = list(verdicts(pairs))
     print(summary(pairs, found))
     write_json(arguments, rows(pairs))

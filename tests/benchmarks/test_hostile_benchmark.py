@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from plugind.benchmarks.hostile import peers_of
 from plugind.benchmarks.hostile_run import Conditions, HostileRun, account
 from plugind.benchmarks.peers.memory_cgroup import NoCgroupError, memory_cgroup
 from plugind.benchmarks.report.hostile_tables import Pair, rows, steps, summary, verdicts
@@ -50,6 +51,7 @@ def test_a_run_like_the_one_without_hostile_plugins_keeps_each_limit() -> None:
         ("big-info", {"peers": 1000, "rss_kib": 45_000 + 24_100}, "memory of a hostile socket"),
         ("chmod", {"dials": 11}, "dials of one socket"),
         ("crash-loop", {"notified": 7}, "registrations of one socket"),
+        ("many-nodes", {"peers": peers_of("many-nodes", None), "healthz_p95_ms": 100.1}, "p95 of /healthz"),
         ("silent", {"peers": 5000, "max_ms": 100.1}, "the slowest newcomer after the burst"),
         ("full-backlog", {"peers": 5000, "max_ms": 100.1}, "the slowest newcomer after the burst"),
     ],
