@@ -10,12 +10,15 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from plugind.protocol.resources import GRACE
 from plugind.tests.end_to_end.prometheus_servers import prometheus_over, until
 from plugind.tests.end_to_end.promtool import ALERTS, assert_rules, expected, metrics_in, promtool, rules
 
 PAGE = Path(__file__).parents[2] / "docs" / "status-socket.md"
 TARGET = 'job="plugind",instance="192.0.2.7:9464",node="node-7"'
 
+#: The devices of a plugin that has ended, and then their resource is gone.
+LOST = f"8+0x{GRACE / 60:g}"
 #: What each alert is about, with the values of each minute; what fires by it, and from which minute on.
 EACH: Mapping[str, tuple[Mapping[str, str], int]] = {
     "PlugindDown": ({f"up{{{TARGET}}}": "0+0x2000"}, 5),
@@ -30,7 +33,7 @@ EACH: Mapping[str, tuple[Mapping[str, str], int]] = {
         {f'plugind_plugin_health{{{TARGET},health="{health}"}}': "1+0x2000" for health in ("unhealthy", "unknown")},
         5,
     ),
-    "PlugindDevicesUnhealthy": ({f'plugind_devices{{{TARGET},health="unhealthy"}}': "1+0x2000"}, 10),
+    "PlugindDevicesUnhealthy": ({f'plugind_devices{{{TARGET},health="unhealthy"}}': LOST}, 3),
     "PlugindRootUnusable": ({f'plugind_roots{{{TARGET},watching="taken"}}': "1+0x2000"}, 5),
     "PlugindRootDegraded": ({f'plugind_directories{{{TARGET},condition="full"}}': "1+0x2000"}, 15),
     "PlugindScansFail": ({f"plugind_scan_failures_total{{{TARGET}}}": "0 1 4+0x10"}, 2),
