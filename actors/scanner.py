@@ -41,7 +41,8 @@ _MOST_MARKS = 16_384
 _FEW = CHUNK
 
 #: A chmod costs its caller a microsecond, and a look at what it changed a hundred times that. So a look at something
-#: whose attributes alone have changed counts so many seconds, in which there is no other such look.
+#: whose attributes alone have changed counts so many seconds, and the next such look at it is made when all of those
+#: are over.
 TOUCH = 0.01
 #: While such looks wait, events are read once in so many seconds: a new socket waits no longer.
 READ_GAP = 0.002
@@ -109,8 +110,8 @@ class Scanner:
         self._complete = False
         #: :meth:`follow_events` was asked to return.
         self._woken = False
-        #: When to look again at entries of which only the attributes have changed.
-        self._next_touch = -math.inf
+        #: Since when the looks count that were caused by attributes alone.
+        self._touches_since = -math.inf
         #: The two errors of the present or last rescan; see :class:`ScanReport`.
         self._unavailable: str | None = None
         self._insecure = False
@@ -145,6 +146,9 @@ class Scanner:
         """Look wherever events name a path; return at ``deadline``, upon :meth:`wake`, or if a rescan is needed."""
         while trio.current_time() < deadline and not (self._watches.need_rescan or self._woken):
             await self._wait_for_events(deadline)
+            if trio.current_time() >= self._next_touches:
+                self._touches_since = trio.current_time()
+                self._watches.release()
             self._inotify.read()
             if self._unavailable is not None:
                 self._watches.limit_marks(_MOST_MARKS)
@@ -152,15 +156,15 @@ class Scanner:
         self._woken = False
 
     async def _wait_for_events(self, deadline: float) -> None:
-        if self._holds_touches:
-            await trio.sleep_until(min(deadline, self._next_touch, trio.current_time() + READ_GAP))
+        if self._watches.holds:
+            await trio.sleep_until(min(deadline, self._next_touches, trio.current_time() + READ_GAP))
         else:
             await self._inotify.wait(deadline)
 
     @property
-    def _holds_touches(self) -> bool:
-        """Whether nothing but attributes has changed, and it is too early to look at that."""
-        return self._watches.only_attributes and trio.current_time() < self._next_touch
+    def _next_touches(self) -> float:
+        """When to look again at paths of which only the attributes have changed."""
+        return self._touches_since + TOUCH * self._watches.touched
 
     async def look_at(self, paths: Iterable[str]) -> None:
         """Look at ``paths``, regardless of events, and at whatever is found below them."""
@@ -398,8 +402,8 @@ class Scanner:
     async def _settle(self) -> None:
         """Look wherever something happened until nothing more follows, or until only a rescan can go on."""
         while not (self._watches.need_rescan or self._unavailable):
-            if self._watches.pending and not self._holds_touches:
-                await self._look_at_marked(self._take_some())
+            if self._watches.pending:
+                await self._look_at_marked(self._watches.take(CHUNK))
             elif self._again:
                 self._look(self._again.popleft(), 0)
             elif self._enter:
@@ -409,13 +413,6 @@ class Scanner:
             else:
                 return
             await self._flush()
-
-    def _take_some(self) -> Mapping[str, int]:
-        touches = self._watches.only_attributes
-        taken = self._watches.take(CHUNK)
-        if touches:
-            self._next_touch = trio.current_time() + TOUCH * len(taken)
-        return taken
 
     async def _look_at_marked(self, taken: Mapping[str, int], *, early: bool = False) -> None:
         """Look at paths that events named, with their marks. What is missing is judged first: a rename is one of each

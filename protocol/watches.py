@@ -32,6 +32,9 @@ ISDIR = 0x40000000
 LOCK_FILE = ".plugind.lock"
 _NAMES_CHANGE = CREATE | DELETE | MOVED_FROM | MOVED_TO
 
+#: So many paths are looked at as soon as their attributes change, until the next release.
+MOST_TOUCHED = 256
+
 #: One event: watch descriptor, mask and name. The name is empty if the event is about the watched directory itself.
 Notice = tuple[int, int, str]
 
@@ -49,9 +52,11 @@ class Watches:
         self._marks = Marks()
         #: Marks on paths that could not be looked at; see :meth:`postpone`.
         self._postponed: dict[str, int] = {}
+        #: The paths to look at because their attributes have changed since the last release, and the marks of those
+        #: that wait for the next one.
+        self._touched: set[str] = set()
+        self._held = Marks()
         self._overflowed = False
-        #: There may be marks that say more than that the attributes of an entry have changed.
-        self._urgent = False
         self._root_name = root.rpartition("/")[2]
         self._parent: int | None = None
         self._descriptors: dict[str, int] = {}
@@ -111,8 +116,9 @@ class Watches:
 
         Otherwise a program that writes to a root that is not scanned could fill the memory (fault 48).
         """
-        if len(self._marks) > most:
+        if len(self._marks) + len(self._held) > most:
             self._marks.clear()
+            self._held.clear()
             self._overflowed = True
             self._trusted.clear()
 
@@ -126,9 +132,20 @@ class Watches:
         return len(self._marks) > 0
 
     @property
-    def only_attributes(self) -> bool:
-        """Whether the marks say only that attributes have changed, and none of a directory: others may write to it."""
-        return self.pending and not self._urgent
+    def holds(self) -> bool:
+        """Whether there are marks that wait for :meth:`release`: they say no more than that attributes have changed."""
+        return len(self._held) > 0
+
+    @property
+    def touched(self) -> int:
+        """How many looks the last release, and events about attributes since then, have caused."""
+        return len(self._touched)
+
+    def release(self) -> None:
+        """Let about :data:`MOST_TOUCHED` marks that wait be taken; later events about their paths wait for the next."""
+        released = self._held.take_in_turn(MOST_TOUCHED)
+        self._touched = set(released)
+        self._marks.add_all(released)
 
     @property
     def need_rescan(self) -> bool:
@@ -153,7 +170,7 @@ class Watches:
                 self._mark(self.root, 0)
         else:
             for path in self._paths.get(descriptor, ()):
-                self._mark(path, mask | ISDIR)
+                self._mark(path, mask)
 
     def take(self, most: int | None = None) -> dict[str, int]:
         """Remove and return all marks, or about the ``most`` that have come first in each directory, by turns."""
@@ -168,21 +185,22 @@ class Watches:
         return self._marks.take_elsewhere(directory, few)
 
     def take_beside(self, directory: str) -> dict[str, int]:
-        """Remove and return the marks on the paths directly in ``directory``."""
+        """Remove and return the marks on the paths directly in ``directory``, also those that wait."""
+        self._marks.add_all(self._held.take_beside(directory))
         return self._marks.take_beside(directory)
 
     def take_path(self, path: str) -> int:
-        """Remove and return the marks on ``path``; 0 if there are none."""
-        return self._marks.take_path(path)
+        """Remove and return the marks on ``path``, also those that wait; 0 if there are none."""
+        return self._marks.take_path(path) | self._held.take_path(path)
 
     def put_back(self, marks: dict[str, int]) -> None:
         """Add marks that were taken but belong to a later look."""
-        self._urgent = True
-        self._marks.add_all(marks)
+        for path, bits in marks.items():
+            self._urge(path, bits)
 
     def put_back_beside(self, directory: str, marks: dict[str, int]) -> None:
         """Do the same for the paths directly in ``directory``. The caller gives up ``marks``."""
-        self._urgent = True
+        self._marks.add_all(self._held.take_beside(directory))
         self._marks.add_beside(directory, marks)
 
     def postpone(self, path: str, marks: int) -> None:
@@ -195,8 +213,27 @@ class Watches:
         self.put_back(postponed)
 
     def _mark(self, path: str, mask: int) -> None:
-        self._urgent = mask != ATTRIB or (self._urgent and self.pending)
-        self._marks.add(path, _marks(mask))
+        if self._waits(path, mask):
+            self._held.add(path, _marks(mask))
+        else:
+            self._urge(path, _marks(mask))
+
+    def _waits(self, path: str, mask: int) -> bool:
+        """Whether an event says no more than that attributes have changed, and the look at that was not the first."""
+        if mask & ~ISDIR != ATTRIB or path == self.root or path in self._marks:
+            return False
+        if path in self._touched or len(self._touched) >= MOST_TOUCHED:
+            return True
+        self._touched.add(path)
+        return False
+
+    def _urge(self, path: str, marks: int) -> None:
+        """Add marks that do not wait, nor do others on the path and on its directory: others may write to that now."""
+        self._marks.add(path, marks)
+        if self.holds:
+            for waiting in (path, path.rpartition("/")[0]):
+                if bits := self._held.take_path(waiting):
+                    self._marks.add(waiting, bits)
 
     def _lose(self, descriptor: int) -> None:
         """The kernel ended this watch (fault 20). Mark its paths: the directories may be gone."""

@@ -5,6 +5,7 @@ What happens to a directory that the rescan under way has read already is not mi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping
 
 import pytest
@@ -13,6 +14,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from plugind.actors.io.directory import CHUNK, Chunk, LeaveOut, take_all
 from plugind.actors.simulation.directory import MemoryDirectory
+from plugind.protocol.discovery import Found
 from plugind.protocol.identity import Identity
 from plugind.tests.actors.test_scanner import Scanned, following, scanned
 from plugind.tests.actors.watching import ROOT
@@ -181,6 +183,43 @@ async def test_sockets_whose_attributes_change_all_the_time_are_looked_at_a_hund
     assert touched == {f"a/{number}.sock" for number in range(sockets)}, "the last chmod of each is noticed"
 
 
+class Counted(MemoryDirectory):
+    """Counts the looks at each path."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looked = Counter[str]()
+
+    def look(self, path: str) -> Found | None:
+        self.looked[path] += 1
+        return super().look(path)
+
+
+@pytest.mark.parametrize("path", [f"{LARGE}/0.sock", LARGE], ids=["socket", "directory"])
+@pytest.mark.parametrize("mixed", [False, True], ids=["alone", "mixed"])
+async def test_attributes_that_change_all_the_time_cause_a_hundred_looks_a_second_whatever_else_happens(
+    autojump_clock: MockClock, path: str, mixed: bool
+) -> None:
+    """Fault 48. The other events cause their own looks, and neither they nor the mode of a directory more than that."""
+    directory = Counted()
+    directory.mkdir(LARGE)
+    directory.bind(f"{LARGE}/0.sock")
+    stage = scanned(directory)
+    await stage.rescan()
+    async with following(stage):
+        directory.looked.clear()
+        directory.chmod(path)
+        await wait_all_tasks_blocked()
+        assert directory.looked == {path: 1}, "the first one is looked at without delay"
+        for number in range(1000):
+            directory.chmod(path)
+            if mixed:
+                (directory.unlink if number % 2 else directory.write)(f"{ROOT}/x")
+            await trio.sleep(0.002)
+    assert 150 <= directory.looked[path] <= 205
+    assert directory.looked[f"{ROOT}/x"] >= 500 * mixed
+
+
 async def test_a_new_socket_does_not_wait_for_sockets_whose_attributes_change_all_the_time(
     autojump_clock: MockClock,
 ) -> None:
@@ -197,7 +236,7 @@ async def test_a_new_socket_does_not_wait_for_sockets_whose_attributes_change_al
         nursery.cancel_scope.cancel()
 
 
-async def test_a_directory_whose_mode_changes_is_judged_at_once_although_looks_at_sockets_wait(
+async def test_a_directory_whose_mode_changes_is_judged_before_what_is_new_in_it_although_looks_at_sockets_wait(
     autojump_clock: MockClock,
 ) -> None:
     """Fault 3: others may write to it from then on."""
@@ -214,3 +253,19 @@ async def test_a_directory_whose_mode_changes_is_judged_at_once_although_looks_a
         stage.directory.bind(f"{SMALL}/new.sock")
         await trio.sleep(0.1)
     assert f"{SMALL}/new.sock" not in "".join(stage.sent.take())
+
+
+async def test_a_directory_whose_mode_changes_again_is_judged_before_what_is_new_in_it(
+    autojump_clock: MockClock,
+) -> None:
+    """Fault 3: the look at the second change waits, but not for longer than that at the socket."""
+    stage = tree()
+    await stage.rescan()
+    async with following(stage):
+        stage.directory.chmod(SMALL)
+        await wait_all_tasks_blocked()
+        stage.directory.chmod(SMALL, 0o777)
+        await wait_all_tasks_blocked()
+        stage.directory.bind(f"{SMALL}/new.sock")
+        await trio.sleep(0.1)
+    assert stage.sent.take() == []

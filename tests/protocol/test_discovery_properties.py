@@ -308,6 +308,7 @@ def test_watches_agree_with_a_list_of_pairs(steps: list[tuple[str, str, int] | t
                 watches.clear_overflow()
                 model.overflowed = False
             case ("take", _, _):
+                watches.release()
                 taken = watches.take()
                 assert taken == model.marks
                 model.marks = {}
@@ -317,4 +318,5 @@ def test_watches_agree_with_a_list_of_pairs(steps: list[tuple[str, str, int] | t
         for path in ("/p/r", "/p/r/x", "/p/r/y"):
             assert watches.has(path) == model.has(path)
             assert watches.trusts(path) == (path in model.trusted)
+    watches.release()
     assert watches.take() == model.marks

@@ -75,6 +75,71 @@ def test_marks_accumulate_until_they_are_taken() -> None:
     assert watches.take() == {"/p/r/a.sock": LOOK | REMOVED | ATTRIBUTES, "/p/r/b.sock": LOOK}
 
 
+#: Twice the same: the attributes of a socket have changed.
+TOUCH = (2, mask.ATTRIB, "a.sock")
+TOUCHED = {"/p/r/a.sock": LOOK | ATTRIBUTES}
+
+
+def touched_again() -> Watches:
+    watches = watched()
+    watches.note(TOUCH)
+    assert watches.take() == TOUCHED, "the first time it does not wait"
+    watches.note(TOUCH)
+    return watches
+
+
+def test_attributes_that_change_again_wait_for_the_release_whatever_else_happens() -> None:
+    """Fault 48."""
+    watches = touched_again()
+    watches.note((2, mask.CREATE, "b.sock"))
+    assert (watches.take(), watches.holds) == ({"/p/r/b.sock": LOOK}, True)
+    watches.release()
+    assert (watches.take(), watches.holds, watches.touched) == (TOUCHED, False, 1)
+    watches.note(TOUCH)
+    assert not watches.pending
+    watches.release()
+    watches.take()
+    watches.release()
+    assert watches.touched == 0
+    watches.note(TOUCH)
+    assert watches.take() == TOUCHED
+
+
+def test_what_changes_its_attributes_waits_once_there_are_many_others() -> None:
+    watches = watched()
+    for number in range(mask.MOST_TOUCHED + 1):
+        watches.note((2, mask.ATTRIB, f"{number}.sock"))
+    assert (len(watches.take()), watches.holds) == (mask.MOST_TOUCHED, True)
+
+
+def test_a_mark_that_waits_belongs_to_the_next_look_at_its_path() -> None:
+    """An event from before a look never counts as a later change."""
+    for again, also in [((2, mask.DELETE, "a.sock"), REMOVED), ((2, mask.CREATE, "a.sock"), 0)]:
+        watches = touched_again()
+        watches.note(again)
+        assert (watches.take(), watches.holds) == ({"/p/r/a.sock": LOOK | ATTRIBUTES | also}, False)
+    watches = touched_again()
+    assert (watches.take_path("/p/r/a.sock"), watches.holds) == (LOOK | ATTRIBUTES, False)
+    watches = touched_again()
+    assert (watches.take_beside("/p/r"), watches.holds) == (TOUCHED, False)
+    watches = touched_again()
+    watches.put_back_beside("/p/r", {"/p/r/a.sock": LOOK})
+    assert (watches.take(), watches.holds) == (TOUCHED, False)
+
+
+def test_a_directory_whose_attributes_change_again_does_not_wait_once_something_happens_in_it() -> None:
+    """Fault 3: others may write to it by then. The root never waits."""
+    watches, changed = watched(), LOOK | ATTRIBUTES
+    for taken in ({"/p/r": changed, "/p/r/x": changed}, {"/p/r": changed}):
+        watches.note((2, mask.ATTRIB | mask.ISDIR, "x"))
+        watches.note((3, mask.ATTRIB, ""))
+        watches.note((2, mask.ATTRIB, ""))
+        assert watches.take() == taken
+    assert watches.holds
+    watches.note((3, mask.CREATE, "a.sock"))
+    assert (watches.take(), watches.holds) == ({"/p/r/x/a.sock": LOOK, "/p/r/x": changed}, False)
+
+
 def test_after_an_overflow_no_directory_is_trusted() -> None:
     """Fault 19."""
     watches = watched()
