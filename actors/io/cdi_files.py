@@ -63,8 +63,11 @@ class CdiFiles:
         self._nodes_at = nodes_at
         # The nodes are looked for outside of the order of the files: a plugin says where, and that may hang.
         self._looks = trio.CapacityLimiter(MOST_LOOKS)
-        #: The looks that took too long, by the resources of their leases: set once such a look has ended.
-        self._hung: dict[tuple[str, ...], threading.Event] = {}
+        #: What is looked for now, and what took too long, with what is set once that look has ended: see :func:`_keys`.
+        self._looking: frozenset[str] = frozenset()
+        self._hung: dict[str, threading.Event] = {}
+        #: Set, and replaced, when a look is over.
+        self._over = trio.Event()
         # A thread that is left behind keeps its token until it ends, so that a removal never overtakes a write.
         self._one_at_a_time = trio.CapacityLimiter(1)
 
@@ -87,11 +90,13 @@ class CdiFiles:
 
     async def _described(self, lease: Lease) -> bytes:
         """Return the content of the file of ``lease``; a look that hangs fails it, and others with its resources."""
-        resources = tuple(sorted(lease.devices))
-        nodes = f"the device nodes that the plugins of {', '.join(resources)} give"
+        keys = _keys(lease)
+        nodes = f"the device nodes that the plugins of {', '.join(sorted(lease.devices))} give"
         cure = "have them name nodes on a file system that answers"
-        self._hung = {names: ended for names, ended in self._hung.items() if not ended.is_set()}
-        if resources in self._hung:
+        while not keys.isdisjoint(self._looking):
+            await self._over.wait()
+        self._hung = {key: ended for key, ended in self._hung.items() if not ended.is_set()}
+        if not keys.isdisjoint(self._hung):
             raise CdiError(f"an earlier look at {nodes} has not ended yet, so no new one is made: {cure}")
         if self._looks.available_tokens < 1:
             raise CdiError(
@@ -105,9 +110,15 @@ class CdiFiles:
             finally:
                 ended.set()
 
-        with trio.move_on_after(LOOK):
-            return await trio.to_thread.run_sync(look, abandon_on_cancel=True, limiter=self._looks)
-        self._hung[resources] = ended
+        self._looking |= keys
+        try:
+            with trio.move_on_after(LOOK):
+                return await trio.to_thread.run_sync(look, abandon_on_cancel=True, limiter=self._looks)
+            self._hung |= dict.fromkeys(keys, ended)
+        finally:
+            self._looking -= keys
+            self._over.set()
+            self._over = trio.Event()
         raise CdiError(f"the look at {nodes} has not ended within {LOOK:g} s: {cure}")
 
     async def remove(self, name: str) -> None:
@@ -200,6 +211,14 @@ class CdiFiles:
         if replaced is not None:
             above, problem = replaced
             raise CdiError(f"others may replace {self._directory}, because of {above}: {problem}")
+
+
+def _keys(lease: Lease) -> frozenset[str]:
+    """Return what one look at a time is for: each resource by itself, and once more for all leases that have others
+    too. So a resource that hangs has two looks that hang, and no lease of another one alone fails with it.
+    """
+    names = lease.devices
+    return frozenset(names if len(names) == 1 else (f"{name} beside others" for name in names))
 
 
 def _create(name: str, content: bytes, directory: int) -> None:

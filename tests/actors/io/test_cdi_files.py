@@ -17,7 +17,7 @@ import attrs
 import pytest
 import trio
 
-from plugind.actors.io.cdi_files import MOST_ENTRIES, MOST_NODES, CdiFiles, hook_command, nodes_on_host
+from plugind.actors.io.cdi_files import MOST_ENTRIES, MOST_LOOKS, MOST_NODES, CdiFiles, hook_command, nodes_on_host
 from plugind.protocol.leases.cdi import CdiError, Hook, HostNode, name_of
 from plugind.protocol.leases.values import (
     Answer,
@@ -345,6 +345,45 @@ async def test_a_look_at_nodes_that_hangs_fails_its_own_leases_alone(tmp_path: P
     finally:
         over.set()
     assert there(tmp_path) == [f"plugind-abc-{name_of(2)}.json"]
+
+
+async def test_a_resource_that_hangs_is_looked_for_beside_one_other_and_fails_no_lease_without_it(
+    tmp_path: Path,
+) -> None:
+    """Whoever may lease asks for it beside as many others as there are looks."""
+    over, looks = threading.Event(), list[str]()
+
+    def hang(path: str) -> list[HostNode]:
+        looks.append(path)
+        over.wait(30)
+        return []
+
+    files = CdiFiles("abc", HOOK, directory=str(tmp_path / "cdi"), nodes_at=hang)
+
+    async def fail(number: int) -> None:
+        asked = lease(number, Answer(nodes=(Node("/dev/x", "/dev/x"),)))
+        with pytest.raises(CdiError, match="not ended"):
+            await files.write(attrs.evolve(asked, devices={"v.com/hung": ("1",), f"v.com/{number}": ("1",)}))
+
+    try:
+        async with trio.open_nursery() as nursery:
+            for number in range(MOST_LOOKS):
+                nursery.start_soon(fail, number)
+        await fail(MOST_LOOKS)
+        with trio.fail_after(20):
+            await files.write(attrs.evolve(lease(99), devices={"v.com/0": ("1",)}))
+    finally:
+        over.set()
+    assert (looks, there(tmp_path)) == (["/dev/x"], [f"plugind-abc-{name_of(99)}.json"])
+
+
+async def test_looks_that_end_follow_one_another(tmp_path: Path) -> None:
+    files = files_in(tmp_path)
+    async with trio.open_nursery() as nursery:
+        for number in range(2 * MOST_LOOKS):
+            devices = {"v.com/a": ("1",), f"v.com/{number}": ("1",)}
+            nursery.start_soon(files.write, attrs.evolve(lease(number), devices=devices))
+    assert len(there(tmp_path)) == 2 * MOST_LOOKS
 
 
 def test_the_hooks_command_runs_whatever_the_environment_is(tmp_path: Path) -> None:
