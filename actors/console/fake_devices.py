@@ -44,8 +44,8 @@ _CALLS = {
     "pre-start": AllocationCall.PRE_START,
 }
 _USAGE = (
-    "the commands are: healthy ID..., unhealthy ID...; all stands for all devices; answer CALL, refuse CALL, hang CALL;"
-    f" CALL is {', '.join(_CALLS)}"
+    "the commands are: healthy ID..., unhealthy ID..., unplug ID...; all stands for all devices; answer CALL,"
+    f" refuse CALL, hang CALL; CALL is {', '.join(_CALLS)}"
 )
 #: Devices that an answer names; of more it says how many they are.
 _NAMED = 8
@@ -57,6 +57,7 @@ device plugins:
   with --device-plugins. Its commands:
     unhealthy ID...   list these devices as unhealthy; "all" stands for all of them
     healthy ID...     list them as healthy again
+    unplug ID...      list them no more, until they are healthy or unhealthy again
     hang CALL         never answer allocate, preferred or pre-start, which are the calls that lease devices
     refuse CALL       answer it with an error
     answer CALL       answer it again
@@ -168,14 +169,14 @@ def devices_from(args: argparse.Namespace) -> FileDevices | None:
 def obey(line: str, devices: FileDevices) -> str:
     """Do what a command says, and return what is said of it."""
     match line.split():
-        case ["healthy" | "unhealthy" as health, *ids] if ids:
+        case ["healthy" | "unhealthy" | "unplug" as how, *ids] if ids:
             chosen = devices.ids if ids == ["all"] else ids
             try:
-                devices.turn(chosen, healthy=health == "healthy")
+                devices.unplug(chosen) if how == "unplug" else devices.turn(chosen, healthy=how == "healthy")
             except UnknownDeviceError as error:
                 return str(error)
             named = ", ".join(chosen) if len(chosen) <= _NAMED else f"{len(chosen)} devices"
-            return f"{named} {'is' if len(chosen) == 1 else 'are'} {health}"
+            return f"{named} {'is' if len(chosen) == 1 else 'are'} {'unplugged' if how == 'unplug' else how}"
         case [how, call] if how in REACTIONS and call in _CALLS:
             reaction, words = REACTIONS[how]
             devices.react(_CALLS[call], reaction)

@@ -53,7 +53,7 @@ class UnknownDeviceError(Exception):
 
 
 class FileDevices(FakeDevices):
-    """The service of a device plugin with these ``files``, each of which turns unhealthy and healthy on command."""
+    """The service of a device plugin with these ``files``, which turn unhealthy and are unplugged on command."""
 
     def __init__(
         self, files: Iterable[DeviceFile], options: DeviceOptions | None = None, envs: Mapping[str, str] | None = None
@@ -62,6 +62,7 @@ class FileDevices(FakeDevices):
         self._files = {file.id: file for file in files}
         self._envs = dict(envs or {})
         self._unhealthy: set[str] = set()
+        self._unplugged: set[str] = set()
         #: What is given each call as it comes, before the answer; assign to change it.
         self.record: Callable[[Call], None] = lambda _: None
         super().__init__(self.devices, options)
@@ -72,6 +73,7 @@ class FileDevices(FakeDevices):
         return [
             Device(file.id, UNHEALTHY if file.id in self._unhealthy else HEALTHY, file.numa)
             for file in self._files.values()
+            if file.id not in self._unplugged
         ]
 
     def turn(self, ids: Collection[str], *, healthy: bool) -> None:
@@ -80,14 +82,28 @@ class FileDevices(FakeDevices):
         Raises:
           UnknownDeviceError: if it has no such device; then nothing changes.
         """
-        for name in ids:
-            if name not in self._files:
-                raise UnknownDeviceError(f"there is no device {name!r}: the devices are {self._some_ids()}")
+        self._check(ids)
+        self._unplugged.difference_update(ids)
         if healthy:
             self._unhealthy.difference_update(ids)
         else:
             self._unhealthy.update(ids)
         self.show(*self.devices)
+
+    def unplug(self, ids: Collection[str]) -> None:
+        """List devices no more, until they turn healthy or unhealthy. It does not wait.
+
+        Raises:
+          UnknownDeviceError: if it has no such device; then nothing changes.
+        """
+        self._check(ids)
+        self._unplugged.update(ids)
+        self.show(*self.devices)
+
+    def _check(self, ids: Iterable[str]) -> None:
+        for name in ids:
+            if name not in self._files:
+                raise UnknownDeviceError(f"there is no device {name!r}: the devices are {self._some_ids()}")
 
     def react(self, call: AllocationCall, how: Reaction) -> None:
         """Answer such calls from now on, refuse them, or leave them without an answer."""

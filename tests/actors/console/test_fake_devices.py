@@ -327,6 +327,11 @@ def test_commands_turn_devices_and_answer_what_they_did() -> None:
     assert len(sick(devices)) == 10
     obey("healthy all", devices)
     assert sick(devices) == []
+    assert obey("unplug d1 d2", devices) == "d1, d2 are unplugged"
+    assert [device.id for device in devices.devices] == ["d0", *(f"d{number}" for number in range(3, 10))]
+    obey("unhealthy d1", devices)
+    obey("healthy d2", devices)
+    assert (len(devices.devices), sick(devices)) == (10, ["d1"])
 
 
 @pytest.mark.parametrize(
@@ -335,8 +340,8 @@ def test_commands_turn_devices_and_answer_what_they_did() -> None:
 def test_an_unknown_command_is_answered_with_those_that_there_are(line: str) -> None:
     devices = FileDevices([DeviceFile("d1", NULL)])
     usage = (
-        "the commands are: healthy ID..., unhealthy ID...; all stands for all devices; answer CALL, refuse CALL,"
-        " hang CALL; CALL is allocate, preferred, pre-start"
+        "the commands are: healthy ID..., unhealthy ID..., unplug ID...; all stands for all devices; answer CALL,"
+        " refuse CALL, hang CALL; CALL is allocate, preferred, pre-start"
     )
     assert obey(line, devices) == f"unknown command {line!r}: {usage}"
     assert sick(devices) == []
