@@ -6,7 +6,8 @@ Run as a program, it starts a daemon for each line of JSON that it reads::
 
 and answers with a line such as ``{"pid": 991}``. The daemon is a fork of this process, which has imported plugind
 already. The points are in ``POINTS``; the shipped daemon has none. With ``boot`` it finds another boot id, and with
-``withheld`` it has so many seconds in the place of a minute, and of the grace of containers; its ``state`` is on a disk
+``withheld`` it has so many seconds in the place of a minute, and of the grace of containers, and with ``missing`` in
+the place of 10 s without a device in the lists of its plugin; its ``state`` is on a disk
 that is ``tiny`` or ``read-only`` by ``mount``. When that daemon has
 ended, the line ``{"wait": 991}`` is answered with ``{"signal": 9}`` or ``{"code": 0}``.
 """
@@ -37,7 +38,7 @@ from plugind.actors.io.cdi_files import CdiFiles
 from plugind.actors.io.state_file import StateFile
 from plugind.actors.leases.inbox import LeasesInbox
 from plugind.actors.leases.owners import Owners
-from plugind.protocol.leases import allocations, book
+from plugind.protocol.leases import allocations, book, stock
 from plugind.protocol.leases.effects import Change, DeleteLease, SaveLease
 from plugind.protocol.leases.messages import Allocated, OwnerEnded, ReleaseAsked
 from plugind.protocol.leases.values import LeaseState
@@ -176,6 +177,8 @@ def _prepare(how: dict[str, Any]) -> None:
         _put(allocations, "WITHHELD", seconds)
         _put(book, "WITHHELD", seconds)
         _put(book, "GRACE", seconds)
+    if (seconds := how.get("missing")) is not None:
+        _put(stock, "MISSING", seconds)
     if (boot := how.get("boot")) is not None:
         _put(process_identity, "boot_id", lambda: boot)
 

@@ -166,9 +166,9 @@ class Scene:
         with suppress(UnreachableError):
             await self.lease(of=resource)
 
-    def owner(self) -> subprocess.Popen[bytes]:
+    def owner(self, *command: str) -> subprocess.Popen[bytes]:
         """Start a process that can own a lease."""
-        self.owners.append(subprocess.Popen(["sleep", "600"]))
+        self.owners.append(subprocess.Popen(command or ["sleep", "600"]))
         return self.owners[-1]
 
     async def leases(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ import trio
 
 from plugind.actors.simulation.device_plugins import AllocationCall
 from plugind.tests.end_to_end.lease_scene import GPU, TOO_FEW, Forks, scene
+from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, plugin_process
 
 NIC = "example.com/nic"
 NOBODY = 65534
@@ -94,6 +96,25 @@ async def test_a_plugin_that_renames_its_devices_has_no_leased_one_handed_out_ag
             # With the same ids none is missing, and with other ones the error says how to have them nevertheless.
             assert missing == ("" if "gpu-0" in ids else MISSING)
         assert (await it.lease(2, ignore_missing=True))[0] == 201
+
+
+async def test_a_command_is_stopped_when_a_fake_plugin_unplugs_its_device(tmp_path: Path, forks: Forks) -> None:
+    pipe = tmp_path / "control"
+    fake = [*PLUGIND, "fake", "--type", "DevicePlugin", "--name", NIC, "--socket", str(tmp_path / "root" / "nic.sock")]
+    command = [*PLUGIND, "allocate", f"{NIC}=1", "--stop-on-unhealthy", "--id", "a", "--status"]
+    async with scene(tmp_path, forks) as it, plugin_process([*fake, "--same-paths", "--control", str(pipe)]):
+        await it.start("--log-format", "json", missing=0.5)
+        await it.offered(NIC, 4)
+        process = it.owner(*command, it.status, "--", "sleep", "600")
+        await it.until_states("held")
+        ((device,),) = (await it.leases())["a"]["devices"].values()
+        await trio.Path(pipe).write_text(f"unplug {device}\n")
+        with trio.fail_after(DEADLINE):
+            assert await trio.to_thread.run_sync(process.wait, abandon_on_cancel=True) == -signal.SIGTERM
+        await it.until_states()
+    log = map(json.loads, (tmp_path / "log").read_text().splitlines())
+    (why,) = (line["reason"] for line in log if line["msg"] == "owner is stopped")
+    assert why.endswith(f"(no longer listed: {device})")
 
 
 async def test_leases_of_another_boot_are_gone(tmp_path: Path, forks: Forks) -> None:
