@@ -32,7 +32,7 @@ LIMITS = {
     "calls of Register that are under way, and those of one process": f"{CALLS.at_once}, {CALLS.per_process}",
     "time until a plugin that registers listens on its endpoint": f"{device_plugin.CONNECT_TIMEOUT:g} s",
     "time until it has said its options": f"{device_plugin.OPTIONS_TIMEOUT:g} s",
-    "time until the first list of a stream; later, the plugin is `unhealthy`": (f"{device_follower.FIRST_LIST:g} s"),
+    "time until the first list of a stream; later, the plugin is `unhealthy`": f"{device_follower.FIRST_LIST:g} s",
     "pause between two checks of a plugin, and until one without an answer has failed": (
         f"{CHECKS.next_period(0):g} s to {CHECKS.next_period(1):g} s, {CHECKS.deadline:g} s"
     ),
