@@ -227,12 +227,12 @@ class Tries(Mail):
     def _failed(self, failure: StepFailedError) -> Pause:
         """Return the pause after a dial, a GetInfo or a claim that failed: the plugin cannot be told of it."""
         self._finish(failure.outcome)
-        if failure.retry is Retry.REPLACED:
-            return self._pause_until_looked_at(self._attempt - 1)
         if self._phase is Phase.CLAIM:
             cause = cause_after(self._cause, failure)
             return following.again(self._info, failure.reason, failure.reason, self._attempt, cause)
         self._pass_turn()
+        if failure.retry is Retry.REPLACED:
+            return self._pause_until_looked_at(self._attempt - 1)
         attempt, cause = self._attempt, cause_after(self._cause, failure)
         match failure.retry:
             case Retry.STALE:

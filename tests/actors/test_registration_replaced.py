@@ -7,6 +7,7 @@ import errno
 import trio
 from trio.testing import MockClock
 
+from plugind.protocol.plugins import InstancePolicy
 from plugind.protocol.registration.failures import REPLACED
 from plugind.protocol.status import StateName
 from plugind.testing import Call, FakeHandler, FakePlugin, SimulatedNode
@@ -129,3 +130,28 @@ async def test_a_chmod_between_look_and_dial_replaces_nothing(autojump_clock: Mo
         node.network.before_dial[plugin.path] = lambda: node.directory.chmod(plugin.path)
         await node.settled()
         assert (plugin.calls, node.history("a.sock")[-1].generation) == (NOTIFIED, 1)
+
+
+async def test_a_plugin_whose_socket_was_replaced_leaves_its_turn_for_a_name_to_the_next(
+    autojump_clock: MockClock,
+) -> None:
+    """Fault 41, behaviour 37, seed 6200147: no claim follows a dial that finds another file."""
+    handler = FakeHandler(instances=InstancePolicy.REJECT)
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        first = node.plug("first.sock", red())
+        await node.settled()
+        second = node.plug("second.sock", red())
+        await trio.sleep(0.1)
+        node.plug("third.sock", red())
+        await trio.sleep_until(20.0)
+
+        def replace() -> None:
+            node.directory.look_errors[second.path] = errno.EIO
+            second.plugin = FakePlugin("Colour", "green")
+            second.restart()
+
+        node.network.before_dial[second.path] = replace
+        first.stop()
+        await trio.sleep(0.1)
+        assert node.history("second.sock")[-1].reason == REPLACED
+        assert node.timeline("third.sock")[-1] == (20.0, "registered")

@@ -130,6 +130,8 @@ class _Facts:
             case "start" | "replace":
                 self.places.append([act.path])
                 self.sockets[act.path] += 1
+                if act.kind == "replace":
+                    self.renamed.add(f"{act.path}.tmp")  # Where its socket was before it took its place.
             case "rename":
                 self.renamed.add(act.path)
                 for places in self.places:

@@ -97,6 +97,17 @@ def test_at_the_end_of_an_unpaced_script_a_plugin_that_answers_is_registered_by_
     assert not differences(played(paced=False, ours=False, theirs=True, answers=False)), "it may have come in time"
 
 
+def test_the_kubelet_may_keep_the_path_at_which_a_socket_was_made_that_replaces_another() -> None:
+    """Behaviour 4, seed 5087."""
+    replace = attrs.evolve(START, kind="replace")
+    made = attrs.evolve(
+        played(paced=False, ours=True, theirs=True),
+        script=Script(0, False, (), (replace,)),
+        held_by_theirs={"a.example.com at a.sock", "a.example.com at a.sock.tmp"},
+    )
+    assert [found.rule for found in differences(made)] == ["behaviour 4"]
+
+
 def test_the_script_of_a_seed_is_always_the_same() -> None:
     assert script(7) == script(7) != attrs.evolve(script(8), seed=7)
 

@@ -15,6 +15,7 @@ import trio
 from ....protocol.backoff import Backoff
 from ....protocol.crashes import INTERNAL
 from ....protocol.kept_names import NAME_KEPT
+from ....protocol.line import TURN
 from ....protocol.lives import CRASH_LOOP
 from ....protocol.registration.failures import REPLACED
 from ....protocol.status import PluginStatus, StateName
@@ -114,6 +115,14 @@ class BackoffOracle:
         now = trio.current_time()
         return any(NAME_KEPT - EPSILON <= now - time <= 2 * NAME_KEPT for time in ended)
 
+    def _may_have_its_turn(self, tries: _Tries) -> bool:
+        """Whether its name was free a short while ago: each other plugin in line may have had its turn before."""
+        name, now = None if tries.last is None else tries.last.name, trio.current_time()
+        if name is None:
+            return False
+        others = sum(it.last is not None and it.last.name == name for it in self._tries.values()) - 1
+        return any(now - time <= others * TURN + EPSILON for time in self._freed.get(name, ()))
+
     def touched(self, path: str | None = None) -> None:
         """The attributes of the socket at ``path``, or of any, changed; that may be seen at any time from now on."""
         if path is not None and path not in self._tries:
@@ -136,6 +145,7 @@ class BackoffOracle:
             or tries.touched
             or self._retriggered_just_now(path)
             or self._was_kept(tries)
+            or self._may_have_its_turn(tries)
         )
         if tries.until is not None and not is_expected:
             # Whether another generation does so is known as soon as that is shown.
