@@ -159,7 +159,8 @@ class _Facts:
         path = places[0]
         if any(part.startswith(".") for part in os.path.dirname(path).split("/")) and not ours:
             return "behaviour 6"
-        if (path in self.linked and not ours) or (kind == "process" and set(places) & set(self.linked.values())):
+        by_a_link = any(path == link or path.startswith(f"{link}/") for link in self.linked)
+        if (by_a_link and not ours) or (kind == "process" and set(places) & set(self.linked.values())):
             return "behaviour 7"
         if path in self.renamed and _without_end(ours) == _without_end(theirs):
             return "behaviour 4"

@@ -108,6 +108,16 @@ def test_the_kubelet_may_keep_the_path_at_which_a_socket_was_made_that_replaces_
     assert [found.rule for found in differences(made)] == ["behaviour 4"]
 
 
+def test_the_kubelet_may_register_what_is_below_a_link_to_a_directory() -> None:
+    """Behaviour 7, seed 5703."""
+    made = attrs.evolve(
+        played(paced=False, ours=True, theirs=True),
+        script=Script(0, False, (), (START, Act("link", "c.sock", to="."))),
+        held_by_theirs={"a.example.com at a.sock", "a.example.com at c.sock/a.sock"},
+    )
+    assert [found.rule for found in differences(made)] == ["behaviour 7"]
+
+
 def test_the_script_of_a_seed_is_always_the_same() -> None:
     assert script(7) == script(7) != attrs.evolve(script(8), seed=7)
 
