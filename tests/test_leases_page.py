@@ -35,9 +35,10 @@ LIMITS = {
         f"{answers.MAX_BYTES // 1024} KiB, {answers.MAX_MESSAGE // 1024} KiB"
     ),
     "device nodes below a directory that an answer names": f"{cdi_files.MOST_NODES:,}",
-    "entries of all such directories of a lease, time for the look at its device nodes, and looks that hang": (
-        f"{cdi_files.MOST_ENTRIES:,}, {cdi_files.LOOK:g} s, {cdi_files.MOST_LOOKS}"
+    "entries of all such directories of a lease, time for the look at its device nodes": (
+        f"{cdi_files.MOST_ENTRIES:,}, {cdi_files.LOOK:g} s"
     ),
+    "looks that hang, and those of one resource: alone, and beside others": f"{cdi_files.MOST_LOOKS}, 1 and 1",
     "time for which uncertain devices are withheld, unless the plugin ends": f"{allocations.WITHHELD:g} s",
     "time within which a container has to start, or a connection has to be back after a restart of plugind": (
         f"{allocations.BIND:g} s"
