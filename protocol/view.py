@@ -50,7 +50,7 @@ _HAS_LINK = (
     StateName.DIALING,
 )
 #: The steps that are counted; how long a claim takes depends on other plugins.
-_STEPS = {phase.operation: phase.step for phase in Phase}
+_STEPS = {phase.operation: phase.step for phase in Phase if phase.operation and phase.step}
 #: Reason, attempt and cause of most entries of a history: those of a plugin at which nothing fails.
 _USUAL = (None, 1, None)
 DEPRECATED = "the socket lies in a deprecated directory"

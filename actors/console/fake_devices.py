@@ -172,11 +172,15 @@ def obey(line: str, devices: FileDevices) -> str:
         case ["healthy" | "unhealthy" | "unplug" as how, *ids] if ids:
             chosen = devices.ids if ids == ["all"] else ids
             try:
-                devices.unplug(chosen) if how == "unplug" else devices.turn(chosen, healthy=how == "healthy")
+                if how == "unplug":
+                    devices.unplug(chosen)
+                else:
+                    devices.turn(chosen, healthy=how == "healthy")
             except UnknownDeviceError as error:
                 return str(error)
             named = ", ".join(chosen) if len(chosen) <= _NAMED else f"{len(chosen)} devices"
-            return f"{named} {'is' if len(chosen) == 1 else 'are'} {'unplugged' if how == 'unplug' else how}"
+            health = "unplugged" if how == "unplug" else how
+            return f"{named} {'is' if len(chosen) == 1 else 'are'} {health}"
         case [how, call] if how in REACTIONS and call in _CALLS:
             reaction, words = REACTIONS[how]
             devices.react(_CALLS[call], reaction)

@@ -76,6 +76,15 @@ class _End:
     health: Health = Health.UNHEALTHY
     #: The channel, if there is no use in another stream on it.
     useless: Channel | None = None
+    #: The stream is open, and nothing comes.
+    is_open: bool = False
+
+    @property
+    def shown(self) -> str:
+        """The reason, as the health of the plugin has it."""
+        if self.is_open or self.health is not Health.UNHEALTHY:
+            return self.reason
+        return f"{NOT_OPEN}: {self.reason.removeprefix(ENDED)}"
 
 
 class DeviceFollower:
@@ -266,7 +275,7 @@ class DeviceFollower:
         with trio.move_on_after(FIRST_LIST) as waiting:
             await stream.wait_message()
         if waiting.cancelled_caught:
-            self._lose(_End(NO_LIST))
+            self._lose(_End(NO_LIST, is_open=True))
 
     def _pass_on(self, message: bytes) -> Iterator[None]:
         yield from self._reader.steps(message)
@@ -284,11 +293,7 @@ class DeviceFollower:
         if self._listed:
             self._listed = False
             self._link.role(usable=False)
-        self._note_stream(end.health, _not_open(end) if end.health is Health.UNHEALTHY else end.reason)
-
-
-def _not_open(end: _End) -> str:
-    return NO_LIST if end.reason == NO_LIST else f"{NOT_OPEN}: {end.reason.removeprefix(ENDED)}"
+        self._note_stream(end.health, end.shown)
 
 
 def _end_of(error: GRPCError, channel: Channel) -> _End:

@@ -126,7 +126,7 @@ def test_a_try_has_a_step_where_clients_of_version_1_see_a_state() -> None:
         [("registering", "info"), ("registering", "claim"), ("registering", "validate")],
     ]
     claiming = attrs.evolve(status, history=history[:2])
-    assert history_to_json(claiming, 2.0, 2.0, 1)[-1]["state"] == "validating"  # type: ignore[index,call-overload]
+    assert history_to_json(claiming, 2.0, 2.0, 1)[-1]["state"] == "validating"  # type: ignore[index,call-overload]  # JSON objects
 
 
 def test_the_published_state_names_are_stable() -> None:

@@ -50,10 +50,10 @@ def reuse_a_backoff() -> Iterator[None]:
 @contextmanager
 def count_dials_that_find_another_socket() -> Iterator[None]:
     """A dial that finds another socket counts as a failed try."""
-    await_look = _Registration._pause_until_looked_at
+    pause_until_looked_at = _Registration._pause_until_looked_at
 
     def counting(self: _Registration, attempt: int, notify_try: int | None = None) -> Pause:
-        pause = await_look(self, attempt, notify_try)
+        pause = pause_until_looked_at(self, attempt, notify_try)
         return attrs.evolve(pause, attempt=attempt + 1, failures=attempt + 1)
 
     with patch.object(_Registration, "_pause_until_looked_at", counting):
