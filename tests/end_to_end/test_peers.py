@@ -11,8 +11,10 @@ import pytest
 import trio
 
 from plugind import Config, DRACallError, DRAClaim, DRAClaimError, PreparedDevice, Root, Supervisor
+from plugind.protocol.plugin_health import Health
 from plugind.tests.end_to_end.go_programs import peer
 from plugind.tests.end_to_end.leasing import allocate, listed
+from plugind.tests.end_to_end.node_health import until
 from plugind.tests.end_to_end.processes import DEADLINE, PATIENT, Daemon, PluginProcess, daemon, plugin_process, run
 
 GPU = "example.com/gpu"
@@ -123,11 +125,14 @@ async def test_in_a_rolling_update_claims_go_to_the_newer_instance_of_a_driver(p
         async with Supervisor(Config(roots=(Root(registry),))) as node, AsyncExitStack() as stack:
             old = await stack.enter_async_context(plugin_process([peer("dra-driver"), "--uid", "old", *places]))
             await old.notified_registered()
+            older = await until(node, Health.HEALTHY)
             driver = node.dra_driver(DRIVER)
             await driver.prepare([first])
             await old.line(prepared=["uid-1"])
             new = await stack.enter_async_context(plugin_process([peer("dra-driver"), "--uid", "new", *places]))
             await new.notified_registered()
+            # The newest instance is active once it is connected, which may be after it is registered.
+            await until(node, Health.HEALTHY, after=older.generation)
             await driver.prepare([second])
             await new.line(prepared=["uid-2"])
             first_calls = await calls_at_the_end(old)
