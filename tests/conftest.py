@@ -23,11 +23,14 @@ settings.load_profile("busy")
 _SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
-def pytest_configure() -> None:
-    """Restore the default of SIGINT, so that the processes that tests start react to Ctrl-C.
+def pytest_configure(config: pytest.Config) -> None:
+    """Leave out extended tests if no path is given, and let the processes that tests start react to Ctrl-C.
 
     A shell without job control starts background jobs with SIGINT ignored, and child processes inherit that.
     """
+    # The workers of xdist are given paths, and the options of this process.
+    if config.args_source is pytest.Config.ArgsSource.TESTPATHS and not config.option.markexpr:
+        config.option.markexpr = "not extended"
     # The daemons of tests are configured by their tests, and not by a file of this machine.
     os.environ["PLUGIND_CONFIG"] = os.devnull
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -24,6 +24,8 @@ from plugind.tests.benchmarks.comparisons import BASE, THIS
 from plugind.tests.benchmarks.storms import three_storms
 from plugind.tests.end_to_end.go_programs import peer
 
+pytestmark = pytest.mark.extended
+
 ROOT = Path(__file__).parents[2]
 
 

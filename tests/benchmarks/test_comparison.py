@@ -11,6 +11,8 @@ import pytest
 from plugind.benchmarks.report.comparison import Comparison, Ratio, Run, Values, markdown, plan, summary
 from plugind.tests.benchmarks.comparisons import BASE, THIS, comparison, run
 
+pytestmark = pytest.mark.extended
+
 CASES = ["storm 1000", "wire", "idle 0"]
 SIDES = ["base", "this"]
 

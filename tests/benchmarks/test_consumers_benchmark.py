@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from plugind.benchmarks.consumers import Load, Measured, client, device_server, measure, summary
 from plugind.benchmarks.peers.device_client import applied
 from plugind.benchmarks.plugins.device_server import list_of, socket_of
 from plugind.protocol.proto.deviceplugin_v1beta1_pb2 import ListAndWatchResponse
+
+pytestmark = pytest.mark.extended
 
 
 def test_the_devices_that_turn_are_spread_over_the_list() -> None:

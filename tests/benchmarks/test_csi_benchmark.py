@@ -21,6 +21,8 @@ from plugind.benchmarks.plugins.cheap_protocol import DeviceCall, Notification, 
 from plugind.benchmarks.plugins.csi_server import CSIDriver, answers
 from plugind.protocol.proto import csi_v1_pb2 as api
 
+pytestmark = pytest.mark.extended
+
 
 def test_a_driver_says_its_name_and_where_it_runs() -> None:
     said = answers("a.example.com")

@@ -14,6 +14,8 @@ from plugind.benchmarks.peers.slurm import namespaces
 from plugind.tests.end_to_end.packages import program
 from plugind.tests.end_to_end.processes import DEADLINE
 
+pytestmark = pytest.mark.extended
+
 
 def test_what_the_parts_add_is_the_difference_of_the_medians_of_all_turns() -> None:
     turns = [

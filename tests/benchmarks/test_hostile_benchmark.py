@@ -19,6 +19,8 @@ from plugind.benchmarks.report.hostile_tables import Pair, rows, steps, summary,
 from plugind.benchmarks.report.limits import Verdict
 from plugind.tests.benchmarks.reports import report_of
 
+pytestmark = pytest.mark.extended
+
 ROOT = Path(__file__).parents[2]
 
 

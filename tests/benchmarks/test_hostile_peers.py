@@ -25,6 +25,8 @@ from plugind.benchmarks.plugins.server_process import ServerProcess, scratch_dir
 from plugind.protocol.proto.dra_health_v1_pb2 import NodeWatchResourcesResponse
 from plugind.protocol.proto.pluginregistration_pb2 import PluginInfo, RegistrationStatus
 
+pytestmark = pytest.mark.extended
+
 DATA, HEADERS, SETTINGS_FRAME, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0, 1, 4, 6, 7, 8, 9
 #: Seconds until a peer must have done what it does.
 PATIENCE = 60.0

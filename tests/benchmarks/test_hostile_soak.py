@@ -20,6 +20,8 @@ from plugind.benchmarks.report.soak_oracle import (
 )
 from plugind.tests.benchmarks.reports import report_of
 
+pytestmark = pytest.mark.extended
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -9,6 +9,8 @@ from trio.testing import MockClock
 from plugind.benchmarks.peers.judging import handlers
 from plugind.testing import FakePlugin, SimulatedNode
 
+pytestmark = pytest.mark.extended
+
 
 @pytest.mark.parametrize(
     ("plugin_type", "version", "also"), [("CSIPlugin", "1.0.0", "0.3.0"), ("DRAPlugin", "v1.DRAPlugin", "1.0.0")]

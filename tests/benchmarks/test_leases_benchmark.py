@@ -27,6 +27,8 @@ from plugind.benchmarks.peers.allocate_client import CLIENTS
 from plugind.benchmarks.peers.lease_daemon import NoLeaseError, Place, lease_daemon, plugin
 from plugind.benchmarks.peers.watched_steps import slow
 
+pytestmark = pytest.mark.extended
+
 
 @pytest.fixture
 def place() -> Iterator[Place]:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import attrs
+import pytest
 
 from plugind.benchmarks import idle, memory, scaling
 from plugind.benchmarks.memory import Memory
@@ -16,6 +17,8 @@ from plugind.benchmarks.report.storm_limits import verdicts
 from plugind.benchmarks.report.storm_tables import StormResult
 from plugind.benchmarks.scaling import Cost
 from plugind.benchmarks.storm_run import Scenario, StormRun
+
+pytestmark = pytest.mark.extended
 
 ROOT = Path(__file__).parents[2]
 

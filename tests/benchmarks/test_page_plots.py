@@ -18,6 +18,8 @@ from plugind.benchmarks.report.table import machine
 from plugind.tests.benchmarks.comparisons import BASE, THIS, comparison, run
 from plugind.tests.benchmarks.storms import three_storms
 
+pytestmark = pytest.mark.extended
+
 if importlib.util.find_spec("matplotlib") is None:
     pytest.skip("matplotlib is not installed (PyPI package matplotlib, in the extra dev)", allow_module_level=True)
 

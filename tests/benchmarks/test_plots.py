@@ -16,6 +16,8 @@ from plugind.benchmarks.report.storm_tables import plot
 from plugind.benchmarks.report.table import Spread
 from plugind.tests.benchmarks.storms import three_storms
 
+pytestmark = pytest.mark.extended
+
 if importlib.util.find_spec("matplotlib") is None:
     pytest.skip("matplotlib is not installed (PyPI package matplotlib, in the extra dev)", allow_module_level=True)
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.extended
+
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 PROGRAMS = sorted(path.stem for path in FOLDER.glob("*.py") if '__name__ == "__main__"' in path.read_text())
 #: It measures nothing.

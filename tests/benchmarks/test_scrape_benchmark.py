@@ -10,7 +10,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from plugind.benchmarks import scrape
+
+pytestmark = pytest.mark.extended
 
 ROOT = Path(__file__).parents[2]
 

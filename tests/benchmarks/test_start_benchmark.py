@@ -7,8 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from plugind.benchmarks.start import EMPTY, LIMITS, WORDS, commands, measure, starts
 from plugind.tests.end_to_end.go_programs import peer
+
+pytestmark = pytest.mark.extended
 
 ROOT = Path(__file__).parents[2]
 

@@ -21,6 +21,8 @@ from plugind.benchmarks.storm_run import StormRun, run_storm
 from plugind.tests.benchmarks.storms import TINY, three_storms
 from plugind.tests.end_to_end.go_programs import peer
 
+pytestmark = pytest.mark.extended
+
 ROOT = Path(__file__).parents[2]
 #: Retries are no faults: on a busy machine a plugin may take longer than the second that it has for GetInfo.
 QUIET = {"lost": 0, "notified_twice": 0, "refused": 0}

@@ -9,6 +9,8 @@ import pytest
 from plugind.benchmarks.churn import Churn, summary, verdicts
 from plugind.benchmarks.report.trend import Slope
 
+pytestmark = pytest.mark.extended
+
 
 def test_the_slope_of_a_straight_line_has_no_error() -> None:
     found = Slope.of([(at, 3.0 + 0.5 * at) for at in range(10)])

@@ -9,6 +9,8 @@ import pytest
 
 from plugind.benchmarks.plugins.turnover import BEAT, Turnover
 
+pytestmark = pytest.mark.extended
+
 
 @attrs.define
 class Bench:

@@ -31,6 +31,8 @@ from plugind.benchmarks.plugins.server_process import cheap_server
 from plugind.benchmarks.report.table import table
 from plugind.protocol.proto.pluginregistration_pb2 import InfoRequest, PluginInfo, RegistrationStatus
 
+pytestmark = pytest.mark.extended
+
 ROOT = Path(__file__).parents[2]
 
 

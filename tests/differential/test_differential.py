@@ -16,6 +16,8 @@ from plugind.tests.differential.programs import Programs
 from plugind.tests.differential.world import World
 from plugind.tests.end_to_end.go_programs import peer
 
+pytestmark = pytest.mark.extended
+
 A = Plugin("a.example.com")
 START = Act("start", "a.sock", plugin=A)
 

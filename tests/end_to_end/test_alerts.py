@@ -10,9 +10,13 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import pytest
+
 from plugind.protocol.resources import GRACE
 from plugind.tests.end_to_end.prometheus_servers import prometheus_over, until
 from plugind.tests.end_to_end.promtool import ALERTS, assert_rules, expected, metrics_in, promtool, rules
+
+pytestmark = pytest.mark.extended
 
 PAGE = Path(__file__).parents[2] / "docs" / "status-socket.md"
 TARGET = 'job="plugind",instance="192.0.2.7:9464",node="node-7"'

@@ -18,6 +18,8 @@ from plugind.tests.end_to_end.booted import REPOSITORY, Machine, booted, tree
 from plugind.tests.end_to_end.debian import package
 from plugind.tests.end_to_end.packages import program
 
+pytestmark = pytest.mark.extended
+
 CONFIGURATION = "/etc/plugind/plugind.toml"
 ROOT = "/var/lib/kubelet/plugins_registry"
 NAME = "red.example.com"

@@ -10,6 +10,8 @@ import pytest
 
 from plugind.tests.end_to_end.booted import Machine, booted, staged, tree
 
+pytestmark = pytest.mark.extended
+
 PLUGIND = "/opt/plugind/bin/plugind"
 ROOT = "/var/lib/kubelet/plugins_registry"
 SOCKET = f"{ROOT}/red.sock"

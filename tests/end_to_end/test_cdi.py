@@ -34,6 +34,8 @@ from plugind.protocol.leases.values import (
 from plugind.tests.actors.console.lease_server import answer, lease_server
 from plugind.tests.end_to_end.containers import Engine, engine
 
+pytestmark = pytest.mark.extended
+
 NAME = name_of(int.from_bytes(os.urandom(16), "big"))
 DEVICE = f"{CDI_KIND}={NAME}"
 GIVE = ("--device", DEVICE)

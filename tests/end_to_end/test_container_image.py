@@ -24,6 +24,8 @@ from plugind.tests.end_to_end.containers import OPTIONS, Engine
 from plugind.tests.end_to_end.debian import package
 from plugind.tests.end_to_end.packages import program
 
+pytestmark = pytest.mark.extended
+
 CONTAINERFILE = Path(__file__).parents[2] / "deploy" / "container" / "Containerfile"
 BASE, IMAGE = "localhost/tree", "localhost/plugind"
 NAME = "red.example.com"

@@ -12,6 +12,8 @@ from plugind.tests.end_to_end.packages import program
 from plugind.tests.end_to_end.prometheus_servers import quick
 from plugind.tests.end_to_end.promtool import ALERTS, DEPLOY, promtool
 
+pytestmark = pytest.mark.extended
+
 PAGE = (DEPLOY.parent / "docs" / "fleet.md").read_text()
 
 

@@ -26,6 +26,8 @@ from plugind.tests.end_to_end.go_programs import peer
 from plugind.tests.end_to_end.leasing import allocate, release
 from plugind.tests.end_to_end.processes import DEADLINE, PATIENT, Daemon, PluginProcess, daemon, plugin_process
 
+pytestmark = pytest.mark.extended
+
 RESOURCES = {"example.com/gpu": 4, "example.com/nic": 2}
 ACTS = 14
 _PLACE = "/var/lib/kubelet/device-plugins"

@@ -14,6 +14,8 @@ import pytest
 from plugind.tests.end_to_end.go_programs import peer
 from plugind.tests.end_to_end.processes import PluginProcess, plugin_process
 
+pytestmark = pytest.mark.extended
+
 NAME = "a.example.com"
 NOTHING: dict[str, object] = {"desired": [], "actual": [], "calls": {}}
 

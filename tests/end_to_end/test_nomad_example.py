@@ -26,6 +26,8 @@ from plugind.tests.end_to_end.processes import DEADLINE
 from plugind.tests.end_to_end.test_lease_commands import GPU, node
 from plugind.tests.packaging.test_deploy import configured
 
+pytestmark = pytest.mark.extended
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "nomad"
 POOL = ("--pool", f"nomad={GPU}")
 RUNNING, ENDED = ("running", "running"), ("complete", "dead")

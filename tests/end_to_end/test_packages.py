@@ -15,6 +15,8 @@ import pytest
 from plugind.tests.end_to_end.foreign import npm_ci
 from plugind.tests.end_to_end.packages import PACKAGES, go_package, program
 
+pytestmark = pytest.mark.extended
+
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_a_missing_program_is_a_skip_that_names_its_package(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,8 @@ from plugind.protocol.words import STATE_IN
 from plugind.tests.actors.page.stand_in import GPU, StandIn, history, plugin, resource
 from plugind.tests.end_to_end.browser import Browser, Player, browser, page_of, playing
 
+pytestmark = pytest.mark.extended
+
 #: The rows that are in the document, as texts of their cells.
 ROWS = """[...document.querySelectorAll('#pane .grid:not([hidden]) .row')]
     .sort((a, b) => a.ariaRowIndex - b.ariaRowIndex)

@@ -17,6 +17,8 @@ from plugind.tests.end_to_end.leasing import allocate, listed
 from plugind.tests.end_to_end.node_health import until
 from plugind.tests.end_to_end.processes import DEADLINE, PATIENT, Daemon, PluginProcess, daemon, plugin_process, run
 
+pytestmark = pytest.mark.extended
+
 GPU = "example.com/gpu"
 DRIVER = "gpu.example.com"
 SERVICE = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"

@@ -22,6 +22,8 @@ from plugind.tests.end_to_end.containers import engine
 from plugind.tests.end_to_end.leasing import ended, leases, listed, release
 from plugind.tests.end_to_end.processes import PLUGIND, Daemon, daemon_process
 
+pytestmark = pytest.mark.extended
+
 CHECKOUT = Path(__file__).parents[2]
 #: The user of the rootless engine.
 USER = 1000

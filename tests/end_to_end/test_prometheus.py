@@ -34,6 +34,8 @@ from plugind.tests.end_to_end.promtool import (
 )
 from plugind.tests.end_to_end.test_metrics_port import get, served_at
 
+pytestmark = pytest.mark.extended
+
 DASHBOARD = DEPLOY / "grafana" / "plugind.json"
 GPU = "example.com/gpu"
 NODE = {"job": "plugind", "instance": "192.0.2.7:9464", "node": "node-7"}

@@ -175,6 +175,7 @@ async def test_the_actors_of_the_example_have_devices_for_as_long_as_they_live(t
         await play(shown, ends=signal.SIGINT)
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(
     "PLUGIND_RAY" not in os.environ,
     reason="PLUGIND_RAY names no Python that has Ray: make a virtual environment and 'pip install ray attrs' there",

@@ -26,6 +26,8 @@ from plugind.tests.end_to_end.test_lease_commands import Node, code_of, node
 from plugind.tests.end_to_end.test_podman import PLACES, remove_files
 from plugind.tests.end_to_end.test_service_unit import analyze
 
+pytestmark = pytest.mark.extended
+
 EXAMPLES = Path(__file__).parents[2] / "deploy" / "systemd" / "examples"
 NAMES = ("leased-container", "leased-process", "leased-unit")
 #: Says what it has, and ends with its input.

@@ -13,6 +13,8 @@ from plugind.actors.console.unit_files import UNIT, drop_ins, files, quoted
 from plugind.tests.end_to_end.packages import program
 from plugind.tests.end_to_end.processes import DEADLINE
 
+pytestmark = pytest.mark.extended
+
 #: What systemd holds against each of the units; a line of the table in docs/operations.md says why it has to be so.
 BASE = {
     "RootDirectory=/RootImage=",

@@ -20,6 +20,8 @@ from plugind.benchmarks.peers.slurm.cgroups import can_confine
 from plugind.tests.end_to_end.packages import program
 from plugind.tests.end_to_end.processes import DEADLINE
 
+pytestmark = pytest.mark.extended
+
 TOOL = (sys.executable, "-P", "-m", "plugind.tests.tools.slurm_nodes", "-o", "json")
 SIGNALS = {"interrupt": signal.SIGINT, "terminate": signal.SIGTERM, "kill": signal.SIGKILL}
 ORPHANS = (

@@ -90,6 +90,7 @@ def test_the_tutorial_in_python_shows_what_the_page_says() -> None:
     shown(steps, DEADLINE)
 
 
+@pytest.mark.extended
 def test_the_tutorial_in_javascript_shows_what_the_page_says() -> None:
     install_grpc_js()
     steps = steps_of("javascript", npm=f"ln -s {GRPC_JS / 'node_modules'} .\n")
@@ -97,6 +98,7 @@ def test_the_tutorial_in_javascript_shows_what_the_page_says() -> None:
     shown(steps, DEADLINE)
 
 
+@pytest.mark.extended
 def test_the_tutorial_in_go_shows_what_the_page_says() -> None:
     program("go")
     program("protoc-gen-go")

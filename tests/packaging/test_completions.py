@@ -24,6 +24,8 @@ pytest.importorskip("shtab", reason="PyPI package shtab, in the extra dev")
 
 from plugind.deploy.completions import completions
 
+pytestmark = pytest.mark.extended
+
 #: Returns what a shell offers for the last of each list of words.
 Offered = Callable[[Sequence[Sequence[str]]], list[set[str]]]
 

@@ -20,6 +20,8 @@ from plugind.protocol.version import __version__
 from plugind.tests.end_to_end.debian import package
 from plugind.tests.end_to_end.packages import program
 
+pytestmark = pytest.mark.extended
+
 REPOSITORY = Path(__file__).parents[2]
 
 

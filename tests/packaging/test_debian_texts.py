@@ -20,6 +20,8 @@ from plugind.protocol.settings.table import settings
 from plugind.tests.end_to_end.packages import program
 from plugind.tests.tools.settings_table import DEFAULTS
 
+pytestmark = pytest.mark.extended
+
 REPOSITORY = Path(__file__).parents[2]
 RELEASE = Release("0.1.0-1", "amd64", "A Packager <packager@example.com>", 1_700_000_000)
 #: A setting, or the name of a table, as a comment: there is no space behind the sign.

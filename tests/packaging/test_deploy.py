@@ -23,6 +23,8 @@ from plugind.actors.console.run import add_arguments, read_configuration
 from plugind.protocol.endpoints import default_directories
 from plugind.tests.end_to_end.packages import program
 
+pytestmark = pytest.mark.extended
+
 DEPLOY = Path(__file__).parents[2] / "deploy"
 DAEMON_SET = DEPLOY / "kubernetes" / "plugind-observe.yaml"
 ROLL_OUT = DEPLOY / "systemd" / "roll-out.sh"

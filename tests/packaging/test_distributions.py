@@ -13,6 +13,8 @@ import pytest
 from plugind.protocol.version import __version__
 from plugind.tests.packaging.building import REPOSITORY, wheel_of
 
+pytestmark = pytest.mark.extended
+
 
 def judged(tool: str, *arguments: str | Path) -> tuple[int, str]:
     """Return the exit code of a tool that is a Python package, and what it says; skip the test without it."""

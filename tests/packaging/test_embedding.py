@@ -12,6 +12,8 @@ import pytest
 
 from plugind.protocol.proto import regenerate
 
+pytestmark = pytest.mark.extended
+
 #: Our .proto files and their paths upstream; the protobuf packages are the same.
 UPSTREAM = {
     "pluginregistration": "api",

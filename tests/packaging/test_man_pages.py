@@ -22,6 +22,8 @@ pytest.importorskip("shtab", reason="PyPI package shtab, in the extra dev")
 from plugind.deploy import manuals
 from plugind.deploy.man_pages import commands_of, man_pages
 
+pytestmark = pytest.mark.extended
+
 DAY = datetime(2026, 1, 2, tzinfo=UTC)
 NAMES = ["plugind", *(f"plugind-{name}" for name in COMMANDS)]
 

@@ -118,6 +118,7 @@ def test_a_misspelt_name_is_an_attribute_error() -> None:
         plugind.Supervisr  # type: ignore[attr-defined]  # noqa: B018
 
 
+@pytest.mark.extended
 def test_mypy_rejects_a_misspelt_import_and_finds_the_types_of_the_others(tmp_path: Path) -> None:
     pytest.importorskip("mypy", reason="mypy is not installed (PyPI package mypy, in the extra dev)")
     source = tmp_path / "program.py"

@@ -11,6 +11,8 @@ import pytest
 
 from plugind.protocol.version import __version__
 
+pytestmark = pytest.mark.extended
+
 REPOSITORY = Path(__file__).parents[2]
 #: The directories of the repository that are part of the package.
 PACKAGE = ("actors", "protocol")

@@ -8,6 +8,8 @@ import pytest
 
 from plugind.tests.tools import interpreters
 
+pytestmark = pytest.mark.extended
+
 
 def script(path: Path, body: str) -> Path:
     path.write_text(f"#!/bin/sh\n{body}\n")

@@ -11,6 +11,8 @@ import pytest
 from plugind.tests.tools.mutants import PLAN
 from plugind.tests.tools.mutations import mutations
 
+pytestmark = pytest.mark.extended
+
 ROOT = Path(__file__).resolve().parents[2]
 
 MODULE = '''

@@ -10,6 +10,8 @@ import pytest
 
 from plugind.tests.tools.peers import PEERS, BuildError, MissingError, built, licence, names
 
+pytestmark = pytest.mark.extended
+
 MAIN = 'package main\n\nfunc main() { println("here") }\n'
 
 

@@ -10,6 +10,8 @@ import pytest
 from plugind.tests.tools import planted_bugs
 from plugind.tests.tools.planted_bugs import NEW, OLD, Planted
 
+pytestmark = pytest.mark.extended
+
 
 @pytest.mark.parametrize("planted", NEW, ids=lambda planted: planted.name)
 def test_a_planted_bug_is_found_and_is_gone_after_its_context(planted: Planted) -> None:

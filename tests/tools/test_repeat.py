@@ -11,6 +11,8 @@ import pytest
 
 from plugind.tests.tools import repeat
 
+pytestmark = pytest.mark.extended
+
 
 def test_every_failure_is_counted_and_the_first_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "test_odd.py").write_text(

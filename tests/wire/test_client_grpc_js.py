@@ -22,6 +22,8 @@ from plugind.protocol.wire.limits import REGISTRATION_LIMITS, Limits
 from plugind.tests.wire.hostile import budgets_used
 from plugind.tests.wire.node import Node, node
 
+pytestmark = pytest.mark.extended
+
 SIZES = [0, 1, 16383, 16384, 16385, 65535, 65536, 65537, 4 * 1024 * 1024 - 16]
 
 

@@ -24,6 +24,8 @@ from plugind.tests.wire.hostile import budgets_used
 from plugind.tests.wire.nghttp2 import Nghttpd, nghttpd, run_tool, tcp_to
 from plugind.tests.wire.server_helpers import Served, frame, message, served
 
+pytestmark = pytest.mark.extended
+
 SIZES = [0, 1, 16_383, 16_384, 16_385, 65_535, 65_536, 65_537, 4 * 1024 * 1024 - 16]
 OK = "--trailer=grpc-status: 0"
 GRPC = ["-H", ":method: POST", "-H", "te: trailers", "-H", "content-type: application/grpc"]

@@ -12,6 +12,8 @@ from plugind.actors.io.grpc_server.serve import Ending, EndReason, ServerLimits
 from plugind.tests.wire.node import Node, node
 from plugind.tests.wire.server_helpers import Served, served
 
+pytestmark = pytest.mark.extended
+
 SIZES = [0, 1, 16383, 16384, 16385, 65535, 65536, 65537, 4 * 1024 * 1024 - 16]
 
 
