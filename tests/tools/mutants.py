@@ -52,11 +52,15 @@ _WIRE_TESTS: Final = (
     *(_WIRE + name for name in ("grpc*.py", "hpack*.py", "http2_rules.py", "responses.py", "http2*.py")),
     _PROTOCOL + "text*.py",
 )
-_REGISTRATION: Final = (_ACTORS + "registration*.py",)
+_RULES: Final = "tests/actors/registration/test_"
+_REGISTRATION: Final = (
+    *(_RULES + name for name in ("ended_tries.py", "messages.py", "pauses.py", "the_rules.py")),
+    _ACTORS + "registration*.py",
+)
 PLAN: Final[dict[str, tuple[str, ...]]] = {
-    "protocol/registration/failures.py": _REGISTRATION,
-    "protocol/registration/following.py": _REGISTRATION,
-    "protocol/registration/phases.py": _REGISTRATION,
+    "protocol/registration/failures.py": ("tests/protocol/registration/test_failures.py", *_REGISTRATION),
+    "protocol/registration/following.py": ("tests/protocol/registration/test_following.py", *_REGISTRATION),
+    "protocol/registration/phases.py": ("tests/protocol/registration/test_phases.py", *_REGISTRATION),
     "protocol/world.py": (_PROTOCOL + "world*.py", _PROTOCOL + "node*.py"),
     "protocol/claims.py": (_PROTOCOL + "claims*.py", _PROTOCOL + "world*.py", _PROTOCOL + "node*.py"),
     "protocol/backoff.py": (_PROTOCOL + "backoff*.py",),
@@ -82,6 +86,11 @@ PLAN: Final[dict[str, tuple[str, ...]]] = {
     "protocol/config.py": (_PROTOCOL + "config*.py",),
     "actors/registration/dial_slots.py": (_ACTORS + "dial_slots*.py",),
     "actors/registration/actor.py": _REGISTRATION,
+    "actors/registration/inbox.py": _REGISTRATION,
+    "actors/registration/mail.py": _REGISTRATION,
+    "actors/registration/reports.py": _REGISTRATION,
+    "actors/registration/timers.py": _REGISTRATION,
+    "actors/registration/tries.py": _REGISTRATION,
     "actors/registration/registrations.py": (_ACTORS + "registrations.py",),
     "actors/reconciler.py": (_ACTORS + "reconciler*.py",),
     "actors/handlers/served.py": (_ACTORS + "handler*.py",),

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import argparse
 import ast
+import inspect
 import io
 import re
 import tokenize
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,18 +57,24 @@ def prose(path: Path, *, with_module: bool = True) -> str:
 
     Nothing is returned of a file that cites no rule.
     """
+    module, rest = _texts(path)
+    return f"{module} {rest}" if with_module else rest
+
+
+@cache
+def _texts(path: Path) -> tuple[str, str]:
+    """Return the docstring of the module, and all other texts and comments of the file."""
     source = path.read_text()
     if not _MAY_CITE.search(source):
-        return ""
+        return "", ""
     if path.suffix != ".py":
-        return " ".join(source.split())
+        return "", " ".join(source.split())
     texts = [token.string.lstrip("#: ") for token in _tokens(source) if token.type == tokenize.COMMENT]
     module = ast.parse(source)
-    opening = module.body[0] if module.body and ast.get_docstring(module) is not None else None
-    left_out = opening.value if isinstance(opening, ast.Expr) and not with_module else None
-    strings = (node for node in ast.walk(module) if isinstance(node, ast.Constant) and node is not left_out)
-    texts += [node.value for node in strings if isinstance(node.value, str)]
-    return " ".join(" ".join(texts).split())
+    opening = ast.get_docstring(module) or ""
+    strings = (node.value for node in ast.walk(module) if isinstance(node, ast.Constant))
+    texts += [value for value in strings if isinstance(value, str) and inspect.cleandoc(value) != opening]
+    return " ".join(opening.split()), " ".join(" ".join(texts).split())
 
 
 def _tokens(source: str) -> Iterator[tokenize.TokenInfo]:
