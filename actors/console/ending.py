@@ -64,13 +64,14 @@ def say(text: str, *, now: bool = False) -> None:
     """Write to standard output; ``now`` does not wait until there is more.
 
     Raises:
-      OutputError: if it cannot be written (fault 95).
+      OutputError: if it cannot be written (fault 95). What is written later goes nowhere.
     """
     try:
         sys.stdout.write(text)
         if now:
             sys.stdout.flush()
     except OSError as error:
+        _discard_output()
         raise OutputError(error) from error
 
 
@@ -141,15 +142,19 @@ def flush(code: int) -> int:
     return code
 
 
+def _discard_output() -> None:
+    """Write no more to standard output: what is in its buffer would fail once more at each flush, also at the exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
 def _give_up_output(error: OSError, code: int) -> int:
     """Write no more to standard output; return the exit code.
 
     A reader that has gone has seen enough, as ``head`` does (fault 95). Any other error is said.
     """
-    # The interpreter flushes once more when it exits, and would print a traceback.
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+    _discard_output()
     if isinstance(error, BrokenPipeError):
         return code
     complain(f"standard output cannot be written: {error.strerror}")

@@ -322,10 +322,11 @@ def test_a_lease_that_cannot_be_printed_is_released_unless_it_was_named(
     assert [it.line for it in done.asked[1:]] == (["DELETE /v1/leases/a1b2 HTTP/1.1"] if kept == "released" else [])
 
 
-def test_a_lease_that_nobody_can_read_of_is_released(tmp_path: Path) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_lease_that_nobody_can_read_of_is_released(unbuffered: str, tmp_path: Path) -> None:
     said = [held(), answer(200, released_to_json(Released(("a1b2",))))]
     with lease_server(tmp_path, *said) as server, open("/dev/full", "wb") as full:
-        environment = {**os.environ, "PLUGIND_STATUS": str(server.path)}
+        environment = {**os.environ, "PLUGIND_STATUS": str(server.path), "PYTHONUNBUFFERED": unbuffered}
         command = [sys.executable, "-m", "plugind", "allocate", f"{GPU}=1", "--ttl", "60"]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=environment)
     assert done.returncode == 1
