@@ -102,7 +102,7 @@ def test_what_a_fork_cannot_be_is_a_new_process(change: str, request: pytest.Fix
     if change == "fixture":
         request.getfixturevalue("real_processes")
     environment = os.environ | ({"PYTHONHASHSEED": "7"} if change == "environment" else {})
-    words = [*PLUGIND, "simulate"] if change != "interpreter" else ["sleep", "600"]
+    words = [*PLUGIND, "demo"] if change != "interpreter" else ["sleep", "600"]
     with subprocess.Popen(words, env=environment, start_new_session=change == "session") as process:
         assert not _is_fork(process.pid)
         process.kill()

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("actors", "protocol", "deploy", "tests/tools")
+FOLDERS = ("actors", "protocol", "deploy", "tests/fuzz", "tests/tools")
 MODULES = sorted(
     path
     for path in (
         *(ROOT / f"{name}.py" for name in ("supervisor", "testing", "client")),
         *(p for f in FOLDERS for p in (ROOT / f).rglob("*.py")),
     )
-    if not path.name.endswith(("_pb2.py", "_grpc.py"))
+    if not path.name.endswith(("_pb2.py", "_grpc.py")) and not path.name.startswith("test_")
 )
 #: Names that are public despite their underscore: methods of named tuples, and a function of the standard library.
 PUBLIC = {"_replace", "_asdict", "_exit"}

@@ -44,7 +44,6 @@ COMMANDS = {
     "probe": "check a plugin's socket",
     "fake": "play a plugin",
     "demo": "see a small node at work",
-    "simulate": "play random scripts on a node in memory",
     "install-unit": "write the systemd service of the daemon",
     "slurm-config": "print the lines for Slurm",
 }

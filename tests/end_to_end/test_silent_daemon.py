@@ -242,7 +242,7 @@ async def test_a_full_disk_is_one_line_in_every_command(unbuffered: str, quiet: 
     await quiet.ready()
     path = quiet.root / f"full{unbuffered}.sock"
     clients = [["ls"], ["ls", "-o", "name"], ["describe", str(path)], ["retry", str(path)], ["watch"]]
-    others = [["probe", str(path)], ["probe", str(path), "--json"], ["simulate"]]
+    others = [["probe", str(path)], ["probe", str(path), "--json"]]
     ended: dict[str, tuple[int, bytes]] = {}
 
     async def print_to_a_full_disk(words: list[str]) -> None:

@@ -23,12 +23,12 @@ from plugind.actors.handlers.link import Link
 from plugind.actors.handlers.paced import take_newest
 from plugind.actors.io.grpc_client.channel import Channel
 from plugind.actors.open_link import OpenLink
-from plugind.actors.simulation.fuzz.wall import WallClock
 from plugind.protocol import dra_health as rules
 from plugind.protocol.dra import HEALTH_SERVICES, DRAConfig, Drivers
 from plugind.protocol.dra_health import DeviceHealths, DeviceReport, DeviceStatus
 from plugind.protocol.plugin_health import Health
 from plugind.protocol.plugins import Plugin
+from plugind.tests.fuzz.wall import WallClock
 
 # --- what is said of a device, and for how long -----------------------------------------------------------------------
 

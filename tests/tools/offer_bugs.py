@@ -13,7 +13,6 @@ import trio
 from plugind.actors import device_server
 from plugind.actors.handlers import device_follower
 from plugind.actors.handlers.device_follower import DeviceFollower
-from plugind.actors.simulation.fuzz.offers import DIRECTORY, FOUND
 from plugind.protocol import messages as m
 from plugind.protocol.device_lists import DeviceListReader, ReadList
 from plugind.protocol.device_messages import InstanceMessage, InstanceRemoved, ListLost
@@ -21,6 +20,7 @@ from plugind.protocol.devices import DeviceList
 from plugind.protocol.effects import Effect
 from plugind.protocol.plugins import Plugin
 from plugind.protocol.world import World
+from plugind.tests.fuzz.offers import DIRECTORY, FOUND
 
 
 def _say_after_a_crash(words: Callable[[Plugin], InstanceMessage]) -> AbstractContextManager[object]:

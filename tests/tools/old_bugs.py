@@ -1,6 +1,6 @@
 """Bugs that plugind had. Each context manager puts one back by taking out its fix.
 
-``plugind simulate`` found them (docs/simulation.md), and ``plugind.tests.tools.planted_bugs`` checks that it would
+``python -m tests.fuzz`` found them (docs/simulation.md), and ``plugind.tests.tools.planted_bugs`` checks that it would
 find them again.
 """
 

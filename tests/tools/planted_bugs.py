@@ -1,4 +1,4 @@
-"""Bugs that are put in on purpose, and the seeds with which ``plugind simulate`` finds them.
+"""Bugs that are put in on purpose, and the seeds with which ``python -m tests.fuzz`` finds them.
 
 ``python -m tests.tools.planted_bugs [--most SEEDS] [--shrink] [NAME ...]`` prints a line for each bug. A seed
 finds a bug if it violates a rule with the bug and none without it. The exit code is 1 if a bug is not found.
@@ -33,10 +33,6 @@ from plugind.actors.register_calls import RegisterCalls
 from plugind.actors.registration import actor as registration
 from plugind.actors.registration.conversation import Conversation
 from plugind.actors.simulation import directory as simulated_directory
-from plugind.actors.simulation.fuzz.device_calls import DIRECTORY
-from plugind.actors.simulation.fuzz.run import EVENTS, SeedResult, numbers, simulate
-from plugind.actors.simulation.fuzz.shrink import shrink
-from plugind.actors.simulation.fuzz.watched_node import WatchedNetwork
 from plugind.protocol import discovery, world
 from plugind.protocol import messages as m
 from plugind.protocol.crashes import Crash
@@ -52,6 +48,10 @@ from plugind.protocol.registration import following
 from plugind.protocol.status import Ending, Outcome, StateName
 from plugind.protocol.trust import Trust
 from plugind.protocol.watches import Q_OVERFLOW
+from plugind.tests.fuzz.device_calls import DIRECTORY
+from plugind.tests.fuzz.run import EVENTS, SeedResult, numbers, simulate
+from plugind.tests.fuzz.shrink import shrink
+from plugind.tests.fuzz.watched_node import WatchedNetwork
 from plugind.tests.tools import (
     csi_bugs,
     device_bugs,

@@ -1,6 +1,6 @@
 """A planted bug is active within its context manager, and ``simulate`` finds it.
 
-The bugs that plugind once had are tested in ``tests/actors/simulation/test_fuzz.py``.
+The bugs that plugind once had are tested in ``tests/fuzz/test_fuzz.py``.
 """
 
 from __future__ import annotations

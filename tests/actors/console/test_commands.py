@@ -17,7 +17,6 @@ from plugind.actors.console.commands import main
 from plugind.actors.console.ending import CommandError, CutOffError, run_to_end
 
 COMMANDS = ["run", "config", "ls", "describe", "watch", "page", "wait", "retry", "reload", "probe", "fake", "demo"]
-COMMANDS += ["simulate"]
 
 #: A command that prints one line.
 SHORT = """

@@ -177,25 +177,6 @@ def test_a_renewal_prints_the_lease(asking: Any) -> None:
     assert (done.code, lease_from_json(done.said)) == (0, lease)
 
 
-# --- simulate ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_simulation_prints_a_line_for_each_seed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "--seeds", "3..4", "--events", "5", "--jobs", "1", "-o", "json"]) == 0
-    shown = capsys.readouterr()
-    lines = [json.loads(line) for line in shown.out.splitlines()]
-    assert [(line["seed"], line["violations"]) for line in lines] == [(3, []), (4, [])]
-    assert all(len(line["trace"]) >= 16 and line["virtual_seconds"] > 0 for line in lines)
-    assert main(["simulate", "--seed", "3", "--events", "5"]) == 0
-    assert f"trace {lines[0]['trace']}  violations 0" in capsys.readouterr().out
-
-
-def test_a_trace_is_text(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["simulate", "--seed", "3", "--trace", "-o", "json"])
-    assert "--trace prints text: leave out -o json" in capsys.readouterr().err
-
-
 # --- config check -----------------------------------------------------------------------------------------------------
 
 

@@ -1,4 +1,0 @@
-"""Random scripts against a simulated node.
-
-PYTEST_DONT_REWRITE
-"""
