@@ -136,6 +136,8 @@ class Mail(Reports):
                 then = self._after_leaving(message, then)
             elif message is self._ender or self._ends(message):
                 then = self._after(message)
+            elif isinstance(message, m.StopAsked):
+                self._stopping = True  # It waited for a Register that another message has ended.
         assert then is not None, "a message has ended the try"
         return then
 

@@ -31,6 +31,25 @@ async def test_a_register_that_a_forced_stop_finds_finishes_and_is_undone(autoju
         assert node.timeline("a.sock") == [(0.2, "registering"), *at(8.0, "notifying", "leaving", "gone")]
 
 
+@pytest.mark.parametrize("deregister", [False, True])
+async def test_a_stop_that_waits_for_a_register_ends_the_actor_when_a_newer_socket_ends_the_register(
+    autojump_clock: MockClock, *, deregister: bool
+) -> None:
+    """Behaviour 36; found by seed 7001827: the newer socket took the name of a plugin that the stop left registered."""
+    handler = FakeHandler().script("register", Hangs())
+    config = attrs.evolve(DEFAULT_CONFIG, deregister_at_stop=deregister)
+    async with SimulatedNode(config, handlers={"Colour": handler}) as node, trio.open_nursery() as nursery:
+        plugin = node.plug("a.sock", red())
+        await trio.sleep(1.0)
+        nursery.start_soon(node.stop)
+        await trio.sleep(1.0)
+        plugin.restart()
+        await trio.sleep(1.0)
+        assert asks(handler) == [(0.0, "validate"), (0.0, "register"), (2.0, "deregister")]
+        assert plugin.calls == [asked(0.0)]
+        assert node.timeline("a.sock")[-2:] == at(2.0, "leaving", "gone")
+
+
 async def test_a_retry_that_comes_during_a_dial_ends_the_pause_after_a_try_that_is_refused(
     autojump_clock: MockClock,
 ) -> None:
