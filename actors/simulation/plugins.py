@@ -255,7 +255,7 @@ class PluggedIn:
         """Stop the process as SIGSTOP does: its connections stay, new ones are accepted, and nothing is answered."""
         if self._process is not None and self._process.gate.open:
             self._process.gate.shut()
-            self._suspended_at = now()
+            self._suspended_at = trio.current_time()  # Not rounded: oracles compare it with times of the clock.
 
     def resume(self) -> None:
         """Let a process that was suspended run on, as SIGCONT does: it reads what has come meanwhile."""

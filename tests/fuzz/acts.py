@@ -386,6 +386,7 @@ class Acts:
             return
         self._node.directory.remove_tree(path)
         self._generations.removed(path)
+        self._crashes.removed(path)
         for other in [other for other in self._plugs.by_path if other.startswith(path + "/")]:
             self._plugs.by_path.pop(other).crash()
 

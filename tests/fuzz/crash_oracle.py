@@ -13,7 +13,7 @@ from plugind.actors.simulation.scheduling import EPSILON
 from plugind.protocol.backoff import Backoff
 from plugind.protocol.crashes import MOST_CRASHES, REMEMBERED
 from plugind.protocol.identity import Identity
-from plugind.protocol.status import PluginStatus
+from plugind.protocol.status import PluginStatus, StateName
 from plugind.tests.fuzz.life_oracle import LifeOracle
 
 
@@ -43,6 +43,9 @@ class CrashOracle:
         self._rows: dict[str, _Row] = {}
         #: The file that was dialed last at each path.
         self._dialed: dict[str, Identity] = {}
+        #: When each directory was removed last, and since when each socket was last shown as gone.
+        self._removed: dict[str, float] = {}
+        self._gone: dict[str, float] = {}
         #: Since when each plugin is registered, by what its handler has answered.
         self._registered: dict[str, float] = {}
         #: How many retries of each path are under way; None stands for those that may concern any path.
@@ -55,6 +58,15 @@ class CrashOracle:
             self._rows.pop(path, None)
         else:
             self._rows.clear()
+            self._removed.clear()
+
+    def removed(self, directory: str) -> None:
+        """A directory was removed. Until the daemon sees that, it may find a file that is made there anew twice."""
+        self._removed[directory] = trio.current_time()
+
+    def _may_be_found_again(self, path: str) -> bool:
+        gone = self._gone.get(path, -math.inf)
+        return any(at > gone for directory, at in self._removed.items() if path.startswith(f"{directory}/"))
 
     def retry_begins(self, path: str | None) -> None:
         """A retry of ``path``, or of a name, begins: from now on the path may be tried at once."""
@@ -72,7 +84,9 @@ class CrashOracle:
             return
         self._dialed[path] = identity
         row, now = self._rows.get(path), trio.current_time()
-        if row is not None and row.identity == identity and now < row.until - EPSILON:
+        if row is None or row.identity != identity or self._may_be_found_again(path):
+            return
+        if now < row.until - EPSILON:
             self._violated("backoff", f"{path} is dialed {row.until - now:.6f} s too soon after crash {row.count}")
 
     def crashed(self, path: str) -> None:
@@ -116,4 +130,6 @@ class CrashOracle:
         """A state of rest is shown."""
         if self._retries[status.socket] or self._retries[None]:
             self._lives.forget(status.socket)
+        if status.state is StateName.GONE:
+            self._gone[status.socket] = status.since
         self._lives.shown(status)

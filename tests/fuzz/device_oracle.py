@@ -103,6 +103,9 @@ class DeviceOracle:
     def added(self, instance: Instance, now: float) -> None:
         """A plugin has registered."""
         resource = self._resource(instance.name)
+        if resource.state is ResourceState.GONE and not resource.present:
+            # What is gone is kept for the plugins that it still has; without any it is forgotten, and begins anew.
+            resource.state = None
         resource.present.append(instance)
         self._update(instance.name, now)
 

@@ -21,6 +21,7 @@ from plugind.actors.io.grpc_client.channel import Channel
 from plugind.actors.io.grpc_server.serve import serve_stream
 from plugind.actors.simulation.csi_drivers import CSICall
 from plugind.actors.simulation.dra_drivers import USUAL_SERVICES, DRACall
+from plugind.actors.simulation.node import SimulatedNode
 from plugind.actors.simulation.streams import memory_connection
 from plugind.protocol.plugin_health import Health
 from plugind.protocol.plugins import Plugin
@@ -204,6 +205,21 @@ def test_what_an_endpoint_answers_while_it_is_suspended_is_no_check_that_has_pas
 ) -> None:
     """It was counted as sent (seed 2409303)."""
     assert AnsweredCheck(10.0, 11.0, serves=True).passes(since, suspended_at) is passes
+
+
+@pytest.mark.parametrize("pauses", [(0.7, 0.1), (0.1, 0.2)], ids=["a bit less than 0.8", "a bit more than 0.3"])
+async def test_an_answer_in_the_instant_of_a_suspension_may_have_been_missed_whatever_the_digits_of_its_time(
+    pauses: tuple[float, float], autojump_clock: MockClock
+) -> None:
+    """The time of the suspension was rounded, so that the answer seemed to come before or after it (seed 7001151)."""
+    async with SimulatedNode() as node:
+        process = node.plug("/endpoints/a.sock", [])
+        for pause in pauses:
+            await trio.sleep(pause)
+        at = trio.current_time()
+        process.suspend()
+        assert at != round(at, 3)
+        assert AnsweredCheck(0.0, at, serves=True).passes(0.0, process.suspended_at) is None
 
 
 def test_an_answer_that_comes_at_the_deadline_may_have_been_missed() -> None:

@@ -268,6 +268,40 @@ def test_an_actor_that_skipped_a_list_shows_a_device_since_a_list_before_it(sinc
     assert found.rules == rules
 
 
+@pytest.mark.parametrize(
+    ("left", "gone", "rules"),
+    [
+        (299.0, 1300.0, []),
+        (301.0, 1300.0, []),
+        (299.0, 1299.0, ["grace"]),
+        (299.0, None, ["grace"]),
+        (301.0, None, ["grace"]),
+        # It is still gone, so it cannot go again.
+        (None, 1300.0, ["grace"]),
+    ],
+)
+def test_a_resource_that_is_gone_begins_anew_with_a_plugin_if_it_has_no_other(
+    left: float | None, gone: float | None, rules: list[str]
+) -> None:
+    """Seed 7001810: a plugin registers for a resource that is gone, and is lost without having listed anything."""
+    found, gone_first = Found(), ResourceStatus(GPU, ResourceState.GONE, 300.0)
+    oracle = DeviceOracle(found.violated)
+    before, after = Instance(GPU, STATUS.socket, 7), Instance(GPU, STATUS.socket, 8)
+    oracle.added(before, 0.0)
+    oracle.lost(before, 0.0)
+    if left is not None and left < 300.0:
+        oracle.removed(before, left)
+    oracle.shown(gone_first, 300.0)
+    if left is not None and left > 300.0:
+        oracle.removed(before, left)
+    oracle.added(after, 900.0)
+    oracle.lost(after, 1000.0)
+    if gone is not None:
+        oracle.shown(attrs.evolve(gone_first, since=gone), gone)
+    oracle.up_to_date(1301.0)
+    assert found.rules == rules
+
+
 @pytest.mark.parametrize("is_shown", [True, False])
 async def test_nobody_waits_for_devices_that_only_an_earlier_daemon_has_shown(
     autojump_clock: MockClock, is_shown: bool
