@@ -7,6 +7,8 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from itertools import chain, groupby
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,21 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Return the number of processes for ``-n auto``: two for each core, since end-to-end tests mostly wait."""
     del config
     return 2 * len(os.sched_getaffinity(0))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Spread the modules of tests/end_to_end among the others in the processes of xdist.
+
+    Each begins with an equal part of the list. Tests with real processes mostly wait, and the others mostly compute.
+    """
+    if not hasattr(config, "workerinput"):
+        return
+    modules = [list(tests) for _, tests in groupby(items, key=lambda item: item.path)]
+    places: list[tuple[float, list[pytest.Item]]] = []
+    for waits in (False, True):
+        kind = [tests for tests in modules if ("end_to_end" in tests[0].path.parts) is waits]
+        places += [((number + 0.5) / len(kind), tests) for number, tests in enumerate(kind)]
+    items[:] = chain.from_iterable(tests for _, tests in sorted(places, key=itemgetter(0)))
 
 
 @pytest.fixture(autouse=True)

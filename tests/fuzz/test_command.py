@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,8 +22,10 @@ def test_a_line_or_an_object_is_printed_for_each_seed(capsys: pytest.CaptureFixt
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(line["seed"], line["violations"]) for line in lines] == [(3, []), (4, [])]
     assert all(len(line["trace"]) >= 16 and line["virtual_seconds"] > 0 for line in lines)
-    assert main(["--seed", "3", "--events", "5"]) == 0
-    assert f"trace {lines[0]['trace']}  violations 0" in capsys.readouterr().out
+    assert main(["--seeds", "3..4", "--events", "5", "--jobs", "1"]) == 0
+    first, _, summary = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(rf"seed 3  events 5  virtual [\d.]+ s  trace {lines[0]['trace']}  violations 0", first)
+    assert re.fullmatch(r"2 seeds in [\d.]+ s, 0 with violations", summary)
 
 
 @pytest.mark.parametrize(
