@@ -162,9 +162,7 @@ class _Facts:
         by_a_link = any(path == link or path.startswith(f"{link}/") for link in self.linked)
         if (by_a_link and not ours) or (kind == "process" and set(places) & set(self.linked.values())):
             return "behaviour 7"
-        if path in self.renamed and _without_end(ours) == _without_end(theirs):
-            return "behaviour 4"
-        if path in self.renamed and (ours, theirs) == ([], ["registered"]):
+        if path in self.renamed and (_without_end(ours) == _without_end(theirs) or _registered_alone(ours, theirs)):
             return "behaviour 4"
         if len(theirs) > len(ours) and _without_repetitions(theirs) == _without_repetitions(ours):
             return "behaviour 9"
@@ -175,6 +173,11 @@ class _Facts:
         if os.path.dirname(path) in self.removed and theirs == ours[: len(theirs)]:
             return "behaviour 11"
         return None
+
+
+def _registered_alone(ours: Sequence[str], theirs: Sequence[str]) -> bool:
+    """Whether the kubelet registered the plugin, by its old path, and plugind never saw that path."""
+    return not ours and bool(theirs) and theirs[0].startswith("registered")
 
 
 def _without_end(done: Sequence[str]) -> Sequence[str]:

@@ -108,6 +108,11 @@ def test_the_kubelet_may_keep_the_path_at_which_a_socket_was_made_that_replaces_
         held_by_theirs={"a.example.com at a.sock", "a.example.com at a.sock.tmp"},
     )
     assert [found.rule for found in differences(made)] == ["behaviour 4"]
+    kept = {"a.example.com at a.sock.tmp": ["registered 1.0.0"]}
+    made = Played(Script(2, True, (), (replace,)), [Step(None, {}, {}), Step(replace, {}, kept)], set(), set(), {}, {})
+    assert [found.rule for found in differences(made)] == ["behaviour 4"]
+    made = attrs.evolve(made, steps=[Step(None, {}, {}), Step(replace, kept, {})])
+    assert [found.rule for found in differences(made)] == [None]
 
 
 def test_the_kubelet_may_register_what_is_below_a_link_to_a_directory() -> None:
