@@ -237,6 +237,7 @@ def test_each_register_is_undone_once_whatever_happens_during_any_suspension(dis
     disturb(disturbance, When.DURING)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("disturbance", AFTER, ids=lambda disturbance: disturbance.__name__)
 def test_each_register_is_undone_once_whatever_happens_before_it_goes_on(disturbance: Disturbance) -> None:
     """Behaviour 36, faults 82, 85 and 87. With ``throw`` what it waits for raises an error that no code expects."""
