@@ -56,6 +56,7 @@ _RULES: Final = "tests/actors/registration/test_"
 _REGISTRATION: Final = (
     *(_RULES + name for name in ("ended_tries.py", "messages.py", "pauses.py", "the_rules.py")),
     _ACTORS + "registration*.py",
+    _ACTORS + "observing.py",
 )
 PLAN: Final[dict[str, tuple[str, ...]]] = {
     "protocol/registration/failures.py": ("tests/protocol/registration/test_failures.py", *_REGISTRATION),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 import pytest
 from hypothesis import given
@@ -179,3 +181,20 @@ def test_a_pause_that_is_over_is_followed_by_the_next_try_with_what_the_plugin_w
 def test_the_backoff_of_a_try_that_did_not_count_is_the_shortest() -> None:
     """Fault 41."""
     assert [wait("no", attempt).failures for attempt in (0, 1, 2)] == [1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({}, ""),
+        ({"name": "b"}, 'at the same socket it gave the name "vendor.com/gpu" before'),
+        ({"endpoint": "/e"}, f'at the same socket it gave the endpoint "{SOCKET}" before'),
+        (
+            {"type": "T", "versions": ("v2",)},
+            'at the same socket it gave the type "DevicePlugin" and the versions "v1beta1, v1" before',
+        ),
+    ],
+)
+def test_what_a_plugin_said_before_is_named_if_it_says_something_else(facts: dict[str, Any], said: str) -> None:
+    before = attrs.evolve(CALLED, versions=("v1beta1", "v1"))
+    assert following.changed(before, attrs.evolve(before, **facts)) == said
