@@ -97,13 +97,14 @@ def main(words: Sequence[str] | None = None) -> int:
     if args.output == "json" and args.trace:
         parser.error("--trace prints text: leave out -o json")
     seeds: range = args.seeds or range(args.seed or 0, (args.seed or 0) + 1)
+    tell = _print_json if args.output == "json" else _print
     began, done, broken, interrupted = time.monotonic(), 0, 0, False
     try:
         with closing(_results(args, seeds)) as results:
             for result in results:
                 done += 1
                 broken += bool(result.violations)
-                (_print_json if args.output == "json" else _print)(args, result)
+                tell(args, result)
     except BaseException as error:
         if not _is_interrupt(error):
             raise
@@ -148,8 +149,9 @@ def _ignoring_interrupts() -> Iterator[None]:
 
 
 def _play(args: argparse.Namespace, seed: int, only: frozenset[int] | None = None) -> SeedResult:
+    # Nothing is shown while a search for fewer events plays some of them.
+    show = partial(print, flush=True) if args.trace and only is None else None
     only = args.only if only is None else only
-    show = partial(print, flush=True) if args.trace and only is args.only else None
     if args.observe:
         return simulate_observing(seed, events=args.events, only=only, show=show)
     return simulate(seed, events=args.events, faults=args.faults, only=only, show=show)
