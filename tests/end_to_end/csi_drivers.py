@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import attrs
+import pytest
 
 from plugind.tests.end_to_end.foreign import GRPC_JS, PLUGINS, install_grpc_js
 from plugind.tests.end_to_end.go_programs import go_program
@@ -56,4 +57,4 @@ def _grpc_go() -> list[str]:
 GRPCIO = CSIDriverProgram("grpcio", _grpcio)
 NODE = CSIDriverProgram("grpc-js", _grpc_js)
 GO = CSIDriverProgram("grpc-go", _grpc_go)
-ALL = (GRPCIO, NODE, GO)
+ALL = (GRPCIO, *(pytest.param(program, marks=pytest.mark.extended) for program in (NODE, GO)))

@@ -58,7 +58,7 @@ PYDRA = Foreign(
     own_endpoint=True,
 )
 NODE = Foreign("grpc-js", _node, "DRAPlugin", "grpc-js.example.com", ["v1.DRAPlugin"])
-ALL = (GRPCIO, GRPCLIB, PYDRA, NODE)
+ALL = (GRPCIO, GRPCLIB, PYDRA, pytest.param(NODE, marks=pytest.mark.extended))
 
 
 #: Seconds in which npm must install two packages and their dependencies.

@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from plugind.actors.console import commands
-from plugind.tests.end_to_end.foreign import GRPCLIB, NODE
+from plugind.tests.end_to_end.foreign import GRPCLIB
 from plugind.tests.end_to_end.processes import (
     DEADLINE,
     PATIENT,
@@ -223,7 +223,7 @@ async def test_a_change_is_logged_once_and_without_control_characters(tmp_path: 
         await node.ready()
         path = node.root / "new\nline\x1b[2J.sock"
         staged = tmp_path / "staged"
-        async with node.watch() as watch, plugin_process(NODE.command(staged, "odd.example.com", staged)) as plugin:
+        async with node.watch() as watch, plugin_process(GRPCLIB.command(staged, "odd.example.com", staged)) as plugin:
             await plugin.line(listening=str(staged))
             staged.rename(path)
             generation = number((await watch.state(path, "registered"))["generation"])

@@ -33,6 +33,7 @@ async def devices(started: Daemon) -> dict[str, str]:
     return {device["id"]: device["health"] for resource in resources for device in resource["devices"]}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("program", [NODE, GO], ids=lambda program: program.label)
 async def test_a_plugin_that_calls_is_followed_and_is_back_after_a_kill_of_the_daemon(
     program: DevicePluginProgram, tmp_path: Path

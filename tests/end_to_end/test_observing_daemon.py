@@ -183,6 +183,7 @@ def reference(directory: Path, root: Path) -> Iterator[subprocess.Popen[bytes]]:
             process.wait()
 
 
+@pytest.mark.extended
 async def test_in_a_storm_beside_the_reference_each_plugin_is_told_once_by_the_reference_alone(tmp_path: Path) -> None:
     """Behaviour 45: plugins come together, and their processes know who has called."""
     (root := tmp_path / "root").mkdir(mode=0o755)
