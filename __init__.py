@@ -11,16 +11,16 @@ PYTEST_DONT_REWRITE
 # Type checkers take this name for true. A command imports this module first, and the module typing takes long.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .actors.handlers.dra_calls import DRADriver
+    from .actors.grpc.client.channel import Channel
+    from .actors.handlers.dra.calls import DRADriver
     from .actors.handlers.handler import Handler
     from .actors.handlers.link import Link
-    from .actors.io.grpc_client.channel import Channel
+    from .actors.node.supervision import GaveUpError
     from .actors.status.memory import StatusConfig
-    from .actors.supervision import GaveUpError
     from .protocol.backoff import Backoff
-    from .protocol.config import Config, Root, Timeouts
-    from .protocol.dra import DRAConfig
-    from .protocol.dra_claims import (
+    from .protocol.errors import AllocationError, ConfigError, NoConnectionError, PluginError
+    from .protocol.handlers.dra import DRAConfig
+    from .protocol.handlers.dra_claims import (
         DRAAnswerError,
         DRACallError,
         DRAClaim,
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
         DRAError,
         PreparedDevice,
     )
-    from .protocol.errors import AllocationError, ConfigError, NoConnectionError, PluginError
-    from .protocol.health_checks import HealthChecks
+    from .protocol.health.checks import HealthChecks
     from .protocol.leases.config import LeasesConfig
     from .protocol.leases.replies import Problem
     from .protocol.leases.values import Lease, Pool
-    from .protocol.messages import RetryAnswer
-    from .protocol.metrics_config import MetricsConfig
-    from .protocol.plugin_health import Health
-    from .protocol.plugins import InstancePolicy, Plugin
-    from .protocol.trust import Trust
+    from .protocol.messages.reconciler import RetryAnswer
+    from .protocol.plugins.health import Health
+    from .protocol.plugins.info import InstancePolicy, Plugin
+    from .protocol.settings.config import Config, Root, Timeouts
+    from .protocol.status.metrics_config import MetricsConfig
+    from .protocol.trust.users import Trust
     from .protocol.version import __version__
     from .protocol.wire.limits import Limits
     from .supervisor import LaggedError, NodeEndedError, Ports, RootBusyError, Supervisor
@@ -92,43 +92,43 @@ if not TYPE_CHECKING:
     _HOMES = {
         "AllocationError": ".protocol.errors",
         "Backoff": ".protocol.backoff",
-        "Channel": ".actors.io.grpc_client.channel",
-        "Config": ".protocol.config",
+        "Channel": ".actors.grpc.client.channel",
+        "Config": ".protocol.settings.config",
         "ConfigError": ".protocol.errors",
-        "DRAAnswerError": ".protocol.dra_claims",
-        "DRACallError": ".protocol.dra_claims",
-        "DRAClaim": ".protocol.dra_claims",
-        "DRAClaimError": ".protocol.dra_claims",
-        "DRAConfig": ".protocol.dra",
-        "DRADriver": ".actors.handlers.dra_calls",
-        "DRADriverUnknownError": ".protocol.dra_claims",
-        "DRAError": ".protocol.dra_claims",
-        "GaveUpError": ".actors.supervision",
+        "DRAAnswerError": ".protocol.handlers.dra_claims",
+        "DRACallError": ".protocol.handlers.dra_claims",
+        "DRAClaim": ".protocol.handlers.dra_claims",
+        "DRAClaimError": ".protocol.handlers.dra_claims",
+        "DRAConfig": ".protocol.handlers.dra",
+        "DRADriver": ".actors.handlers.dra.calls",
+        "DRADriverUnknownError": ".protocol.handlers.dra_claims",
+        "DRAError": ".protocol.handlers.dra_claims",
+        "GaveUpError": ".actors.node.supervision",
         "Handler": ".actors.handlers.handler",
-        "Health": ".protocol.plugin_health",
-        "HealthChecks": ".protocol.health_checks",
-        "InstancePolicy": ".protocol.plugins",
+        "Health": ".protocol.plugins.health",
+        "HealthChecks": ".protocol.health.checks",
+        "InstancePolicy": ".protocol.plugins.info",
         "LaggedError": ".supervisor",
         "Lease": ".protocol.leases.values",
         "LeasesConfig": ".protocol.leases.config",
         "Limits": ".protocol.wire.limits",
         "Link": ".actors.handlers.link",
-        "MetricsConfig": ".protocol.metrics_config",
+        "MetricsConfig": ".protocol.status.metrics_config",
         "NoConnectionError": ".protocol.errors",
         "NodeEndedError": ".supervisor",
-        "Plugin": ".protocol.plugins",
+        "Plugin": ".protocol.plugins.info",
         "PluginError": ".protocol.errors",
         "Pool": ".protocol.leases.values",
         "Ports": ".supervisor",
-        "PreparedDevice": ".protocol.dra_claims",
+        "PreparedDevice": ".protocol.handlers.dra_claims",
         "Problem": ".protocol.leases.replies",
-        "RetryAnswer": ".protocol.messages",
-        "Root": ".protocol.config",
+        "RetryAnswer": ".protocol.messages.reconciler",
+        "Root": ".protocol.settings.config",
         "RootBusyError": ".supervisor",
         "StatusConfig": ".actors.status.memory",
         "Supervisor": ".supervisor",
-        "Timeouts": ".protocol.config",
-        "Trust": ".protocol.trust",
+        "Timeouts": ".protocol.settings.config",
+        "Trust": ".protocol.trust.users",
         "__version__": ".protocol.version",
     }
 

@@ -42,10 +42,10 @@ if _typing.TYPE_CHECKING:
     )
     from .actors.client.holding import HeldLease
     from .actors.client.sync import SyncClient
-    from .protocol.devices import DeviceStatus, ResourceState, ResourceStatus
     from .protocol.leases.replies import Problem
     from .protocol.leases.values import Lease, LeaseState
-    from .protocol.status import PluginStatus, StateName
+    from .protocol.plugins.devices import DeviceStatus, ResourceState, ResourceStatus
+    from .protocol.plugins.status import PluginStatus, StateName
 
 __all__ = [
     "Client",
@@ -73,7 +73,7 @@ if not _typing.TYPE_CHECKING:
         "Client": ".actors.client.client",
         "ClientError": ".actors.client.errors",
         "DaemonError": ".actors.client.errors",
-        "DeviceStatus": ".protocol.devices",
+        "DeviceStatus": ".protocol.plugins.devices",
         "HeldLease": ".actors.client.holding",
         "Lease": ".protocol.leases.values",
         "LeaseFailedError": ".actors.client.errors",
@@ -81,11 +81,11 @@ if not _typing.TYPE_CHECKING:
         "LeaseState": ".protocol.leases.values",
         "NoDaemonError": ".actors.client.errors",
         "NotReadyError": ".actors.client.errors",
-        "PluginStatus": ".protocol.status",
+        "PluginStatus": ".protocol.plugins.status",
         "Problem": ".protocol.leases.replies",
-        "ResourceState": ".protocol.devices",
-        "ResourceStatus": ".protocol.devices",
-        "StateName": ".protocol.status",
+        "ResourceState": ".protocol.plugins.devices",
+        "ResourceStatus": ".protocol.plugins.devices",
+        "StateName": ".protocol.plugins.status",
         "SyncClient": ".actors.client.sync",
     }
 

@@ -24,42 +24,34 @@ from typing import TYPE_CHECKING, Self
 import attrs
 import trio
 
-from .actors import liveness, reconciler, watchdog, watcher
-from .actors.callers import Callers, Changes, LaggedError, NodeEndedError
 from .actors.devices.unit import Devices
-from .actors.endpoint_checks import EndpointChecks
+from .actors.discovery import watcher
+from .actors.discovery.roots import RootBusyError
+from .actors.grpc.client.turns import Shared
 from .actors.handlers.by_type import Handlers
 from .actors.handlers.calls import CallConfig
-from .actors.handlers.csi import CSIHandler
-from .actors.handlers.dra import DRAHandler
+from .actors.handlers.csi.handler import CSIHandler
+from .actors.handlers.dra.handler import DRAHandler
 from .actors.handlers.handler import Handler, check_handler
+from .actors.handlers.links import Links, LinksConfig
 from .actors.handlers.observers import Observers
-from .actors.handlers.registry import built_in_handlers
-from .actors.inboxes import Inboxes
+from .actors.health import liveness, watchdog
+from .actors.health.endpoint_checks import EndpointChecks
+from .actors.health.inboxes import Inboxes
+from .actors.health.liveness import LivenessConfig
 from .actors.io.beneath import root_of
 from .actors.io.descriptors import RESERVED, DescriptorReserve, most_connections
 from .actors.io.exact_connect import can_connect_to_descriptors
-from .actors.io.grpc_client.turns import Shared
-from .actors.io.roots import RootBusyError
 from .actors.io.worker_thread import WorkerThread
 from .actors.leases.embedding import LeaseCalls, request_of
 from .actors.leases.unit import LeaseUnit
-from .actors.links import Links, LinksConfig
-from .actors.liveness import LivenessConfig
-from .actors.mailbox import Inbox, report
-from .actors.node_paths import check_device_directory, check_status_socket, directories_of
-from .actors.ports import Ports, real_ports
-from .actors.registration import actor as registration
-from .actors.registration.config import RegistrationConfig
-from .actors.registration.conversation import ConversationConfig, Dialer
-from .actors.registration.dial_slots import DialSlots
-from .actors.registration.inbox import RegistrationInbox
-from .actors.registration.registrations import Registrations
-from .actors.registration.timers import TryTimers
-from .actors.status import actor as status
-from .actors.status.actor import StatusConfig
-from .actors.supervision import Children, ChildSpec, Crashes, GaveUpError, Restart
-from .actors.wiring import (
+from .actors.messaging.callers import Callers, Changes, LaggedError, NodeEndedError
+from .actors.messaging.mailbox import Inbox, report
+from .actors.node.handlers import built_in_handlers
+from .actors.node.paths import check_device_directory, check_status_socket, directories_of
+from .actors.node.ports import Ports, real_ports
+from .actors.node.supervision import Children, ChildSpec, Crashes, GaveUpError, Restart
+from .actors.node.wiring import (
     check_pools,
     connect_endpoints,
     endpoints_of,
@@ -73,10 +65,31 @@ from .actors.wiring import (
     rules_of,
     watchers_of,
 )
-from .protocol import messages as m
-from .protocol import world
-from .protocol.config import Config, Root, check_roots
-from .protocol.config_messages import (
+from .actors.registration import actor as registration
+from .actors.registration.config import RegistrationConfig
+from .actors.registration.conversation import ConversationConfig, Dialer
+from .actors.registration.dial_slots import DialSlots
+from .actors.registration.inbox import RegistrationInbox
+from .actors.registration.registrations import Registrations
+from .actors.registration.timers import TryTimers
+from .actors.status import actor as status
+from .actors.status.actor import StatusConfig
+from .actors.world import reconciler
+from .protocol.devices.messages import (
+    DevicesAsked,
+    DevicesSubscribed,
+    DevicesUnsubscribed,
+    DevicesViewMessage,
+    ResourceChanged,
+)
+from .protocol.errors import ConfigError, leaves
+from .protocol.handlers.facts_asking import ask_for_facts
+from .protocol.health.progress import Condition
+from .protocol.leases.messages import LeaseChanged, LeasesSnapshot, Released
+from .protocol.leases.values import Lease
+from .protocol.logs.lines import SILENT, Level, Logger
+from .protocol.messages.addresses import Address
+from .protocol.messages.config import (
     ConfigurationRead,
     ExpectationChanged,
     PausesChanged,
@@ -86,30 +99,45 @@ from .protocol.config_messages import (
     TrustChanged,
     WorldChanged,
 )
-from .protocol.device_messages import (
-    DevicesAsked,
-    DevicesSubscribed,
-    DevicesUnsubscribed,
-    DevicesViewMessage,
-    ResourceChanged,
+from .protocol.messages.discovery import RescanNow
+from .protocol.messages.liveness import LivenessMessage
+from .protocol.messages.reconciler import (
+    HandlerRemoved,
+    ReconcilerMessage,
+    ReportAsked,
+    RetryAnswer,
+    RetryAnswered,
+    RetryAsked,
+    RootAdded,
+    StopAsked,
+    StopForced,
 )
-from .protocol.devices import DevicesSnapshot
-from .protocol.errors import ConfigError, leaves
-from .protocol.facts_asking import ask_for_facts
-from .protocol.health import Condition
-from .protocol.leases.messages import LeaseChanged, LeasesSnapshot, Released
-from .protocol.leases.values import Lease
-from .protocol.lives import Lives
-from .protocol.logs import SILENT, Level, Logger
-from .protocol.plugins import CSI, DRA
-from .protocol.status import PluginCounts, PluginStatus, StateName
-from .protocol.trust import Trust, Users
+from .protocol.messages.status import (
+    ActorRestarted,
+    CountsAsked,
+    PluginChanged,
+    ScansAwaited,
+    Snapshot,
+    SnapshotAsked,
+    StateChanged,
+    StatusMessage,
+    Subscribed,
+    Unsubscribed,
+    ViewMessage,
+)
+from .protocol.plugins.devices import DevicesSnapshot
+from .protocol.plugins.info import CSI, DRA
+from .protocol.plugins.status import PluginCounts, PluginStatus, StateName
+from .protocol.registration.lives import Lives
+from .protocol.settings.config import Config, Root, check_roots
+from .protocol.trust.users import Trust, Users
 from .protocol.values import value
 from .protocol.wire.limits import ENDPOINT_LIMITS
+from .protocol.world import worlds as world
 
 if TYPE_CHECKING:
-    from .actors.device_server import DeviceServer
-    from .actors.handlers.dra_calls import DRADriver
+    from .actors.devices.server import DeviceServer
+    from .actors.handlers.dra.calls import DRADriver
 
 __all__ = ["GaveUpError", "LaggedError", "NodeEndedError", "Ports", "RootBusyError", "Supervisor"]
 
@@ -132,9 +160,9 @@ STATUS_GRACE = 2.0
 class Internals:
     """The units of a supervisor, for tools that test it: where to send messages, and what to count."""
 
-    reconciler: m.Address[m.ReconcilerMessage]
-    liveness: m.Address[m.LivenessMessage]
-    status: m.Address[m.StatusMessage]
+    reconciler: Address[ReconcilerMessage]
+    liveness: Address[LivenessMessage]
+    status: Address[StatusMessage]
     handlers: Handlers
     registrations: Registrations
     links: Links
@@ -142,8 +170,8 @@ class Internals:
     leases: LeaseUnit
     callers: Callers
     crashes: Crashes
-    reconciler_inbox: Inbox[m.ReconcilerMessage]
-    status_inbox: Inbox[m.StatusMessage]
+    reconciler_inbox: Inbox[ReconcilerMessage]
+    status_inbox: Inbox[StatusMessage]
     inboxes: Inboxes
 
 
@@ -202,9 +230,9 @@ class Supervisor:
         open_ports = partial(ports.leases, self.config, status_config.socket)
         self._leases = leases_of(self.config, self._users, state.leases, open_ports, self._log)
         self._devices = Devices(state.devices, self._log, self._leases.inbox)
-        self._to_reconciler, reconciler_inbox = trio.open_memory_channel[m.ReconcilerMessage](INBOX_SIZE)
-        self._to_liveness, liveness_inbox = trio.open_memory_channel[m.LivenessMessage](INBOX_SIZE)
-        self._to_status, status_inbox = trio.open_memory_channel[m.StatusMessage](INBOX_SIZE)
+        self._to_reconciler, reconciler_inbox = trio.open_memory_channel[ReconcilerMessage](INBOX_SIZE)
+        self._to_liveness, liveness_inbox = trio.open_memory_channel[LivenessMessage](INBOX_SIZE)
+        self._to_status, status_inbox = trio.open_memory_channel[StatusMessage](INBOX_SIZE)
         seed = int.from_bytes(os.urandom(8)) if self.config.seed is None else self.config.seed
         # A sequence of its own, so that no other chance depends on how often drivers are asked.
         rng_of_drivers = random.Random(f"CSI drivers {seed}")
@@ -398,8 +426,8 @@ class Supervisor:
         if where is None:
             return None
         # It brings a gRPC server, which no other node needs.
-        from .actors.device_server import DeviceServer
-        from .actors.register_calls import CallsConfig
+        from .actors.devices.register_calls import CallsConfig
+        from .actors.devices.server import DeviceServer
 
         config = CallsConfig(where.directory, self._rules, generations, self._to_reconciler, self._to_status)
         directory = ports.device_directory(where, bool(self.config.trust.uids), self._log)
@@ -510,7 +538,7 @@ class Supervisor:
         grace = self.config.timeouts.stop_grace
         # Before any registration ends, since a follow has nothing to follow then.
         self._links.cancel_all()
-        for message in (m.StopAsked(self.config.deregister_at_stop), m.StopForced()):
+        for message in (StopAsked(self.config.deregister_at_stop), StopForced()):
             with trio.move_on_after(grace / 2) as scope:
                 await report(self._to_reconciler, message)
                 await self._children.wait("node")
@@ -607,7 +635,7 @@ class Supervisor:
         if self._device_server is not None:
             self._device_server.suspend()
         self._registrations.let_go()
-        unread: list[m.ReconcilerMessage] = []
+        unread: list[ReconcilerMessage] = []
         with trio.move_on_after(self.config.timeouts.stop_grace):
             while self._registrations.any_current:
                 # The registrations wait here when the inbox is full, and no reconciler reads it.
@@ -616,7 +644,7 @@ class Supervisor:
             while True:
                 unread.append(self._reconciler_inbox.receive_nowait())
         for message in unread:
-            if isinstance(message, m.RetryAsked | m.StopAsked | m.StopForced):
+            if isinstance(message, RetryAsked | StopAsked | StopForced):
                 # A caller waits for what the next reconciler does about it. The rest is found again by scans.
                 self._nursery.start_soon(report, self._to_reconciler, message)
         self._registrations.detach()
@@ -628,7 +656,7 @@ class Supervisor:
             for plugin in (await self.snapshot()).plugins:
                 if plugin.socket in self._registrations.detached:
                     continue
-                gone = m.StateChanged(
+                gone = StateChanged(
                     plugin.socket,
                     plugin.root,
                     plugin.generation,
@@ -641,9 +669,9 @@ class Supervisor:
 
     def _report_crash(self, name: str, error: Exception) -> None:
         text = "".join(traceback.format_exception(error))
-        self._nursery.start_soon(report, self._to_status, m.ActorRestarted(name, text))
+        self._nursery.start_soon(report, self._to_status, ActorRestarted(name, text))
         if name in ("status", "liveness"):
-            self._nursery.start_soon(report, self._to_reconciler, m.ReportAsked())
+            self._nursery.start_soon(report, self._to_reconciler, ReportAsked())
         if name == "status":
             self._links.report_again()
 
@@ -675,7 +703,7 @@ class Supervisor:
             raise KeyError(f"{plugin_type} has no handler")
         with self._callers.asking(f"not all plugins of {plugin_type} were deregistered"):
             retired = self._handlers.remove(plugin_type)
-            await report(self._to_reconciler, m.HandlerRemoved(plugin_type))
+            await report(self._to_reconciler, HandlerRemoved(plugin_type))
             await retired.wait()
 
     async def reconfigure(self, config: Config) -> None:
@@ -790,7 +818,7 @@ class Supervisor:
                 self._directories[root] = self._open_directory(root)
             self._watchers[root] = inbox = watcher.WatcherInbox()
             self._start_watcher(root)
-            await report(self._to_reconciler, m.RootAdded(root.path, inbox))
+            await report(self._to_reconciler, RootAdded(root.path, inbox))
 
     async def _send_configuration(self, config: Config) -> None:
         """Send the actors what they go by from now on."""
@@ -816,15 +844,15 @@ class Supervisor:
         with self._callers.asking("shows no configuration"):
             await report(self._to_status, ConfigurationRead(trio.current_time(), refused))
 
-    async def snapshot(self) -> m.Snapshot:
+    async def snapshot(self) -> Snapshot:
         """Return everything that is known at this moment.
 
         Raises:
           NodeEndedError: if the node ended before.
         """
-        reply, answer = trio.open_memory_channel[m.Snapshot](1)
+        reply, answer = trio.open_memory_channel[Snapshot](1)
         with self._callers.asking("has no snapshot to give"):
-            await report(self._to_status, m.SnapshotAsked(reply))
+            await report(self._to_status, SnapshotAsked(reply))
             return await answer.receive()
 
     async def counts(self) -> PluginCounts:
@@ -835,7 +863,7 @@ class Supervisor:
         """
         reply, answer = trio.open_memory_channel[PluginCounts](1)
         with self._callers.asking("does not count its plugins"):
-            await report(self._to_status, m.CountsAsked(reply))
+            await report(self._to_status, CountsAsked(reply))
             return attrs.evolve(await answer.receive(), queued=self._dial_slots.read().waiting)
 
     def hung(self) -> tuple[str, ...]:
@@ -855,7 +883,7 @@ class Supervisor:
         """
         with self._callers.asking("no root is scanned"):
             for inbox in self._watchers.values():
-                inbox.send_nowait(m.RescanNow())
+                inbox.send_nowait(RescanNow())
             await trio.lowlevel.checkpoint()
 
     async def wait_scanned(self) -> None:
@@ -866,11 +894,11 @@ class Supervisor:
         """
         reply, answer = trio.open_memory_channel[bool](1)
         with self._callers.asking("has not scanned all roots"):
-            await report(self._to_status, m.ScansAwaited(reply))
+            await report(self._to_status, ScansAwaited(reply))
             await answer.receive()
 
     @asynccontextmanager
-    async def changes(self) -> AsyncIterator[AsyncIterator[m.Snapshot | m.PluginChanged]]:
+    async def changes(self) -> AsyncIterator[AsyncIterator[Snapshot | PluginChanged]]:
         """Open a stream: one :class:`Snapshot` of the present, then a :class:`PluginChanged` for each change.
 
         ::
@@ -886,18 +914,18 @@ class Supervisor:
         Raises:
           NodeEndedError: if the node ended before.
         """
-        subscriber, stream = trio.open_memory_channel[m.ViewMessage](SUBSCRIBER_SIZE)
+        subscriber, stream = trio.open_memory_channel[ViewMessage](SUBSCRIBER_SIZE)
         self._callers.streams.add(subscriber)
         try:
             with self._callers.asking("has no changes to tell"):
-                await report(self._to_status, m.Subscribed(subscriber))
+                await report(self._to_status, Subscribed(subscriber))
             with stream:
                 yield Changes(stream)
         finally:
             self._callers.streams.discard(subscriber)
             # The status actor may have ended before its readers.
             with trio.move_on_after(1, shield=True), suppress(trio.ClosedResourceError):
-                await report(self._to_status, m.Unsubscribed(subscriber))
+                await report(self._to_status, Unsubscribed(subscriber))
 
     async def devices(self) -> DevicesSnapshot:
         """Return the resources of device plugins and their devices at this moment.
@@ -1034,13 +1062,13 @@ class Supervisor:
         wanted = (StateName.REGISTERED, StateName.OBSERVED)
         async with self.changes() as changes:
             async for change in changes:
-                plugins = change.plugins if isinstance(change, m.Snapshot) else (change.plugin,)
+                plugins = change.plugins if isinstance(change, Snapshot) else (change.plugin,)
                 for plugin in plugins:
                     if plugin.name == name and type in (None, plugin.type) and plugin.state in wanted:
                         return plugin
         raise NodeEndedError(f"the node ended, and {name!r} was not registered")
 
-    async def retry(self, target: str) -> tuple[m.RetryAnswer, ...]:
+    async def retry(self, target: str) -> tuple[RetryAnswer, ...]:
         """Try now, with a fresh backoff, and say for each socket whether it is tried; empty if nothing is known.
 
         ``target`` is a socket path, or the name of a plugin.
@@ -1049,14 +1077,14 @@ class Supervisor:
           NodeEndedError: if the node ends before it answers.
         """
         plugins = (await self.snapshot()).plugins
-        answers: list[m.RetryAnswer] = []
+        answers: list[RetryAnswer] = []
         with self._callers.asking(f"{target!r} was not tried again"):
             # A socket whose first try has just begun is not shown yet, and is known by its path.
             for socket in [plugin.socket for plugin in plugins if target in (plugin.socket, plugin.name)] or [target]:
                 answers += await self._retry(socket)
         return tuple(answers)
 
-    async def ask_for_facts(self, target: str) -> tuple[m.RetryAnswer, ...]:
+    async def ask_for_facts(self, target: str) -> tuple[RetryAnswer, ...]:
         """Ask registered plugins anew for what is known of them, and say for each whether that is done.
 
         ``target`` is a socket path, or the name of a plugin. What they answer is in their status later.
@@ -1067,10 +1095,10 @@ class Supervisor:
         plugins = (await self.snapshot()).plugins
         return ask_for_facts(self._links, [plugin for plugin in plugins if target in (plugin.socket, plugin.name)])
 
-    async def _retry(self, socket: str) -> Sequence[m.RetryAnswer]:
-        reply, answer = trio.open_memory_channel[m.RetryAnswered](1)
+    async def _retry(self, socket: str) -> Sequence[RetryAnswer]:
+        reply, answer = trio.open_memory_channel[RetryAnswered](1)
         with reply, answer:
-            await report(self._to_reconciler, m.RetryAsked(socket, reply))
+            await report(self._to_reconciler, RetryAsked(socket, reply))
             return (await answer.receive()).answers
 
 

@@ -45,40 +45,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from .actors.simulation import (
-    ACTORS,
-    DEFAULT_CONFIG,
-    ROOT,
-    Accepting,
-    AllocationCall,
-    Call,
-    CSICall,
-    Device,
-    DeviceOptions,
-    DeviceReport,
-    DeviceStatus,
-    DRACall,
-    Entry,
-    Fails,
-    FakeCSIDriver,
-    FakeDevices,
-    FakeDRADriver,
-    FakeFollower,
-    FakeHandler,
-    FakePlugin,
-    HandlerCall,
-    Hangs,
-    InjectedError,
-    LeakError,
-    MemoryDirectory,
-    MemoryNetwork,
-    NodeEndedError,
-    NotSettledError,
-    PluggedIn,
-    Reaction,
-    SimulatedNode,
-    Takes,
-)
+from .actors.simulation.csi_drivers import CSICall, FakeCSIDriver
+from .actors.simulation.device_plugins import AllocationCall, FakeDevices
+from .actors.simulation.directory import MemoryDirectory
+from .actors.simulation.dra_drivers import DRACall, FakeDRADriver
+from .actors.simulation.faults import ACTORS, InjectedError
+from .actors.simulation.handlers import Fails, FakeFollower, FakeHandler, HandlerCall, Hangs, Takes
+from .actors.simulation.network import Accepting, MemoryNetwork
+from .actors.simulation.node import DEFAULT_CONFIG, ROOT, Entry, LeakError, NotSettledError, SimulatedNode
+from .actors.simulation.plugins import Call, FakePlugin, PluggedIn
+from .actors.simulation.reactions import Reaction
+from .protocol.handlers.dra_health import DeviceReport, DeviceStatus
+from .protocol.plugins.devices import Device, DeviceOptions
+from .supervisor import NodeEndedError
 
 __all__ = [
     "ACTORS",

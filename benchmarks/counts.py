@@ -34,7 +34,7 @@ import trio
 from trio import _channel
 
 from plugind import Config, Handler, Root, Supervisor
-from plugind.actors.logs import Log
+from plugind.actors.logs.lines import Log
 from plugind.actors.registration import timers, tries
 from plugind.actors.status.actor import StatusConfig
 from plugind.benchmarks import simulated
@@ -44,8 +44,8 @@ from plugind.benchmarks.plugins.cheap_plugin import ServerOptions
 from plugind.benchmarks.plugins.server_process import ServerProcess, cheap_server, scratch_directory
 from plugind.benchmarks.report.table import Cell, Progress, table
 from plugind.benchmarks.tracer import Tracer
-from plugind.protocol.config import Timeouts
-from plugind.protocol.health_checks import HealthChecks
+from plugind.protocol.health.checks import HealthChecks
+from plugind.protocol.settings.config import Timeouts
 
 #: Seconds until the last plugin must be registered.
 _PATIENCE = 300.0

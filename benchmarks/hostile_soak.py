@@ -28,7 +28,7 @@ from plugind.benchmarks.plugins.cheap_plugin import ServerOptions
 from plugind.benchmarks.plugins.server_process import ServerProcess, cheap_server, scratch_directory
 from plugind.benchmarks.report import soak_oracle
 from plugind.benchmarks.report.soak_oracle import Rest
-from plugind.protocol.config import Timeouts
+from plugind.protocol.settings.config import Timeouts
 
 _BEAT = 0.05
 #: Seconds between two looks at the daemon's health.

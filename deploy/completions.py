@@ -9,7 +9,7 @@ from typing import Final
 import shtab
 
 from plugind.actors.console.commands import whole_parser
-from plugind.actors.handlers.registry import built_in_handlers
+from plugind.actors.node.handlers import built_in_handlers
 from plugind.protocol.settings.table import settings
 
 #: Where each shell finds its completions, below a prefix such as ``/usr``.

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, cast
 import trio
 
 from plugind import Config, InstancePolicy, Plugin, PluginError, Root, Supervisor
-from plugind.actors.io.grpc_client.dial import dial
-from plugind.protocol.messages import Snapshot
+from plugind.actors.grpc.client.dial import dial
+from plugind.protocol.messages.status import Snapshot
 from plugind.protocol.proto.example_v1beta1_grpc import ExampleStub as ExampleStubV1Beta1
 from plugind.protocol.proto.example_v1beta1_pb2 import ExampleRequest as ExampleRequestV1Beta1
 from plugind.protocol.proto.example_v1beta2_grpc import ExampleStub as ExampleStubV1Beta2

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import attrs
 import trio
 
-from plugind.actors.io.grpc_server.serve import Service, serve_unix
+from plugind.actors.grpc.server.serve import Service, serve_unix
 from plugind.protocol.proto.example_v1beta1_grpc import ExampleBase as ExampleBaseV1Beta1
 from plugind.protocol.proto.example_v1beta1_pb2 import ExampleRequest as ExampleRequestV1Beta1
 from plugind.protocol.proto.example_v1beta1_pb2 import ExampleResponse as ExampleResponseV1Beta1

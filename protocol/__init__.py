@@ -1,4 +1,7 @@
-"""All code that needs no clock, no socket and no scheduler.
+"""The rules: all code that needs no clock, no socket and no scheduler.
+
+A room has the name of the room in ``plugind.actors`` that uses it. The modules beside the rooms are what all of them
+speak of.
 
 PYTEST_DONT_REWRITE
 """

@@ -6,19 +6,27 @@ from pathlib import Path
 
 import pytest
 
-from plugind.actors import endpoint_checks
-from plugind.actors.handlers import csi, csi_follower, csi_methods, device_follower, device_plugin, dra_calls, paced
-from plugind.actors.handlers.dra_driver import RETRIES
-from plugind.actors.handlers.dra_health import AGAIN_AFTER
-from plugind.actors.io import device_directory
-from plugind.protocol import csi as csi_rules
-from plugind.protocol import device_lists, dra_facts, dra_health, resources
-from plugind.protocol.device_calls import CallLimits
-from plugind.protocol.dra import DRAConfig
-from plugind.protocol.dra_claims import CALL_TIMEOUT
-from plugind.protocol.health_checks import HealthChecks
-from plugind.protocol.metrics import MAX_RESOURCES
-from plugind.protocol.plugins import MAX_INSTANCES
+from plugind.actors.devices import directory as device_directory
+from plugind.actors.devices import follower as device_follower
+from plugind.actors.devices import handler as device_plugin
+from plugind.actors.handlers import paced
+from plugind.actors.handlers.csi import follower as csi_follower
+from plugind.actors.handlers.csi import handler as csi
+from plugind.actors.handlers.csi import methods as csi_methods
+from plugind.actors.handlers.dra import calls as dra_calls
+from plugind.actors.handlers.dra.driver import RETRIES
+from plugind.actors.handlers.dra.health import AGAIN_AFTER
+from plugind.actors.health import endpoint_checks
+from plugind.protocol.devices import lists as device_lists
+from plugind.protocol.devices import resources
+from plugind.protocol.devices.calls import CallLimits
+from plugind.protocol.handlers import csi as csi_rules
+from plugind.protocol.handlers import dra_facts, dra_health
+from plugind.protocol.handlers.dra import DRAConfig
+from plugind.protocol.handlers.dra_claims import CALL_TIMEOUT
+from plugind.protocol.health.checks import HealthChecks
+from plugind.protocol.plugins.info import MAX_INSTANCES
+from plugind.protocol.status.metrics import MAX_RESOURCES
 from plugind.protocol.wire.limits import ENDPOINT_LIMITS, SMALL_DATA_BYTES
 
 PAGE = (Path(__file__).parents[1] / "docs" / "consumers.md").read_text()

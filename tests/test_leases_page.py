@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from plugind.actors.handlers import device_calls
-from plugind.actors.io import cdi_files
-from plugind.actors.leases import cdi_writer, saving
+from plugind.actors.devices import calls as device_calls
+from plugind.actors.leases import cdi_files, cdi_writer, saving
 from plugind.protocol.leases import allocations, answers, asked_json, book
 from plugind.protocol.leases.config import Limits
 from plugind.protocol.leases.forms import FORMS

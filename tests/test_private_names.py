@@ -22,9 +22,15 @@ MODULES = sorted(
 PUBLIC = {"_replace", "_asdict", "_exit"}
 #: Module and private name: the reason why it may be used there.
 ALLOWED = {
-    ("actors/io/stacks.py", "_current_frames"): "the only account of the stack of another thread",
-    ("actors/pytest_plugin.py", "_force_trio_fixture"): "pytest-trio's mark of a fixture that it is to run in any mode",
-    ("actors/pytest_plugin.py", "_fixtureinfo"): "pytest's only account of the fixtures of a test at collection",
+    ("actors/health/stacks.py", "_current_frames"): "the only account of the stack of another thread",
+    (
+        "actors/simulation/pytest_plugin.py",
+        "_force_trio_fixture",
+    ): "pytest-trio's mark of a fixture that it is to run in any mode",
+    (
+        "actors/simulation/pytest_plugin.py",
+        "_fixtureinfo",
+    ): "pytest's only account of the fixtures of a test at collection",
     ("deploy/completions.py", "_actions"): "argparse has no public account of what a parser takes",
     ("deploy/man_pages.py", "_actions"): "as above",
     ("actors/simulation/scheduling.py", "_r"): "Trio shuffles tasks by it and has no other way to seed that",

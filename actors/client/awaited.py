@@ -10,9 +10,9 @@ from typing import Final, Protocol
 
 import attrs
 
-from ...protocol.devices import ResourceState
-from ...protocol.status import PluginStatus, StateName
-from ...protocol.status_values import plugin_from_json
+from ...protocol.client.status_values import plugin_from_json
+from ...protocol.plugins.devices import ResourceState
+from ...protocol.plugins.status import PluginStatus, StateName
 from ...protocol.text import escaped
 from .calls import understood
 from .errors import ClientError, NotReadyError

@@ -12,12 +12,12 @@ from typing import Generic, TypeVar
 
 import trio
 
-from ...protocol.devices import ResourceStatus
+from ...protocol.client.status_values import plugin_from_json
 from ...protocol.leases.leases_json import Asked, lease_from_json
 from ...protocol.leases.values import ConnectionOwner, Lease
-from ...protocol.status import PluginStatus
-from ...protocol.status_values import plugin_from_json
-from ..io.http_client import Lines
+from ...protocol.plugins.devices import ResourceStatus
+from ...protocol.plugins.status import PluginStatus
+from ..http.client import Lines
 from ..io.silence import PATIENCE
 from . import requests
 from .awaited import RECONNECT, Awaited, AwaitedDevices, AwaitedPlugins, Following

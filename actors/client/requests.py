@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import TypeVar
 from urllib.parse import quote, urlencode
 
-from ...protocol.devices import ResourceStatus
-from ...protocol.status import PluginStatus
-from ...protocol.status_values import StatusFormError, plugin_from_json, resource_from_json
+from ...protocol.client.status_values import StatusFormError, plugin_from_json, resource_from_json
+from ...protocol.plugins.devices import ResourceStatus
+from ...protocol.plugins.status import PluginStatus
 from .calls import Call
 
 T = TypeVar("T")

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
-from ...protocol.devices import ResourceStatus
+from ...protocol.client.status_values import plugin_from_json
 from ...protocol.leases.leases_json import Asked, lease_from_json
 from ...protocol.leases.values import ConnectionOwner, Lease
-from ...protocol.status import PluginStatus
-from ...protocol.status_values import plugin_from_json
+from ...protocol.plugins.devices import ResourceStatus
+from ...protocol.plugins.status import PluginStatus
 from ..io.silence import PATIENCE
 from . import requests
 from .awaited import RECONNECT, Awaited, AwaitedDevices, AwaitedPlugins, Following

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TypeVar
 
-from ..io.plain_http import NotHttpError, Reply, asked, no_answer
+from ..http.plain import NotHttpError, Reply, asked, no_answer
 from .calls import Call
 from .errors import ClientError, NoDaemonError
 from .reaching import MAX_ANSWER, WRITING

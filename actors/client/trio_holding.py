@@ -13,7 +13,7 @@ import attrs
 import trio
 
 from ...protocol.leases.values import Lease
-from ..io.http_client import Lines
+from ..http.client import Lines
 from ..io.silence import PATIENCE
 from .awaited import RECONNECT
 from .calls import Call

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import trio
 
-from ..io.http_client import Lines, UnreachableError, ask
+from ..http.client import Lines, UnreachableError, ask
 from .calls import Call
 from .errors import ClientError, NoDaemonError
 from .reaching import WRITING
@@ -34,7 +34,7 @@ def talking(path: str) -> Iterator[None]:
 
 
 async def answer(path: str, call: Call[T], *, timeout: float, patience: float = math.inf) -> T:
-    """Send a request and return what the daemon says; for the seconds see :func:`plugind.actors.io.http_client.ask`.
+    """Send a request and return what the daemon says; for the seconds see :func:`plugind.actors.http.client.ask`.
 
     If nothing is taken of the answer, what was made for it is taken back.
 

@@ -19,7 +19,7 @@ from .ending import EXIT_BUSY, EXIT_FAILED, CommandError
 from .status_socket import add_answer_timeout, add_status_argument, status_path
 
 if TYPE_CHECKING:
-    from ...protocol.status_json import Json
+    from ...protocol.status.json import Json
 
 #: The description of one socket by the status socket.
 Plugin = dict[str, "Json"]

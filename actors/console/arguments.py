@@ -11,11 +11,11 @@ import re
 from collections.abc import Callable
 from typing import get_args
 
-from ...protocol.csi import Collisions
 from ...protocol.errors import ConfigError
-from ...protocol.health_checks import ALL_TYPES
-from ...protocol.plugins import wrong_with_resource
-from ...protocol.trust import TrustedUser, parse_trusted_user
+from ...protocol.handlers.csi import Collisions
+from ...protocol.health.checks import ALL_TYPES
+from ...protocol.plugins.info import wrong_with_resource
+from ...protocol.trust.users import TrustedUser, parse_trusted_user
 from .times import seconds
 
 

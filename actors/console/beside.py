@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 import attrs
 
-from ...protocol.endpoint_owners import EndpointOwners, Owner
-from ...protocol.plugins import Plugin, PluginInfo
-from ...protocol.rules import Rules, rules_from_json
-from ...protocol.trust import Users
-from ..io.endpoints import RealEndpointFiles
+from ...protocol.plugins.info import Plugin, PluginInfo
+from ...protocol.settings.rules import Rules, rules_from_json
+from ...protocol.trust.users import Users
+from ...protocol.world.endpoint_owners import EndpointOwners, Owner
+from ..grpc.endpoints import RealEndpointFiles
 from .answers import Daemon, UnknownPluginError, plugins_in
 from .answers import Plugin as Listed
 from .client import fetch

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from ..client.reaching import watched
-from ..io.http_client import Reply, UnreachableError, ask
+from ..http.client import Reply, UnreachableError, ask
 from .answers import Daemon, Plugin, UnknownPluginError, refusal, roots_in, to_mend
 from .arguments import path_of
 from .ending import EXIT_UNREACHABLE, CommandError

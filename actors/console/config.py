@@ -18,10 +18,10 @@ from ...protocol.settings.variables import CONFIG_VARIABLE
 from ...protocol.settings.writing import to_toml
 from ...protocol.text import escaped
 from ..handlers.handler import check_handler
-from ..handlers.registry import built_in_handlers, installed_handlers
 from ..io.config_files import DEFAULT_FILE, ConfigFile, read_file, read_files
-from ..node_paths import check_device_directory, check_status_socket
-from ..wiring import check_pools
+from ..node.handlers import built_in_handlers, installed_handlers
+from ..node.paths import check_device_directory, check_status_socket
+from ..node.wiring import check_pools
 from . import run as daemon
 from .answers import daemon as asked
 from .configured import configured, unresolved

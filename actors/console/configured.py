@@ -14,7 +14,18 @@ from typing import Any, Final
 import attrs
 
 from ...protocol.backoff import Backoff, RestartIntensity
-from ...protocol.config import (
+from ...protocol.discovery.endpoints import default_directories
+from ...protocol.errors import ConfigError
+from ...protocol.handlers.csi import CSIConfig
+from ...protocol.handlers.dra import DRAConfig
+from ...protocol.health.checks import HealthChecks
+from ...protocol.leases.config import LeasesConfig, LeaseUsers
+from ...protocol.leases.config import Limits as LeaseLimits
+from ...protocol.leases.values import Pool
+from ...protocol.logs.limits import LogLimits
+from ...protocol.logs.lines import Format, Level
+from ...protocol.plugins.info import InfoLimits
+from ...protocol.settings.config import (
     DEFAULT_ROOT,
     Config,
     DevicePluginDirectory,
@@ -23,22 +34,11 @@ from ...protocol.config import (
     check_roots,
     device_plugins_beside,
 )
-from ...protocol.csi import CSIConfig
-from ...protocol.dra import DRAConfig
-from ...protocol.endpoints import default_directories
-from ...protocol.errors import ConfigError
-from ...protocol.health_checks import HealthChecks
-from ...protocol.leases.config import LeasesConfig, LeaseUsers
-from ...protocol.leases.config import Limits as LeaseLimits
-from ...protocol.leases.values import Pool
-from ...protocol.log_limits import LogLimits
-from ...protocol.logs import Format, Level
-from ...protocol.metrics_config import MetricsConfig
-from ...protocol.plugins import InfoLimits
 from ...protocol.settings.given import Given, Problem, SettingsError
 from ...protocol.settings.kinds import DEFAULT
 from ...protocol.settings.pools import PoolGiven
-from ...protocol.trust import Trust, TrustedUser
+from ...protocol.status.metrics_config import MetricsConfig
+from ...protocol.trust.users import Trust, TrustedUser
 from ...protocol.values import value
 from ...protocol.wire.limits import REGISTRATION_LIMITS
 from ..client.paths import default_status_path

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ...protocol.csi import TOPOLOGY, can
-from ...protocol.plugins import CSI
-from ...protocol.status_json import Json
+from ...protocol.handlers.csi import TOPOLOGY, can
+from ...protocol.plugins.info import CSI
+from ...protocol.status.json import Json
 from .answers import Plugin
 from .phrases import text
 

@@ -24,9 +24,9 @@ from functools import partial
 import attrs
 import trio
 
-from ...protocol.config import Config, Root
 from ...protocol.errors import AllocationError
-from ...protocol.plugins import CSI, DEVICE, DRA
+from ...protocol.plugins.info import CSI, DEVICE, DRA
+from ...protocol.settings.config import Config, Root
 from ...supervisor import Supervisor
 from ..io.unix_socket import MAX_PATH
 from ..simulation.csi_drivers import FakeCSIDriver

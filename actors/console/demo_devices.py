@@ -10,10 +10,10 @@ from typing import assert_never
 
 import attrs
 
-from ...protocol.device_messages import ResourceChanged
-from ...protocol.devices import DevicesSnapshot, DeviceStatus, ResourceState, ResourceStatus
+from ...protocol.devices.messages import ResourceChanged
 from ...protocol.leases.replies import LeaseChanged, LeasesSnapshot
 from ...protocol.leases.values import Lease, LeaseState
+from ...protocol.plugins.devices import DevicesSnapshot, DeviceStatus, ResourceState, ResourceStatus
 from .phrases import duration, exact, text
 
 

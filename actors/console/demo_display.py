@@ -16,12 +16,12 @@ import attrs
 import trio
 from trio_util import periodic
 
-from ...protocol.device_messages import ResourceChanged
-from ...protocol.devices import DevicesSnapshot
+from ...protocol.devices.messages import ResourceChanged
 from ...protocol.leases.replies import LeaseChanged, LeasesSnapshot
-from ...protocol.messages import PluginChanged, Snapshot
-from ...protocol.status import PluginStatus, StateName
-from ...protocol.status_json import plugin_to_json
+from ...protocol.messages.status import PluginChanged, Snapshot
+from ...protocol.plugins.devices import DevicesSnapshot
+from ...protocol.plugins.status import PluginStatus, StateName
+from ...protocol.status.json import plugin_to_json
 from ...supervisor import Supervisor
 from . import table
 from .answers import Plugin

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ...protocol.csi import TOPOLOGY
-from ...protocol.plugins import CSI
-from ...protocol.status import PluginStatus, StateName
+from ...protocol.handlers.csi import TOPOLOGY
+from ...protocol.plugins.info import CSI
+from ...protocol.plugins.status import PluginStatus, StateName
 from .phrases import text
 
 

@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 import trio
 
-from ...protocol.plugins import wrong_with_resource
-from ...protocol.status import StateName
+from ...protocol.plugins.info import wrong_with_resource
+from ...protocol.plugins.status import StateName
 from .answers import (
     Daemon,
     Plugin,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
-from ...protocol.status_json import Json
+from ...protocol.status.json import Json
 from ...protocol.words import STATE_IN
 from .answers import Plugin
 from .csi_description import csi_lines, csi_shown

@@ -9,9 +9,9 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
 
-from ...protocol.devices import ResourceState
 from ...protocol.leases.leases_json import LeaseJsonError, snapshot_from_json
 from ...protocol.leases.values import Lease
+from ...protocol.plugins.devices import ResourceState
 from ...protocol.text import escaped
 from .answers import Daemon, Plugin, UnknownPluginError
 from .client import fetch

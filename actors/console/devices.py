@@ -14,12 +14,12 @@ from functools import partial
 
 import trio
 
-from ...protocol.device_directory import KUBELET_SOCKET
-from ...protocol.devices import ResourceState
-from ...protocol.plugin_health import Health
-from ...protocol.plugins import DEVICE
-from ...protocol.status import Watching
-from ...protocol.status_json import Json
+from ...protocol.discovery.device_directory import KUBELET_SOCKET
+from ...protocol.plugins.devices import ResourceState
+from ...protocol.plugins.health import Health
+from ...protocol.plugins.info import DEVICE
+from ...protocol.plugins.status import Watching
+from ...protocol.status.json import Json
 from .answers import Daemon, Plugin, add_daemon_arguments, daemon, plugins_in, resources_in, resources_target, to_mend
 from .arguments import resource_name
 from .client import fetch, roots

@@ -8,10 +8,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 
-from ...protocol.dra_facts import CONNECTED, DEVICE, DEVICE_HEALTH, DEVICES, SERVICE, USABLE
-from ...protocol.dra_health import DeviceStatus
-from ...protocol.plugins import DRA
-from ...protocol.status_json import Json
+from ...protocol.handlers.dra_facts import CONNECTED, DEVICE, DEVICE_HEALTH, DEVICES, SERVICE, USABLE
+from ...protocol.handlers.dra_health import DeviceStatus
+from ...protocol.plugins.info import DRA
+from ...protocol.status.json import Json
 from .answers import Plugin
 from .phrases import by_the_clock, text, unix_time
 

@@ -24,13 +24,13 @@ from typing import Literal, TextIO, cast
 import attrs
 import trio
 
-from ...protocol.endpoints import default_directories
+from ...protocol.discovery.endpoints import default_directories
 from ...protocol.errors import ValidationError
-from ...protocol.plugins import CSI, DEVICE, DRA, InfoLimits, check_info
-from ..io.directory import describe
-from ..io.endpoints import Endpoints, RealEndpointFiles
+from ...protocol.plugins.info import CSI, DEVICE, DRA, InfoLimits, check_info
+from ..discovery.directory import describe
+from ..grpc.endpoints import Endpoints, RealEndpointFiles
+from ..grpc.server.serve import Service, serve_listener
 from ..io.file_identity import identity_at
-from ..io.grpc_server.serve import Service, serve_listener
 from ..io.unix_socket import UnixListener, listen
 from ..simulation.file_devices import FileDevices
 from ..simulation.plugins import Call, FakePlugin, FakeRegistration

@@ -17,15 +17,15 @@ import trio
 from grpclib.exceptions import GRPCError
 
 from ...protocol.backoff import Backoff
-from ...protocol.devices import DeviceOptions
 from ...protocol.identity import Identity
+from ...protocol.plugins.devices import DeviceOptions
 from ...protocol.proto.deviceplugin_v1beta1_grpc import RegistrationStub
 from ...protocol.proto.deviceplugin_v1beta1_pb2 import RegisterRequest
 from ...protocol.wire.errors import DialError
-from ..io.directory import describe
+from ..discovery.directory import describe
+from ..grpc.client.dial import dial
 from ..io.file_identity import identity_at
 from ..io.file_watch import FileWatch
-from ..io.grpc_client.dial import dial
 from ..io.unix_socket import UnixListener, listen
 from ..simulation.device_plugins import options_message
 

@@ -23,7 +23,7 @@ import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from ..io.grpc_server.serve import Service
+from ..grpc.server.serve import Service
 from ..simulation.plugins import Call
 from ..simulation.reactions import C, Reaction, react
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from ...protocol.plugins import CSI
+from ...protocol.plugins.info import CSI
 from ..simulation.csi_drivers import CSICall, FakeCSIDriver
 from ..simulation.plugins import Call, now, pid_of
 from ..simulation.reactions import Reaction

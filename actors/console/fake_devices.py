@@ -10,10 +10,10 @@ import os
 from collections.abc import Sequence
 from itertools import cycle
 
-from ...protocol.config import DEFAULT_ROOT, device_plugins_beside
-from ...protocol.device_directory import KUBELET_SOCKET
-from ...protocol.devices import DeviceOptions
-from ...protocol.plugins import DEVICE
+from ...protocol.discovery.device_directory import KUBELET_SOCKET
+from ...protocol.plugins.devices import DeviceOptions
+from ...protocol.plugins.info import DEVICE
+from ...protocol.settings.config import DEFAULT_ROOT, device_plugins_beside
 from ..simulation.device_plugins import AllocationCall
 from ..simulation.file_devices import IDS, DeviceFile, FileDevices, UnknownDeviceError
 from .ending import EXIT_USAGE, CommandError

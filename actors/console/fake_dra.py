@@ -8,9 +8,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 
-from ...protocol.dra import HEALTH_SERVICES
-from ...protocol.dra_health import DeviceReport, DeviceStatus
-from ...protocol.plugins import DRA, DRA_SERVICES
+from ...protocol.handlers.dra import HEALTH_SERVICES
+from ...protocol.handlers.dra_health import DeviceReport, DeviceStatus
+from ...protocol.plugins.info import DRA, DRA_SERVICES
 from ..simulation.dra_drivers import USUAL_SERVICES, DRACall, FakeDRADriver
 from ..simulation.plugins import Call, now, pid_of
 from ..simulation.reactions import Reaction

@@ -11,9 +11,9 @@ from collections.abc import Callable
 import attrs
 import trio
 
-from ...protocol.config import Root
+from ...protocol.settings.config import Root
 from ...protocol.text import cut
-from ...protocol.trust import AS_ROOT, Trust, Users
+from ...protocol.trust.users import AS_ROOT, Trust, Users
 
 #: Characters of a detail (fault 94).
 MAX_DETAIL = 2048

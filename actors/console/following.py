@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from ...protocol.text import escaped
-from ..io.http_client import Reply, UnreachableError, ask
+from ..http.client import Reply, UnreachableError, ask
 from .answers import Daemon, Plugin, plugin_in, refusal
 from .client import has_heartbeats, watch_target
 from .ending import EXIT_UNREACHABLE, CommandError

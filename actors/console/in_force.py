@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 import attrs
 
-from ...protocol.log_limits import LogLimits
+from ...protocol.logs.limits import LogLimits
 from ...protocol.settings.given import BY_DEFAULT, Given, Source
 from ...protocol.settings.reload import change_needs
 from ...protocol.settings.table import Setting, settings

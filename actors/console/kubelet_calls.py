@@ -12,16 +12,16 @@ from collections.abc import Awaitable, Callable
 import trio
 from grpclib.exceptions import GRPCError
 
-from ...protocol.consumer_messages import CallEnded
-from ...protocol.csi import Capabilities, NotKnown
 from ...protocol.errors import PluginError
-from ...protocol.plugins import CSI, DEVICE, Plugin
+from ...protocol.handlers.csi import Capabilities, NotKnown
+from ...protocol.messages.consumers import CallEnded
+from ...protocol.plugins.info import CSI, DEVICE, Plugin
 from ...protocol.proto.deviceplugin_v1beta1_grpc import DevicePluginStub
 from ...protocol.proto.deviceplugin_v1beta1_pb2 import Empty
 from ...protocol.text import in_seconds, quoted
 from ...protocol.wire.outcomes import status_text
-from ..handlers.csi_driver import DriverCalls
-from ..io.grpc_client.channel import Channel
+from ..grpc.client.channel import Channel
+from ..handlers.csi.driver import DriverCalls
 from .findings import Verdict
 
 #: The result of a call, and words for it.

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from ...protocol.leases.values import ProcessIdentity
 from ...protocol.text import cut, escaped
-from ..io.plain_http import NotHttpError, request
+from ..http.plain import NotHttpError, request
 from ..io.process_identity import identity_of
 from .ending import EXIT_OK, EXIT_UNREACHABLE, CommandError
 

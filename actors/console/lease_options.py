@@ -13,7 +13,7 @@ from ...protocol.errors import ConfigError
 from ...protocol.leases.config import LeasesConfig
 from ...protocol.settings.kinds import Group, WrongValueError
 from ...protocol.settings.pools import PoolGiven, PoolKind
-from ...protocol.trust import TrustedUser, parse_trusted_user
+from ...protocol.trust.users import TrustedUser, parse_trusted_user
 from .configured import gid_of, uids_of
 
 

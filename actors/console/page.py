@@ -14,14 +14,14 @@ from collections.abc import Iterator
 
 import trio
 
-from ...protocol.metrics_config import TcpAddress
+from ...protocol.status.metrics_config import TcpAddress
 from ...protocol.text import encodable, escaped
-from ..io.http_server import serve
+from ..http.server import serve
 from ..io.tcp_socket import TcpListener, listen
-from ..page import routes
-from ..page.board import Board
-from ..page.daemon import follow
-from ..page.documents import page
+from ..status.page import routes
+from ..status.page.board import Board
+from ..status.page.daemon import follow
+from ..status.page.documents import page
 from .answers import Daemon, add_daemon_arguments, daemon
 from .client import fetch
 from .ending import EXIT_OK, CommandError, complain, say

@@ -16,7 +16,7 @@ from ...protocol.words import CRASH_LOOP, STATE_IN, Health, StateName, words_of_
 from .answers import Plugin
 
 if TYPE_CHECKING:
-    from ...protocol.status_json import Json
+    from ...protocol.status.json import Json
 
 #: What a plugin is called that is registered and does not serve.
 NOT_SERVING = "not-serving"

@@ -6,7 +6,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from ..client.reaching import MAX_ANSWER
-from ..io.plain_http import NotHttpError, asked, no_answer
+from ..http.plain import NotHttpError, asked, no_answer
 from .answers import Daemon, refusal
 from .ending import EXIT_UNREACHABLE, CommandError
 from .status_socket import unreachable

@@ -16,16 +16,16 @@ import os
 import attrs
 import trio
 
-from ...protocol.config import Root
-from ...protocol.endpoints import default_directories
+from ...protocol.discovery.endpoints import default_directories
 from ...protocol.errors import ConfigError
-from ...protocol.rules import Rules
-from ...protocol.status_json import Json
+from ...protocol.settings.config import Root
+from ...protocol.settings.rules import Rules
+from ...protocol.status.json import Json
 from ...protocol.text import encodable, escaped
-from ...protocol.trust import Trust
+from ...protocol.trust.users import Trust
 from ..handlers.handler import Handler
-from ..handlers.registry import built_in_handlers, installed_handlers
-from ..io.users import users_of
+from ..node.handlers import built_in_handlers, installed_handlers
+from ..trust.users import users_of
 from .answers import daemon
 from .arguments import add_trust_argument
 from .beside import registered_at, rules_of

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 
-from ...protocol.config import Root
-from ...protocol.directories import Condition, between, misplaced
-from ...protocol.rules import uids_of
+from ...protocol.settings.config import Root
+from ...protocol.settings.rules import uids_of
+from ...protocol.trust.directories import Condition, between, misplaced
 from ..io.beneath import root_of
-from ..io.directory_trust import judge_on_the_way, owner_on_the_way
 from ..io.unix_socket import Credentials
+from ..trust.directories import judge_on_the_way, owner_on_the_way
 from .findings import Fate, Findings, ProbeOptions, Verdict
 
 

@@ -1,7 +1,7 @@
 """The checks of ``plugind probe``, in the order in which a daemon makes them.
 
-The rules are not repeated here: info is checked by :func:`~plugind.protocol.plugins.check_info`, and everything that
-depends on the type by the handler that a daemon would ask. Without ``--notify`` a probe changes nothing: it calls
+The rules are not repeated here: info is checked by :func:`~plugind.protocol.plugins.info.check_info`, and everything
+that depends on the type by the handler that a daemon would ask. Without ``--notify`` a probe changes nothing: it calls
 GetInfo, and opens a call that it does not complete.
 
 PYTEST_DONT_REWRITE
@@ -23,27 +23,27 @@ import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from ...protocol.claims import taken, taken_by_another_user
-from ...protocol.config import Timeouts
-from ...protocol.endpoint_owners import belongs_to
-from ...protocol.endpoints import default_directories
+from ...protocol.discovery.endpoints import default_directories
 from ...protocol.errors import PluginError, ValidationError
-from ...protocol.plugins import BUILT_IN_TYPES, InfoLimits, InstancePolicy, Plugin, PluginInfo, check_info
+from ...protocol.plugins.info import BUILT_IN_TYPES, InfoLimits, InstancePolicy, Plugin, PluginInfo, check_info
+from ...protocol.plugins.status import Outcome
 from ...protocol.proto.pluginregistration_grpc import RegistrationStub
 from ...protocol.proto.pluginregistration_pb2 import InfoRequest, RegistrationStatus
-from ...protocol.status import Outcome
+from ...protocol.settings.config import Timeouts
 from ...protocol.text import in_seconds
 from ...protocol.wire.errors import DialError, DialFailure, WireError, WireProblem
 from ...protocol.wire.limits import REGISTRATION_LIMITS
-from ..handlers.csi import CSIHandler
-from ..handlers.device_plugin import DevicePluginHandler
-from ..handlers.dra import DRAHandler
+from ...protocol.world.claims import taken, taken_by_another_user
+from ...protocol.world.endpoint_owners import belongs_to
+from ..devices.handler import DevicePluginHandler
+from ..grpc.client.channel import Channel
+from ..grpc.client.dial import dial
+from ..grpc.endpoints import Endpoints, RealEndpointFiles
+from ..handlers.csi.handler import CSIHandler
+from ..handlers.dra.handler import DRAHandler
 from ..handlers.handler import Handler, policy_of
 from ..handlers.served import validate
-from ..io.endpoints import Endpoints, RealEndpointFiles
 from ..io.file_identity import identity_at
-from ..io.grpc_client.channel import Channel
-from ..io.grpc_client.dial import dial
 from ..io.unix_socket import MAX_PATH
 from ..registration.conversation import bounded_info_type
 from .beside import Other, owner_of_endpoint

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 
-from ...protocol.refused_calls import in_words
+from ...protocol.devices.refused_calls import in_words
 from ...protocol.text import escaped
 from .answers import Daemon, UnknownPluginError
 from .client import fetch

@@ -21,7 +21,7 @@ from .status_socket import add_status_argument, status_path
 
 if TYPE_CHECKING:
     from ...protocol.leases.replies import Released
-    from ...protocol.status_json import Json
+    from ...protocol.status.json import Json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

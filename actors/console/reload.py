@@ -14,8 +14,8 @@ import trio
 
 from ...protocol.settings.variables import CONFIG_VARIABLE
 from ...protocol.text import escaped
+from ..http.client import UnreachableError, ask
 from ..io.config_files import DEFAULT_FILE
-from ..io.http_client import UnreachableError, ask
 from .answers import Daemon, add_daemon_arguments, daemon, refusal
 from .ending import EXIT_CONFIG, EXIT_OK, EXIT_UNREACHABLE, CommandError, say
 from .output import add_output_argument

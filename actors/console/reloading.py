@@ -17,17 +17,16 @@ from typing import TYPE_CHECKING, Final, Protocol, assert_never
 import attrs
 import trio
 
-from ...protocol.config import Config
-from ...protocol.config_messages import ConfigurationShown, Reloaded
 from ...protocol.errors import ConfigError
-from ...protocol.logs import Level
-from ...protocol.messages import ConfigurationAsked, ReloadAsked, ReloaderMessage
+from ...protocol.logs.lines import Level
+from ...protocol.messages.config import ConfigurationAsked, ConfigurationShown, ReloadAsked, Reloaded, ReloaderMessage
+from ...protocol.settings.config import Config
 from ...protocol.settings.given import SettingsError
 from ...protocol.settings.reload import changed_while_running, may_change
 from ...supervisor import NodeEndedError
 from ..io.worker_thread import WorkerThread
-from ..logs import DaemonLog
-from ..mailbox import send_answer
+from ..logs.lines import DaemonLog
+from ..messaging.mailbox import send_answer
 from .configured import Configured
 from .service_manager import reloading
 from .signals import STOPS

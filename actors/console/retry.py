@@ -10,7 +10,7 @@ import json
 
 import trio
 
-from ...protocol.status_json import Json
+from ...protocol.status.json import Json
 from .answers import Plugin, add_daemon_arguments, daemon, retries_in
 from .arguments import plugin_target
 from .client import fetch, fetch_about

@@ -18,23 +18,23 @@ from typing import NoReturn, Protocol, get_args
 
 import trio
 
-from ...protocol.config import DEFAULT_ROOT, Config, ReadyWhen, Timeouts
-from ...protocol.dra import WatchedHealth
 from ...protocol.errors import ConfigError, SocketBusyError, leaves
-from ...protocol.health_checks import HealthChecks
-from ...protocol.logs import Format, Level
-from ...protocol.plugins import BUILT_IN_TYPES, MAX_INSTANCES
+from ...protocol.handlers.dra import WatchedHealth
+from ...protocol.health.checks import HealthChecks
+from ...protocol.logs.lines import Format, Level
+from ...protocol.plugins.info import BUILT_IN_TYPES, MAX_INSTANCES
+from ...protocol.settings.config import DEFAULT_ROOT, Config, ReadyWhen, Timeouts
 from ...protocol.values import complete_classes
 from ...protocol.version import __version__
 from ...supervisor import NodeEndedError, Supervisor
-from ..handlers.registry import installed_handlers
+from ..discovery.roots import RootBusyError
 from ..io.config_files import DEFAULT_FILE
 from ..io.descriptors import raise_descriptor_limit
-from ..io.roots import RootBusyError
-from ..journal_log import log_of
-from ..logs import DaemonLog
+from ..logs.journal import log_of
+from ..logs.lines import DaemonLog
+from ..node.handlers import installed_handlers
+from ..node.supervision import GaveUpError
 from ..status.actor import StatusConfig
-from ..supervision import GaveUpError
 from .arguments import (
     add_csi_arguments,
     add_trust_argument,
@@ -61,21 +61,21 @@ from .typed_options import warn_of_types
 LOADED_WHEN_READY = (
     "google.protobuf.descriptor_pool",
     "...protocol.proto.pluginregistration_pb2",
-    "..handlers.csi_follower",
-    "..handlers.csi_ranking",
-    "..handlers.device_follower",
+    "..handlers.csi.follower",
+    "..handlers.csi.ranking",
+    "..devices.follower",
     "...protocol.proto.deviceplugin_v1beta1_grpc",
-    "..handlers.dra_driver",
-    "..handlers.dra_calls",
+    "..handlers.dra.driver",
+    "..handlers.dra.calls",
     "..leases.actor",
-    "..io.http_server",
-    "..io.http_machine",
+    "..http.server",
+    "..http.machine",
     "..status.serving",
     ".in_force",
     "...protocol.settings.files",
 )
 #: What a daemon needs in observe mode.
-LOADED_TO_OBSERVE = ("..handlers.csi_observer", "..handlers.dra_observer")
+LOADED_TO_OBSERVE = ("..handlers.csi.observer", "..handlers.dra.observer")
 #: What a daemon needs that is scraped: 7 MiB with prometheus_client, which others load when they are asked.
 LOADED_FOR_METRICS = ("..status.exposition",)
 
@@ -84,9 +84,12 @@ LOADED_FOR_METRICS = ("..status.exposition",)
 USED_BY_REGISTRATIONS = frozenset(
     f"plugind.{name}"
     for name in (
-        *(f"protocol.{name}" for name in ("messages", "effects", "claims", "line", "endpoint_owners")),
-        *(f"protocol.registration.{name}" for name in ("failures", "following")),
-        *(f"protocol.{name}" for name in ("discovery", "lives", "liveness", "plugins", "status", "world")),
+        *(f"protocol.messages.{name}" for name in ("discovery", "reconciler", "registration", "liveness", "status")),
+        *(f"protocol.world.{name}" for name in ("worlds", "effects", "claims", "line", "endpoint_owners")),
+        *(f"protocol.registration.{name}" for name in ("failures", "following", "lives")),
+        *(f"protocol.plugins.{name}" for name in ("info", "status")),
+        "protocol.discovery.sockets",
+        "protocol.health.liveness",
         "actors.io.unix_socket",
     )
 )

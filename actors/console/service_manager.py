@@ -21,8 +21,8 @@ from typing import Final, Protocol
 
 import trio
 
-from ...protocol.logs import Level, Logger
-from ...protocol.status import PluginCounts, StateName
+from ...protocol.logs.lines import Level, Logger
+from ...protocol.plugins.status import PluginCounts, StateName
 from ...protocol.text import encodable, escaped
 from ...protocol.values import record
 from ...supervisor import NodeEndedError

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from ...protocol.errors import ConfigError
-from ...protocol.health_checks import ALL_TYPES
+from ...protocol.health.checks import ALL_TYPES
 from ...protocol.settings.given import Given, Problem, SettingsError, Source, merged
 from ...protocol.settings.kinds import DEFAULT, WrongValueError
 from ...protocol.settings.variables import CONFIG_VARIABLE, NAMES, PREFIX, meant_by

@@ -18,9 +18,9 @@ from typing import Any, Final, Protocol
 
 import trio
 
-from ...protocol.logs import Level, Logger
-from ...protocol.messages import Snapshot
-from ...protocol.status import PluginCounts, PluginStatus, StateName
+from ...protocol.logs.lines import Level, Logger
+from ...protocol.messages.status import Snapshot
+from ...protocol.plugins.status import PluginCounts, PluginStatus, StateName
 from ...protocol.values import value
 from ...supervisor import NodeEndedError
 from .service_manager import states_of

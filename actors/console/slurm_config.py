@@ -11,8 +11,8 @@ import socket
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from ...protocol.devices import ResourceStatus
 from ...protocol.leases.free import natural
+from ...protocol.plugins.devices import ResourceStatus
 from ...protocol.text import escaped
 from ..client.errors import ClientError
 from ..client.sync import SyncClient

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ...protocol.config import Config
-from ...protocol.health_checks import ALL_TYPES
-from ...protocol.logs import Level, Logger
+from ...protocol.health.checks import ALL_TYPES
+from ...protocol.logs.lines import Level, Logger
+from ...protocol.settings.config import Config
 from .settings import OPTIONS
 
 

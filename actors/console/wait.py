@@ -13,9 +13,9 @@ from contextlib import suppress
 import attrs
 import trio
 
-from ...protocol.health_checks import NOT_CHECKED
-from ...protocol.plugin_health import Health
-from ...protocol.status_json import Json
+from ...protocol.health.checks import NOT_CHECKED
+from ...protocol.plugins.health import Health
+from ...protocol.status.json import Json
 from ...protocol.text import encodable, escaped
 from . import phrases, wait_for_devices
 from .answers import Daemon, Plugin, add_daemon_arguments, daemon, plugins_in

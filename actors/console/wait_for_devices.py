@@ -13,8 +13,8 @@ from contextlib import suppress
 import attrs
 import trio
 
-from ...protocol.devices import ResourceState
-from ...protocol.status_json import Json
+from ...protocol.plugins.devices import ResourceState
+from ...protocol.status.json import Json
 from ...protocol.text import escaped
 from .answers import Daemon, Plugin
 from .arguments import resource_name

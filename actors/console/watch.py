@@ -9,10 +9,10 @@ import argparse
 
 import trio
 
-from ...protocol.plugin_health import Health
-from ...protocol.status import StateName
+from ...protocol.plugins.health import Health
+from ...protocol.plugins.status import StateName
 from ...protocol.text import escaped
-from ..io.http_client import UnreachableError
+from ..http.client import UnreachableError
 from .answers import Daemon, Plugin, add_daemon_arguments, daemon, plugin_in
 from .client import asked, has_heartbeats, watch_target
 from .description import change, said_of

@@ -2,7 +2,7 @@
 
 It takes the messages of the followers and the questions of readers, and waits for nothing else: what is to be kept over
 a restart, a :class:`~plugind.actors.devices.state.Writer` writes beside it. What it decides is in
-``plugind.protocol.resources``.
+``plugind.protocol.devices.resources``.
 
 PYTEST_DONT_REWRITE
 """
@@ -16,9 +16,8 @@ from typing import assert_never
 import attrs
 import trio
 
-from ...protocol import resources as r
-from ...protocol.config_messages import ExpectationChanged
-from ...protocol.device_messages import (
+from ...protocol.devices import resources as r
+from ...protocol.devices.messages import (
     DevicesAsked,
     DevicesMessage,
     DevicesSubscribed,
@@ -27,13 +26,14 @@ from ...protocol.device_messages import (
     ResourceChanged,
     StoreRead,
 )
-from ...protocol.devices import DevicesSnapshot, Key, ResourceState, ResourceStatus
-from ...protocol.logs import Level, Logger
-from ...protocol.messages import Lagged
-from ...protocol.metrics import ByResource, ResourceLabels
-from ...protocol.shortfalls import Shortfall, Shortfalls
+from ...protocol.devices.shortfalls import Shortfall, Shortfalls
+from ...protocol.logs.lines import Level, Logger
+from ...protocol.messages.config import ExpectationChanged
+from ...protocol.messages.status import Lagged
+from ...protocol.plugins.devices import DevicesSnapshot, Key, ResourceState, ResourceStatus
+from ...protocol.status.metrics import ByResource, ResourceLabels
 from ...protocol.values import record
-from ..mailbox import Audience, offer
+from ..messaging.mailbox import Audience, offer
 from .inbox import DevicesInbox
 from .offers import Offers
 from .state import Writer

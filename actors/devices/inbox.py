@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import MutableMapping
 from typing import TypeVar
 
-from ...protocol.device_messages import (
+from ...protocol.devices.messages import (
     DevicesMessage,
     InstanceAdded,
     InstanceMessage,
@@ -22,8 +22,8 @@ from ...protocol.device_messages import (
     ListLost,
     ListReceived,
 )
-from ...protocol.devices import Key
-from ..queued import Queued
+from ...protocol.plugins.devices import Key
+from ..messaging.queued import Queued
 
 #: The newest message of each kind, in the order in which they came.
 _Said = dict[type[InstanceMessage], InstanceMessage]

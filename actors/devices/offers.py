@@ -9,10 +9,10 @@ from collections.abc import Iterable
 
 import attrs
 
-from ...protocol.devices import DeviceList, ResourceState
+from ...protocol.devices.resources import Resource, Resources
 from ...protocol.leases.messages import Offer, OfferChanged, OfferEnded
-from ...protocol.messages import Address
-from ...protocol.resources import Resource, Resources
+from ...protocol.messages.addresses import Address
+from ...protocol.plugins.devices import DeviceList, ResourceState
 from ...protocol.values import record
 
 #: What the lease actor is sent of devices.

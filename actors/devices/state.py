@@ -15,12 +15,12 @@ from typing import Protocol
 import attrs
 import trio
 
-from ...protocol.devices import KnownResource
+from ...protocol.devices.resources import Forget, Remember
 from ...protocol.errors import ConfigError, StateError
-from ...protocol.logs import Logger
-from ...protocol.resources import Forget, Remember
+from ...protocol.logs.lines import Logger
+from ...protocol.plugins.devices import KnownResource
 from ...protocol.values import record
-from ..store_report import PAUSES, StoreReport
+from ..io.store_report import PAUSES, StoreReport
 
 #: Seconds that a read or a write of the store may take before that is reported.
 DEADLINE = 5.0

@@ -5,8 +5,8 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from ...protocol.logs import Logger
-from ...protocol.messages import Address
+from ...protocol.logs.lines import Logger
+from ...protocol.messages.addresses import Address
 from . import actor
 from .inbox import DevicesInbox
 from .offers import OfferMessage, Offers

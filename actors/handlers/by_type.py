@@ -13,8 +13,8 @@ from functools import partial
 
 import trio
 
-from ...protocol import messages as m
-from ..inboxes import Inboxes
+from ...protocol.messages.reconciler import HandlerAdded, HandlerPort
+from ..health.inboxes import Inboxes
 from .calls import Call, CallConfig, Calls
 from .handler import Handler, check_handler, policy_of
 from .link import LinkPort
@@ -30,16 +30,16 @@ class Handlers:
         self._call_config = calls
         self._inboxes = inboxes
         #: The handlers that take plugins, by type.
-        self._added: dict[str, m.HandlerAdded] = {}
+        self._added: dict[str, HandlerAdded] = {}
         #: These and the removed ones that have not retired.
-        self._served: dict[m.HandlerPort, Served] = {}
+        self._served: dict[HandlerPort, Served] = {}
 
     def __contains__(self, plugin_type: str) -> bool:
         """Whether a handler takes plugins of this type."""
         return plugin_type in self._added
 
     @property
-    def added(self) -> tuple[m.HandlerAdded, ...]:
+    def added(self) -> tuple[HandlerAdded, ...]:
         """The handlers that take plugins, as messages to the reconciler."""
         return tuple(self._added.values())
 
@@ -54,7 +54,7 @@ class Handlers:
         for served in self._served.values():
             yield from served.calls.under_way
 
-    def add(self, plugin_type: str, handler: Handler) -> m.HandlerAdded:
+    def add(self, plugin_type: str, handler: Handler) -> HandlerAdded:
         """Add ``handler``; return the message to the reconciler that says so.
 
         Raises:
@@ -67,7 +67,7 @@ class Handlers:
         served = Served(calls, self._links if calls.has_links else None)
         self._served[served] = served
         self._inboxes.add(f"handler {plugin_type}", served.read)
-        added = self._added[plugin_type] = m.HandlerAdded(plugin_type, served, policy, calls.has_links)
+        added = self._added[plugin_type] = HandlerAdded(plugin_type, served, policy, calls.has_links)
         return added
 
     def check(self, calls: CallConfig) -> None:
@@ -90,7 +90,7 @@ class Handlers:
         """Take the handler away from ``plugin_type``; the event is set when it has retired."""
         return self._served[self._added.pop(plugin_type).handler].retired
 
-    def retire(self, handler: m.HandlerPort) -> None:
+    def retire(self, handler: HandlerPort) -> None:
         """Forget a removed handler: it has no plugin left.
 
         One that was added and removed while the reconciler did not run has retired before the next one hears of both.

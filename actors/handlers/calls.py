@@ -19,11 +19,12 @@ import attrs
 import trio
 from grpclib.exceptions import GRPCError
 
-from ...protocol import messages as m
 from ...protocol.errors import PluginError
-from ...protocol.logs import SILENT, Level, Logger
-from ...protocol.plugins import Plugin
-from ...protocol.status import Ending, Outcome
+from ...protocol.logs.lines import SILENT, Level, Logger
+from ...protocol.messages.addresses import Address
+from ...protocol.messages.status import StepBlocked
+from ...protocol.plugins.info import Plugin
+from ...protocol.plugins.status import Ending, Outcome
 from ...protocol.values import record, value
 from ...protocol.wire.outcomes import status_text
 from ..io.clocks import time_is_virtual
@@ -53,7 +54,7 @@ class CallConfig:
     timeouts: Mapping[str, float] = attrs.field(factory=dict, kw_only=True)
     log: Logger = SILENT
     #: Where to report a step of a call that took ``blocked_after`` seconds or longer; None for no such report.
-    watchdog: m.Address[m.StepBlocked] | None = None
+    watchdog: Address[StepBlocked] | None = None
     blocked_after: float = 1.0
     #: Whether the program handles SIGINT, so that a KeyboardInterrupt is never the one of Ctrl-C.
     handles_sigint: bool = False
@@ -263,7 +264,7 @@ class Calls:
 
     def _report_blocked(self, ask: str, plugin: Plugin, seconds: float) -> None:
         if self.config.watchdog is not None:
-            self.config.watchdog.send_nowait(m.StepBlocked(self.plugin_type, ask, plugin, seconds))
+            self.config.watchdog.send_nowait(StepBlocked(self.plugin_type, ask, plugin, seconds))
 
     async def _run_in_thread(self, call: Call) -> Any:
         await self._threads.acquire_on_behalf_of(call)

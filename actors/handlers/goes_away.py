@@ -8,7 +8,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from ..io.grpc_client.channel import Channel
+from ..grpc.client.channel import Channel
 
 
 class GoesAwayError(Exception):

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from ...protocol.errors import ConfigError
-from ...protocol.plugins import InstancePolicy, Plugin
+from ...protocol.plugins.info import InstancePolicy, Plugin
 
 
 class Handler(Protocol):
@@ -31,8 +31,8 @@ class Handler(Protocol):
     To refuse a plugin, raise :class:`~plugind.protocol.errors.PluginError` or a subclass. Any other exception counts
     as a fault of the handler: it is logged with its traceback, and the plugin is sent that the handler broke.
 
-    A class may also have an attribute ``instances``, an :class:`~plugind.protocol.plugins.InstancePolicy`, which says
-    what to do when several sockets offer the same name. Without it, all are registered and the newest is active.
+    A class may also have an attribute ``instances``, an :class:`~plugind.protocol.plugins.info.InstancePolicy`, which
+    says what to do when several sockets offer the same name. Without it, all are registered and the newest is active.
 
     A class may also have a method ``async def follow(self, plugin, link)``. It is called for each instance once
     ``register`` has succeeded, runs as a task of its own for as long as the instance is registered, and is cancelled

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator
 from typing import TypeVar
 
-from ...protocol.plugins import Plugin
+from ...protocol.plugins.info import Plugin
 
 K = TypeVar("K", bound=Hashable)
 #: Plugins by their sockets. Nearly always it is one, and a dictionary for each would take 180 bytes.

@@ -1,7 +1,8 @@
 """Links: what joins a handler to one registered instance of a plugin.
 
 A handler that has a method ``follow``, or whose ``register`` has a second parameter, is given a :class:`Link` for each
-instance. The link is open from Register until just before Deregister. ``plugind.actors.links`` has the real ones.
+instance. The link is open from Register until just before Deregister. ``plugind.actors.handlers.links`` has the real
+ones.
 
 PYTEST_DONT_REWRITE
 """
@@ -12,10 +13,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Protocol
 
 from ...protocol.identity import Identity
-from ...protocol.plugin_health import Health
-from ...protocol.plugins import Plugin
-from ..endpoint_checks import Check, Note
-from ..io.grpc_client.channel import Channel
+from ...protocol.plugins.health import Health
+from ...protocol.plugins.info import Plugin
+from ..grpc.client.channel import Channel
+from ..health.endpoint_checks import Check, Note
 
 #: Runs a handler's ``follow`` once; returns its error, or None if it returned.
 Follow = Callable[[], Awaitable[str | None]]

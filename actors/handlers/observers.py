@@ -16,7 +16,7 @@ from typing import Protocol, cast
 import attrs
 
 from ...protocol.identity import Identity
-from ...protocol.plugins import Plugin
+from ...protocol.plugins.info import Plugin
 from .calls import CallConfig, Calls
 from .handler import Handler
 from .link import Follow, Link

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import trio
 
 from ...protocol.wire.grpc import Newest
-from ..io.grpc_client.stream import ClientStream, RecvT, SendT
+from ..grpc.client.stream import ClientStream, RecvT, SendT
 
 #: Seconds between two messages that are passed on; of those that come meanwhile only the newest counts.
 INTERVAL = 0.1

@@ -17,10 +17,10 @@ from functools import partial
 
 import trio
 
-from ...protocol.health import Reading
+from ...protocol.health.progress import Reading
 from ...protocol.identity import Identity
-from ...protocol.plugins import Plugin
-from ...protocol.status import Ending, Outcome
+from ...protocol.plugins.info import Plugin
+from ...protocol.plugins.status import Ending, Outcome
 from .calls import Call, CallConfig, Calls
 from .errors import MAX_ERROR
 from .handler import Handler
@@ -32,7 +32,7 @@ _DEADLINES = 2
 
 
 class Served:
-    """The handler of one plugin type, as registrations see it: see :class:`~plugind.protocol.messages.HandlerPort`."""
+    """The handler of one plugin type, as registrations see it: see ``HandlerPort`` in ``plugind.protocol.messages``."""
 
     def __init__(self, calls: Calls, links: LinkPort | None = None) -> None:
         """``links`` is None for a handler that has no links."""
@@ -85,7 +85,7 @@ class Served:
             self._pass_on(plugin.name, call)
 
     def give_way(self, plugin: Plugin) -> None:
-        """See :class:`~plugind.protocol.messages.HandlerPort`."""
+        """See :class:`~plugind.protocol.messages.reconciler.HandlerPort`."""
         if self._links is not None:
             self._links.give_way(plugin)
 

@@ -18,7 +18,7 @@ from typing import Final
 
 from ...protocol.settings.given import Problem, SettingsError, Source
 from ...protocol.values import value
-from .directory_trust import access_of
+from ..trust.directories import access_of
 
 #: Where a daemon looks for its configuration if nobody names another file.
 DEFAULT_FILE: Final = "/etc/plugind/plugind.toml"

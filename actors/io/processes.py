@@ -14,8 +14,8 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from ...protocol.health.liveness import Answer, answer_of
 from ...protocol.identity import Identity
-from ...protocol.liveness import Answer, answer_of
 from ...protocol.process_stat import start_ticks
 from .exact_connect import connect_to
 from .pidfds import Pidfds
@@ -29,7 +29,7 @@ _UNCERTAINTY: Final = 2 / _TICKS_PER_SECOND
 
 
 class Processes:
-    """The real :class:`~plugind.actors.liveness.ProcessPort`."""
+    """The real :class:`~plugind.actors.health.liveness.ProcessPort`."""
 
     def __init__(self, most: int, *, follow_symlinks: bool = False) -> None:
         """Watch ``most`` processes at once; for ``follow_symlinks`` see :func:`.connect_to`."""
@@ -41,7 +41,7 @@ class Processes:
     def look(
         self, path: str, identity: Identity | None, *, root: str | None = None, take_process: bool
     ) -> tuple[Answer, int | None]:
-        """See :class:`~plugind.actors.liveness.ProcessPort`."""
+        """See :class:`~plugind.actors.health.liveness.ProcessPort`."""
         try:
             connection = self._unconnected or stream_socket()
         except OSError as error:
@@ -73,7 +73,7 @@ class Processes:
         return self._pidfds.add(pidfd)
 
     def watch(self, pid: int, age: float) -> int | None:
-        """See :class:`~plugind.actors.liveness.ProcessPort`."""
+        """See :class:`~plugind.actors.health.liveness.ProcessPort`."""
         try:
             pidfd = os.pidfd_open(pid)
         except OSError:
@@ -85,15 +85,15 @@ class Processes:
         return self._pidfds.add(pidfd)
 
     def forget(self, process: int) -> None:
-        """See :class:`~plugind.actors.liveness.ProcessPort`."""
+        """See :class:`~plugind.actors.health.liveness.ProcessPort`."""
         self._pidfds.forget(process)
 
     async def ended(self) -> Sequence[int]:
-        """See :class:`~plugind.actors.liveness.ProcessPort`."""
+        """See :class:`~plugind.actors.health.liveness.ProcessPort`."""
         return await self._pidfds.ended()
 
     def close(self) -> None:
-        """See :class:`~plugind.actors.liveness.ProcessPort`."""
+        """See :class:`~plugind.actors.health.liveness.ProcessPort`."""
         self._pidfds.close()
         if self._unconnected is not None:
             self._unconnected.close()

@@ -15,10 +15,10 @@ from contextlib import closing, contextmanager, nullcontext, suppress
 from typing import TypeVar
 from urllib.parse import quote
 
-from ...protocol.devices import KnownResource
+from ...protocol.devices.resources import Forget, Remember
 from ...protocol.leases import effects as leases_effects
 from ...protocol.leases.messages import Kept
-from ...protocol.resources import Forget, Remember
+from ...protocol.plugins.devices import KnownResource
 from . import lease_tables
 
 T = TypeVar("T")

@@ -22,13 +22,13 @@ from typing import TypeVar
 import attrs
 import trio
 
-from ...protocol.devices import KnownResource
+from ...protocol.devices.resources import Forget, Remember
 from ...protocol.errors import ConfigError, StateError
 from ...protocol.leases.effects import Change, DeleteLease, EndWithholding, SaveLease
 from ...protocol.leases.messages import Kept
 from ...protocol.leases.rows import RowError
-from ...protocol.logs import Level, Logger
-from ...protocol.resources import Forget, Remember
+from ...protocol.logs.lines import Level, Logger
+from ...protocol.plugins.devices import KnownResource
 from . import state_database
 from .lease_marker import LeaseMarker
 from .process_identity import known_boot_id

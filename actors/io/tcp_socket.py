@@ -13,7 +13,7 @@ from typing import Final
 import attrs
 import trio
 
-from ...protocol.metrics_config import TcpAddress
+from ...protocol.status.metrics_config import TcpAddress
 from ...protocol.values import record, value
 from .accepting import OnExhausted, accept
 

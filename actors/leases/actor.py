@@ -26,7 +26,7 @@ from ...protocol.leases import effects as e
 from ...protocol.leases import messages as m
 from ...protocol.leases.book import Leases
 from ...protocol.leases.values import Lease, LeaseState
-from ..mailbox import offer, send_answer
+from ..messaging.mailbox import offer, send_answer
 from .cdi_writer import CdiWriter
 from .inbox import LeasesInbox
 from .lease_log import LeaseLog

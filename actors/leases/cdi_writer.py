@@ -25,10 +25,10 @@ from ...protocol.errors import IllegalStepError
 from ...protocol.leases.cdi import CdiError
 from ...protocol.leases.messages import FileWritten
 from ...protocol.leases.values import Lease, LeaseState
-from ...protocol.logs import Logger
-from ...protocol.messages import Address
+from ...protocol.logs.lines import Logger
+from ...protocol.messages.addresses import Address
 from ...protocol.values import record
-from ..store_report import PAUSES, StoreReport
+from ..io.store_report import PAUSES, StoreReport
 
 #: Seconds within which a write is answered.
 DEADLINE = 5.0
@@ -37,7 +37,7 @@ MOST_AT_ONCE = 8
 
 
 class CdiStore(Protocol):
-    """Where container engines look for CDI devices; :class:`plugind.actors.io.cdi_files.CdiFiles` is the real one."""
+    """Where container engines look for CDI devices; :class:`.cdi_files.CdiFiles` is the real one."""
 
     async def clean(self, keep: Collection[str]) -> None:
         """Remove all files of this daemon but those of the CDI devices ``keep``.

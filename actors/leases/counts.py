@@ -9,10 +9,10 @@ from collections import Counter, defaultdict
 
 import attrs
 
-from ...protocol.histograms import KUBELET_BUCKETS, Histogram
 from ...protocol.leases import messages as m
 from ...protocol.leases.effects import Failed
-from ...protocol.metrics import ResourceLabels
+from ...protocol.status.histograms import KUBELET_BUCKETS, Histogram
+from ...protocol.status.metrics import ResourceLabels
 from ...protocol.values import record
 
 

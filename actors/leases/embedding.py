@@ -16,7 +16,7 @@ from ...protocol.leases import messages as m
 from ...protocol.leases.messages import Failure, LeasesSnapshot, LeasesViewMessage, Released
 from ...protocol.leases.tickets import new_ticket
 from ...protocol.leases.values import Lease, ProcessOwner, Request, Wanted
-from ..callers import Callers, Changes, NodeEndedError
+from ..messaging.callers import Callers, Changes, NodeEndedError
 from .unit import LeaseUnit
 
 T = TypeVar("T")

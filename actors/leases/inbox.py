@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from ...protocol.leases.messages import LeaseRulesChanged, LeasesMessage, OfferChanged, OfferEnded, StoreRead
-from ..queued import Queued
+from ..messaging.queued import Queued
 
 
 class LeasesInbox(Queued[LeasesMessage]):

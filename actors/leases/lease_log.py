@@ -10,7 +10,7 @@ from collections.abc import Callable
 from ...protocol.leases.effects import Failed, StopOwner
 from ...protocol.leases.messages import Kept, Problem
 from ...protocol.leases.values import ContainerOwner, Lease, LeaseState, Owner, ProcessIdentity, ProcessOwner
-from ...protocol.logs import Level, Logger
+from ...protocol.logs.lines import Level, Logger
 from ...protocol.text import cut
 
 #: The failures that somebody should look into; the others are answers like any other.

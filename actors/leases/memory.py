@@ -15,9 +15,10 @@ from ...protocol.leases import messages as m
 from ...protocol.leases.entries import Notified
 from ...protocol.leases.messages import LeasesViewMessage
 from ...protocol.leases.values import Lease, LeaseState
-from ...protocol.messages import Address, Lagged
+from ...protocol.messages.addresses import Address
+from ...protocol.messages.status import Lagged
 from ...protocol.values import record
-from ..mailbox import Audience, offer
+from ..messaging.mailbox import Audience, offer
 from .counts import LeaseCounts
 
 #: What is taken once more after a crash.

@@ -16,11 +16,11 @@ from typing import Protocol
 
 import trio
 
-from ...protocol.devices import Key
 from ...protocol.leases.effects import StopOwner, WatchOwner, WatchPlugin
 from ...protocol.leases.messages import OwnerEnded, PluginEnded
 from ...protocol.leases.values import ContainerOwner, Owner, ProcessIdentity, ProcessOwner, TimeOwner
-from ...protocol.messages import Address
+from ...protocol.messages.addresses import Address
+from ...protocol.plugins.devices import Key
 
 #: Seconds between looks at a process that cannot be watched.
 LOOK_AGAIN = 1.0

@@ -22,9 +22,9 @@ import trio
 from ...protocol.errors import ConfigError, StateError
 from ...protocol.leases.effects import Change, DeleteLease, EndWithholding, SaveLease, Write
 from ...protocol.leases.messages import Kept, Saved, StoreRead
-from ...protocol.logs import Logger
-from ...protocol.messages import Address
-from ..store_report import PAUSES, StoreReport
+from ...protocol.logs.lines import Logger
+from ...protocol.messages.addresses import Address
+from ..io.store_report import PAUSES, StoreReport
 from .store import LeaseStore
 
 #: Seconds within which whoever awaits a write is answered.

@@ -16,7 +16,7 @@ from ...protocol.leases.config import LeasesConfig
 from ...protocol.leases.entries import Sources
 from ...protocol.leases.messages import Kept, LeaseRulesChanged
 from ...protocol.leases.values import ProcessIdentity
-from ...protocol.logs import Logger
+from ...protocol.logs.lines import Logger
 from ...protocol.values import value
 from .cdi_store import LaterCdiStore
 from .cdi_writer import CdiStore, CdiWriter

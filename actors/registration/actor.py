@@ -27,15 +27,18 @@ from typing import Any, NoReturn
 import attrs
 import trio
 
-from ...protocol import messages as m
 from ...protocol.backoff import chance_of
-from ...protocol.crashes import Crash
-from ...protocol.effects import PendingDeregistration, RegistrationCrashedError
+from ...protocol.messages.discovery import SocketAppeared
+from ...protocol.messages.liveness import UnwatchLiveness
+from ...protocol.messages.registration import ListenerFound, TryNow
+from ...protocol.messages.status import Deregistered
 from ...protocol.registration import following
+from ...protocol.registration.crashes import Crash
 from ...protocol.registration.failures import kept
 from ...protocol.registration.following import AskAgain, End, Next, NotifyAgain, Observe, Pause, Rest, Try
 from ...protocol.registration.phases import Phase, phase_of
-from ..mailbox import report
+from ...protocol.world.effects import PendingDeregistration, RegistrationCrashedError
+from ..messaging.mailbox import report
 from .called import CalledConversation
 from .config import RegistrationConfig
 from .inbox import RegistrationInbox
@@ -49,7 +52,7 @@ _JITTER = 0.2
 def run(
     config: RegistrationConfig,
     inbox: RegistrationInbox,
-    appeared: m.SocketAppeared,
+    appeared: SocketAppeared,
     owed: PendingDeregistration | None = None,
     crash: Crash | None = None,
 ) -> Coroutine[Any, Any, None]:
@@ -168,10 +171,10 @@ class _Registration(Tries):
         message = self._next_message()
         if self._ends(message):
             return self._after(message) or then
-        if isinstance(message, m.ListenerFound):
+        if isinstance(message, ListenerFound):
             self._watched = False  # The liveness actor has found what it looked for.
         if isinstance(then, Observe):
-            return AskAgain(then) if isinstance(message, m.TryNow) else then
+            return AskAgain(then) if isinstance(message, TryNow) else then
         return self._brought_forward(then, message)
 
     async def _leave(self, then: Next) -> Next:
@@ -184,7 +187,7 @@ class _Registration(Tries):
         owed = self._owed
         assert owed is not None, "a Register has begun"
         if self._phase is Phase.REGISTERED:
-            self._ended = m.Deregistered(owed.generation, owed.info, self._why)
+            self._ended = Deregistered(owed.generation, owed.info, self._why)
         self._cause = then.cause if isinstance(then, Pause) else None
         self._attempt, self._then, self._until = 0, then, math.inf
         self._enter(Phase.LEAVE, self._why)
@@ -215,7 +218,7 @@ class _Registration(Tries):
         if isinstance(self.conversation, CalledConversation):
             self.conversation.leave()
         await self._send_rest()
-        await report(self._config.liveness, m.UnwatchLiveness(self._newest.path))
+        await report(self._config.liveness, UnwatchLiveness(self._newest.path))
 
     def _when_to_ask_again(self) -> float:
         again = self._config.observe_again

@@ -12,12 +12,12 @@ from contextlib import suppress
 
 import trio
 
-from ...protocol import messages as m
 from ...protocol.identity import Identity
-from ...protocol.plugins import PluginInfo
+from ...protocol.messages.discovery import CallAnswered, Called
+from ...protocol.plugins.info import PluginInfo
+from ...protocol.plugins.status import Outcome
 from ...protocol.registration.failures import Refusal
-from ...protocol.registration_settings import RegistrationSettings
-from ...protocol.status import Outcome
+from ...protocol.registration.settings import RegistrationSettings
 
 #: What a caller is told whose registration ends before it is complete: its socket was removed, or called again.
 CUT_SHORT = "the registration ended before it was complete: call Register again"
@@ -28,7 +28,7 @@ class CalledConversation:
 
     __slots__ = ("_reply", "dialed_at", "endpoint", "peer", "reached_at", "settings")
 
-    def __init__(self, call: m.Called, settings: RegistrationSettings) -> None:
+    def __init__(self, call: Called, settings: RegistrationSettings) -> None:
         #: See :class:`~plugind.actors.registration.conversation.Conversation`.
         self.settings = settings
         #: Where the answer goes, until it is given.
@@ -36,7 +36,7 @@ class CalledConversation:
         #: Its endpoint is its own socket.
         self.endpoint = None
         #: The process that called.
-        self.peer: m.Called = call
+        self.peer: Called = call
         self.dialed_at = trio.current_time()
         #: No dial: its life counts from the answer on.
         self.reached_at: float | None = None
@@ -62,14 +62,14 @@ class CalledConversation:
     async def notify(self, refusal: Refusal | None = None) -> None:
         """Answer the call. A caller that waits no more has no part in this: it is registered, or it calls again."""
         if refusal is None:
-            self._answer(m.CallAnswered())
+            self._answer(CallAnswered())
             self.peer = self.peer.as_answered()
         else:
-            self._answer(m.CallAnswered(refusal.reason, refusal.outcome))
+            self._answer(CallAnswered(refusal.reason, refusal.outcome))
 
     def hang_up(self) -> None:
         """Answer the call if it was not answered: the registration ended on its way."""
-        self._answer(m.CallAnswered(CUT_SHORT, Outcome.SUPERSEDED))
+        self._answer(CallAnswered(CUT_SHORT, Outcome.SUPERSEDED))
 
     def leave(self) -> None:
         """Leave the answer to the successor of an actor that has crashed."""
@@ -79,7 +79,7 @@ class CalledConversation:
         """Whether a plugin of this user may succeed any of another user (fault 80)."""
         return self.settings.users.is_privileged(uid)
 
-    def _answer(self, answer: m.CallAnswered) -> None:
+    def _answer(self, answer: CallAnswered) -> None:
         if self._reply is not None:
             with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
                 self._reply.send_nowait(answer)

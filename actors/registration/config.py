@@ -9,10 +9,12 @@ from typing import Protocol
 
 import trio
 
-from ...protocol import messages as m
 from ...protocol.identity import Identity
-from ...protocol.plugins import Plugin
-from ...protocol.registration_settings import RegistrationSettings
+from ...protocol.messages.liveness import LivenessMessage
+from ...protocol.messages.reconciler import ReconcilerMessage
+from ...protocol.messages.status import StatusMessage
+from ...protocol.plugins.info import Plugin
+from ...protocol.registration.settings import RegistrationSettings
 from ...protocol.values import value
 from .conversation import ConversationConfig
 from .timers import TryTimers
@@ -37,9 +39,9 @@ class RegistrationConfig:
     settings: RegistrationSettings
     #: The seed of all jitter.
     seed: int
-    reconciler: trio.MemorySendChannel[m.ReconcilerMessage]
-    liveness: trio.MemorySendChannel[m.LivenessMessage]
-    status: trio.MemorySendChannel[m.StatusMessage]
+    reconciler: trio.MemorySendChannel[ReconcilerMessage]
+    liveness: trio.MemorySendChannel[LivenessMessage]
+    status: trio.MemorySendChannel[StatusMessage]
     #: What looks at tries that take long.
     timers: TryTimers
     #: What follows plugins that are only observed; None if they are registered.

@@ -19,24 +19,24 @@ from google.protobuf.message import DecodeError
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from ...protocol.bounded_info import TooManyFieldsError, first_versions
-from ...protocol.directories import misplaced
-from ...protocol.endpoints import FoundFile
+from ...protocol.discovery.endpoints import FoundFile
 from ...protocol.errors import ValidationError
 from ...protocol.identity import Identity
-from ...protocol.info_deadline import NEEDED, NOT_READ, InfoDeadline
-from ...protocol.plugins import InfoLimits, check_info, info_to_show
-from ...protocol.plugins import PluginInfo as Info
+from ...protocol.plugins.info import InfoLimits, check_info, info_to_show
+from ...protocol.plugins.info import PluginInfo as Info
+from ...protocol.plugins.status import Outcome
+from ...protocol.registration.bounded_info import TooManyFieldsError, first_versions
 from ...protocol.registration.failures import REPLACED, PluginRefusedError, Refusal, Retry, StepFailedError
-from ...protocol.registration_settings import RegistrationSettings
-from ...protocol.status import Outcome
-from ...protocol.trust import another_user
+from ...protocol.registration.info_deadline import NEEDED, NOT_READ, InfoDeadline
+from ...protocol.registration.settings import RegistrationSettings
+from ...protocol.trust.directories import misplaced
+from ...protocol.trust.users import another_user
 from ...protocol.values import value
 from ...protocol.wire.errors import DialError, DialFailure, WireError, WireProblem
 from ...protocol.wire.outcomes import status_text
-from ..io.endpoints import Endpoints
-from ..io.grpc_client.dial import Judge, was_full
-from ..io.grpc_client.registration_channel import RegistrationChannel
+from ..grpc.client.dial import Judge, was_full
+from ..grpc.client.registration_channel import RegistrationChannel
+from ..grpc.endpoints import Endpoints
 from ..io.unix_socket import Credentials
 from .dial_slots import DialSlot, DialSlots, PausedError
 
@@ -108,7 +108,7 @@ def bounded_info_type(limits: InfoLimits) -> type[PluginInfo]:
 
 
 class Dialer(Protocol):
-    """The port to the plugins; the real one is ``plugind.actors.io.grpc_client.dial``, tests use a simulated one."""
+    """The port to the plugins; the real one is ``plugind.actors.grpc.client.dial``, tests use a simulated one."""
 
     async def __call__(
         self, path: str, *, identity: Identity, root: str, timeout: float, refused_grace: float, judge: Judge

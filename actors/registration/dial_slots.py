@@ -12,8 +12,8 @@ all of them wait past the deadlines of their calls, and be dialed again for that
 answers come, up to :data:`LONGEST_MOMENT` times as long.
 
 A plugin that is dialed for the first time must not wait for those that have failed, of which there may be thousands. So
-retries hold half of the slots at most, and half of the descriptors; ``plugind.protocol.dial_queue`` decides who goes
-first.
+retries hold half of the slots at most, and half of the descriptors; ``plugind.protocol.registration.dial_queue``
+decides who goes first.
 
 A plugin that listens and has read nothing yet may keep its connection for ten seconds (``info_deadline``). Such an
 idle conversation is the first to go when descriptors run short: it is closed as soon as another one needs its place
@@ -36,8 +36,8 @@ from typing import Protocol
 import trio
 from trio_util import AsyncBool
 
-from ...protocol.dial_queue import DialQueue
-from ...protocol.health import Reading
+from ...protocol.health.progress import Reading
+from ...protocol.registration.dial_queue import DialQueue
 
 #: Why dials pause, as users are shown it.
 NO_DESCRIPTORS = "no descriptors left"

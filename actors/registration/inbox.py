@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 import trio
 import trio.lowlevel
 
-from ...protocol.messages import RegistrationMessage
+from ...protocol.messages.registration import RegistrationMessage
 
 #: Serves a message in the sender's task. It returns whether the message is done with; any other one is put in.
 Rule = Callable[[RegistrationMessage], bool]

@@ -9,25 +9,27 @@ from typing import get_args
 
 import trio
 
-from ...protocol import messages as m
-from ...protocol.config_messages import SettingsChanged
 from ...protocol.errors import IllegalStepError
+from ...protocol.messages.config import SettingsChanged
+from ...protocol.messages.discovery import SocketAppeared, SocketTouched, SocketVanished
+from ...protocol.messages.reconciler import ReportAsked, RetryAnswered, StopAsked, StopForced
+from ...protocol.messages.registration import HandlerWithdrawn, ListenerLost, NameWanted, RegistrationMessage, TryNow
+from ...protocol.plugins.status import Outcome
 from ...protocol.registration import following
 from ...protocol.registration.failures import CALL_AGAIN, kept
 from ...protocol.registration.following import End, Next, Pause, Try
 from ...protocol.registration.phases import SERVING, Phase, answer_to_retry, ends
-from ...protocol.status import Outcome
 from ...protocol.text import quoted
-from ..mailbox import send_answer
+from ..messaging.mailbox import send_answer
 from .reports import Reports
 
 #: The phases in which what would bring a next try forward has no effect: the try under way has read the same state.
 _UP_TO_DATE = (Phase.CLAIM, Phase.VALIDATE, Phase.REGISTER)
 #: The phases in which the actor waits for messages alone. It answers a retry when it reads that.
 _PAUSES = (Phase.WAITING, Phase.STALE, Phase.PARKED, Phase.NOTIFY_PAUSE, Phase.REGISTERED, Phase.OBSERVED)
-_MESSAGES: tuple[type[m.RegistrationMessage], ...] = get_args(m.RegistrationMessage)
+_MESSAGES: tuple[type[RegistrationMessage], ...] = get_args(RegistrationMessage)
 #: The messages that decide what follows a Deregister or an interrupted try.
-_DECISIVE = (m.SocketAppeared, m.SocketVanished, m.StopAsked, m.StopForced, *get_args(following.Trigger))
+_DECISIVE = (SocketAppeared, SocketVanished, StopAsked, StopForced, *get_args(following.Trigger))
 
 
 class Mail(Reports):
@@ -35,7 +37,7 @@ class Mail(Reports):
 
     __slots__ = ()
 
-    def _serve(self, message: m.RegistrationMessage) -> bool:
+    def _serve(self, message: RegistrationMessage) -> bool:
         """Serve a message in the sender's task, as the rule of the inbox; return whether it is done with.
 
         Whatever else it means waits in the inbox until the actor reads it.
@@ -44,15 +46,15 @@ class Mail(Reports):
             case SettingsChanged():
                 self._take_settings(message)
                 return True
-            case m.ReportAsked():
+            case ReportAsked():
                 self._show_again()
                 return True
-            case m.NameWanted():
+            case NameWanted():
                 self._give_way()
                 return True
-            case m.TryNow() if self._phase not in _PAUSES:
+            case TryNow() if self._phase not in _PAUSES:
                 self._answer_retry(message)
-            case m.SocketTouched():
+            case SocketTouched():
                 self._note_owner(message)
             case _:
                 pass
@@ -63,24 +65,24 @@ class Mail(Reports):
             self._end_try(message)
         return False
 
-    def _ends(self, message: m.RegistrationMessage) -> bool:
+    def _ends(self, message: RegistrationMessage) -> bool:
         """Whether a message ends the present phase. One that is none of an actor's messages is a bug, and ends all."""
         return ends(self._phase, message, self._socket.generation, self._type) or not isinstance(message, _MESSAGES)
 
-    def _end_try(self, message: m.RegistrationMessage) -> None:
+    def _end_try(self, message: RegistrationMessage) -> None:
         """Cancel the try under way because of ``message``, which is read again after that."""
         if self._ender is None:
             assert self._scope is not None, "a try is under way"
             self._ender = message
             self._scope.cancel()
 
-    def _receive(self) -> m.RegistrationMessage:
+    def _receive(self) -> RegistrationMessage:
         message = self._inbox.receive_nowait()
-        if isinstance(message, m.TryNow):
+        if isinstance(message, TryNow):
             self._answer_retry(message)  # Unless the rule of the inbox has done so: the first answer counts.
         return message
 
-    def _next_message(self) -> m.RegistrationMessage:
+    def _next_message(self) -> RegistrationMessage:
         if self._pending:
             message, *rest = self._pending
             self._pending = tuple(rest)
@@ -109,14 +111,14 @@ class Mail(Reports):
         if self._ender is None:
             self._sort_all()
 
-    def _sort(self, message: m.RegistrationMessage) -> None:
+    def _sort(self, message: RegistrationMessage) -> None:
         """Take a message that was read during a try; keep it if it is to have its effect later."""
         if self._ends(message):
             self._end_try(message)
         elif isinstance(message, following.Trigger):
             if self._phase in _UP_TO_DATE:
                 return
-        elif isinstance(message, m.StopAsked) and not message.deregister:
+        elif isinstance(message, StopAsked) and not message.deregister:
             self._stopping = True
             return
         elif self._phase is not Phase.REGISTER:
@@ -136,28 +138,28 @@ class Mail(Reports):
                 then = self._after_leaving(message, then)
             elif message is self._ender or self._ends(message):
                 then = self._after(message)
-            elif isinstance(message, m.StopAsked):
+            elif isinstance(message, StopAsked):
                 self._stopping = True  # It waited for a Register that another message has ended.
         assert then is not None, "a message has ended the try"
         return then
 
-    def _after(self, message: m.RegistrationMessage) -> Next | None:
+    def _after(self, message: RegistrationMessage) -> Next | None:
         """Return what follows upon a message that ends the present phase, and note why it does."""
         match message:
-            case m.SocketAppeared():
+            case SocketAppeared():
                 self._why = self._why_replaced(message)
                 self._newest = message
                 return following.first(message)
-            case m.SocketVanished():
+            case SocketVanished():
                 self._why = message.reason
                 return End()
-            case m.StopAsked() | m.StopForced():
+            case StopAsked() | StopForced():
                 return self._after_stop(message)
-            case m.HandlerWithdrawn():
+            case HandlerWithdrawn():
                 self._why = f"the handler for {message.type} was removed"
                 # The next try finds out whether there is another one. If not, it tells the plugin and parks it.
                 return Try(1, kept(self._cause))
-            case m.ListenerLost():
+            case ListenerLost():
                 self._why = message.reason
                 if self._info is not None and self._info.called:
                     # Without a call there is nothing that a dial could find out.
@@ -166,47 +168,47 @@ class Mail(Reports):
             case _:
                 return None
 
-    def _after_stop(self, message: m.StopAsked | m.StopForced) -> End:
-        deregister = isinstance(message, m.StopAsked) and message.deregister
+    def _after_stop(self, message: StopAsked | StopForced) -> End:
+        deregister = isinstance(message, StopAsked) and message.deregister
         if self._phase is Phase.REGISTERED and not deregister:
             self._owed = None  # It stays registered (behaviour 42).
-        anew = isinstance(message, m.StopAsked) and message.anew
+        anew = isinstance(message, StopAsked) and message.anew
         self._why = "plugind starts anew" if anew else "plugind stops"
         return End(stopped=True)
 
-    def _after_leaving(self, message: m.RegistrationMessage, then: Next) -> Next:
+    def _after_leaving(self, message: RegistrationMessage, then: Next) -> Next:
         """Return what follows what is being undone, upon a message that came meanwhile."""
         match message:
-            case m.SocketAppeared():
+            case SocketAppeared():
                 self._newest = message
                 after: Next = following.first(message)
-            case m.SocketVanished():
+            case SocketVanished():
                 after = End()
-            case m.StopAsked() | m.StopForced():
+            case StopAsked() | StopForced():
                 after = End(stopped=True)
             case _:
                 return self._brought_forward(then, message, later=True)
         return then if isinstance(then, End) and then.stopped else after
 
-    def _brought_forward(self, then: Next, message: m.RegistrationMessage, *, later: bool = False) -> Next:
+    def _brought_forward(self, then: Next, message: RegistrationMessage, *, later: bool = False) -> Next:
         if not isinstance(then, Pause) or not isinstance(message, following.Trigger):
             return then
         brought = following.brought_forward(then, message, hurried=self._hurried, later=later)
         self._hurried = brought.hurried
         return brought.then
 
-    def _why_replaced(self, appeared: m.SocketAppeared) -> str:
+    def _why_replaced(self, appeared: SocketAppeared) -> str:
         """Return why a generation ends: its socket is another one, or is now named for another resource."""
         before, call = self._owed, appeared.call
         if before is None or call is None or call.info.name == before.info.name:
             return "a newer socket is in its place"
         return f"another call of Register (pid {call.pid}) has named its socket for {quoted(call.info.name)}"
 
-    def _answer_retry(self, message: m.TryNow) -> None:
+    def _answer_retry(self, message: TryNow) -> None:
         if message.reply is not None:
             then = self._then if self._phase is Phase.LEAVE else End(stopped=True) if self._stopping else None
             answer = answer_to_retry(self._socket.path, self._phase, then)
-            send_answer(message.reply, m.RetryAnswered((answer,)))
+            send_answer(message.reply, RetryAnswered((answer,)))
 
     def _give_way(self) -> None:
         self._wanted = True
@@ -228,6 +230,6 @@ class Mail(Reports):
         if phase is Phase.PARKED:
             before = self.conversation.settings
             if distrust is None and not before.trust.includes(peer.uid, before.users):
-                self._inbox.send_nowait(m.TryNow())
+                self._inbox.send_nowait(TryNow())
         elif phase in SERVING and distrust is not None:
-            self._inbox.send_nowait(m.ListenerLost(self._socket.path, self._socket.generation, distrust))
+            self._inbox.send_nowait(ListenerLost(self._socket.path, self._socket.generation, distrust))

@@ -1,7 +1,7 @@
 """The tasks of the registration actors: the actor of each path, and the time at which its successor may begin.
 
 There may be thousands of registration actors, one for each socket, and the reconciler requests each of them and the
-successor of one that crashed. So they are not children with a specification (``plugind.actors.supervision``):
+successor of one that crashed. So they are not children with a specification (``plugind.actors.node.supervision``):
 :class:`Registrations` owns them all, outside of the node's nursery. They outlive a reconciler that crashes, because
 they still have to deregister what they registered.
 
@@ -25,14 +25,24 @@ from collections.abc import Awaitable, Callable, Iterable, Set
 import attrs
 import trio
 
-from ...protocol import messages as m
 from ...protocol.backoff import Backoff
-from ...protocol.config_messages import SettingsChanged
-from ...protocol.crashes import MOST_CRASHES, Crash, in_one_line
-from ...protocol.effects import RegistrationCrashedError, StartRegistration
-from ...protocol.health import Reading
+from ...protocol.health.progress import Reading
+from ...protocol.messages.addresses import Address
+from ...protocol.messages.config import SettingsChanged
+from ...protocol.messages.discovery import SocketAppeared, SocketVanished
+from ...protocol.messages.reconciler import (
+    ReconcilerMessage,
+    RegistrationEnded,
+    RetryAnswer,
+    RetryAnswered,
+    StopAsked,
+    StopForced,
+)
+from ...protocol.messages.registration import RegistrationMessage, TryNow
+from ...protocol.registration.crashes import MOST_CRASHES, Crash, in_one_line
 from ...protocol.values import value
-from ..mailbox import report, send_answer
+from ...protocol.world.effects import RegistrationCrashedError, StartRegistration
+from ..messaging.mailbox import report, send_answer
 from .inbox import RegistrationInbox, Rule
 
 #: Runs one registration actor until it has ended.
@@ -46,21 +56,21 @@ _CRASHED = "its actor has crashed, and is started again"
 #: How many actors are sent a message before other actors have their turn.
 BATCH = 64
 #: What the actors are told whose reconciler has crashed.
-_DEREGISTER = m.StopAsked(deregister=True, anew=True)
+_DEREGISTER = StopAsked(deregister=True, anew=True)
 
 
 def _answering(path: str, *, tried: bool, why: str) -> Rule:
     """Return a rule that answers each retry of ``path`` at once, while no actor reads its inbox."""
 
-    def rule(message: m.RegistrationMessage) -> bool:
-        if isinstance(message, m.TryNow) and message.reply is not None:
-            send_answer(message.reply, m.RetryAnswered((m.RetryAnswer(path, tried, why),)))
+    def rule(message: RegistrationMessage) -> bool:
+        if isinstance(message, TryNow) and message.reply is not None:
+            send_answer(message.reply, RetryAnswered((RetryAnswer(path, tried, why),)))
         return False
 
     return rule
 
 
-_ENDS_A_PAUSE = (m.SocketAppeared, m.SocketVanished, m.TryNow, m.StopAsked, m.StopForced)
+_ENDS_A_PAUSE = (SocketAppeared, SocketVanished, TryNow, StopAsked, StopForced)
 
 
 async def _pause_after(crash: Crash, inbox: RegistrationInbox) -> None:
@@ -69,7 +79,7 @@ async def _pause_after(crash: Crash, inbox: RegistrationInbox) -> None:
         return
     with trio.move_on_after(Backoff().delay(crash.count - MOST_CRASHES)) as scope:
 
-        def rule(message: m.RegistrationMessage) -> bool:
+        def rule(message: RegistrationMessage) -> bool:
             if isinstance(message, _ENDS_A_PAUSE):
                 scope.cancel()
             return False
@@ -100,7 +110,7 @@ class Registrations:
     def __init__(
         self,
         run: Run,
-        reconciler: trio.MemorySendChannel[m.ReconcilerMessage],
+        reconciler: trio.MemorySendChannel[ReconcilerMessage],
         crashed: Callable[[str, Exception], object],
     ) -> None:
         """Report the end of each current actor to ``reconciler``, and the crash of any actor to ``crashed``."""
@@ -160,7 +170,7 @@ class Registrations:
         """Return how many actors were started and have not begun to run, and how many have."""
         return Reading(self._asked - self._begun, self._begun)
 
-    def start(self, start: StartRegistration) -> m.Address[m.RegistrationMessage]:
+    def start(self, start: StartRegistration) -> Address[RegistrationMessage]:
         """Start an actor and return its address; it begins once no detached actor has its path."""
         path = start.appeared.path
         inbox = self._current[path] = RegistrationInbox()
@@ -246,7 +256,7 @@ class Registrations:
             if end.to_settle is not None:
                 self._unsettled[path] = end.to_settle
             owed = end.to_settle is not None
-            await report(self._reconciler, m.RegistrationEnded(path, end.error is not None, end.error or "", owed))
+            await report(self._reconciler, RegistrationEnded(path, end.error is not None, end.error or "", owed))
         else:
             self._detached.pop(path).set()
             self._settle()

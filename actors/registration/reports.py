@@ -11,17 +11,21 @@ from typing import Any
 import attrs
 import trio
 
-from ...protocol import messages as m
-from ...protocol.crashes import Crash
-from ...protocol.effects import PendingDeregistration
-from ...protocol.plugins import Plugin, PluginInfo
+from ...protocol.messages.discovery import SocketAppeared, SocketTouched
+from ...protocol.messages.liveness import UnwatchLiveness, WatchLiveness
+from ...protocol.messages.reconciler import HandlerPort, ListenerChanged, Released, SocketDialed
+from ...protocol.messages.registration import RegistrationMessage
+from ...protocol.messages.status import Deregistered, OwnerChanged, StateChanged
+from ...protocol.plugins.info import Plugin, PluginInfo
+from ...protocol.plugins.status import Finished, Operation, Outcome
 from ...protocol.registration import following
+from ...protocol.registration.crashes import Crash
 from ...protocol.registration.failures import Cause
 from ...protocol.registration.following import Next
 from ...protocol.registration.phases import NOT_DIALED, SERVING, Phase
-from ...protocol.status import Finished, Operation, Outcome
 from ...protocol.words import StateName
-from ..mailbox import offer, report
+from ...protocol.world.effects import PendingDeregistration
+from ..messaging.mailbox import offer, report
 from .called import CalledConversation
 from .config import RegistrationConfig
 from .conversation import Conversation
@@ -76,7 +80,7 @@ class Reports:
         self,
         config: RegistrationConfig,
         inbox: RegistrationInbox,
-        appeared: m.SocketAppeared,
+        appeared: SocketAppeared,
         owed: PendingDeregistration | None,
         crash: Crash | None,
     ) -> None:
@@ -97,14 +101,14 @@ class Reports:
         #: The scope of the try under way.
         self._scope: trio.CancelScope | None = None
         #: The message that ends the try under way, and has cancelled its scope.
-        self._ender: m.RegistrationMessage | None = None
+        self._ender: RegistrationMessage | None = None
         #: Whether the try under way was looked at because it takes long, and when it is looked at next.
         self._looked_at = False
         self._next_look = math.inf
         #: Until when a first try is silent, counted from its dial slot; None if it is not silent.
         self._silent_until: float | None = None
         #: Messages that were read during a try, and neither have ended it nor have had their effect.
-        self._pending: tuple[m.RegistrationMessage, ...] = ()
+        self._pending: tuple[RegistrationMessage, ...] = ()
         #: What the actor begins with, and what follows a Deregister under way.
         self._then: Next = following.first(appeared, crash)
         #: The number of the present or last try, and what the plugin answered or was told in an earlier one.
@@ -119,7 +123,7 @@ class Reports:
         self._stopping = False
         #: Whether the name is claimed and not released, and which handler serves the plugin once it is admitted.
         self._claims = False
-        self._handler: m.HandlerPort | None = None
+        self._handler: HandlerPort | None = None
         #: Whether another plugin waits for the name.
         self._wanted = False
         #: The Register that has begun and is not undone.
@@ -127,11 +131,11 @@ class Reports:
         #: Why it is undone, in words.
         self._why = ""
         #: The registration that has ended, or that ends once the handler has deregistered the plugin.
-        self._ended: m.Deregistered | None = None
+        self._ended: Deregistered | None = None
         #: What the plugin last said of itself in this generation, to be shown; of what was refused only type and name.
         self._info: PluginInfo | None = None
         #: The last report to the status actor, the operations that have ended since, and the reason to be shown.
-        self._shown: m.StateChanged | None = None
+        self._shown: StateChanged | None = None
         self._finished: tuple[Finished, ...] = ()
         #: The operation under way.
         self._operation: Operation | None = None
@@ -150,9 +154,9 @@ class Reports:
             self._socket, self._info = attrs.evolve(appeared, generation=owed.generation), owed.info
             self._why = "its actor crashed"
             if owed.registered:
-                self._ended = m.Deregistered(owed.generation, owed.info, self._why)
+                self._ended = Deregistered(owed.generation, owed.info, self._why)
 
-    def _converse(self, appeared: m.SocketAppeared) -> Conversation | CalledConversation:
+    def _converse(self, appeared: SocketAppeared) -> Conversation | CalledConversation:
         if appeared.call is None:
             return Conversation(self._config.conversation, appeared.path, self._settings)
         return CalledConversation(appeared.call, self._settings)
@@ -195,7 +199,7 @@ class Reports:
         since = self.conversation.reached_at
         if since is not None:
             self._life_reported = True
-            self._send(self._config.reconciler, m.SocketDialed(self._socket.path, self._socket.generation, since))
+            self._send(self._config.reconciler, SocketDialed(self._socket.path, self._socket.generation, since))
 
     def _show(self) -> None:
         """Report the phase, unless nothing that is shown has changed."""
@@ -218,7 +222,7 @@ class Reports:
         ended = None
         if self._ended is not None and (self._phase is not Phase.LEAVE or self._ended.generation < socket.generation):
             ended, self._ended = self._ended, None
-        self._shown = m.StateChanged(
+        self._shown = StateChanged(
             socket.path,
             socket.root,
             socket.generation,
@@ -252,7 +256,7 @@ class Reports:
         self._watched = False
         self._watch_liveness()
 
-    def _note_owner(self, message: m.SocketTouched) -> None:
+    def _note_owner(self, message: SocketTouched) -> None:
         """Show the user that the file of the socket belongs to now: plugins change that once they have bound it."""
         socket, owner = self._socket, message.owner
         if owner is None or message.generation != socket.generation or owner == socket.identity.owner:
@@ -260,7 +264,7 @@ class Reports:
         self._socket = attrs.evolve(socket, identity=attrs.evolve(socket.identity, owner=owner))
         if self._shown is not None and self._shown.generation == socket.generation:
             self._shown = attrs.evolve(self._shown, owner=owner)
-            self._send(self._config.status, m.OwnerChanged(socket.path, socket.generation, owner))
+            self._send(self._config.status, OwnerChanged(socket.path, socket.generation, owner))
 
     def _watch_liveness(self) -> None:
         """Have the liveness actor watch the socket while it is registered or stale, and so not dialed (fault 39)."""
@@ -269,20 +273,20 @@ class Reports:
         if wanted is self._watched:
             return
         self._watched = wanted
-        self._send(self._config.liveness, self._liveness() if wanted else m.UnwatchLiveness(self._socket.path))
+        self._send(self._config.liveness, self._liveness() if wanted else UnwatchLiveness(self._socket.path))
         if self._phase is Phase.STALE:
-            gone = m.ListenerChanged(self._socket.path, self._socket.generation, listening=False)
+            gone = ListenerChanged(self._socket.path, self._socket.generation, listening=False)
             self._send(self._config.reconciler, gone)
             # The next dial that reaches the socket tells the reconciler that its life goes on.
             self._life_reported, self.conversation.reached_at = False, None
 
-    def _liveness(self) -> m.WatchLiveness:
+    def _liveness(self) -> WatchLiveness:
         socket, conversation, info = self._socket, self.conversation, self._info
         path, identity, root, generation = socket.path, socket.identity, socket.root, socket.generation
         if self._phase not in SERVING or info is None:
-            return m.WatchLiveness(path, generation, self._inbox, registered=False, identity=identity, root=root)
+            return WatchLiveness(path, generation, self._inbox, registered=False, identity=identity, root=root)
         pid = 0 if conversation.peer is None else conversation.peer.pid
-        return m.WatchLiveness(
+        return WatchLiveness(
             path,
             generation,
             self._inbox,
@@ -298,7 +302,7 @@ class Reports:
     def _release(self) -> None:
         """Release the name that is claimed."""
         self._claims = False
-        self._send(self._config.reconciler, m.Released(self._socket.path, self._socket.generation))
+        self._send(self._config.reconciler, Released(self._socket.path, self._socket.generation))
 
     def _send(self, channel: trio.MemorySendChannel[Any], message: object) -> None:
         """Send ``message`` after those that were sent before; what finds no room is sent by :meth:`_send_rest`."""

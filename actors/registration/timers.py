@@ -18,7 +18,7 @@ from collections import deque
 import trio
 import trio.lowlevel
 
-from ...protocol.info_deadline import FIRST_LOOK
+from ...protocol.registration.info_deadline import FIRST_LOOK
 from .inbox import RegistrationInbox
 
 

@@ -10,10 +10,17 @@ import math
 import attrs
 import trio
 
-from ...protocol import messages as m
-from ...protocol.effects import PendingDeregistration
-from ...protocol.info_deadline import FIRST_LOOK, first_look
-from ...protocol.plugins import PluginInfo
+from ...protocol.messages.reconciler import (
+    Claimed,
+    HandlerPort,
+    PluginRefused,
+    PluginRegistered,
+    Released,
+    SocketReplaced,
+)
+from ...protocol.messages.registration import Admission, Admitted, ClaimRefused, NoHandler
+from ...protocol.plugins.info import PluginInfo
+from ...protocol.plugins.status import Ending, Finished, Outcome
 from ...protocol.registration import following
 from ...protocol.registration.failures import (
     REGISTRATION,
@@ -28,9 +35,10 @@ from ...protocol.registration.failures import (
     refusal_before_register,
 )
 from ...protocol.registration.following import NOTIFY_TRIES, REST, AskAgain, End, Next, NotifyAgain, Observe, Pause, Try
+from ...protocol.registration.info_deadline import FIRST_LOOK, first_look
 from ...protocol.registration.phases import NOT_DIALED, Phase, ends
-from ...protocol.status import Ending, Finished, Outcome
 from ...protocol.words import StateName
+from ...protocol.world.effects import PendingDeregistration
 from .conversation import Conversation
 from .dial_slots import NO_DESCRIPTORS
 from .mail import Mail
@@ -51,7 +59,7 @@ _SHOWN_AT_ONCE = (
     Phase.OBSERVED,
     Phase.GONE,
 )
-_ANSWERS = (m.Admitted, m.NoHandler, m.ClaimRefused)
+_ANSWERS = (Admitted, NoHandler, ClaimRefused)
 #: How many deadlines of a handler a claim waits: an earlier plugin of the name may take one for each of its calls.
 _CLAIM_DEADLINES = 2
 
@@ -166,7 +174,7 @@ class Tries(Mail):
         self._enter(Phase.INFO)
         return await self.conversation.get_info(self._on_heard)
 
-    async def _claim(self, info: PluginInfo) -> m.HandlerPort:
+    async def _claim(self, info: PluginInfo) -> HandlerPort:
         """Claim the (type, name) of the plugin; return the handler that serves it once it is admitted."""
         self._info = info
         self._enter(Phase.CLAIM)
@@ -174,14 +182,14 @@ class Tries(Mail):
         file = None if found is None else found.identity
         dialed = None if self._life_reported else self.conversation.reached_at
         self._life_reported = self._life_reported or dialed is not None
-        claimed = m.Claimed(self._socket.path, self._socket.generation, info, file, dialed)
+        claimed = Claimed(self._socket.path, self._socket.generation, info, file, dialed)
         self._claims, self._wanted = True, False
         self._send(self._config.reconciler, claimed)
         if self._unsent:
             await self._send_rest()
         return self._admitted(await self._answer_to(claimed))
 
-    async def _answer_to(self, claimed: m.Claimed) -> m.Admission:
+    async def _answer_to(self, claimed: Claimed) -> Admission:
         while True:
             await self._inbox.arrival()
             message = self._receive()
@@ -190,20 +198,20 @@ class Tries(Mail):
             elif message.claimed is claimed:
                 return message
 
-    def _admitted(self, answer: m.Admission) -> m.HandlerPort:
+    def _admitted(self, answer: Admission) -> HandlerPort:
         """Return the handler.
 
         Raises:
           PluginRefusedError: if the plugin is not admitted. The reconciler has settled its claim then.
         """
         match answer:
-            case m.Admitted():
+            case Admitted():
                 self._handler, self._wanted = answer.handler, self._wanted or answer.wanted
                 return answer.handler
-            case m.NoHandler():
+            case NoHandler():
                 self._claims = False
                 raise PluginRefusedError(answer.reason, cause=answer.cause, no_handler=True)
-            case m.ClaimRefused():
+            case ClaimRefused():
                 self._claims = False
                 raise PluginRefusedError(answer.reason)
 
@@ -248,7 +256,7 @@ class Tries(Mail):
         If it was brought forward for another reason, it has no turn to pass, and the message does nothing.
         """
         if self._hurried:
-            self._send(self._config.reconciler, m.Released(self._socket.path, self._socket.generation))
+            self._send(self._config.reconciler, Released(self._socket.path, self._socket.generation))
 
     def _pause_until_looked_at(self, attempt: int, notify_try: int | None = None) -> Pause:
         """Wait until the watcher has looked at the path, where another file is (fault 41).
@@ -256,7 +264,7 @@ class Tries(Mail):
         No plugin was reached, so the try does not count, and the backoff does not change. A report of the watcher ends
         the wait. The timer, with the shortest delay, ends it if the socket of this generation is in its place again.
         """
-        self._send(self._config.reconciler, m.SocketReplaced(self._socket.path, self._socket.generation))
+        self._send(self._config.reconciler, SocketReplaced(self._socket.path, self._socket.generation))
         return Pause(StateName.WAITING, REPLACED, attempt, self._cause, notify_try=notify_try)
 
     async def _refuse(self, failure: PluginRefusedError) -> Next:
@@ -297,7 +305,7 @@ class Tries(Mail):
         """Notify the plugin that it is not registered; whether that arrives makes no difference (behaviour 32)."""
         self._cause, self._why, self._refused = notice.cause, notice.error, then
         # Before the call: a plugin that exits because of it may be gone before it has answered.
-        self._send(self._config.reconciler, m.PluginRefused(self._socket.path, self._socket.generation, self._info))
+        self._send(self._config.reconciler, PluginRefused(self._socket.path, self._socket.generation, self._info))
         self._enter(Phase.REFUSE, notice.error)
         try:
             await self.conversation.notify(notice)
@@ -310,7 +318,7 @@ class Tries(Mail):
         self._cause = None
         self._enter(Phase.NOTIFY)
         await trio.lowlevel.checkpoint_if_cancelled()
-        self._send(self._config.reconciler, m.PluginRegistered(self._socket.path, self._socket.generation))
+        self._send(self._config.reconciler, PluginRegistered(self._socket.path, self._socket.generation))
         self._notify_try = 1
         return await self._notify()
 

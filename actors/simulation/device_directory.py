@@ -16,13 +16,13 @@ from typing import Final, Self
 import attrs
 import trio
 
-from ...protocol.config import DevicePluginDirectory
-from ...protocol.device_calls import CallRefusedError, RegisterCall
-from ...protocol.device_directory import KUBELET_SOCKET, TEMPORARY_SOCKET, answered
-from ...protocol.discovery import Kind
+from ...protocol.devices.calls import CallRefusedError, RegisterCall
+from ...protocol.discovery.device_directory import KUBELET_SOCKET, TEMPORARY_SOCKET, answered
+from ...protocol.discovery.sockets import Kind
 from ...protocol.identity import Identity
-from ...protocol.logs import Logger
-from ..io.device_directory import Place, Register, SocketTakenError
+from ...protocol.logs.lines import Logger
+from ...protocol.settings.config import DevicePluginDirectory
+from ..devices.directory import Place, Register, SocketTakenError
 from .directory import MemoryDirectory
 from .faults import InjectedError
 
@@ -93,7 +93,7 @@ class _Sleep:
 
 
 class MemoryServing:
-    """See :class:`~plugind.actors.io.device_directory.Serving`."""
+    """See :class:`~plugind.actors.devices.directory.Serving`."""
 
     def __init__(self, path: str, directory: MemoryDirectory) -> None:
         self._path = path
@@ -109,7 +109,7 @@ class MemoryServing:
         self.crashes = False
 
     async def serve(self, register: Register, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """See :class:`~plugind.actors.io.device_directory.Serving`."""
+        """See :class:`~plugind.actors.devices.directory.Serving`."""
         async with trio.open_nursery() as nursery:
             task_status.started()
             while not self._retired:
@@ -132,7 +132,7 @@ class MemoryServing:
         self._arrived.set()
 
     def publish(self, *, delete_sockets: bool) -> set[str]:
-        """See :class:`~plugind.actors.io.device_directory.Serving`."""
+        """See :class:`~plugind.actors.devices.directory.Serving`."""
         deleted: set[str] = set()
         if delete_sockets:
             for name, child in [*self._files.inode(self._path).children.items()]:
@@ -145,7 +145,7 @@ class MemoryServing:
         return deleted
 
     def place(self) -> Place:
-        """See :class:`~plugind.actors.io.device_directory.Serving`."""
+        """See :class:`~plugind.actors.devices.directory.Serving`."""
         try:
             inode = self._files.inode(os.path.join(self._path, self._name))
         except FileNotFoundError:
@@ -153,12 +153,12 @@ class MemoryServing:
         return Place.OURS if inode is self._inode else Place.ANOTHER
 
     def retire(self) -> None:
-        """See :class:`~plugind.actors.io.device_directory.Serving`."""
+        """See :class:`~plugind.actors.devices.directory.Serving`."""
         self._retired = True
         self.wake()
 
     def close(self) -> None:
-        """See :class:`~plugind.actors.io.device_directory.Serving`."""
+        """See :class:`~plugind.actors.devices.directory.Serving`."""
         if self.closed:
             return
         self.closed = True
@@ -170,7 +170,7 @@ class MemoryServing:
 
 
 class MemoryDeviceDirectory:
-    """See :class:`~plugind.actors.io.device_directory.DeviceDirectory`; its faults are attributes and methods."""
+    """See :class:`~plugind.actors.devices.directory.DeviceDirectory`; its faults are attributes and methods."""
 
     def __init__(self, path: str, directory: MemoryDirectory, on_answer: Callable[[], object]) -> None:
         self.path = path
@@ -194,7 +194,7 @@ class MemoryDeviceDirectory:
     # --- the port -----------------------------------------------------------------------------------------------------
 
     def hold(self) -> None:
-        """See :class:`~plugind.actors.io.device_directory.DeviceDirectory`."""
+        """See :class:`~plugind.actors.devices.directory.DeviceDirectory`."""
         if self.error is not None:
             raise self.error
         self._files.mkdir(self.path)
@@ -203,18 +203,18 @@ class MemoryDeviceDirectory:
             raise SocketTakenError(answered(self.path, pid), pid)
 
     def listen(self) -> MemoryServing:
-        """See :class:`~plugind.actors.io.device_directory.DeviceDirectory`."""
+        """See :class:`~plugind.actors.devices.directory.DeviceDirectory`."""
         with suppress(FileNotFoundError):
             self._files.unlink(os.path.join(self.path, TEMPORARY_SOCKET))
         self.serving = MemoryServing(self.path, self._files)
         return self.serving
 
     def who_serves(self) -> int | None:
-        """See :class:`~plugind.actors.io.device_directory.DeviceDirectory`."""
+        """See :class:`~plugind.actors.devices.directory.DeviceDirectory`."""
         return self.taken_by
 
     def identify(self, name: str) -> Identity | None:
-        """See :class:`~plugind.actors.io.device_directory.DeviceDirectory`."""
+        """See :class:`~plugind.actors.devices.directory.DeviceDirectory`."""
         try:
             inode = self._files.inode(os.path.join(self.path, name))
         except FileNotFoundError:
@@ -222,11 +222,11 @@ class MemoryDeviceDirectory:
         return self._files.identity(inode) if inode.kind is Kind.SOCKET else None
 
     def watch(self) -> _Sleep:
-        """See :class:`~plugind.actors.io.device_directory.DeviceDirectory`."""
+        """See :class:`~plugind.actors.devices.directory.DeviceDirectory`."""
         return _Sleep()
 
     def release(self) -> None:
-        """See :class:`~plugind.actors.io.device_directory.DeviceDirectory`."""
+        """See :class:`~plugind.actors.devices.directory.DeviceDirectory`."""
 
     # --- the script ---------------------------------------------------------------------------------------------------
 

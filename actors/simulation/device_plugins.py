@@ -15,7 +15,7 @@ import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from ...protocol.devices import Device, DeviceOptions
+from ...protocol.plugins.devices import Device, DeviceOptions
 from ...protocol.proto import deviceplugin_v1beta1_pb2 as api
 from ...protocol.proto.deviceplugin_v1beta1_grpc import DevicePluginBase
 from .reactions import Reaction

@@ -19,14 +19,14 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
 import trio
 
-from ...protocol import watches as mask
-from ...protocol.directories import Access, between, root_insecurity, root_insecurity_above
-from ...protocol.discovery import Found, Kind, below, looks_like_socket
+from ...protocol.discovery import watches as mask
+from ...protocol.discovery.sockets import Found, Kind, below, looks_like_socket
 from ...protocol.errors import ConfigError
 from ...protocol.identity import Identity
-from ..io.directory import CHUNK, Chunk, Events, LeaveOut, take_all
-from ..io.directory_trust import InsecureRootError, first_owner
-from ..io.roots import RootBusyError
+from ...protocol.trust.directories import Access, between, root_insecurity, root_insecurity_above
+from ..discovery.directory import CHUNK, Chunk, Events, LeaveOut, take_all
+from ..discovery.roots import RootBusyError
+from ..trust.directories import InsecureRootError, first_owner
 from .faults import InjectedError
 from .inotify import Inode, MemoryInotify, os_error
 
@@ -88,7 +88,7 @@ class MemoryDirectory:
     # --- the port -----------------------------------------------------------------------------------------------------
 
     def make(self, path: str) -> None:
-        """See :class:`plugind.actors.io.directory.Directory`."""
+        """See :class:`plugind.actors.discovery.directory.Directory`."""
         if path in self.look_errors:
             raise os_error(self.look_errors[path], path)
         if not self.exists(path.rpartition("/")[0] or "/"):
@@ -96,7 +96,7 @@ class MemoryDirectory:
         self.mkdir(path)
 
     def check_above(self, path: str) -> None:
-        """See :class:`plugind.actors.io.directory.Directory`."""
+        """See :class:`plugind.actors.discovery.directory.Directory`."""
         above = path
         while above != "/":
             above = above.rpartition("/")[0] or "/"
@@ -106,7 +106,7 @@ class MemoryDirectory:
                 raise InsecureRootError(problem)
 
     def hold(self, path: str) -> None:
-        """See :class:`plugind.actors.io.directory.Directory`. No other node can reach it, so there is no lock."""
+        """See ``Directory`` in ``plugind.actors.discovery``. No other node can reach it, so there is no lock."""
         if path in self.refused_roots:
             raise self.refused_roots[path]
         problem = root_insecurity(path, access_of(self.inode(path)))
@@ -114,10 +114,10 @@ class MemoryDirectory:
             raise InsecureRootError(problem)
 
     def release(self) -> None:
-        """See :class:`plugind.actors.io.directory.Directory`."""
+        """See :class:`plugind.actors.discovery.directory.Directory`."""
 
     def look(self, path: str) -> Found | None:
-        """See :class:`plugind.actors.io.directory.Directory`."""
+        """See :class:`plugind.actors.discovery.directory.Directory`."""
         self._crash()
         self.looks += 1
         if path in self.look_errors:
@@ -126,7 +126,7 @@ class MemoryDirectory:
         return None if inode is None else self._found(inode)
 
     def look_at_all(self, paths: Iterable[str]) -> Iterator[tuple[str, Found | OSError | None]]:
-        """See :class:`plugind.actors.io.directory.Directory`."""
+        """See :class:`plugind.actors.discovery.directory.Directory`."""
         for path in paths:
             try:
                 found: Found | OSError | None = self.look(path)
@@ -135,25 +135,25 @@ class MemoryDirectory:
             yield path, found
 
     def follow(self, path: str, root: str) -> Found | None:
-        """See :class:`plugind.actors.io.directory.Directory`."""
+        """See :class:`plugind.actors.discovery.directory.Directory`."""
         path, inode = self._resolve(path)
         inside = path.startswith(root + "/")
         return self._found(inode) if inode is not None and inside and inode.kind is not Kind.SYMLINK else None
 
     def leads_to_socket(self, path: str) -> bool:
-        """See :class:`plugind.actors.io.directory.Directory`."""
+        """See :class:`plugind.actors.discovery.directory.Directory`."""
         inode = self._resolve(path)[1]
         return inode is not None and inode.kind is Kind.SOCKET
 
     def owner_above(self, path: str, root: str) -> int | None:
-        """See :class:`plugind.actors.io.directory.Directory`."""
+        """See :class:`plugind.actors.discovery.directory.Directory`."""
         inodes = map(self._find, between(root, path))
         return first_owner(None if inode is None else access_of(inode) for inode in inodes)
 
     def scan(
         self, path: str, known_sockets: Mapping[str, Identity | None], *, deep: bool, leave_out: LeaveOut = take_all
     ) -> Generator[Chunk, None, None]:
-        """See :class:`plugind.actors.io.directory.Directory`."""
+        """See :class:`plugind.actors.discovery.directory.Directory`."""
         self.scans += 1
         happening, self.before_scan = self.before_scan, []
         for happens in happening:
@@ -199,7 +199,7 @@ class MemoryDirectory:
             raise InjectedError
 
     def events(self) -> Events:
-        """See :class:`plugind.actors.io.directory.Directory`."""
+        """See :class:`plugind.actors.discovery.directory.Directory`."""
         return self.inotify.open(self.inode)
 
     # --- the script: what programs on the node do ---------------------------------------------------------------------

@@ -17,8 +17,8 @@ from grpclib.const import Handler as Method
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from ...protocol.dra_claims import DRAClaim, PreparedDevice
-from ...protocol.dra_health import DeviceReport, DeviceStatus
+from ...protocol.handlers.dra_claims import DRAClaim, PreparedDevice
+from ...protocol.handlers.dra_health import DeviceReport, DeviceStatus
 from ...protocol.proto import dra_health_v1_grpc as health_v1_grpc
 from ...protocol.proto import dra_health_v1_pb2 as health_v1
 from ...protocol.proto import dra_health_v1alpha1_grpc as health_v1alpha1_grpc
@@ -29,7 +29,7 @@ from ...protocol.proto import dra_v1beta1_grpc as v1beta1_grpc
 from ...protocol.proto import dra_v1beta1_pb2 as v1beta1
 from ...protocol.proto.health_v1_grpc import HealthBase
 from ...protocol.proto.health_v1_pb2 import HealthCheckRequest, HealthCheckResponse
-from ..io.grpc_server.serve import Service
+from ..grpc.server.serve import Service
 from .reactions import Reaction
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import attrs
 import trio
 
 from ...protocol.errors import leaves
-from ..mailbox import Readable
+from ..messaging.mailbox import Readable
 
 T = TypeVar("T")
 

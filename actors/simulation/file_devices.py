@@ -14,7 +14,7 @@ import attrs
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from ...protocol.devices import HEALTHY, UNHEALTHY, Device, DeviceOptions
+from ...protocol.plugins.devices import HEALTHY, UNHEALTHY, Device, DeviceOptions
 from ...protocol.proto import deviceplugin_v1beta1_pb2 as api
 from .device_plugins import AllocationCall, FakeDevices
 from .plugins import Call, now, pid_of

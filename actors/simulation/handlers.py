@@ -12,7 +12,7 @@ from typing import Literal, Self, assert_never
 import attrs
 import trio
 
-from ...protocol.plugins import InstancePolicy, Plugin
+from ...protocol.plugins.info import InstancePolicy, Plugin
 from ..handlers.link import Link
 
 #: The three calls of a handler that are asked for, and all of its calls.

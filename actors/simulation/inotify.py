@@ -16,9 +16,9 @@ from collections.abc import Callable
 import attrs
 import trio
 
-from ...protocol import watches as mask
-from ...protocol.discovery import Kind
-from ...protocol.watches import Notice
+from ...protocol.discovery import watches as mask
+from ...protocol.discovery.sockets import Kind
+from ...protocol.discovery.watches import Notice
 
 #: Events about a name in a watched directory: all that a watch on the parent of a root reports.
 _NAMES = mask.CREATE | mask.DELETE | mask.MOVED_FROM | mask.MOVED_TO
@@ -51,7 +51,7 @@ def os_error(number: int, path: str) -> OSError:
 
 
 class MemoryEvents:
-    """One instance of inotify; see :class:`plugind.actors.io.directory.Events`."""
+    """One instance of inotify; see :class:`plugind.actors.discovery.directory.Events`."""
 
     def __init__(self, inotify: MemoryInotify, find: Callable[[str], Inode]) -> None:
         self._inotify = inotify
@@ -67,11 +67,11 @@ class MemoryEvents:
     # --- the port -----------------------------------------------------------------------------------------------------
 
     def watch(self, path: str) -> int:
-        """See :class:`plugind.actors.io.directory.Events`. One inode gets one descriptor."""
+        """See :class:`plugind.actors.discovery.directory.Events`. One inode gets one descriptor."""
         return self._add(path, names_only=False)
 
     def watch_parent(self, path: str) -> int:
-        """See :class:`plugind.actors.io.directory.Events`."""
+        """See :class:`plugind.actors.discovery.directory.Events`."""
         return self._add(path, names_only=True)
 
     def _add(self, path: str, *, names_only: bool) -> int:
@@ -89,12 +89,12 @@ class MemoryEvents:
         return descriptor
 
     def unwatch(self, descriptor: int) -> None:
-        """See :class:`plugind.actors.io.directory.Events`."""
+        """See :class:`plugind.actors.discovery.directory.Events`."""
         if self._watched.pop(descriptor, None) is not None:
             self._put((descriptor, mask.IGNORED, ""))
 
     def read(self) -> list[Notice]:
-        """See :class:`plugind.actors.io.directory.Events`. Delayed events are not returned."""
+        """See :class:`plugind.actors.discovery.directory.Events`. Delayed events are not returned."""
         readable = self._before_delay if self._inotify.delaying_events else len(self._queue)
         notices, self._queue = self._queue[:readable], self._queue[readable:]
         self._before_delay = 0
@@ -102,11 +102,11 @@ class MemoryEvents:
         return notices
 
     async def wait(self) -> None:
-        """See :class:`plugind.actors.io.directory.Events`."""
+        """See :class:`plugind.actors.discovery.directory.Events`."""
         await self._arrived.wait()
 
     def close(self) -> None:
-        """See :class:`plugind.actors.io.directory.Events`."""
+        """See :class:`plugind.actors.discovery.directory.Events`."""
         self._watched.clear()
         self._inotify.instances.remove(self)
 

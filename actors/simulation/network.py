@@ -3,7 +3,7 @@
 A listener belongs to an inode of a :class:`~plugind.actors.simulation.directory.MemoryDirectory` and not to a path, as
 in the kernel: a renamed socket can still be dialed, and a socket that was unlinked and made again is another one. The
 connections are those of ``plugind.actors.simulation.streams``. Errors and waits are those of
-``plugind.actors.io.grpc_client.dial``.
+``plugind.actors.grpc.client.dial``.
 
 PYTEST_DONT_REWRITE
 """
@@ -19,11 +19,11 @@ from functools import partial
 import attrs
 import trio
 
-from ...protocol.discovery import Kind
+from ...protocol.discovery.sockets import Kind
 from ...protocol.identity import Identity
 from ...protocol.wire.learning import KnownConversations
-from ..io.grpc_client.dial import Judge, check_peer, retry
-from ..io.grpc_client.registration_channel import RegistrationChannel
+from ..grpc.client.dial import Judge, check_peer, retry
+from ..grpc.client.registration_channel import RegistrationChannel
 from ..io.unix_socket import Credentials
 from ..registration.dial_slots import DIAL_SLOTS
 from .directory import MemoryDirectory
@@ -248,7 +248,7 @@ class MemoryNetwork:
         refused_grace: float = 1.0,
         judge: Judge | None = None,
     ) -> RegistrationChannel:
-        """Connect as :func:`plugind.actors.io.grpc_client.dial.dial_registration` does: a full backlog is an error.
+        """Connect as :func:`plugind.actors.grpc.client.dial.dial_registration` does: a full backlog is an error.
 
         Raises:
           DialError: of the same kinds, after the same waits.

@@ -48,26 +48,27 @@ import attrs
 import trio
 import trio.testing
 
-from ...protocol import messages as m
 from ...protocol.backoff import Backoff
-from ...protocol.config import Config, Root
-from ...protocol.device_calls import RegisterCall
-from ...protocol.devices import DeviceOptions
-from ...protocol.health import ActorHealth
-from ...protocol.logs import Logger
-from ...protocol.status import PluginStatus, StateName
-from ...protocol.trust import Users
+from ...protocol.devices.calls import RegisterCall
+from ...protocol.health.progress import ActorHealth
+from ...protocol.logs.lines import Logger
+from ...protocol.messages.addresses import Address
+from ...protocol.messages.status import PluginChanged, Snapshot
+from ...protocol.plugins.devices import DeviceOptions
+from ...protocol.plugins.status import PluginStatus, StateName
+from ...protocol.settings.config import Config, Root
+from ...protocol.trust.users import Users
 from ...supervisor import Ports, Supervisor
+from ..devices.directory import RealDeviceDirectory
 from ..devices.state import MemoryStore
+from ..grpc.server.serve import Service
 from ..handlers.handler import Handler
-from ..io.device_directory import RealDeviceDirectory
-from ..io.grpc_server.serve import Service
 from ..io.unix_socket import Credentials
 from ..leases.cdi_writer import MemoryCdiStore
 from ..leases.store import MemoryLeaseStore
 from ..leases.unit import LeasePorts
-from ..mailbox import Inbox
-from ..ports import NodeState
+from ..messaging.mailbox import Inbox
+from ..node.ports import NodeState
 from ..status.memory import StatusConfig
 from .device_directory import MemoryDeviceDirectory, RegisterAttempt
 from .directory import MemoryDirectory
@@ -325,13 +326,13 @@ class SimulatedNode:
     def _next_bits(self) -> int:
         return self._bits.getrandbits(128)
 
-    async def _read(self, changes: AsyncIterator[m.Snapshot | m.PluginChanged], scope: trio.CancelScope) -> None:
+    async def _read(self, changes: AsyncIterator[Snapshot | PluginChanged], scope: trio.CancelScope) -> None:
         with scope:
             async for change in changes:
-                if isinstance(change, m.PluginChanged):
+                if isinstance(change, PluginChanged):
                     self.record(change)
 
-    def record(self, change: m.PluginChanged) -> None:
+    def record(self, change: PluginChanged) -> None:
         """Record one change that the daemon reports; subclasses may look at it first."""
         plugin = change.plugin
         if plugin.state is StateName.GONE:
@@ -402,7 +403,7 @@ class SimulatedNode:
         self,
         actor: Literal["reconciler", "registration", "status", "liveness", "devices", "leases"],
         of: str,
-    ) -> m.Address[Any] | None:
+    ) -> Address[Any] | None:
         internals = self.supervisor.internals
         match actor:
             case "reconciler":
@@ -574,7 +575,7 @@ class SimulatedNode:
         status = self.status(socket)
         return None if status is None else status.state.value
 
-    async def snapshot(self) -> m.Snapshot:
+    async def snapshot(self) -> Snapshot:
         """Return all that the daemon knows; see :meth:`plugind.supervisor.Supervisor.snapshot`."""
         return await self.supervisor.snapshot()
 

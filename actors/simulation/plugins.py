@@ -17,7 +17,7 @@ from grpclib.const import Handler as Method
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from ...protocol.plugins import CSI, DEVICE, DRA
+from ...protocol.plugins.info import CSI, DEVICE, DRA
 from ...protocol.proto.pluginregistration_grpc import RegistrationBase
 from ...protocol.proto.pluginregistration_pb2 import (
     InfoRequest,
@@ -25,7 +25,7 @@ from ...protocol.proto.pluginregistration_pb2 import (
     RegistrationStatus,
     RegistrationStatusResponse,
 )
-from ..io.grpc_server.serve import ConnectionEnded, HandlerFailed, Peer, Service, log_report, serve_stream
+from ..grpc.server.serve import ConnectionEnded, HandlerFailed, Peer, Service, log_report, serve_stream
 from ..io.unix_socket import Credentials
 from .csi_drivers import FakeCSIDriver
 from .device_plugins import FakeDevices

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 
 import trio
 
+from ...protocol.health.liveness import Answer, answer_of
 from ...protocol.identity import Identity
-from ...protocol.liveness import Answer, answer_of
 from .network import MemoryNetwork, Process
 
 
 class MemoryProcesses:
-    """A :class:`~plugind.actors.liveness.ProcessPort` to the processes of a simulated node."""
+    """A :class:`~plugind.actors.health.liveness.ProcessPort` to the processes of a simulated node."""
 
     def __init__(self, network: MemoryNetwork) -> None:
         self._network = network
@@ -33,7 +33,7 @@ class MemoryProcesses:
         root: str | None = None,  # noqa: ARG002 - nothing in memory is a link
         take_process: bool,
     ) -> tuple[Answer, int | None]:
-        """See :class:`~plugind.actors.liveness.ProcessPort`."""
+        """See :class:`~plugind.actors.health.liveness.ProcessPort`."""
         try:
             process = self._network.look(path, identity)
         except OSError as error:
@@ -44,7 +44,7 @@ class MemoryProcesses:
         return Answer.ACCEPTED, self._add(process)
 
     def watch(self, pid: int, age: float) -> int | None:
-        """See :class:`~plugind.actors.liveness.ProcessPort`."""
+        """See :class:`~plugind.actors.health.liveness.ProcessPort`."""
         process = self._network.processes.get(pid)
         if process is None or trio.current_time() - process.started < age:
             return None
@@ -65,13 +65,13 @@ class MemoryProcesses:
         return next((number for number, other in self._watched.items() if other is process), None)
 
     def forget(self, process: int) -> None:
-        """See :class:`~plugind.actors.liveness.ProcessPort`."""
+        """See :class:`~plugind.actors.health.liveness.ProcessPort`."""
         forgotten = self._watched.pop(process, None)
         if forgotten is not None and not forgotten.ended:
             forgotten.watchers.remove(self._ends.send_nowait)
 
     async def ended(self) -> Sequence[int]:
-        """See :class:`~plugind.actors.liveness.ProcessPort`."""
+        """See :class:`~plugind.actors.health.liveness.ProcessPort`."""
         while True:
             number = self._number_of(await self._ended.receive())
             if number is not None:
@@ -79,6 +79,6 @@ class MemoryProcesses:
                 return [number]
 
     def close(self) -> None:
-        """See :class:`~plugind.actors.liveness.ProcessPort`."""
+        """See :class:`~plugind.actors.health.liveness.ProcessPort`."""
         for process in tuple(self._watched):
             self.forget(process)

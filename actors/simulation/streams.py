@@ -1,7 +1,7 @@
 """Connections in memory: pairs of ends that behave like connected unix stream sockets.
 
 The bytes on them are the real wire, over Trio's memory streams. The server's end is little more than such a stream. The
-client's end is a :class:`~plugind.actors.io.grpc_client.transport.Transport` that puts bytes into the one stream and
+client's end is a :class:`~plugind.actors.grpc.client.transport.Transport` that puts bytes into the one stream and
 takes them from the other by Trio's own interface for tests. It therefore waits where a real socket waits, and a
 simulation takes less time than with a stream at that end too.
 
@@ -17,7 +17,7 @@ import attrs
 import trio
 import trio.testing
 
-from ..io.grpc_client.transport import READ_BYTES
+from ..grpc.client.transport import READ_BYTES
 
 
 def _error(number: int) -> OSError:
@@ -59,7 +59,7 @@ class Progress:
 
 
 class ClientEnd:
-    """The end of the side that dialed: a :class:`~plugind.actors.io.grpc_client.transport.Transport`."""
+    """The end of the side that dialed: a :class:`~plugind.actors.grpc.client.transport.Transport`."""
 
     def __init__(self, incoming: trio.testing.MemorySendStream, outgoing: trio.testing.MemoryReceiveStream) -> None:
         incoming.send_all_hook = self._take_in

@@ -13,29 +13,29 @@ from typing import TYPE_CHECKING, assert_never
 
 import trio
 
-from ...protocol.config_messages import ConfigurationRead, ExpectationChanged, RootsChanged, TrustChanged
-from ...protocol.consumer_messages import CallsEnded, EventNoted, FactsAsked
-from ...protocol.device_messages import DevicesMessage
-from ...protocol.early import OF_A_PLUGIN
-from ...protocol.endpoint_owners import PluginDisplaced
-from ...protocol.health import ActorHealth
+from ...protocol.devices.messages import DevicesMessage
+from ...protocol.health.progress import ActorHealth
 from ...protocol.leases.messages import LeasesMessage
-from ...protocol.logs import SILENT, Level, Logger
-from ...protocol.messages import (
+from ...protocol.logs.lines import SILENT, Level, Logger
+from ...protocol.messages.addresses import Address
+from ...protocol.messages.config import ConfigurationRead, ExpectationChanged, RootsChanged, TrustChanged
+from ...protocol.messages.consumers import CallsEnded, EventNoted, FactsAsked
+from ...protocol.messages.discovery import EntryIgnored
+from ...protocol.messages.reconciler import ReconcilerMessage
+from ...protocol.messages.status import (
     ActorRestarted,
-    Address,
     CountsAsked,
     EndpointChanged,
-    EntryIgnored,
     FollowEnded,
     HandlersChanged,
     HealthChecked,
     HealthReported,
     LoopBlocked,
     NameDefended,
+    NamePassed,
     OwnerChanged,
     PluginChanged,
-    ReconcilerMessage,
+    PluginDisplaced,
     RegisterCalled,
     RegisterRefused,
     RoleChanged,
@@ -49,15 +49,15 @@ from ...protocol.messages import (
     Subscribed,
     Unsubscribed,
 )
-from ...protocol.plugins import DEVICE
-from ...protocol.socket_users import SocketUsers
-from ...protocol.status import StateName
-from ...protocol.successions import NamePassed
+from ...protocol.plugins.info import DEVICE
+from ...protocol.plugins.status import StateName
+from ...protocol.settings.socket_users import SocketUsers
+from ...protocol.status.early import OF_A_PLUGIN
+from ...protocol.status.view import Row, has_only_other_facts
 from ...protocol.values import record
-from ...protocol.view import Row, has_only_other_facts
 from ..io.descriptors import DescriptorReserve
 from ..io.unix_socket import UnixListener
-from ..mailbox import Readable, offer
+from ..messaging.mailbox import Readable, offer
 from .event_log import EventLog
 from .listener import StatusSocket
 from .memory import LastCrash, Memory, StatusConfig

@@ -27,11 +27,11 @@ from ...protocol.leases.messages import AskerLeft, LeasesMessage
 from ...protocol.leases.replies import Failure, Problem
 from ...protocol.leases.tickets import new_ticket
 from ...protocol.leases.values import ConnectionOwner, Lease
-from ...protocol.messages import Address
-from ...protocol.status_json import Json
-from ..io.http_places import Place
-from ..io.http_server import LateResponse, Response, Send, busy, json_response, problem
-from ..one_answer import OneAnswer
+from ...protocol.messages.addresses import Address
+from ...protocol.status.json import Json
+from ..http.places import Place
+from ..http.server import LateResponse, Response, Send, busy, json_response, problem
+from ..messaging.one_answer import OneAnswer
 from .streams import JSON_LINES, heartbeat_headers
 
 #: The status of the answer to a request that failed.

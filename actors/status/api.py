@@ -19,38 +19,25 @@ from urllib.parse import unquote_to_bytes
 import attrs
 import trio
 
-from ...protocol.config_messages import ConfigurationShown, Reloaded
-from ...protocol.consumer_messages import FactsAsked
-from ...protocol.facts_asking import ask_for_facts
-from ...protocol.health import ActorHealth, Condition
-from ...protocol.logs import timestamp
-from ...protocol.messages import (
-    Address,
-    ConfigurationAsked,
-    HealthReported,
-    Lagged,
-    LoopBlocked,
-    PluginChanged,
-    ReconcilerMessage,
-    ReloadAsked,
-    ReloaderMessage,
-    RetryAnswer,
-    RetryAnswered,
-    RetryAsked,
-    RootReported,
-    ViewMessage,
-)
-from ...protocol.metrics import expected_useful, healthy_devices, watched
-from ...protocol.plugins import DEVICE
-from ...protocol.rules import rules_to_json
-from ...protocol.status import PluginStatus, StateName, Watching
-from ...protocol.status_json import Json, described_to_json, plugin_to_json, retried_to_json
+from ...protocol.handlers.facts_asking import ask_for_facts
+from ...protocol.health.progress import ActorHealth, Condition
+from ...protocol.logs.lines import timestamp
+from ...protocol.messages.addresses import Address
+from ...protocol.messages.config import ConfigurationAsked, ConfigurationShown, ReloadAsked, Reloaded, ReloaderMessage
+from ...protocol.messages.consumers import FactsAsked
+from ...protocol.messages.reconciler import ReconcilerMessage, RetryAnswer, RetryAnswered, RetryAsked
+from ...protocol.messages.status import HealthReported, Lagged, LoopBlocked, PluginChanged, RootReported, ViewMessage
+from ...protocol.plugins.info import DEVICE
+from ...protocol.plugins.status import PluginStatus, StateName, Watching
+from ...protocol.settings.rules import rules_to_json
+from ...protocol.status.json import Json, described_to_json, plugin_to_json, retried_to_json
+from ...protocol.status.metrics import expected_useful, healthy_devices, watched
+from ...protocol.status.view import Row
 from ...protocol.text import encodable
 from ...protocol.version import STATUS_VERSION, __version__
-from ...protocol.view import Row
+from ..http.places import Place
+from ..http.server import Request, Response, Send, json_response, problem
 from ..io import own_process
-from ..io.http_places import Place
-from ..io.http_server import Request, Response, Send, json_response, problem
 from .devices_api import NO_ANSWER, DevicesApi
 from .leases_api import LeasesApi, is_about_leases, is_allocation
 from .memory import LastCrash, Memory, StatusConfig

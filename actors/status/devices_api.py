@@ -16,7 +16,8 @@ from functools import partial
 import attrs
 import trio
 
-from ...protocol.device_messages import (
+from ...protocol.devices.json import described_to_json, device_to_json, resource_to_json
+from ...protocol.devices.messages import (
     DevicesAsked,
     DevicesMessage,
     DevicesSubscribed,
@@ -24,14 +25,14 @@ from ...protocol.device_messages import (
     DevicesViewMessage,
     ResourceChanged,
 )
-from ...protocol.devices import DevicesSnapshot, ResourceState, ResourceStatus
-from ...protocol.devices_json import described_to_json, device_to_json, resource_to_json
-from ...protocol.logs import timestamp
-from ...protocol.messages import Address, Lagged
-from ...protocol.refused_calls import RefusedCalls
-from ...protocol.status_json import Json
+from ...protocol.devices.refused_calls import RefusedCalls
+from ...protocol.logs.lines import timestamp
+from ...protocol.messages.addresses import Address
+from ...protocol.messages.status import Lagged
+from ...protocol.plugins.devices import DevicesSnapshot, ResourceState, ResourceStatus
+from ...protocol.status.json import Json
 from ...protocol.text import encodable
-from ..io.http_server import Request, Response, json_response, problem
+from ..http.server import Request, Response, json_response, problem
 from .streams import JSON_LINES, Backlog, Stream, Unsent, heartbeat_headers, next_messages, pause_of, send_pieces
 
 #: Seconds that the devices actor has for its answer, below the deadline of the commands.

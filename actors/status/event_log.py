@@ -7,30 +7,30 @@ from __future__ import annotations
 
 import os
 
-from ...protocol.consumer_messages import EventNoted, PluginEvent
-from ...protocol.device_directory import KUBELET_SOCKET
-from ...protocol.directories import Condition, DirectoryReport
-from ...protocol.endpoint_owners import PluginDisplaced
-from ...protocol.logs import Level, Logger
-from ...protocol.messages import (
+from ...protocol.discovery.device_directory import KUBELET_SOCKET
+from ...protocol.logs.lines import Level, Logger
+from ...protocol.messages.consumers import EventNoted, PluginEvent
+from ...protocol.messages.discovery import EntryIgnored
+from ...protocol.messages.status import (
     ActorRestarted,
     Deregistered,
     EndpointChanged,
-    EntryIgnored,
     FollowEnded,
     HealthReported,
     LoopBlocked,
     NameDefended,
+    NamePassed,
+    PluginDisplaced,
     RegisterRefused,
     RootReported,
     ServingChanged,
     StateChanged,
 )
-from ...protocol.plugin_health import Health
-from ...protocol.status import Outcome, StateName, Watching
-from ...protocol.successions import NamePassed
+from ...protocol.plugins.health import Health
+from ...protocol.plugins.status import Outcome, StateName, Watching
+from ...protocol.status.view import DEPRECATED, ENDED, Row
+from ...protocol.trust.directories import Condition, DirectoryReport
 from ...protocol.values import value
-from ...protocol.view import DEPRECATED, ENDED, Row
 from ...protocol.words import words_of_steps
 from .memory import Memory
 

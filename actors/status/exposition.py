@@ -19,14 +19,23 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector
 
-from ...protocol.call_durations import CallDurations
-from ...protocol.consumer_messages import CallFamily
-from ...protocol.devices import DevicesSnapshot
-from ...protocol.health import ActorHealth, Condition
+from ...protocol.health.progress import ActorHealth, Condition
 from ...protocol.leases.replies import LeasesSnapshot
-from ...protocol.metrics import Metrics, causes, count_worlds, dra_instances, healths, kind_of, not_serving, worlds
+from ...protocol.messages.consumers import CallFamily
+from ...protocol.plugins.devices import DevicesSnapshot
+from ...protocol.status.call_durations import CallDurations
+from ...protocol.status.metrics import (
+    Metrics,
+    causes,
+    count_worlds,
+    dra_instances,
+    healths,
+    kind_of,
+    not_serving,
+    worlds,
+)
+from ...protocol.status.view import Row
 from ...protocol.text import escaped
-from ...protocol.view import Row
 from . import exposition_of_node
 from .exposition_of_node import OfNode
 

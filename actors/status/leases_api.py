@@ -36,14 +36,15 @@ from ...protocol.leases.messages import LeasesMessage, LeasesViewMessage
 from ...protocol.leases.peers import why_not_owner
 from ...protocol.leases.replies import Failure, LeaseChanged, LeasesSnapshot, Problem, Released
 from ...protocol.leases.values import ConnectionOwner, Lease, Owner, ProcessIdentity, ProcessOwner
-from ...protocol.logs import timestamp
-from ...protocol.messages import Address, Lagged
+from ...protocol.logs.lines import timestamp
+from ...protocol.messages.addresses import Address
+from ...protocol.messages.status import Lagged
 from ...protocol.text import encodable
-from ..io.http_server import Request, Response, json_response, problem
+from ..http.server import Request, Response, json_response, problem
 from ..io.owner_processes import may_run
 from ..io.process_identity import identity_of
 from ..io.unix_socket import Credentials
-from ..one_answer import OneAnswer
+from ..messaging.one_answer import OneAnswer
 from .allocations import Allocations, failed, new_token, owner_by
 from .streams import JSON_LINES, Backlog, Stream, Unsent, heartbeat_headers, next_messages, pause_of, send_pieces
 

@@ -15,14 +15,14 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from ...protocol.crashes import in_one_line
 from ...protocol.errors import ConfigError, SocketBusyError
-from ...protocol.logs import SILENT, Level, Logger
-from ...protocol.socket_users import SocketUsers, Visitors
+from ...protocol.logs.lines import SILENT, Level, Logger
+from ...protocol.registration.crashes import in_one_line
+from ...protocol.settings.socket_users import SocketUsers, Visitors
 from ...protocol.text import escaped
 from ..io import unix_socket
-from ..io.directory_trust import access_of, who_may_replace
 from ..io.file_watch import FileWatch
+from ..trust.directories import access_of, who_may_replace
 
 #: The usual mode of the socket. By this one, or the one that it would have now, a stale one is recognised.
 _MODE = 0o600

@@ -11,19 +11,26 @@ from collections.abc import Callable, Mapping
 import attrs
 import trio
 
-from ...protocol.call_durations import CallDurations
-from ...protocol.config import ReadyWhen
-from ...protocol.config_messages import ConfigurationRead, ExpectationChanged, RootsChanged, TrustChanged
-from ...protocol.early import EarlyMessages
+from ...protocol.devices.refused_calls import RefusedCalls
 from ...protocol.leases.config import LeaseUsers
-from ...protocol.messages import Address, Lagged, LoopBlocked, ReloaderMessage, ViewMessage
-from ...protocol.metrics import Metrics
-from ...protocol.refused_calls import RefusedCalls
-from ...protocol.rules import Rules
+from ...protocol.messages.addresses import Address
+from ...protocol.messages.config import (
+    ConfigurationRead,
+    ExpectationChanged,
+    ReloaderMessage,
+    RootsChanged,
+    TrustChanged,
+)
+from ...protocol.messages.status import Lagged, LoopBlocked, ViewMessage
+from ...protocol.settings.config import ReadyWhen
+from ...protocol.settings.rules import Rules
+from ...protocol.status.call_durations import CallDurations
+from ...protocol.status.early import EarlyMessages
+from ...protocol.status.metrics import Metrics
+from ...protocol.status.view import View
 from ...protocol.values import record, value
-from ...protocol.view import View
-from ..io.http_limits import HttpLimits
-from ..mailbox import Audience
+from ..http.limits import HttpLimits
+from ..messaging.mailbox import Audience
 
 
 @attrs.frozen

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 import attrs
 
 from ...protocol.errors import ConfigError, SocketBusyError
-from ...protocol.logs import SILENT, Level, Logger
-from ...protocol.metrics_config import HostRule, TcpAddress
+from ...protocol.logs.lines import SILENT, Level, Logger
+from ...protocol.status.metrics_config import HostRule, TcpAddress
 from ...protocol.values import record
+from ..http.limits import HttpLimits
 from ..io.descriptors import DescriptorReserve
-from ..io.http_limits import HttpLimits
 from ..io.tcp_socket import TcpListener, listen
 
 if TYPE_CHECKING:
-    from ..page.documents import CountsPage
+    from .page.documents import CountsPage
 
 #: Everybody on this machine can connect, or everybody in its network: all is tighter than on the status socket. A
 #: request has no body.
@@ -69,7 +69,7 @@ class MetricsPort:
           ConfigError: if that is not possible; a SocketBusyError if it may be later.
         """
         # Few daemons have a port. The files of its page are read now, since a daemon that runs may find them replaced.
-        from ..page.documents import counts_page
+        from .page.documents import counts_page
 
         self._page = counts_page()
         try:

@@ -13,13 +13,13 @@ from collections.abc import Awaitable, Callable, Mapping
 import attrs
 import trio
 
-from ...protocol.metrics_config import HostRule
-from ...protocol.status import StateName
+from ...protocol.plugins.status import StateName
+from ...protocol.status.metrics_config import HostRule
 from ...protocol.text import encodable
 from ...protocol.version import STATUS_VERSION
-from ..io.http_places import Place
-from ..io.http_server import Request, Response, problem
-from ..page.documents import CONTENT_TYPE, SAFE_HEADERS, CountsPage
+from ..http.places import Place
+from ..http.server import Request, Response, problem
+from .page.documents import CONTENT_TYPE, SAFE_HEADERS, CountsPage
 
 #: Seconds in which all who ask for metrics get one text, so that nobody can occupy the node with making it.
 SHARED_FOR = 1.0

@@ -9,13 +9,14 @@ import os
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from ...protocol.consumer_messages import FactsAsked
-from ...protocol.device_messages import DevicesMessage
-from ...protocol.health import ActorHealth
+from ...protocol.devices.messages import DevicesMessage
+from ...protocol.health.progress import ActorHealth
 from ...protocol.leases.messages import LeasesMessage
-from ...protocol.messages import Address, ReconcilerMessage
+from ...protocol.messages.addresses import Address
+from ...protocol.messages.consumers import FactsAsked
+from ...protocol.messages.reconciler import ReconcilerMessage
 from ...protocol.values import value
-from ..io import http_server as http
+from ..http import server as http
 from ..io.descriptors import DescriptorReserve
 from . import port_api
 from .allocations import no_place

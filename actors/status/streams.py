@@ -13,8 +13,8 @@ import attrs
 import trio
 
 from ...protocol.text import encodable
-from ..io.http_limits import HttpLimits
-from ..io.http_server import Request, Response, Send, problem
+from ..http.limits import HttpLimits
+from ..http.server import Request, Response, Send, problem
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from functools import partial
 import grpc.aio
 import trio
 
-from plugind.actors.io.grpc_client.dial import dial
+from plugind.actors.grpc.client.dial import dial
 from plugind.protocol.proto import deviceplugin_v1beta1_pb2 as device
 from plugind.protocol.proto.deviceplugin_v1beta1_grpc import DevicePluginStub
 

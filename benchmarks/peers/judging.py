@@ -17,8 +17,8 @@ from plugind.actors.console.start import imports_of_daemon
 with imports_of_daemon():
     from plugind import Handler, Plugin
     from plugind.actors.console import commands, run
-    from plugind.actors.handlers.csi import CSIHandler
-    from plugind.actors.handlers.dra import DRAHandler
+    from plugind.actors.handlers.csi.handler import CSIHandler
+    from plugind.actors.handlers.dra.handler import DRAHandler
 
 
 class JudgingCSI:

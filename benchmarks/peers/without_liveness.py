@@ -6,19 +6,21 @@ import sys
 
 import trio
 
-from plugind.actors import liveness
-from plugind.actors.liveness import LivenessConfig
-from plugind.actors.mailbox import Readable
+from plugind.actors.health import liveness
+from plugind.actors.health.liveness import LivenessConfig
+from plugind.actors.messaging.mailbox import Readable
 from plugind.benchmarks.peers.judging import main
-from plugind.protocol import messages as m
+from plugind.protocol.messages.liveness import LivenessMessage
+from plugind.protocol.messages.reconciler import ReconcilerMessage
+from plugind.protocol.messages.status import StatusMessage
 
 
 async def do_nothing(
     config: LivenessConfig,
-    address: trio.MemorySendChannel[m.LivenessMessage],
-    inbox: Readable[m.LivenessMessage],
-    status: trio.MemorySendChannel[m.StatusMessage],
-    reconciler: trio.MemorySendChannel[m.ReconcilerMessage],
+    address: trio.MemorySendChannel[LivenessMessage],
+    inbox: Readable[LivenessMessage],
+    status: trio.MemorySendChannel[StatusMessage],
+    reconciler: trio.MemorySendChannel[ReconcilerMessage],
 ) -> None:
     """Read the messages, so that nobody waits for room in the inbox."""
     while True:

@@ -11,7 +11,7 @@ from plugind.benchmarks.hostile_run import HostileRun
 from plugind.benchmarks.report.limits import Verdict
 from plugind.benchmarks.report.table import Cell, Row, machine, table
 from plugind.protocol.backoff import Backoff
-from plugind.protocol.config import Timeouts
+from plugind.protocol.settings.config import Timeouts
 
 #: The largest 99th percentile, as a multiple of that without a dial, and what is added to it (milliseconds).
 SLOWER, SLACK_MS = 1.5, 20.0

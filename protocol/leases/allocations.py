@@ -11,7 +11,7 @@ from typing import assert_never
 
 import attrs
 
-from ..messages import Address
+from ..messages.addresses import Address
 from . import effects as e
 from .answers import AnswerError, joined
 from .cdi import name_of

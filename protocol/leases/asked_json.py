@@ -35,7 +35,7 @@ from .values import (
 )
 
 if TYPE_CHECKING:
-    from ..status_json import Json
+    from ..status.json import Json
 
 #: What a request may have.
 MAX_RESOURCES: Final = 64

@@ -11,8 +11,8 @@ from typing import assert_never
 
 import attrs
 
-from ..messages import Address
-from ..trust import user_words
+from ..messages.addresses import Address
+from ..trust.users import user_words
 from . import effects as e
 from . import messages as m
 from .allocations import BIND, WITHHELD, Allocations

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from ..errors import IllegalStepError
-from ..status_json import Json
+from ..status.json import Json
 from ..values import value
 from .forms import variables
 from .values import CDI_KIND, Answer, Lease, Mount, Node

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import attrs
 
-from ..messages import Address
+from ..messages.addresses import Address
 from .choosing import choose
 from .effects import Call
 from .entries import Entry

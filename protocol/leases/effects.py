@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from ..devices import Key
-from ..messages import Address
+from ..messages.addresses import Address
+from ..plugins.devices import Key
 from ..values import value
 from .messages import DeviceCall, Failure, PluginCall, Released
 from .values import Lease, Owner, ProcessIdentity

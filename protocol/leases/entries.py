@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from ..devices import Key
-from ..messages import Address
+from ..messages.addresses import Address
+from ..plugins.devices import Key
 from ..values import record, value
 from .messages import DeviceCall, Failure
 from .states import Phase

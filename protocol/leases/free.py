@@ -17,7 +17,7 @@ from heapq import merge
 from itertools import groupby
 from typing import Any
 
-from ..devices import Device
+from ..plugins.devices import Device
 
 #: NUMA nodes.
 Nodes = frozenset[int]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import attrs
 
-from ..messages import Address
+from ..messages.addresses import Address
 from . import effects as e
 from . import messages as m
 from .allocations import Allocations

@@ -12,7 +12,7 @@ from ..text import encodable
 from .values import Answer, Mount, Node
 
 if TYPE_CHECKING:
-    from ..status_json import Json
+    from ..status.json import Json
 
 T = TypeVar("T")
 

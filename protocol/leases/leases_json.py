@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 import attrs
 
-from ..logs import timestamp
+from ..logs.lines import timestamp
 from ..text import encodable
 from .asked_json import (
     Asked,
@@ -56,7 +56,7 @@ from .values import (
 )
 
 if TYPE_CHECKING:
-    from ..status_json import Json
+    from ..status.json import Json
 
 __all__ = [
     "Asked",

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import attrs
 
-from ..devices import DeviceList, DeviceOptions, Key
-from ..messages import Address, Lagged
+from ..messages.addresses import Address
+from ..messages.status import Lagged
+from ..plugins.devices import DeviceList, DeviceOptions, Key
 from ..values import value
 from .config import Limits
 from .replies import Failure, LeaseChanged, LeasesSnapshot, Problem, Released

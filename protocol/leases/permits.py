@@ -17,7 +17,7 @@ from typing import Any, Final
 import attrs
 
 from ..errors import ConfigError
-from ..plugins import wrong_with_resource
+from ..plugins.info import wrong_with_resource
 from ..text import cut, quoted
 from .answers import AnswerError
 from .values import Answer, Lease

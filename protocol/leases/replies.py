@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from ..histograms import Histogram
+from ..status.histograms import Histogram
 from ..values import value
 from .values import Lease
 

@@ -15,8 +15,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import attrs
 
-from ..devices import HEALTHY, Device, DeviceList, DeviceOptions, Difference
-from ..messages import Address
+from ..messages.addresses import Address
+from ..plugins.devices import HEALTHY, Device, DeviceList, DeviceOptions, Difference
 from .free import FreeDevices
 from .messages import DeviceCall, Offer
 from .values import Pool, Request, Wanted

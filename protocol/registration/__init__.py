@@ -1,4 +1,6 @@
-"""The rules of a registration that need no clock and no network: how it fails, what follows, and what ends a phase.
+"""The rules of a registration: how it fails, what follows, what ends a phase, and when it is tried again.
+
+Answers for behaviours 12 to 42 and faults 28 to 87.
 
 PYTEST_DONT_REWRITE
 """

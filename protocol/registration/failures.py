@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import enum
 
-from ..plugins import PluginInfo
-from ..status import Outcome
+from ..plugins.info import PluginInfo
+from ..plugins.status import Outcome
 from ..values import value
 
 #: What is said of a plugin that its handler, or a rule, does not accept, and of one that it could not register.

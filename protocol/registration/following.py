@@ -18,14 +18,15 @@ import enum
 
 import attrs
 
-from ..crashes import Crash
-from ..lives import reason as reason_of_lives
-from ..messages import HandlerAvailable, ListenerFound, NameFreed, SocketAppeared, SocketTouched, TryNow
-from ..plugins import PluginInfo
+from ..messages.discovery import SocketAppeared, SocketTouched
+from ..messages.registration import HandlerAvailable, ListenerFound, NameFreed, TryNow
+from ..plugins.info import PluginInfo
 from ..text import quoted
 from ..values import value
 from ..words import StateName
+from .crashes import Crash
 from .failures import CALL_AGAIN, Cause, kept
+from .lives import reason as reason_of_lives
 
 #: Tries to notify a plugin of its registration, each on a new connection, before the registration is rolled back
 #: (fault 35).

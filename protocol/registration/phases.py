@@ -9,17 +9,10 @@ from __future__ import annotations
 
 import enum
 
-from ..messages import (
-    HandlerWithdrawn,
-    ListenerLost,
-    RegistrationMessage,
-    RetryAnswer,
-    SocketAppeared,
-    SocketVanished,
-    StopAsked,
-    StopForced,
-)
-from ..status import Operation
+from ..messages.discovery import SocketAppeared, SocketVanished
+from ..messages.reconciler import RetryAnswer, StopAsked, StopForced
+from ..messages.registration import HandlerWithdrawn, ListenerLost, RegistrationMessage
+from ..plugins.status import Operation
 from ..words import STATE_IN, StateName, Step
 from .following import End, Next, Pause
 

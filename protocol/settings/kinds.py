@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 from ..errors import ConfigError
 from ..text import cut, escaped, quoted
-from ..trust import MAX_UID, Trust, parse_trusted_user
+from ..trust.users import MAX_UID, Trust, parse_trusted_user
 from ..values import value
 
 #: The word for "no such thing", since TOML has no value for that.

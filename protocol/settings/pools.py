@@ -9,9 +9,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from ..plugins import wrong_with_resource
+from ..plugins.info import wrong_with_resource
 from ..text import cut
-from ..trust import TrustedUser
+from ..trust.users import TrustedUser
 from ..values import value
 from .kinds import Kind, ListOf, Text, User, WrongValueError, shown, wrong
 

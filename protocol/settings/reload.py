@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 import attrs
 
-from ..config import Config
+from .config import Config
 
 #: The parts of the configuration that a node takes while it runs, and single fields. All others need a restart.
 _PARTS: Final = ("backoff", "info_limits", "intensity", "timeouts")

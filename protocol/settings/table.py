@@ -16,19 +16,19 @@ from typing import Any, Final, get_args
 import attrs
 
 from ..backoff import Backoff, RestartIntensity
-from ..config import Config, DevicePluginDirectory, ReadyWhen, Timeouts
-from ..csi import Collisions, CSIConfig
-from ..dra import DRAConfig, WatchedHealth
 from ..errors import ConfigError
-from ..health_checks import HealthChecks
+from ..handlers.csi import Collisions, CSIConfig
+from ..handlers.dra import DRAConfig, WatchedHealth
+from ..health.checks import HealthChecks
 from ..leases.config import LeasesConfig, LeaseUsers
 from ..leases.config import Limits as LeaseLimits
-from ..log_limits import LogLimits
-from ..logs import Format, Level
-from ..metrics_config import MetricsConfig
-from ..plugins import InfoLimits
-from ..trust import Trust
+from ..logs.limits import LogLimits
+from ..logs.lines import Format, Level
+from ..plugins.info import InfoLimits
+from ..status.metrics_config import MetricsConfig
+from ..trust.users import Trust
 from ..wire.limits import Limits
+from .config import Config, DevicePluginDirectory, ReadyWhen, Timeouts
 from .kinds import (
     DEFAULT,
     ByType,

@@ -17,7 +17,7 @@ import trio
 
 from plugind import Plugin, supervisor
 from plugind.actors.console import run
-from plugind.protocol.config import Timeouts
+from plugind.protocol.settings.config import Timeouts
 
 
 class BlockingHandler:

@@ -20,7 +20,7 @@ import attrs
 import pytest
 import trio
 
-from plugind.tests.actors.page.stand_in import StandIn, standing_in
+from plugind.tests.actors.status.page.stand_in import StandIn, standing_in
 from plugind.tests.end_to_end.packages import program
 from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import trio
 
 from plugind.actors.console.run import add_arguments, read_configuration, run_daemon
-from plugind.actors.register_calls import RegisterCalls
+from plugind.actors.devices.register_calls import RegisterCalls
 
 #: The name of that file.
 FILE = "device server"

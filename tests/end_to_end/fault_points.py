@@ -28,14 +28,14 @@ from importlib import import_module
 from typing import Any, Final
 from unittest.mock import patch
 
-import plugind.actors.io.http_machine
+import plugind.actors.http.machine
 import plugind.actors.io.state_database
 import plugind.actors.status.exposition  # noqa: F401 - so that forks have all of these, which users may not read
 from plugind.actors.console import run
 from plugind.actors.console.commands import main
 from plugind.actors.io import process_identity
-from plugind.actors.io.cdi_files import CdiFiles
 from plugind.actors.io.state_file import StateFile
+from plugind.actors.leases.cdi_files import CdiFiles
 from plugind.actors.leases.inbox import LeasesInbox
 from plugind.actors.leases.owners import Owners
 from plugind.protocol.leases import allocations, book, stock

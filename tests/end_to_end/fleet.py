@@ -22,11 +22,11 @@ from typing import Final
 import attrs
 import trio
 
-from plugind.actors.io.grpc_server.serve import serve_listener
+from plugind.actors.grpc.server.serve import serve_listener
 from plugind.actors.io.unix_socket import listen
 from plugind.actors.simulation.device_plugins import FakeDevices
 from plugind.actors.simulation.plugins import FakePlugin, FakeRegistration
-from plugind.protocol.devices import Device
+from plugind.protocol.plugins.devices import Device
 from plugind.tests.end_to_end.leasing import allocate, listed
 from plugind.tests.end_to_end.processes import (
     DEADLINE,

@@ -13,11 +13,11 @@ from pathlib import Path
 import attrs
 import trio
 
-from plugind.actors import reconciler
 from plugind.actors.console.run import add_arguments, read_configuration, run_daemon
-from plugind.actors.mailbox import report
+from plugind.actors.messaging.mailbox import report
 from plugind.actors.status import actor as status_actor
-from plugind.protocol.messages import StatusMessage
+from plugind.actors.world import reconciler
+from plugind.protocol.messages.status import StatusMessage
 
 
 def hang_by_file(directory: Path) -> None:

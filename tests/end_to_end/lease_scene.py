@@ -19,10 +19,10 @@ import attrs
 import trio
 
 from plugind.actors.console.fake import FakeSpec, run_fake
-from plugind.actors.io.http_client import UnreachableError, ask
+from plugind.actors.http.client import UnreachableError, ask
 from plugind.actors.simulation.device_plugins import FakeDevices
 from plugind.actors.simulation.plugins import FakePlugin
-from plugind.protocol.devices import Device
+from plugind.protocol.plugins.devices import Device
 from plugind.protocol.process_stat import has_ended
 from plugind.tests.end_to_end.processes import DEADLINE
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import trio
 
 from plugind import Supervisor
-from plugind.protocol.health_checks import HealthChecks
-from plugind.protocol.messages import Snapshot
-from plugind.protocol.plugin_health import Health
-from plugind.protocol.status import PluginStatus, StateName
+from plugind.protocol.health.checks import HealthChecks
+from plugind.protocol.messages.status import Snapshot
+from plugind.protocol.plugins.health import Health
+from plugind.protocol.plugins.status import PluginStatus, StateName
 from plugind.tests.end_to_end.processes import DEADLINE
 
 #: Checks fast enough for a test.

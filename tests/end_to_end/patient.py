@@ -19,7 +19,7 @@ import trio
 
 from plugind.actors.console.run import add_arguments, read_configuration, run_daemon
 from plugind.protocol.backoff import Backoff
-from plugind.protocol.config import Timeouts
+from plugind.protocol.settings.config import Timeouts
 
 
 def main() -> None:

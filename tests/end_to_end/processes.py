@@ -15,7 +15,7 @@ from typing import IO
 import attrs
 import trio
 
-from plugind.actors.io.http_client import Reply, UnreachableError, ask
+from plugind.actors.http.client import Reply, UnreachableError, ask
 
 #: Seconds in which any step must end, even on a busy machine.
 DEADLINE = 120.0

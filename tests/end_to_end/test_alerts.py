@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from plugind.protocol.resources import GRACE
+from plugind.protocol.devices.resources import GRACE
 from plugind.tests.end_to_end.prometheus_servers import prometheus_over, until
 from plugind.tests.end_to_end.promtool import ALERTS, assert_rules, expected, metrics_in, promtool, rules
 

@@ -15,11 +15,11 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from plugind.actors.handlers import device_calls
-from plugind.actors.handlers.device_calls import PluginCalls
+from plugind.actors.devices import calls as device_calls
+from plugind.actors.devices.calls import PluginCalls
+from plugind.actors.grpc.client.channel import Channel
+from plugind.actors.grpc.client.dial import dial
 from plugind.actors.handlers.link import Link
-from plugind.actors.io.grpc_client.channel import Channel
-from plugind.actors.io.grpc_client.dial import dial
 from plugind.protocol.leases.messages import (
     AllocateAsked,
     Allocated,
@@ -30,7 +30,7 @@ from plugind.protocol.leases.messages import (
     Preferred,
 )
 from plugind.protocol.leases.values import Answer, Node
-from plugind.protocol.plugins import Plugin
+from plugind.protocol.plugins.info import Plugin
 from plugind.tests.end_to_end.device_clients import running
 from plugind.tests.end_to_end.device_plugins import ALL, GRPCIO, DevicePluginProgram
 from plugind.tests.end_to_end.processes import DEADLINE

@@ -18,7 +18,7 @@ import pytest
 import trio
 
 import plugind
-from plugind.actors.io.cdi_files import CdiFiles, hook_command
+from plugind.actors.leases.cdi_files import CdiFiles, hook_command
 from plugind.protocol.leases.cdi import Hook, name_of
 from plugind.protocol.leases.values import (
     CDI_KIND,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from plugind.actors.io.roots import RootBusyError, RootLock
+from plugind.actors.discovery.roots import RootBusyError, RootLock
 from plugind.tests.end_to_end.processes import (
     DEADLINE,
     PLUGIND,

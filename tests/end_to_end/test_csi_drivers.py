@@ -13,12 +13,12 @@ import pytest
 import trio
 
 from plugind import Config, Root, StatusConfig, Supervisor
-from plugind.actors.io.http_client import ask
+from plugind.actors.http.client import ask
 from plugind.benchmarks.peers.hostile.process import hostile_peers
-from plugind.protocol.health_checks import HealthChecks
-from plugind.protocol.messages import Snapshot
-from plugind.protocol.plugin_health import Health
-from plugind.protocol.status import PluginStatus, StateName
+from plugind.protocol.health.checks import HealthChecks
+from plugind.protocol.messages.status import Snapshot
+from plugind.protocol.plugins.health import Health
+from plugind.protocol.plugins.status import PluginStatus, StateName
 from plugind.tests.end_to_end.csi_drivers import ALL, GRPCIO, CSIDriverProgram
 from plugind.tests.end_to_end.node_health import FAST, until
 from plugind.tests.end_to_end.processes import DEADLINE, Done, PluginProcess, plugin_process, run

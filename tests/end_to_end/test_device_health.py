@@ -9,8 +9,8 @@ import trio
 
 from plugind import Config, Root, Supervisor
 from plugind.actors.status.actor import StatusConfig
-from plugind.protocol.plugin_health import Health
-from plugind.protocol.status import StateName
+from plugind.protocol.plugins.health import Health
+from plugind.protocol.plugins.status import StateName
 from plugind.tests.end_to_end.device_plugins import GRPCIO
 from plugind.tests.end_to_end.node_health import FAST, until
 from plugind.tests.end_to_end.processes import Done, plugin_process, run

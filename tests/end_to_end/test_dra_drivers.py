@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from plugind import Config, DRACallError, DRAClaim, DRAClaimError, PreparedDevice, Root, Supervisor
-from plugind.protocol.plugin_health import Health
+from plugind.protocol.plugins.health import Health
 from plugind.tests.end_to_end.foreign import PYDRA
 from plugind.tests.end_to_end.node_health import until
 from plugind.tests.end_to_end.processes import DEADLINE, Daemon, plugin_process, run

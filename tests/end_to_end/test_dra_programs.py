@@ -12,8 +12,8 @@ import pytest
 import trio
 
 from plugind import Config, DRACallError, DRAClaim, DRAClaimError, DRAConfig, PreparedDevice, Root, Supervisor
-from plugind.protocol.messages import PluginChanged
-from plugind.protocol.status import StateName
+from plugind.protocol.messages.status import PluginChanged
+from plugind.protocol.plugins.status import StateName
 from plugind.tests.end_to_end.dra_programs import GoDriver
 from plugind.tests.end_to_end.processes import DEADLINE, daemon, plugin_process
 

@@ -11,9 +11,9 @@ import pytest
 import trio
 
 from plugind import Config, DRACallError, DRAClaim, DRADriver, Root, Supervisor
-from plugind.actors.handlers import dra_calls
-from plugind.protocol.plugin_health import Health
-from plugind.protocol.status import StateName
+from plugind.actors.handlers.dra import calls as dra_calls
+from plugind.protocol.plugins.health import Health
+from plugind.protocol.plugins.status import StateName
 from plugind.tests.end_to_end.node_health import FAST, until
 from plugind.tests.end_to_end.processes import DEADLINE, Daemon, PluginProcess, Watch, daemon, number, plugin_process
 from plugind.tests.end_to_end.sockets import place

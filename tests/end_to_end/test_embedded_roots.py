@@ -9,8 +9,8 @@ import trio
 from trio.testing import MockClock
 
 from plugind import Config, ConfigError, NodeEndedError, Root, RootBusyError, Supervisor
-from plugind.actors.io.roots import RootLock
-from plugind.protocol.status import Watching
+from plugind.actors.discovery.roots import RootLock
+from plugind.protocol.plugins.status import Watching
 from plugind.testing import SimulatedNode
 from plugind.tests.actors.io.exhaustion import descriptors
 from plugind.tests.end_to_end.processes import DEADLINE, run

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from plugind.actors.io.grpc_client.channel import Channel
-from plugind.actors.io.grpc_client.dial import dial
+from plugind.actors.grpc.client.channel import Channel
+from plugind.actors.grpc.client.dial import dial
 from plugind.protocol.proto import csi_v1_pb2 as csi
 from plugind.protocol.proto.csi_v1_grpc import IdentityStub, NodeStub
 from plugind.protocol.proto.example_v1beta1_grpc import ExampleStub as ExampleStubV1Beta1

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from plugind.actors.io.grpc_server.serve import Service, serve_stream
+from plugind.actors.grpc.server.serve import Service, serve_stream
 from plugind.actors.io.unix_socket import stream_socket
 from plugind.actors.simulation.plugins import FakePlugin, FakeRegistration
 from plugind.protocol.proto import deviceplugin_v1beta1_pb2 as api

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from plugind.actors.io.grpc_server.serve import serve_listener
-from plugind.actors.io.http_client import ask
+from plugind.actors.grpc.server.serve import serve_listener
+from plugind.actors.http.client import ask
 from plugind.actors.io.unix_socket import listen
 from plugind.actors.simulation.plugins import FakeRegistration
 from plugind.testing import FakePlugin

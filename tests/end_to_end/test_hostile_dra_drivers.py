@@ -9,10 +9,10 @@ from pathlib import Path
 import trio
 
 from plugind.actors.console.fake import FakeSpec, run_fake
-from plugind.actors.simulation import FakeDRADriver, FakePlugin
 from plugind.actors.simulation.dra_drivers import USUAL_SERVICES
 from plugind.benchmarks.peers.hostile.process import hostile_peers
-from plugind.protocol.dra_health import DeviceReport, DeviceStatus
+from plugind.protocol.handlers.dra_health import DeviceReport, DeviceStatus
+from plugind.testing import FakeDRADriver, FakePlugin
 from plugind.tests.end_to_end.processes import Daemon, daemon
 
 HEALTH = "v1.DRAResourceHealth"

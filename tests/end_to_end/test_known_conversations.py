@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from plugind.actors.io.grpc_client.dial import dial_registration
+from plugind.actors.grpc.client.dial import dial_registration
 from plugind.protocol.proto.pluginregistration_pb2 import (
     InfoRequest,
     PluginInfo,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import trio
 
-from plugind.protocol.info_deadline import NOT_READ
+from plugind.protocol.registration.info_deadline import NOT_READ
 from plugind.tests.end_to_end.foreign import GRPCLIB
 from plugind.tests.end_to_end.processes import DEADLINE, Daemon, PluginProcess, daemon, plugin_process
 from plugind.tests.end_to_end.sockets import NAME, bound, plugins_at

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from plugind.actors.io.http_client import ask
+from plugind.actors.http.client import ask
 from plugind.tests.end_to_end.lease_scene import Forks, Scene, scene
 from plugind.tests.end_to_end.processes import DEADLINE
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from plugind.actors.io.http_client import UnreachableError
+from plugind.actors.http.client import UnreachableError
 from plugind.actors.io.process_identity import identity_of
 from plugind.actors.simulation.device_plugins import AllocationCall
 from plugind.tests.end_to_end.lease_scene import TOO_FEW, Forks, scene

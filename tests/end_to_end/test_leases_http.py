@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import trio
 
-from plugind.actors.io.http_client import ask
+from plugind.actors.http.client import ask
 from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, Daemon, daemon, plugin_process
 
 GPU = "example.com/gpu"

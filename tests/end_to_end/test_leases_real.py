@@ -32,7 +32,7 @@ HANGS = {
     ),
 }
 #: The other deadlines: all calls that are answered are answered in time, even on a busy machine.
-TIMEOUTS = {f"actors.handlers.device_calls.{name}": DEADLINE for _, _, name in HANGS.values()}
+TIMEOUTS = {f"actors.devices.calls.{name}": DEADLINE for _, _, name in HANGS.values()}
 #: Seconds that a plugin has which does not answer; fewer than in a real daemon.
 SOON = 0.5
 
@@ -139,7 +139,7 @@ async def test_a_plugin_that_hangs_delays_no_other(call: str, node: Node) -> Non
 async def test_the_devices_of_a_plugin_that_hangs_are_withheld_until_its_process_ends(call: str) -> None:
     resource, options, name = HANGS[call]
     short = resource.rpartition("/")[2]
-    deadlines = {**TIMEOUTS, f"actors.handlers.device_calls.{name}": SOON}
+    deadlines = {**TIMEOUTS, f"actors.devices.calls.{name}": SOON}
     with running_node(deadlines, {resource: options}) as node:
         await listed(node.daemon, resource)
         status, failure = await allocate(node.daemon, resource, id="stuck")

@@ -10,11 +10,11 @@ import trio
 
 from plugind import Config, Plugin, Root, Supervisor
 from plugind.actors.handlers.link import Link
-from plugind.protocol.messages import Snapshot
-from plugind.protocol.plugin_health import Health
+from plugind.protocol.messages.status import Snapshot
+from plugind.protocol.plugins.health import Health
+from plugind.protocol.plugins.status import PluginStatus
 from plugind.protocol.proto.pluginregistration_grpc import RegistrationStub
 from plugind.protocol.proto.pluginregistration_pb2 import InfoRequest
-from plugind.protocol.status import PluginStatus
 from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, plugin_process
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import trio
 
-from plugind.actors.io.grpc_server.serve import serve_listener
+from plugind.actors.grpc.server.serve import serve_listener
 from plugind.actors.io.unix_socket import UnixListener
 from plugind.actors.simulation.plugins import FakePlugin, FakeRegistration
 from plugind.tests.end_to_end.processes import PATIENT, PLUGIND, SOON, Done, Watch, daemon, plugin_process, run

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from plugind.actors.io.grpc_server.serve import serve_listener
+from plugind.actors.grpc.server.serve import serve_listener
 from plugind.actors.io.unix_socket import listen
 from plugind.actors.simulation.plugins import Call, FakePlugin, FakeRegistration
 from plugind.tests.end_to_end.csi_drivers import GRPCIO, CSIDriverProgram
@@ -240,7 +240,7 @@ async def test_a_daemon_arranged_as_in_its_pod_observes_plugins_of_other_namespa
     status, path = tmp_path / "status.sock", root / "a-reg.sock"
     options = ["--observe", "--root", str(root), "--endpoint-dir", str(root), "--status", str(status)]
     # A connect to a plugin that serves is made once a minute.
-    often = json.dumps({**PATIENT, "protocol.liveness.PLUGIN_PERIOD": 0.5})
+    often = json.dumps({**PATIENT, "protocol.health.liveness.PLUGIN_PERIOD": 0.5})
     run_often = [sys.executable, str(Path(__file__).with_name("patient.py")), often]
     command = [*unshare, "sh", "-c", _ARRANGE, "sh", str(root), *run_often, "--config", "/dev/null", *options]
     with (tmp_path / "log").open("ab") as log:

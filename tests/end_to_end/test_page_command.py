@@ -19,9 +19,9 @@ import attrs
 import pytest
 import trio
 
-from plugind.actors.io.http_server import problem
-from plugind.tests.actors.page.events import Browser, Chunks
-from plugind.tests.actors.page.stand_in import standing_in
+from plugind.actors.http.server import problem
+from plugind.tests.actors.status.page.events import Browser, Chunks
+from plugind.tests.actors.status.page.stand_in import standing_in
 from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, SOON, daemon, plugin_process, run
 
 

@@ -17,12 +17,12 @@ import attrs
 import pytest
 import trio
 
-from plugind.actors.io.http_server import problem
+from plugind.actors.http.server import problem
 from plugind.protocol.leases.values import Lease, LeaseState, ProcessIdentity, ProcessOwner, Request, TimeOwner, Wanted
-from plugind.protocol.plugin_health import Health
-from plugind.protocol.status import PluginStatus, StateName
+from plugind.protocol.plugins.health import Health
+from plugind.protocol.plugins.status import PluginStatus, StateName
 from plugind.protocol.words import STATE_IN
-from plugind.tests.actors.page.stand_in import GPU, StandIn, history, plugin, resource
+from plugind.tests.actors.status.page.stand_in import GPU, StandIn, history, plugin, resource
 from plugind.tests.end_to_end.browser import Browser, Player, browser, page_of, playing
 
 pytestmark = pytest.mark.extended

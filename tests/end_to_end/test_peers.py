@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from plugind import Config, DRACallError, DRAClaim, DRAClaimError, PreparedDevice, Root, Supervisor
-from plugind.protocol.plugin_health import Health
+from plugind.protocol.plugins.health import Health
 from plugind.tests.end_to_end.go_programs import peer
 from plugind.tests.end_to_end.leasing import allocate, listed
 from plugind.tests.end_to_end.node_health import until

@@ -14,16 +14,16 @@ import trio
 import trio.testing
 
 from plugind import Config, Root, Supervisor
+from plugind.actors.discovery.directory import Chunk, LeaveOut, RealDirectory, take_all
+from plugind.actors.grpc.client.dial import Judge, dial_registration
+from plugind.actors.grpc.client.registration_channel import RegistrationChannel
+from plugind.actors.grpc.server.serve import serve_stream
 from plugind.actors.io import exact_connect
-from plugind.actors.io.directory import Chunk, LeaveOut, RealDirectory, take_all
-from plugind.actors.io.grpc_client.dial import Judge, dial_registration
-from plugind.actors.io.grpc_client.registration_channel import RegistrationChannel
-from plugind.actors.io.grpc_server.serve import serve_stream
 from plugind.actors.io.unix_socket import UnixListener, listen
 from plugind.actors.simulation.plugins import Call, FakePlugin, FakeRegistration
 from plugind.protocol.identity import Identity
+from plugind.protocol.plugins.status import PluginStatus, StateName
 from plugind.protocol.registration.failures import REPLACED
-from plugind.protocol.status import PluginStatus, StateName
 from plugind.protocol.wire.learning import KnownConversations
 from plugind.supervisor import Ports
 from plugind.testing import FakeHandler

@@ -17,8 +17,8 @@ import pytest
 import trio
 
 from plugind.actors.console.status_socket import unreachable
-from plugind.actors.io import http_server
-from plugind.actors.io.http_client import UnreachableError
+from plugind.actors.http import server as http_server
+from plugind.actors.http.client import UnreachableError
 from plugind.actors.io.unix_socket import listen
 from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, SOON, Daemon, Done, daemon, plugin_process, run
 

@@ -15,11 +15,11 @@ import pytest
 import trio
 
 from plugind.actors.status.allocations import STATUSES
-from plugind.protocol.devices import DeviceOptions, DeviceStatus, InstanceStatus, ResourceState, ResourceStatus
-from plugind.protocol.devices_json import device_to_json, instance_to_json, resource_to_json
-from plugind.protocol.directories import DirectoryReport
+from plugind.protocol.devices.json import device_to_json, instance_to_json, resource_to_json
 from plugind.protocol.leases.leases_json import Asked, ProcessWish, asked_to_json, lease_to_json
 from plugind.protocol.leases.values import Lease, LeaseState, NoOwner, Request
+from plugind.protocol.plugins.devices import DeviceOptions, DeviceStatus, InstanceStatus, ResourceState, ResourceStatus
+from plugind.protocol.trust.directories import DirectoryReport
 from plugind.tests.end_to_end.processes import PLUGIND, Daemon, daemon, daemon_process
 
 PAGE = (Path(__file__).parents[2] / "docs" / "status-socket.md").read_text()

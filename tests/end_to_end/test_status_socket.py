@@ -17,21 +17,14 @@ import trio
 
 from plugind.actors.client.paths import default_status_path
 from plugind.actors.console import commands
-from plugind.actors.io.http_client import ask
+from plugind.actors.http.client import ask
 from plugind.actors.status import actor as status
 from plugind.actors.status.actor import StatusConfig
 from plugind.protocol.errors import ConfigError
-from plugind.protocol.messages import (
-    ReconcilerMessage,
-    RetryAnswer,
-    RetryAnswered,
-    RetryAsked,
-    RootReported,
-    StateChanged,
-    StatusMessage,
-)
-from plugind.protocol.plugins import PluginInfo
-from plugind.protocol.status import StateName, Watching
+from plugind.protocol.messages.reconciler import ReconcilerMessage, RetryAnswer, RetryAnswered, RetryAsked
+from plugind.protocol.messages.status import RootReported, StateChanged, StatusMessage
+from plugind.protocol.plugins.info import PluginInfo
+from plugind.protocol.plugins.status import StateName, Watching
 from plugind.tests.end_to_end.processes import DEADLINE
 
 

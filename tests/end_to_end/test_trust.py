@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from plugind.actors.io.grpc_server.serve import serve_stream
+from plugind.actors.grpc.server.serve import serve_stream
 from plugind.actors.io.unix_socket import stream_socket
 from plugind.actors.simulation.plugins import Call, FakePlugin, FakeRegistration
 from plugind.tests.end_to_end.processes import DEADLINE, PATIENT, daemon, run

@@ -16,17 +16,11 @@ import attrs
 import pytest
 import trio
 
-from plugind.actors import watcher
-from plugind.actors.io.directory import RealDirectory, RealEvents, describe, describe_inotify
-from plugind.protocol.messages import (
-    EntryRefused,
-    ReconcilerMessage,
-    RootReported,
-    ScanCompleted,
-    SocketAppeared,
-    SocketVanished,
-    StatusMessage,
-)
+from plugind.actors.discovery import watcher
+from plugind.actors.discovery.directory import RealDirectory, RealEvents, describe, describe_inotify
+from plugind.protocol.messages.discovery import EntryRefused, ScanCompleted, SocketAppeared, SocketVanished
+from plugind.protocol.messages.reconciler import ReconcilerMessage
+from plugind.protocol.messages.status import RootReported, StatusMessage
 from plugind.tests.actors.io.exhaustion import no_descriptor_left
 from plugind.tests.end_to_end.processes import DEADLINE
 

@@ -8,9 +8,9 @@ import pytest
 import trio
 
 from plugind.actors.console.fake import FakeSpec, run_fake
-from plugind.protocol.config import Config, Root
-from plugind.protocol.messages import PluginChanged
-from plugind.protocol.status import StateName
+from plugind.protocol.messages.status import PluginChanged
+from plugind.protocol.plugins.status import StateName
+from plugind.protocol.settings.config import Config, Root
 from plugind.protocol.wire.limits import Limits
 from plugind.supervisor import Supervisor
 from plugind.testing import FakePlugin

@@ -11,12 +11,12 @@ import trio
 
 from plugind.actors.simulation.scheduling import EPSILON
 from plugind.protocol.backoff import Backoff
-from plugind.protocol.crashes import INTERNAL
-from plugind.protocol.kept_names import NAME_KEPT
-from plugind.protocol.line import TURN
-from plugind.protocol.lives import CRASH_LOOP
+from plugind.protocol.plugins.status import PluginStatus, StateName
+from plugind.protocol.registration.crashes import INTERNAL
 from plugind.protocol.registration.failures import REPLACED
-from plugind.protocol.status import PluginStatus, StateName
+from plugind.protocol.registration.lives import CRASH_LOOP
+from plugind.protocol.world.kept_names import NAME_KEPT
+from plugind.protocol.world.line import TURN
 
 
 @attrs.define(eq=False)

@@ -11,9 +11,9 @@ import trio
 
 from plugind.actors.simulation.scheduling import EPSILON
 from plugind.protocol.backoff import Backoff
-from plugind.protocol.crashes import MOST_CRASHES, REMEMBERED
 from plugind.protocol.identity import Identity
-from plugind.protocol.status import PluginStatus, StateName
+from plugind.protocol.plugins.status import PluginStatus, StateName
+from plugind.protocol.registration.crashes import MOST_CRASHES, REMEMBERED
 from plugind.tests.fuzz.life_oracle import LifeOracle
 
 

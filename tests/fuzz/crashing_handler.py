@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import trio
 
-from plugind.actors.handlers.device_plugin import DevicePluginHandler
+from plugind.actors.devices.handler import DevicePluginHandler
 from plugind.actors.handlers.link import Link
 from plugind.actors.simulation.faults import InjectedError
-from plugind.protocol.device_messages import InstanceMessage
-from plugind.protocol.messages import Address
-from plugind.protocol.plugins import Plugin
+from plugind.protocol.devices.messages import InstanceMessage
+from plugind.protocol.messages.addresses import Address
+from plugind.protocol.plugins.info import Plugin
 
 #: Returns a link to use in the place of another one.
 Watch = Callable[[Plugin, Link], Link]

@@ -18,14 +18,14 @@ import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from plugind.actors.handlers.csi import CSIHandler
+from plugind.actors.handlers.csi.handler import CSIHandler
 from plugind.actors.handlers.link import Link
 from plugind.actors.simulation.csi_drivers import CSICall, FakeCSIDriver
 from plugind.actors.simulation.scheduling import EPSILON
-from plugind.protocol.csi import CSIConfig
-from plugind.protocol.plugins import CSI, Plugin
+from plugind.protocol.handlers.csi import CSIConfig
+from plugind.protocol.plugins.info import CSI, Plugin
+from plugind.protocol.plugins.status import PluginStatus, StateName
 from plugind.protocol.proto import csi_v1_pb2 as api
-from plugind.protocol.status import PluginStatus, StateName
 from plugind.supervisor import NodeEndedError
 from plugind.tests.fuzz.drivers import Driver, Drivers
 from plugind.tests.fuzz.health_oracle import LAG, AnsweredCheck

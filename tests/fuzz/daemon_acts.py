@@ -15,10 +15,10 @@ from plugind.actors.handlers.handler import Handler
 from plugind.actors.simulation.faults import ACTORS, Actor
 from plugind.actors.simulation.handlers import Ask, Behaviour, Fails, Hangs, Takes
 from plugind.actors.simulation.node import SimulatedNode
-from plugind.protocol.crashes import INTERNAL
 from plugind.protocol.errors import PluginError
-from plugind.protocol.messages import RetryAnswer
-from plugind.protocol.status import PluginStatus, StateName
+from plugind.protocol.messages.reconciler import RetryAnswer
+from plugind.protocol.plugins.status import PluginStatus, StateName
+from plugind.protocol.registration.crashes import INTERNAL
 from plugind.supervisor import NodeEndedError
 from plugind.tests.fuzz.backoff_oracle import BackoffOracle
 from plugind.tests.fuzz.crash_oracle import CrashOracle

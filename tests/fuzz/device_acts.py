@@ -15,7 +15,7 @@ import trio
 
 from plugind.actors.simulation.node import SimulatedNode
 from plugind.protocol.backoff import RESTART_PAUSE
-from plugind.protocol.device_messages import (
+from plugind.protocol.devices.messages import (
     DevicesMessage,
     DevicesSubscribed,
     DevicesViewMessage,
@@ -27,8 +27,8 @@ from plugind.protocol.device_messages import (
     ListReceived,
     ResourceChanged,
 )
-from plugind.protocol.devices import HEALTHY, UNHEALTHY, Device, DeviceList, DeviceOptions, DevicesSnapshot
-from plugind.protocol.plugins import DEVICE, Plugin
+from plugind.protocol.plugins.devices import HEALTHY, UNHEALTHY, Device, DeviceList, DeviceOptions, DevicesSnapshot
+from plugind.protocol.plugins.info import DEVICE, Plugin
 from plugind.tests.fuzz.device_oracle import GRACE, DeviceOracle, Instance
 from plugind.tests.fuzz.trace import Trace
 

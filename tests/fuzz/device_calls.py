@@ -21,8 +21,8 @@ from plugind.actors.simulation.handlers import Behaviour, Fails, FakeHandler, Ha
 from plugind.actors.simulation.node import SimulatedNode
 from plugind.actors.simulation.plugins import FakePlugin, PluggedIn
 from plugind.protocol.errors import PluginError
-from plugind.protocol.messages import PluginChanged
-from plugind.protocol.plugins import DEVICE
+from plugind.protocol.messages.status import PluginChanged
+from plugind.protocol.plugins.info import DEVICE
 from plugind.tests.fuzz.call_oracle import NOTICED, REFUSAL, CallOracle
 from plugind.tests.fuzz.script import Fault
 from plugind.tests.fuzz.trace import Trace

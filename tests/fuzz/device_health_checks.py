@@ -13,8 +13,8 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from plugind.actors.simulation.streams import ClientEnd
-from plugind.protocol.dra_health import DeviceReport, DeviceStatus
-from plugind.protocol.plugin_health import Health
+from plugind.protocol.handlers.dra_health import DeviceReport, DeviceStatus
+from plugind.protocol.plugins.health import Health
 from plugind.tests.fuzz.dra_services import KINDS, ScriptedDRADriver, telling
 from plugind.tests.fuzz.drivers import Driver, Drivers
 from plugind.tests.fuzz.trace import Trace

@@ -17,9 +17,9 @@ import trio
 from google.protobuf.message import DecodeError
 
 from plugind.actors.simulation.scheduling import EPSILON
-from plugind.protocol.plugins import Plugin
+from plugind.protocol.plugins.info import Plugin
+from plugind.protocol.plugins.status import PluginStatus, StateName
 from plugind.protocol.proto import dra_health_v1_pb2 as api
-from plugind.protocol.status import PluginStatus, StateName
 from plugind.protocol.text import cut
 from plugind.tests.fuzz.health_oracle import LAG, Key
 

@@ -14,7 +14,7 @@ from typing import Final
 import attrs
 
 from plugind.actors.simulation.scheduling import EPSILON
-from plugind.protocol.devices import HEALTHY, UNHEALTHY, DeviceStatus, ResourceState, ResourceStatus
+from plugind.protocol.plugins.devices import HEALTHY, UNHEALTHY, DeviceStatus, ResourceState, ResourceStatus
 
 #: Seconds for which a resource is kept without a plugin.
 GRACE: Final = 300.0

@@ -9,10 +9,10 @@ from collections.abc import Callable
 import trio
 
 from plugind.actors.simulation.scheduling import EPSILON
-from plugind.protocol.dial_queue import STARVED
 from plugind.protocol.identity import Identity
-from plugind.protocol.lives import CRASH_LOOP
-from plugind.protocol.status import PluginStatus, StateName
+from plugind.protocol.plugins.status import PluginStatus, StateName
+from plugind.protocol.registration.dial_queue import STARVED
+from plugind.protocol.registration.lives import CRASH_LOOP
 
 #: Seconds for which a new socket may not be dialed though it was looked at: after the crash of a watcher or of the
 #: reconciler, and after a dial that has found no descriptor.

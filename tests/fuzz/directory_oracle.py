@@ -10,8 +10,8 @@ import trio
 
 from plugind.actors.simulation.directory import MemoryDirectory, access_of
 from plugind.actors.simulation.inotify import Inode
-from plugind.protocol.directories import insecurity
-from plugind.protocol.discovery import Kind
+from plugind.protocol.discovery.sockets import Kind
+from plugind.protocol.trust.directories import insecurity
 
 #: Seconds until the daemon looks again at a directory in which nothing happens: a rescan.
 _RESCAN: Final = 45.0

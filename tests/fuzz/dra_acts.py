@@ -15,16 +15,17 @@ import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from plugind.actors.handlers.dra import DRAHandler
+from plugind.actors.handlers.dra.handler import DRAHandler
 from plugind.actors.handlers.link import Link
 from plugind.actors.simulation.dra_drivers import USUAL_SERVICES, DRACall
 from plugind.actors.simulation.plugins import FakePlugin
 from plugind.actors.simulation.scheduling import EPSILON
-from plugind.protocol import messages as m
-from plugind.protocol.consumer_messages import EventNoted, PluginEvent
-from plugind.protocol.dra_claims import CALL_TIMEOUT, DRAClaim, DRAError
-from plugind.protocol.plugins import DRA, Plugin
-from plugind.protocol.status import PluginStatus
+from plugind.protocol.handlers.dra_claims import CALL_TIMEOUT, DRAClaim, DRAError
+from plugind.protocol.messages.addresses import Address
+from plugind.protocol.messages.consumers import EventNoted, PluginEvent
+from plugind.protocol.messages.status import StatusMessage
+from plugind.protocol.plugins.info import DRA, Plugin
+from plugind.protocol.plugins.status import PluginStatus
 from plugind.tests.fuzz.device_health_checks import DeviceChecks
 from plugind.tests.fuzz.device_health_oracle import SHOWN, TAKEN, DeviceHealthOracle
 from plugind.tests.fuzz.dra_links import WatchedLink
@@ -50,7 +51,7 @@ class ScriptedDRAHandler(DRAHandler):
 
     def __init__(self, drivers: DRADrivers) -> None:
         self._tap = _Tap(drivers)
-        super().__init__(status=cast("trio.MemorySendChannel[m.StatusMessage]", self._tap), wall=drivers.wall)
+        super().__init__(status=cast("trio.MemorySendChannel[StatusMessage]", self._tap), wall=drivers.wall)
         self._of = drivers
         self._crashes = drivers.crashes
 
@@ -84,9 +85,9 @@ class _Tap:
 
     _drivers: DRADrivers
     #: That of the daemon that has registered the drivers. A call of a driver may end after it, and is told to no other.
-    status: m.Address[m.StatusMessage] | None = None
+    status: Address[StatusMessage] | None = None
 
-    def send_nowait(self, message: m.StatusMessage, /) -> None:
+    def send_nowait(self, message: StatusMessage, /) -> None:
         """Take a message."""
         if isinstance(message, EventNoted) and message.event is PluginEvent.DRIVER_GONE:
             self._drivers.oracle.gone((message.plugin.socket, message.plugin.generation))

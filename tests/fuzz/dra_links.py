@@ -9,9 +9,9 @@ import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
+from plugind.actors.grpc.client.channel import Channel
 from plugind.actors.handlers.link import Link
-from plugind.actors.io.grpc_client.channel import Channel
-from plugind.protocol.plugins import Plugin
+from plugind.protocol.plugins.info import Plugin
 from plugind.protocol.wire.grpc import Newest
 from plugind.tests.fuzz.device_health_oracle import DeviceHealthOracle
 from plugind.tests.fuzz.dra_oracle import DRAOracle
@@ -77,7 +77,7 @@ class _WatchedChannel:
         return getattr(self._channel, name)
 
     def request(self, name: str, *types: Any, **options: Any) -> Any:
-        """See :class:`~plugind.actors.io.grpc_client.channel.Channel`."""
+        """See :class:`~plugind.actors.grpc.client.channel.Channel`."""
         stream = self._channel.request(name, *types, **options)
         if not name.endswith(_WATCH):
             return stream
@@ -118,7 +118,7 @@ class _WatchedStream:
             self._devices.ended(self._key, unimplemented=unimplemented, failed=failed)
 
     async def recv_newest(self) -> Newest | None:
-        """See :class:`~plugind.actors.io.grpc_client.stream.ClientStream`."""
+        """See :class:`~plugind.actors.grpc.client.stream.ClientStream`."""
         newest: Newest | None = await self._stream.recv_newest()
         if newest is not None:
             self._devices.took(self._key, newest.message)

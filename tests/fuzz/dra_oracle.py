@@ -10,8 +10,8 @@ import attrs
 import trio
 
 from plugind.actors.simulation.scheduling import EPSILON
-from plugind.protocol.plugins import Plugin
-from plugind.protocol.status import PluginStatus, StateName
+from plugind.protocol.plugins.info import Plugin
+from plugind.protocol.plugins.status import PluginStatus, StateName
 from plugind.tests.fuzz.health_oracle import LAG, Key
 
 #: Seconds without a connection to any instance after which a driver is gone.

@@ -13,7 +13,7 @@ import trio
 from google.protobuf.message import Message
 
 from plugind.actors.simulation.dra_drivers import USUAL_SERVICES, DRACall, FakeDRADriver
-from plugind.protocol.dra_health import MAX_DEVICES, MAX_NAME, DeviceReport, DeviceStatus
+from plugind.protocol.handlers.dra_health import MAX_DEVICES, MAX_NAME, DeviceReport, DeviceStatus
 from plugind.protocol.proto import dra_health_v1_pb2 as health_v1
 from plugind.protocol.proto import dra_v1_pb2 as v1
 from plugind.protocol.proto.health_v1_pb2 import HealthCheckRequest, HealthCheckResponse

@@ -12,7 +12,7 @@ from typing import Any, Final
 import attrs
 import trio
 
-from plugind.protocol.plugin_health import Health
+from plugind.protocol.plugins.health import Health
 from plugind.tests.fuzz.call_oracle import NOTICED
 from plugind.tests.fuzz.drivers import Driver, Drivers
 from plugind.tests.fuzz.health_oracle import HEALTHY_WITHIN, UNHEALTHY_WITHIN

@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeV
 import attrs
 import trio
 
-from plugind.actors.io.grpc_server.serve import Service
+from plugind.actors.grpc.server.serve import Service
 from plugind.actors.simulation.directory import Telling
 from plugind.actors.simulation.faults import Actor, InjectedError
 from plugind.actors.simulation.node import SimulatedNode
 from plugind.actors.simulation.plugins import FakePlugin, PluggedIn
 from plugind.actors.simulation.scheduling import EPSILON
 from plugind.protocol.errors import leaves
-from plugind.protocol.messages import PluginChanged
-from plugind.protocol.plugins import Plugin
-from plugind.protocol.status import PluginStatus, StateName
+from plugind.protocol.messages.status import PluginChanged
+from plugind.protocol.plugins.info import Plugin
+from plugind.protocol.plugins.status import PluginStatus, StateName
 from plugind.tests.fuzz.health_oracle import HealthOracle
 from plugind.tests.fuzz.script import Fault
 from plugind.tests.fuzz.sentinels import ACTOR_RECOVERY, RECONCILER_RECOVERY, Sentinels

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import attrs
 
-from plugind.protocol.plugins import Plugin
+from plugind.protocol.plugins.info import Plugin
 
 #: The reason why a plugin may not use its endpoint any more, with the socket of the plugin that has it.
 _TAKEN = re.compile(r"the endpoint .* belongs to .*, by the socket (.*): ")

@@ -13,9 +13,9 @@ import trio.testing
 
 from plugind.actors.simulation.node import SimulatedNode
 from plugind.actors.simulation.plugins import FakePlugin, PluggedIn
-from plugind.protocol.discovery import Kind
-from plugind.protocol.plugins import InstancePolicy, Plugin
-from plugind.protocol.status import StateName
+from plugind.protocol.discovery.sockets import Kind
+from plugind.protocol.plugins.info import InstancePolicy, Plugin
+from plugind.protocol.plugins.status import StateName
 from plugind.tests.fuzz.endpoint_oracle import EndpointOracle
 from plugind.tests.fuzz.follow_oracle import FollowOracle
 from plugind.tests.fuzz.handler_oracle import HandlerOracle

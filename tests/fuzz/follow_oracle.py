@@ -16,9 +16,9 @@ import trio
 from plugind.actors.handlers.link import Link
 from plugind.actors.simulation.scheduling import EPSILON
 from plugind.protocol.errors import NoConnectionError
-from plugind.protocol.plugin_health import Health
-from plugind.protocol.plugins import Plugin
-from plugind.protocol.status import PluginStatus
+from plugind.protocol.plugins.health import Health
+from plugind.protocol.plugins.info import Plugin
+from plugind.protocol.plugins.status import PluginStatus
 
 #: The scripts whose handlers follow: those whose seeds leave this remainder.
 EVERY, REMAINDER = 5, 4

@@ -9,8 +9,8 @@ import attrs
 import trio
 
 from plugind.actors.simulation.scheduling import EPSILON
-from plugind.protocol.plugins import Plugin
-from plugind.protocol.status import PluginStatus
+from plugind.protocol.plugins.info import Plugin
+from plugind.protocol.plugins.status import PluginStatus
 
 
 @attrs.define(eq=False)

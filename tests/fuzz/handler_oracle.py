@@ -14,9 +14,9 @@ from plugind.actors.handlers.link import Link
 from plugind.actors.simulation.handlers import Ask, Behaviour, behave
 from plugind.actors.simulation.plugins import Call, PluggedIn
 from plugind.actors.simulation.scheduling import EPSILON
-from plugind.protocol.config import Timeouts
-from plugind.protocol.plugins import InstancePolicy, Plugin
-from plugind.protocol.status import PluginStatus, StateName
+from plugind.protocol.plugins.info import InstancePolicy, Plugin
+from plugind.protocol.plugins.status import PluginStatus, StateName
+from plugind.protocol.settings.config import Timeouts
 
 
 @attrs.define(eq=False)

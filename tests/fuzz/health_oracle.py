@@ -12,13 +12,13 @@ from typing import Any, Final, cast
 import attrs
 import trio
 
-from plugind.actors.endpoint_checks import Check, Note
+from plugind.actors.grpc.client.channel import Channel
 from plugind.actors.handlers.link import Link
-from plugind.actors.io.grpc_client.channel import Channel
+from plugind.actors.health.endpoint_checks import Check, Note
 from plugind.actors.simulation.scheduling import EPSILON
-from plugind.protocol.plugin_health import Health
-from plugind.protocol.plugins import Plugin
-from plugind.protocol.status import PluginStatus
+from plugind.protocol.plugins.health import Health
+from plugind.protocol.plugins.info import Plugin
+from plugind.protocol.plugins.status import PluginStatus
 
 #: Seconds between two checks, at least and at most: 30 s ± 20 %, and a check begins up to half a second early.
 SHORTEST: Final = 24.0

@@ -17,8 +17,7 @@ from plugind.actors.simulation.lease_owners import MemoryBootClock, MemoryOwnerP
 from plugind.actors.simulation.lease_stores import Disk, SimulatedCdiStore, SimulatedLeaseStore
 from plugind.actors.simulation.node import SimulatedNode
 from plugind.protocol.backoff import RESTART_PAUSE
-from plugind.protocol.device_messages import DevicesSubscribed, DevicesViewMessage, InstanceMessage, ResourceChanged
-from plugind.protocol.devices import DevicesSnapshot
+from plugind.protocol.devices.messages import DevicesSubscribed, DevicesViewMessage, InstanceMessage, ResourceChanged
 from plugind.protocol.leases.messages import (
     Failure,
     LeaseChanged,
@@ -31,8 +30,9 @@ from plugind.protocol.leases.messages import (
 )
 from plugind.protocol.leases.replies import Problem
 from plugind.protocol.leases.values import LeaseState
-from plugind.protocol.messages import PluginChanged
-from plugind.protocol.plugins import DEVICE
+from plugind.protocol.messages.status import PluginChanged
+from plugind.protocol.plugins.devices import DevicesSnapshot
+from plugind.protocol.plugins.info import DEVICE
 from plugind.tests.fuzz.crashing_handler import CrashingHandler
 from plugind.tests.fuzz.lease_callers import POOLS, LeaseCallers, Reply
 from plugind.tests.fuzz.lease_oracle import LeaseOracle

@@ -20,8 +20,8 @@ from plugind.actors.simulation.device_plugins import AllocationCall, FakeDevices
 from plugind.actors.simulation.lease_owners import MemoryOwnerProcesses
 from plugind.actors.simulation.node import SimulatedNode
 from plugind.actors.simulation.plugins import FakePlugin, PluggedIn
-from plugind.protocol.devices import HEALTHY, UNHEALTHY, Device, DeviceOptions
-from plugind.protocol.plugins import DEVICE
+from plugind.protocol.plugins.devices import HEALTHY, UNHEALTHY, Device, DeviceOptions
+from plugind.protocol.plugins.info import DEVICE
 from plugind.protocol.proto import deviceplugin_v1beta1_pb2 as api
 from plugind.tests.fuzz.preparation_oracle import PreparationOracle, Preparing
 

@@ -15,9 +15,9 @@ import trio
 from plugind.actors.simulation.scheduling import EPSILON
 from plugind.protocol.backoff import Backoff
 from plugind.protocol.identity import Identity
-from plugind.protocol.info_deadline import FIRST_LOOK
-from plugind.protocol.lives import CRASH_LOOP, REMEMBERED
-from plugind.protocol.status import PluginStatus, StateName
+from plugind.protocol.plugins.status import PluginStatus, StateName
+from plugind.protocol.registration.info_deadline import FIRST_LOOK
+from plugind.protocol.registration.lives import CRASH_LOOP, REMEMBERED
 
 #: How the reasons end that are shown when the reconciler has crashed.
 ANEW = "anew"

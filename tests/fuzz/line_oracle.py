@@ -14,8 +14,8 @@ from typing import Final
 import attrs
 import trio
 
-from plugind.protocol.devices import ResourceState, ResourceStatus
 from plugind.protocol.leases.values import Lease, LeaseState, Pool, Request
+from plugind.protocol.plugins.devices import ResourceState, ResourceStatus
 from plugind.tests.fuzz.lease_holders import LABEL, Asking, things
 from plugind.tests.fuzz.preparation_oracle import Thing
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from plugind.protocol.logs import Field, Level
-from plugind.protocol.status import PluginStatus, StateName
+from plugind.protocol.logs.lines import Field, Level
+from plugind.protocol.plugins.status import PluginStatus, StateName
 
 #: Lines about a plugin that is not registered.
 _FAILURES = ("plugin waiting", "plugin stale", "plugin parked")

@@ -34,11 +34,11 @@ from plugind.actors.simulation.faults import is_injected
 from plugind.actors.simulation.node import DEFAULT_CONFIG, SimulatedNode
 from plugind.actors.simulation.plugins import FakePlugin, PluggedIn
 from plugind.actors.simulation.scheduling import ROUNDS
-from plugind.protocol import messages as m
 from plugind.protocol.backoff import Backoff, RestartIntensity
 from plugind.protocol.errors import leaves
-from plugind.protocol.plugins import CSI, DEVICE, DRA
-from plugind.protocol.status import PluginStatus, StateName
+from plugind.protocol.messages.status import PluginChanged
+from plugind.protocol.plugins.info import CSI, DEVICE, DRA
+from plugind.protocol.plugins.status import PluginStatus, StateName
 from plugind.tests.fuzz.run import SeedResult
 from plugind.tests.fuzz.trace import Trace
 
@@ -140,7 +140,7 @@ class _ObservingNode(SimulatedNode):
             self.livelock_guard.cancel()
         self._checked_at = now
 
-    def record(self, change: m.PluginChanged) -> None:
+    def record(self, change: PluginChanged) -> None:
         """See :class:`SimulatedNode`."""
         status = change.plugin
         self.trace.line("shown", status.socket, status.generation, status.state, status.attempt, status.reason)

@@ -17,9 +17,9 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from plugind.actors.simulation.faults import Actor
-from plugind.protocol.devices import ResourceState
-from plugind.protocol.plugin_health import Health
-from plugind.protocol.status import StateName
+from plugind.protocol.plugins.devices import ResourceState
+from plugind.protocol.plugins.health import Health
+from plugind.protocol.plugins.status import StateName
 from plugind.tests.fuzz.call_oracle import NOTICED
 from plugind.tests.fuzz.health_oracle import CONFIRM, HEALTHY_WITHIN, UNHEALTHY_WITHIN
 from plugind.tests.fuzz.offer_oracle import GRACE, Offer

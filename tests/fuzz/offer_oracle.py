@@ -19,7 +19,7 @@ from plugind.actors.simulation.device_plugins import FakeDevices
 from plugind.actors.simulation.plugins import PluggedIn
 from plugind.actors.simulation.scheduling import EPSILON
 from plugind.protocol.backoff import RESTART_PAUSE
-from plugind.protocol.devices import HEALTHY, UNHEALTHY, Device, DeviceStatus, ResourceState, ResourceStatus
+from plugind.protocol.plugins.devices import HEALTHY, UNHEALTHY, Device, DeviceStatus, ResourceState, ResourceStatus
 from plugind.protocol.proto import deviceplugin_v1beta1_pb2 as api
 
 if TYPE_CHECKING:

@@ -23,11 +23,11 @@ from plugind.actors.simulation.faults import Actor
 from plugind.actors.simulation.node import SimulatedNode
 from plugind.actors.simulation.plugins import FakePlugin
 from plugind.actors.simulation.scheduling import EPSILON
-from plugind.protocol.device_messages import DevicesSubscribed, DevicesViewMessage, InstanceMessage, ResourceChanged
-from plugind.protocol.devices import DevicesSnapshot
-from plugind.protocol.messages import PluginChanged
-from plugind.protocol.plugins import DEVICE, Plugin
-from plugind.protocol.status import StateName
+from plugind.protocol.devices.messages import DevicesSubscribed, DevicesViewMessage, InstanceMessage, ResourceChanged
+from plugind.protocol.messages.status import PluginChanged
+from plugind.protocol.plugins.devices import DevicesSnapshot
+from plugind.protocol.plugins.info import DEVICE, Plugin
+from plugind.protocol.plugins.status import StateName
 from plugind.tests.fuzz.call_oracle import CallOracle
 from plugind.tests.fuzz.crashing_handler import CrashingHandler
 from plugind.tests.fuzz.health_oracle import DEADLINE, HealthOracle

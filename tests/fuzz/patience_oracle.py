@@ -10,10 +10,10 @@ import trio
 
 from plugind.actors.simulation.scheduling import EPSILON
 from plugind.actors.simulation.streams import ClientEnd
-from plugind.protocol.config import Timeouts
 from plugind.protocol.identity import Identity
-from plugind.protocol.info_deadline import FIRST_LOOK, NEEDED
-from plugind.protocol.status import PluginStatus, StateName
+from plugind.protocol.plugins.status import PluginStatus, StateName
+from plugind.protocol.registration.info_deadline import FIRST_LOOK, NEEDED
+from plugind.protocol.settings.config import Timeouts
 
 #: Conversations of a path that are remembered: what is shown may lag, or be shown again.
 _REMEMBERED = 32

@@ -37,13 +37,13 @@ from plugind.actors.simulation.node import DEFAULT_CONFIG, ROOT
 from plugind.actors.simulation.scheduling import EPSILON, ROUNDS
 from plugind.actors.simulation.shortcuts import shortcuts
 from plugind.protocol.backoff import Backoff, RestartIntensity
-from plugind.protocol.config import DevicePluginDirectory, Root
 from plugind.protocol.errors import leaves
 from plugind.protocol.leases.config import LeasesConfig
-from plugind.protocol.messages import PluginChanged
-from plugind.protocol.plugins import DEVICE, InstancePolicy, Plugin
-from plugind.protocol.status import StateName
-from plugind.protocol.trust import Trust
+from plugind.protocol.messages.status import PluginChanged
+from plugind.protocol.plugins.info import DEVICE, InstancePolicy, Plugin
+from plugind.protocol.plugins.status import StateName
+from plugind.protocol.settings.config import DevicePluginDirectory, Root
+from plugind.protocol.trust.users import Trust
 from plugind.tests.fuzz.acts import Acts
 from plugind.tests.fuzz.backoff_oracle import BackoffOracle
 from plugind.tests.fuzz.blame_oracle import BlameOracle

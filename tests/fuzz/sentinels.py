@@ -12,7 +12,7 @@ from plugind.actors.simulation.node import SimulatedNode
 from plugind.actors.simulation.plugins import FakePlugin, PluggedIn
 from plugind.actors.simulation.scheduling import EPSILON
 from plugind.protocol.backoff import RESTART_PAUSE
-from plugind.protocol.status import StateName
+from plugind.protocol.plugins.status import StateName
 
 #: Virtual seconds within which a sentinel is registered, or deregistered, unless the whole node is disturbed.
 BOUND: Final = 1.0

@@ -13,8 +13,8 @@ import trio
 
 from plugind.actors.simulation.node import SimulatedNode
 from plugind.actors.simulation.scheduling import EPSILON
-from plugind.protocol.liveness import PLUGIN_PERIOD
-from plugind.protocol.status import PluginStatus, StateName
+from plugind.protocol.health.liveness import PLUGIN_PERIOD
+from plugind.protocol.plugins.status import PluginStatus, StateName
 
 #: Seconds until a killed plugin is shown as not serving: messages are read together, and looks are made in rounds.
 KILLED_BOUND: Final = 5.0

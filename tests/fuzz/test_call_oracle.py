@@ -6,7 +6,7 @@ import pytest
 
 from plugind.actors.simulation.device_directory import MemoryDeviceDirectory, RegisterAttempt
 from plugind.actors.simulation.directory import MemoryDirectory
-from plugind.protocol.device_calls import RegisterCall
+from plugind.protocol.devices.calls import RegisterCall
 from plugind.tests.fuzz.call_oracle import REFUSAL, CallOracle
 
 

@@ -8,7 +8,7 @@ from trio.testing import MockClock
 
 from plugind.protocol.backoff import Backoff
 from plugind.protocol.identity import Identity
-from plugind.protocol.status import PluginStatus, StateName
+from plugind.protocol.plugins.status import PluginStatus, StateName
 from plugind.tests.fuzz.crash_oracle import CrashOracle
 from plugind.tests.fuzz.life_oracle import LifeOracle
 

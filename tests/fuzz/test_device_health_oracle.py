@@ -8,10 +8,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from plugind.protocol.logs import timestamp
-from plugind.protocol.plugins import Plugin
+from plugind.protocol.logs.lines import timestamp
+from plugind.protocol.plugins.info import Plugin
+from plugind.protocol.plugins.status import PluginStatus, StateName
 from plugind.protocol.proto import dra_health_v1_pb2 as api
-from plugind.protocol.status import PluginStatus, StateName
 from plugind.tests.fuzz.device_health_oracle import SHOWN, DeviceHealthOracle
 from plugind.tests.fuzz.wall import WallClock
 

@@ -8,7 +8,7 @@ import trio
 from trio.testing import MockClock
 
 from plugind.protocol.identity import Identity
-from plugind.protocol.status import StateName
+from plugind.protocol.plugins.status import StateName
 from plugind.testing import FakePlugin, SimulatedNode
 from plugind.tests.fuzz.dial_order_oracle import DialOrderOracle
 

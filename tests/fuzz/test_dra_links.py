@@ -8,15 +8,15 @@ import attrs
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from plugind.protocol.plugins import Plugin
+from plugind.protocol.plugins.info import Plugin
 from plugind.tests.fuzz.device_health_oracle import DeviceHealthOracle
 from plugind.tests.fuzz.dra_links import WatchedLink
 from plugind.tests.fuzz.dra_oracle import DRAOracle
 from plugind.tests.fuzz.health_oracle import Key
 
 if TYPE_CHECKING:
+    from plugind.actors.grpc.client.channel import Channel
     from plugind.actors.handlers.link import Link
-    from plugind.actors.io.grpc_client.channel import Channel
 
 PLUGIN = Plugin("DRAPlugin", "gpu.lab.com", "/claims/a.sock", ("v1.DRAPlugin",), "/registry/a.sock", 1)
 SECONDS = 3.0

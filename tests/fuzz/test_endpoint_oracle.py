@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from plugind.protocol.plugins import Plugin
+from plugind.protocol.plugins.info import Plugin
 from plugind.tests.fuzz.endpoint_oracle import EndpointOracle
 
 RED = Plugin("Colour", "red", "/drivers/one.sock", ("1.0.0",), "/plugins/a.sock", 5, privileged=True)

@@ -10,9 +10,9 @@ import trio
 from trio.testing import MockClock
 
 from plugind.actors.handlers.link import Link
-from plugind.protocol.devices import HEALTHY, UNHEALTHY, Device, DeviceList, ResourceState, ResourceStatus
-from plugind.protocol.plugin_health import Health
-from plugind.protocol.plugins import Plugin
+from plugind.protocol.plugins.devices import HEALTHY, UNHEALTHY, Device, DeviceList, ResourceState, ResourceStatus
+from plugind.protocol.plugins.health import Health
+from plugind.protocol.plugins.info import Plugin
 from plugind.tests.fuzz.device_oracle import DeviceOracle, Instance
 from plugind.tests.fuzz.follow_oracle import LONGEST_PAUSE, FollowOracle
 

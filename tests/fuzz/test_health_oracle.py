@@ -16,20 +16,20 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 from trio.testing import MockClock
 
-from plugind.actors.endpoint_checks import Check, Note
-from plugind.actors.io.grpc_client.channel import Channel
-from plugind.actors.io.grpc_server.serve import serve_stream
+from plugind.actors.grpc.client.channel import Channel
+from plugind.actors.grpc.server.serve import serve_stream
+from plugind.actors.health.endpoint_checks import Check, Note
 from plugind.actors.simulation.csi_drivers import CSICall
 from plugind.actors.simulation.dra_drivers import USUAL_SERVICES, DRACall
 from plugind.actors.simulation.node import SimulatedNode
 from plugind.actors.simulation.streams import memory_connection
-from plugind.protocol.plugin_health import Health
-from plugind.protocol.plugins import Plugin
+from plugind.protocol.plugins.health import Health
+from plugind.protocol.plugins.info import Plugin
+from plugind.protocol.plugins.status import PluginStatus, StateName
 from plugind.protocol.proto.csi_v1_grpc import IdentityStub
 from plugind.protocol.proto.csi_v1_pb2 import ProbeRequest
 from plugind.protocol.proto.health_v1_grpc import HealthStub
 from plugind.protocol.proto.health_v1_pb2 import HealthCheckRequest
-from plugind.protocol.status import PluginStatus, StateName
 from plugind.tests.fuzz.csi_acts import ScriptedCSIDriver
 from plugind.tests.fuzz.dra_services import CHECKED, ScriptedDRADriver
 from plugind.tests.fuzz.health_oracle import DEADLINE, AnsweredCheck, HealthOracle

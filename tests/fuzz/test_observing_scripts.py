@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from plugind.actors.handlers.csi_driver import DriverCalls
-from plugind.actors.io.grpc_client.channel import Channel
-from plugind.actors.links import Links
+from plugind.actors.grpc.client.channel import Channel
+from plugind.actors.handlers.csi.driver import DriverCalls
+from plugind.actors.handlers.links import Links
 from plugind.actors.registration.actor import _Registration
-from plugind.protocol.plugins import Plugin
+from plugind.protocol.plugins.info import Plugin
 from plugind.protocol.registration import following
 from plugind.protocol.registration.failures import PluginRefusedError, refusal_before_register
 from plugind.protocol.registration.following import Next

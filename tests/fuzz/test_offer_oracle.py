@@ -11,10 +11,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from plugind.actors.simulation import PluggedIn
 from plugind.actors.simulation.device_plugins import FakeDevices
-from plugind.protocol.devices import HEALTHY, Device, DeviceList, ResourceState, ResourceStatus
+from plugind.protocol.plugins.devices import HEALTHY, Device, DeviceList, ResourceState, ResourceStatus
 from plugind.protocol.proto import deviceplugin_v1beta1_pb2 as api
+from plugind.testing import PluggedIn
 from plugind.tests.fuzz.offer_oracle import GRACE, Offer, OfferedDevices, OfferOracle
 
 if TYPE_CHECKING:

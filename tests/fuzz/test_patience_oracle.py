@@ -8,10 +8,10 @@ import trio
 from trio.testing import MockClock
 
 from plugind.actors.simulation.streams import memory_connection
-from plugind.protocol.config import Timeouts
 from plugind.protocol.identity import Identity
-from plugind.protocol.info_deadline import NEEDED
-from plugind.protocol.status import PluginStatus, StateName
+from plugind.protocol.plugins.status import PluginStatus, StateName
+from plugind.protocol.registration.info_deadline import NEEDED
+from plugind.protocol.settings.config import Timeouts
 from plugind.testing import FakePlugin, SimulatedNode
 from plugind.tests.fuzz.patience_oracle import PatienceOracle
 

@@ -12,14 +12,14 @@ from trio.testing import MockClock
 from plugind.actors.simulation.node import SimulatedNode
 from plugind.actors.simulation.plugins import Call
 from plugind.protocol.backoff import Backoff
-from plugind.protocol.devices import HEALTHY, Device, DeviceList, ResourceState, ResourceStatus
+from plugind.protocol.health.liveness import Owners
 from plugind.protocol.identity import Identity
 from plugind.protocol.leases.values import Lease, LeaseState, NoOwner, Request, Wanted
-from plugind.protocol.liveness import Owners
-from plugind.protocol.lives import reason
-from plugind.protocol.messages import PluginChanged
-from plugind.protocol.plugins import InstancePolicy, Plugin
-from plugind.protocol.status import PluginStatus, StateName
+from plugind.protocol.messages.status import PluginChanged
+from plugind.protocol.plugins.devices import HEALTHY, Device, DeviceList, ResourceState, ResourceStatus
+from plugind.protocol.plugins.info import InstancePolicy, Plugin
+from plugind.protocol.plugins.status import PluginStatus, StateName
+from plugind.protocol.registration.lives import reason
 from plugind.testing import FakeHandler, FakePlugin
 from plugind.tests.fuzz.device_oracle import DeviceOracle, Instance
 from plugind.tests.fuzz.endpoint_oracle import EndpointOracle

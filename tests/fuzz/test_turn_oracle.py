@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from plugind.protocol.status import PluginStatus, StateName
+from plugind.protocol.plugins.status import PluginStatus, StateName
 from plugind.tests.fuzz.turn_oracle import TurnOracle
 
 REFUSED = "Colour 'red' is registered already, by the socket /plugins/h"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 
 import attrs
 
-from plugind.protocol.plugins import Plugin
+from plugind.protocol.plugins.info import Plugin
 
 #: The reason why a plugin may not have an endpoint, with the user of the plugin that has it.
 _TAKEN = re.compile(r"the endpoint .* belongs to .* of user (\d+), by the socket ")

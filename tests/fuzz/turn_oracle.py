@@ -9,8 +9,8 @@ import attrs
 import trio
 
 from plugind.actors.simulation.scheduling import EPSILON
-from plugind.protocol.line import TURN
-from plugind.protocol.status import PluginStatus, StateName
+from plugind.protocol.plugins.status import PluginStatus, StateName
+from plugind.protocol.world.line import TURN
 
 #: What the reason says of a plugin that was refused its name under the policy ``reject``.
 _TAKEN = "is registered already, by the socket "

@@ -7,23 +7,23 @@ from collections.abc import Callable, Mapping
 
 import trio
 
+from plugind.actors.grpc.client.dial import Judge
+from plugind.actors.grpc.client.registration_channel import RegistrationChannel
 from plugind.actors.handlers.handler import Handler
-from plugind.actors.io.grpc_client.dial import Judge
-from plugind.actors.io.grpc_client.registration_channel import RegistrationChannel
 from plugind.actors.simulation.directory import MemoryDirectory, Telling
 from plugind.actors.simulation.faults import Actor, is_injected
 from plugind.actors.simulation.network import MemoryNetwork, Process
 from plugind.actors.simulation.node import SimulatedNode
 from plugind.actors.simulation.plugins import FakePlugin, PluggedIn
 from plugind.actors.simulation.scheduling import EPSILON
-from plugind.protocol import messages as m
 from plugind.protocol.backoff import RESTART_PAUSE
-from plugind.protocol.config import Config
 from plugind.protocol.errors import leaves
+from plugind.protocol.health.liveness import Answer, answer_of
 from plugind.protocol.identity import Identity
-from plugind.protocol.liveness import Answer, answer_of
-from plugind.protocol.plugins import Plugin
-from plugind.protocol.status import PluginStatus, StateName
+from plugind.protocol.messages.status import PluginChanged
+from plugind.protocol.plugins.info import Plugin
+from plugind.protocol.plugins.status import PluginStatus, StateName
+from plugind.protocol.settings.config import Config
 from plugind.protocol.wire.errors import DialError, DialFailure
 from plugind.tests.fuzz.backoff_oracle import BackoffOracle
 from plugind.tests.fuzz.crash_oracle import CrashOracle
@@ -163,7 +163,7 @@ class WatchedNode(SimulatedNode):
         trust: TrustOracle,
         *,
         handlers: Mapping[str, Handler],
-        apart: Mapping[str, Callable[[m.PluginChanged], None]] | None = None,
+        apart: Mapping[str, Callable[[PluginChanged], None]] | None = None,
     ) -> None:
         #: What is given the changes of plugins in other directories than the root of all others, by directory.
         self._apart = dict(apart or {})
@@ -264,7 +264,7 @@ class WatchedNode(SimulatedNode):
         if not is_injected(error):
             self.trace.violated("crash", f"{kind}: {error!r}: {[repr(leaf) for leaf in leaves(error)]}")
 
-    def record(self, change: m.PluginChanged) -> None:
+    def record(self, change: PluginChanged) -> None:
         """Record one change, after the oracles have checked it."""
         status = change.plugin
         self.trace.line(

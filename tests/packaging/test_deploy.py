@@ -20,7 +20,7 @@ import pytest
 
 from plugind.actors.console.configured import Configured
 from plugind.actors.console.run import add_arguments, read_configuration
-from plugind.protocol.endpoints import default_directories
+from plugind.protocol.discovery.endpoints import default_directories
 from plugind.tests.end_to_end.packages import program
 
 pytestmark = pytest.mark.extended

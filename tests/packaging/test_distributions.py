@@ -53,6 +53,6 @@ def test_the_source_distribution_has_nothing_but_sources_and_metadata(sdist: Pat
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()} - {""}
     files = {name for name in names if not name.startswith("plugind.egg-info")} - made
-    assert {"pyproject.toml", "README.md", "LICENSE", "supervisor.py", "actors/reconciler.py"} <= files
+    assert {"pyproject.toml", "README.md", "LICENSE", "supervisor.py", "actors/world/reconciler.py"} <= files
     assert [name for name in sorted(files) if not (REPOSITORY / name).exists()] == []
     assert not [name for name in files if "__pycache__" in name]

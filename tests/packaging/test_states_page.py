@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from plugind.protocol.devices import ResourceState
 from plugind.protocol.leases.values import LeaseState
-from plugind.protocol.metrics import CLAIM_REFUSED, ENTRY_REFUSED, OTHER, watched
-from plugind.protocol.status import Operation, Outcome
+from plugind.protocol.plugins.devices import ResourceState
+from plugind.protocol.plugins.status import Operation, Outcome
+from plugind.protocol.status.metrics import CLAIM_REFUSED, ENTRY_REFUSED, OTHER, watched
 from plugind.protocol.words import CRASH_LOOP, STATE_IN, Condition, Health, StateName, Step
 
 PAGE = (Path(__file__).parents[2] / "docs" / "states.md").read_text()

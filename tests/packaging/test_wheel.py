@@ -38,14 +38,6 @@ def test_the_wheel_contains_the_package_and_nothing_else(wheel: Path) -> None:
     assert sorted(expected - contents) == []
 
 
-def test_every_level_of_the_package_is_marked_as_typed(wheel: Path) -> None:
-    with ZipFile(wheel) as archive:
-        contents = set(archive.namelist())
-    levels = {name.rpartition("/")[0] for name in contents if name.endswith("/__init__.py")}
-    assert "plugind/actors/io/grpc_client" in levels
-    assert sorted(level for level in levels if f"{level}/py.typed" not in contents) == []
-
-
 def test_every_package_of_the_repository_is_named_in_pyproject() -> None:
     declared = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     found = [path.parent for name in PACKAGE for path in (REPOSITORY / name).rglob("__init__.py")]

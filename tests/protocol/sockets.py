@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from plugind.protocol import messages as m
 from plugind.protocol.identity import Identity
-from plugind.protocol.plugins import Plugin, PluginInfo
-from plugind.protocol.status import Ending
+from plugind.protocol.messages.discovery import SocketAppeared, SocketTouched, SocketVanished
+from plugind.protocol.plugins.info import Plugin, PluginInfo
+from plugind.protocol.plugins.status import Ending
 
 SOCKET = "/reg/a.sock"
 INFO = PluginInfo("T", "a", SOCKET, ("1.0.0",))
@@ -35,12 +35,12 @@ class Nowhere:
 NOWHERE = Nowhere()
 
 
-def appeared(generation: int = 1, path: str = SOCKET) -> m.SocketAppeared:
-    return m.SocketAppeared(path, generation, Identity(1, generation, generation), "/reg", 0.0)
+def appeared(generation: int = 1, path: str = SOCKET) -> SocketAppeared:
+    return SocketAppeared(path, generation, Identity(1, generation, generation), "/reg", 0.0)
 
 
-def vanished(generation: int = 1, path: str = SOCKET) -> m.SocketVanished:
-    return m.SocketVanished(path, generation)
+def vanished(generation: int = 1, path: str = SOCKET) -> SocketVanished:
+    return SocketVanished(path, generation)
 
 
-TOUCHED = m.SocketTouched(SOCKET, 1)
+TOUCHED = SocketTouched(SOCKET, 1)

@@ -8,22 +8,25 @@ from collections.abc import Iterator, Sized
 
 import attrs
 
-from plugind.protocol import messages as m
-from plugind.protocol import watches as mask
-from plugind.protocol.discovery import LOOK, MAX_IGNORED, Discovery, Found, Kind
+from plugind.protocol.discovery import watches as mask
+from plugind.protocol.discovery.quotas import Quota
+from plugind.protocol.discovery.sockets import LOOK, MAX_IGNORED, Discovery, Found, Kind
+from plugind.protocol.discovery.watches import Watches
+from plugind.protocol.health.liveness import Answer, Schedule
 from plugind.protocol.identity import Identity
-from plugind.protocol.kept_names import NAME_KEPT, KeptNames
-from plugind.protocol.liveness import Answer, Schedule
-from plugind.protocol.log_limits import MAX_COUNTED, Line, LineCounts, LogLimits
-from plugind.protocol.logs import Level
-from plugind.protocol.metrics import MAX_TYPES, Metrics
-from plugind.protocol.plugins import InstancePolicy, PluginInfo
-from plugind.protocol.quotas import Quota
-from plugind.protocol.status import Finished, Operation, Outcome, StateName
-from plugind.protocol.successions import MOST_FORMER, FormerHolders, Holder
-from plugind.protocol.view import GONE_KEPT, View
-from plugind.protocol.watches import Watches
-from plugind.protocol.world import World
+from plugind.protocol.logs.limits import MAX_COUNTED, Line, LineCounts, LogLimits
+from plugind.protocol.logs.lines import Level
+from plugind.protocol.messages.discovery import ScanCompleted, SocketVanished
+from plugind.protocol.messages.liveness import WatchLiveness
+from plugind.protocol.messages.reconciler import Claimed, HandlerAdded, PluginRegistered, RegistrationEnded, Released
+from plugind.protocol.messages.status import Holder, StateChanged
+from plugind.protocol.plugins.info import InstancePolicy, PluginInfo
+from plugind.protocol.plugins.status import Finished, Operation, Outcome, StateName
+from plugind.protocol.status.metrics import MAX_TYPES, Metrics
+from plugind.protocol.status.view import GONE_KEPT, View
+from plugind.protocol.world.kept_names import NAME_KEPT, KeptNames
+from plugind.protocol.world.successions import MOST_FORMER, FormerHolders
+from plugind.protocol.world.worlds import World
 from plugind.tests.protocol.sockets import NOWHERE, Nowhere, appeared
 
 MANY = 100_000
@@ -86,18 +89,18 @@ def test_the_watches_of_directories_that_are_gone_are_forgotten() -> None:
 
 def test_the_world_forgets_plugins_that_left_once_a_scan_is_over() -> None:
     """Their names are kept for their users for a while, which needs no timer if nobody waits."""
-    world = World([m.HandlerAdded("T", Nowhere(), InstancePolicy.NEWEST)])
+    world = World([HandlerAdded("T", Nowhere(), InstancePolicy.NEWEST)])
     before = sizes(world)
     many = MANY // 10
     for number, path in enumerate(sockets(many)):
         info, now = PluginInfo("T", f"n{number}", path, (), uid=1001), number / 1000
         world.handle(appeared(1, path), now)
-        world.handle(m.Claimed(path, 1, info), now)
-        world.handle(m.PluginRegistered(path, 1), now)
-        world.handle(m.SocketVanished(path, 1), now)
-        world.handle(m.Released(path, 1), now)
-        world.handle(m.RegistrationEnded(path, crashed=False), now)
-    world.handle(m.ScanCompleted(ROOT, first=False), many / 1000 + NAME_KEPT)
+        world.handle(Claimed(path, 1, info), now)
+        world.handle(PluginRegistered(path, 1), now)
+        world.handle(SocketVanished(path, 1), now)
+        world.handle(Released(path, 1), now)
+        world.handle(RegistrationEnded(path, crashed=False), now)
+    world.handle(ScanCompleted(ROOT, first=False), many / 1000 + NAME_KEPT)
     left = {name: size for name, size in sizes(world).items() if name not in before and name != "_effects"}
     assert left == {"_former": MOST_FORMER}
 
@@ -124,7 +127,7 @@ def test_the_view_keeps_the_last_sockets_that_are_gone() -> None:
     view = View()
     for path in sockets():
         for state in (StateName.DIALING, StateName.GONE):
-            view.apply(m.StateChanged(path, ROOT, 1, state, 1.0))
+            view.apply(StateChanged(path, ROOT, 1, state, 1.0))
     assert {name: size for name, size in sizes(view).items() if name != "_history"} == {"_gone": GONE_KEPT}
 
 
@@ -132,7 +135,7 @@ def test_liveness_forgets_what_is_watched_no_more() -> None:
     schedule = Schedule(10.0)
     before = sizes(schedule)
     for number, path in enumerate(sockets(MANY // 4)):
-        asked = m.WatchLiveness(path, 1, NOWHERE, registered=number % 2 == 0, endpoint=f"/e/{number}", pid=number)
+        asked = WatchLiveness(path, 1, NOWHERE, registered=number % 2 == 0, endpoint=f"/e/{number}", pid=number)
         schedule.watch(asked, float(number), process_is_watched=False)
         schedule.ask(path)
         for subject in schedule.take(float(number)):
@@ -155,7 +158,7 @@ def test_the_windows_of_the_log_are_few_and_their_summaries_are_taken() -> None:
 
 def test_metrics_have_as_many_labels_as_before() -> None:
     metrics, done = Metrics(), Finished(Operation.REGISTER, Outcome.OK, 0.1)
-    change = m.StateChanged("/reg/a.sock", ROOT, 1, StateName.REGISTERED, 1.0, finished=(done,))
+    change = StateChanged("/reg/a.sock", ROOT, 1, StateName.REGISTERED, 1.0, finished=(done,))
     metrics.learn_types(f"T{number}" for number in range(MAX_TYPES))
     for number in range(MANY // 4):
         metrics.count(attrs.evolve(change, info=PluginInfo(f"T{number}", f"n{number}", "/e", ())), None)

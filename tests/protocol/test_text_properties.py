@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from plugind.protocol.logs import MAX_VALUE, Field, Level, json_line, text_line, timestamp
+from plugind.protocol.logs.lines import MAX_VALUE, Field, Level, json_line, text_line, timestamp
 from plugind.protocol.text import cut, encodable, escaped
 from plugind.protocol.wire.budgets import Budgets
 from plugind.protocol.wire.errors import SHOWN_BYTES, WireError, WireProblem, code_name, shown

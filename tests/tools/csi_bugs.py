@@ -9,17 +9,20 @@ from unittest.mock import patch
 import trio
 from grpclib.exceptions import GRPCError
 
-from plugind.actors.handlers import csi, csi_driver, csi_follower
-from plugind.actors.handlers.csi_driver import DriverCalls, Said
-from plugind.actors.io.grpc_client.channel import Channel
-from plugind.protocol import messages as m
-from plugind.protocol.csi import NO_NODE_INFO, NodeInfo
-from plugind.protocol.csi_topology import Topologies, Topology
-from plugind.protocol.effects import Effect
+from plugind.actors.grpc.client.channel import Channel
+from plugind.actors.handlers.csi import driver as csi_driver
+from plugind.actors.handlers.csi import follower as csi_follower
+from plugind.actors.handlers.csi import handler as csi
+from plugind.actors.handlers.csi.driver import DriverCalls, Said
 from plugind.protocol.errors import PluginError
-from plugind.protocol.plugins import CSI, Plugin
+from plugind.protocol.handlers.csi import NO_NODE_INFO, NodeInfo
+from plugind.protocol.handlers.csi_topology import Topologies, Topology
+from plugind.protocol.messages.discovery import SocketVanished
+from plugind.protocol.messages.reconciler import Claimed, ReconcilerMessage
+from plugind.protocol.plugins.info import CSI, Plugin
 from plugind.protocol.proto.csi_v1_pb2 import NodeGetInfoResponse
-from plugind.protocol.world import World
+from plugind.protocol.world.effects import Effect
+from plugind.protocol.world.worlds import World
 
 
 @contextmanager
@@ -64,15 +67,15 @@ def wait_for_a_driver_that_has_left() -> Iterator[None]:
 @contextmanager
 def let_the_newer_driver_replace_the_older_at_once() -> Iterator[None]:
     """An older driver is deregistered when a newer one of its name comes, and not once that has answered."""
-    claimed: dict[str, m.Claimed] = {}
+    claimed: dict[str, Claimed] = {}
     handle = World.handle
 
-    def hasty(self: World, message: m.ReconcilerMessage, now: float) -> list[Effect]:
+    def hasty(self: World, message: ReconcilerMessage, now: float) -> list[Effect]:
         effects = handle(self, message, now)
-        if isinstance(message, m.Claimed) and message.info.type == CSI:
+        if isinstance(message, Claimed) and message.info.type == CSI:
             for path, other in claimed.items():
                 if other.info.name == message.info.name and path != message.path:
-                    effects += handle(self, m.SocketVanished(path, other.generation), now)
+                    effects += handle(self, SocketVanished(path, other.generation), now)
             claimed[message.path] = message
         return effects
 

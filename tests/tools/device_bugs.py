@@ -12,10 +12,11 @@ import trio
 from plugind.actors.devices import actor as devices_actor
 from plugind.actors.devices.inbox import DevicesInbox
 from plugind.actors.devices.state import Writer
-from plugind.protocol import devices, resources
-from plugind.protocol.devices import DeviceStatus, ResourceStatus
-from plugind.protocol.followed import Followed
-from plugind.protocol.logs import Logger
+from plugind.protocol.devices import resources
+from plugind.protocol.devices.followed import Followed
+from plugind.protocol.logs.lines import Logger
+from plugind.protocol.plugins import devices
+from plugind.protocol.plugins.devices import DeviceStatus, ResourceStatus
 
 
 @contextmanager

@@ -7,16 +7,17 @@ from contextlib import contextmanager, suppress
 from typing import Any
 from unittest.mock import patch
 
-from plugind.actors.handlers import dra_calls, dra_driver
-from plugind.actors.handlers.dra import DRAHandler
-from plugind.actors.handlers.dra_driver import DRAFollower
+from plugind.actors.grpc.client.channel import Channel
+from plugind.actors.handlers.dra import calls as dra_calls
+from plugind.actors.handlers.dra import driver as dra_driver
+from plugind.actors.handlers.dra.driver import DRAFollower
+from plugind.actors.handlers.dra.handler import DRAHandler
 from plugind.actors.handlers.link import Link
-from plugind.actors.io.grpc_client.channel import Channel
-from plugind.actors.open_link import OpenLink
+from plugind.actors.handlers.open_link import OpenLink
 from plugind.protocol.backoff import Backoff
-from plugind.protocol.dra import DriverGone, Drivers
 from plugind.protocol.errors import NoConnectionError
-from plugind.protocol.plugins import Plugin
+from plugind.protocol.handlers.dra import DriverGone, Drivers
+from plugind.protocol.plugins.info import Plugin
 
 
 @contextmanager

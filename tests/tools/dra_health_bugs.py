@@ -14,20 +14,23 @@ from unittest.mock import patch
 
 import trio
 
-from plugind.actors.handlers import csi_follower, dra_calls, dra_driver, dra_health
-from plugind.actors.handlers.csi import CSIHandler
-from plugind.actors.handlers.dra import DRAHandler
-from plugind.actors.handlers.dra_driver import DRAFollower
-from plugind.actors.handlers.dra_health import HealthFollower
+from plugind.actors.grpc.client.channel import Channel
+from plugind.actors.handlers.csi import follower as csi_follower
+from plugind.actors.handlers.csi.handler import CSIHandler
+from plugind.actors.handlers.dra import calls as dra_calls
+from plugind.actors.handlers.dra import driver as dra_driver
+from plugind.actors.handlers.dra import health as dra_health
+from plugind.actors.handlers.dra.driver import DRAFollower
+from plugind.actors.handlers.dra.handler import DRAHandler
+from plugind.actors.handlers.dra.health import HealthFollower
 from plugind.actors.handlers.link import Link
+from plugind.actors.handlers.open_link import OpenLink
 from plugind.actors.handlers.paced import take_newest
-from plugind.actors.io.grpc_client.channel import Channel
-from plugind.actors.open_link import OpenLink
-from plugind.protocol import dra_health as rules
-from plugind.protocol.dra import HEALTH_SERVICES, DRAConfig, Drivers
-from plugind.protocol.dra_health import DeviceHealths, DeviceReport, DeviceStatus
-from plugind.protocol.plugin_health import Health
-from plugind.protocol.plugins import Plugin
+from plugind.protocol.handlers import dra_health as rules
+from plugind.protocol.handlers.dra import HEALTH_SERVICES, DRAConfig, Drivers
+from plugind.protocol.handlers.dra_health import DeviceHealths, DeviceReport, DeviceStatus
+from plugind.protocol.plugins.health import Health
+from plugind.protocol.plugins.info import Plugin
 from plugind.tests.fuzz.wall import WallClock
 
 # --- what is said of a device, and for how long -----------------------------------------------------------------------

@@ -10,18 +10,19 @@ from unittest.mock import patch
 import attrs
 from grpclib.exceptions import GRPCError
 
-from plugind.actors import endpoint_checks
-from plugind.actors.endpoint_checks import EndpointChecks
-from plugind.actors.handlers import device_follower
-from plugind.actors.io.grpc_client.channel import Channel
-from plugind.actors.open_link import OpenLink
-from plugind.protocol import health_checks
-from plugind.protocol import messages as m
-from plugind.protocol.effects import Effect
+from plugind.actors.devices import follower as device_follower
+from plugind.actors.grpc.client.channel import Channel
+from plugind.actors.handlers.open_link import OpenLink
+from plugind.actors.health import endpoint_checks
+from plugind.actors.health.endpoint_checks import EndpointChecks
 from plugind.protocol.errors import PluginError
-from plugind.protocol.health_checks import Checked, CheckEvent, Failed, HealthChecks, Passed
-from plugind.protocol.plugin_health import Health
-from plugind.protocol.world import World
+from plugind.protocol.health import checks as health_checks
+from plugind.protocol.health.checks import Checked, CheckEvent, Failed, HealthChecks, Passed
+from plugind.protocol.messages.discovery import SocketVanished
+from plugind.protocol.messages.reconciler import PluginGone, ReconcilerMessage
+from plugind.protocol.plugins.health import Health
+from plugind.protocol.world.effects import Effect
+from plugind.protocol.world.worlds import World
 
 
 @contextmanager
@@ -122,8 +123,8 @@ def deregister_what_is_unhealthy() -> Iterator[None]:
         if failed_checks:
             self.gone("planted")
 
-    def let_go(self: World, message: m.ReconcilerMessage, now: float) -> list[Effect]:
-        vanished = isinstance(message, m.PluginGone) and m.SocketVanished(message.path, message.generation)
+    def let_go(self: World, message: ReconcilerMessage, now: float) -> list[Effect]:
+        vanished = isinstance(message, PluginGone) and SocketVanished(message.path, message.generation)
         return handle(self, vanished or message, now)
 
     with patch.object(OpenLink, "report", give_up), patch.object(World, "handle", let_go):

@@ -14,7 +14,6 @@ from plugind.actors.leases.cdi_writer import CdiWriter
 from plugind.actors.leases.owners import Owners
 from plugind.actors.leases.saving import Saving
 from plugind.actors.simulation.lease_stores import SimulatedLeaseStore
-from plugind.protocol.devices import HEALTHY, Device, DeviceList
 from plugind.protocol.leases import allocations, book, held, states
 from plugind.protocol.leases.book import Leases
 from plugind.protocol.leases.effects import DeleteLease, Effect, Write
@@ -23,6 +22,7 @@ from plugind.protocol.leases.messages import Kept, Offer
 from plugind.protocol.leases.states import Action, Event, Outcome, Phase
 from plugind.protocol.leases.stock import Stock
 from plugind.protocol.leases.values import LeaseState
+from plugind.protocol.plugins.devices import HEALTHY, Device, DeviceList
 
 
 @contextmanager

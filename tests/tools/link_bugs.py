@@ -10,12 +10,14 @@ import trio
 
 from plugind.actors.handlers.calls import Calls
 from plugind.actors.handlers.link import Link
-from plugind.actors.links import Links
-from plugind.protocol import messages as m
-from plugind.protocol.effects import Effect
-from plugind.protocol.plugin_health import Report, Reports
-from plugind.protocol.plugins import Plugin
-from plugind.protocol.world import World
+from plugind.actors.handlers.links import Links
+from plugind.protocol.messages.discovery import SocketVanished
+from plugind.protocol.messages.reconciler import PluginGone, ReconcilerMessage
+from plugind.protocol.messages.status import LinkMessage
+from plugind.protocol.plugins.health import Report, Reports
+from plugind.protocol.plugins.info import Plugin
+from plugind.protocol.world.effects import Effect
+from plugind.protocol.world.worlds import World
 
 
 @contextmanager
@@ -42,8 +44,8 @@ def deregister_what_cannot_be_followed() -> Iterator[None]:
 
     handle = World.handle
 
-    def let_go(self: World, message: m.ReconcilerMessage, now: float) -> list[Effect]:
-        vanished = isinstance(message, m.PluginGone) and m.SocketVanished(message.path, message.generation)
+    def let_go(self: World, message: ReconcilerMessage, now: float) -> list[Effect]:
+        vanished = isinstance(message, PluginGone) and SocketVanished(message.path, message.generation)
         return handle(self, vanished or message, now)
 
     with patch.object(Calls, "follow", give_up), patch.object(World, "handle", let_go):
@@ -83,7 +85,7 @@ def lose_delayed_reports() -> Iterator[None]:
 def tell_links_no_role() -> Iterator[None]:
     """The role that the world decides does not reach the link."""
 
-    def ignore(self: Links, message: m.LinkMessage, /) -> None:
+    def ignore(self: Links, message: LinkMessage, /) -> None:
         pass
 
     with patch.object(Links, "send_nowait", ignore):

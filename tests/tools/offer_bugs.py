@@ -10,16 +10,18 @@ from unittest.mock import patch
 
 import trio
 
-from plugind.actors import device_server
-from plugind.actors.handlers import device_follower
-from plugind.actors.handlers.device_follower import DeviceFollower
-from plugind.protocol import messages as m
-from plugind.protocol.device_lists import DeviceListReader, ReadList
-from plugind.protocol.device_messages import InstanceMessage, InstanceRemoved, ListLost
-from plugind.protocol.devices import DeviceList
-from plugind.protocol.effects import Effect
-from plugind.protocol.plugins import Plugin
-from plugind.protocol.world import World
+from plugind.actors.devices import follower as device_follower
+from plugind.actors.devices import server as device_server
+from plugind.actors.devices.follower import DeviceFollower
+from plugind.protocol.devices.lists import DeviceListReader, ReadList
+from plugind.protocol.devices.messages import InstanceMessage, InstanceRemoved, ListLost
+from plugind.protocol.messages.addresses import Address
+from plugind.protocol.messages.discovery import ScanCompleted, SocketAppeared, SocketVanished
+from plugind.protocol.messages.reconciler import ReconcilerMessage
+from plugind.protocol.plugins.devices import DeviceList
+from plugind.protocol.plugins.info import Plugin
+from plugind.protocol.world.effects import Effect
+from plugind.protocol.world.worlds import World
 from plugind.tests.fuzz.offers import DIRECTORY, FOUND
 
 
@@ -30,7 +32,7 @@ def _say_after_a_crash(words: Callable[[Plugin], InstanceMessage]) -> AbstractCo
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
             self._followed: Plugin = args[0]
-            self._address: m.Address[InstanceMessage] = args[2]
+            self._address: Address[InstanceMessage] = args[2]
 
         async def run(self) -> None:
             try:
@@ -60,13 +62,13 @@ def let_go_of_all_when_another_process_serves() -> Iterator[None]:
     """When a server yields, the device plugins that were found by their sockets are let go as well."""
     handle, found = World.handle, dict[str, int]()
 
-    def let_go(self: World, message: m.ReconcilerMessage, now: float) -> list[Effect]:
-        if isinstance(message, m.SocketAppeared) and message.path.startswith(FOUND):
+    def let_go(self: World, message: ReconcilerMessage, now: float) -> list[Effect]:
+        if isinstance(message, SocketAppeared) and message.path.startswith(FOUND):
             found[message.path] = message.generation
         effects = handle(self, message, now)
-        if isinstance(message, m.ScanCompleted) and message.root == DIRECTORY:
+        if isinstance(message, ScanCompleted) and message.root == DIRECTORY:
             for path, generation in found.items():
-                effects += handle(self, m.SocketVanished(path, generation), now)
+                effects += handle(self, SocketVanished(path, generation), now)
         return effects
 
     with patch.object(World, "handle", let_go):

@@ -12,15 +12,16 @@ from unittest.mock import patch
 
 import trio
 
-from plugind.actors import supervision
 from plugind.actors.handlers.served import Served
+from plugind.actors.node import supervision
 from plugind.actors.registration.registrations import Registrations
-from plugind.protocol import messages as m
-from plugind.protocol.discovery import Discovery
-from plugind.protocol.effects import Effect, Show
-from plugind.protocol.plugins import Plugin
-from plugind.protocol.status import Ending, Outcome, StateName
-from plugind.protocol.watches import Watches
+from plugind.protocol.discovery.sockets import Discovery
+from plugind.protocol.discovery.watches import Watches
+from plugind.protocol.messages.reconciler import ReconcilerMessage, RegistrationEnded
+from plugind.protocol.messages.status import StateChanged
+from plugind.protocol.plugins.info import Plugin
+from plugind.protocol.plugins.status import Ending, Outcome, StateName
+from plugind.protocol.world.effects import Effect, Show
 from plugind.tests.tools.seams import reconciler_effects, shown_states
 
 
@@ -110,8 +111,8 @@ def reuse_a_path_before_its_deregistration() -> Iterator[None]:
 def show_a_crashed_registration_for_ever() -> Iterator[None]:
     """A registration that crashes after its socket was removed is shown for ever (seed 1191)."""
 
-    def silent(message: m.ReconcilerMessage, effects: list[Effect]) -> list[Effect]:
-        if isinstance(message, m.RegistrationEnded) and message.crashed:
+    def silent(message: ReconcilerMessage, effects: list[Effect]) -> list[Effect]:
+        if isinstance(message, RegistrationEnded) and message.crashed:
             return [effect for effect in effects if not _shows_gone(effect)]
         return effects
 
@@ -120,6 +121,6 @@ def show_a_crashed_registration_for_ever() -> Iterator[None]:
 
 
 def _shows_gone(effect: Effect) -> bool:
-    if not isinstance(effect, Show) or not isinstance(effect.message, m.StateChanged):
+    if not isinstance(effect, Show) or not isinstance(effect.message, StateChanged):
         return False
     return effect.message.state is StateName.GONE

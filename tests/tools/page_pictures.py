@@ -28,9 +28,9 @@ from plugind.protocol.leases.values import (
     TimeOwner,
     Wanted,
 )
-from plugind.protocol.plugin_health import Health
-from plugind.protocol.status import StateName
-from plugind.tests.actors.page.stand_in import GPU, StandIn, history, plugin, resource
+from plugind.protocol.plugins.health import Health
+from plugind.protocol.plugins.status import StateName
+from plugind.tests.actors.status.page.stand_in import GPU, StandIn, history, plugin, resource
 from plugind.tests.end_to_end.browser import Browser, browser, page_of, playing
 
 CSI = "CSIPlugin"

@@ -23,31 +23,44 @@ from unittest.mock import patch
 import attrs
 import trio
 
+from plugind.actors.devices.register_calls import RegisterCalls
+from plugind.actors.grpc import endpoints
+from plugind.actors.grpc.client.dial import Judge
+from plugind.actors.grpc.client.registration_channel import RegistrationChannel
 from plugind.actors.handlers.calls import BROKE, Call, Calls
 from plugind.actors.handlers.served import Served
 from plugind.actors.handlers.turns import Turns
-from plugind.actors.io import endpoints
-from plugind.actors.io.grpc_client.dial import Judge
-from plugind.actors.io.grpc_client.registration_channel import RegistrationChannel
-from plugind.actors.register_calls import RegisterCalls
 from plugind.actors.registration import actor as registration
+from plugind.actors.registration import reports
 from plugind.actors.registration.conversation import Conversation
 from plugind.actors.simulation import directory as simulated_directory
-from plugind.protocol import discovery, world
-from plugind.protocol import messages as m
-from plugind.protocol.crashes import Crash
-from plugind.protocol.dial_queue import DialQueue
-from plugind.protocol.effects import Effect, RegistrationCrashedError, Send, Show
-from plugind.protocol.endpoint_owners import EndpointOwners, Owner
+from plugind.protocol.discovery import sockets as discovery
+from plugind.protocol.discovery.watches import Q_OVERFLOW
+from plugind.protocol.health.liveness import Answer, EndpointAnswer, Schedule, Subject
 from plugind.protocol.identity import Identity
-from plugind.protocol.info_deadline import InfoDeadline
-from plugind.protocol.liveness import Answer, EndpointAnswer, Schedule, Subject
-from plugind.protocol.lives import Life, Lives
-from plugind.protocol.plugins import Plugin
+from plugind.protocol.messages.discovery import ScanCompleted, SocketAppeared
+from plugind.protocol.messages.liveness import WatchLiveness
+from plugind.protocol.messages.reconciler import (
+    Claimed,
+    HandlerAdded,
+    HandlerPort,
+    HandlerRemoved,
+    ReconcilerMessage,
+    SocketDialed,
+)
+from plugind.protocol.messages.registration import Admitted, ListenerFound, NameFreed
+from plugind.protocol.messages.status import RoleChanged, ServingChanged
+from plugind.protocol.plugins.info import Plugin
+from plugind.protocol.plugins.status import Ending, Outcome, StateName
 from plugind.protocol.registration import following
-from plugind.protocol.status import Ending, Outcome, StateName
-from plugind.protocol.trust import Trust
-from plugind.protocol.watches import Q_OVERFLOW
+from plugind.protocol.registration.crashes import Crash
+from plugind.protocol.registration.dial_queue import DialQueue
+from plugind.protocol.registration.info_deadline import InfoDeadline
+from plugind.protocol.registration.lives import Life, Lives
+from plugind.protocol.trust.users import Trust
+from plugind.protocol.world import worlds as world
+from plugind.protocol.world.effects import Effect, RegistrationCrashedError, Send, Show
+from plugind.protocol.world.endpoint_owners import EndpointOwners, Owner
 from plugind.tests.fuzz.device_calls import DIRECTORY
 from plugind.tests.fuzz.run import EVENTS, SeedResult, numbers, simulate
 from plugind.tests.fuzz.shrink import shrink
@@ -78,7 +91,7 @@ def drop_a_message() -> Iterator[None]:
     Reports of dials do not count: without one a socket only waits less.
     """
     counts = itertools.count(1)
-    with reconciler_messages(lambda message: not isinstance(message, m.SocketDialed) and next(counts) % 40 == 0):
+    with reconciler_messages(lambda message: not isinstance(message, SocketDialed) and next(counts) % 40 == 0):
         yield
 
 
@@ -102,22 +115,22 @@ def let_two_operations_overlap() -> Iterator[None]:
 @contextmanager
 def admit_two_of_one_name() -> Iterator[None]:
     """A plugin is admitted while another of its name is registering or leaving."""
-    handlers: dict[str, m.HandlerPort] = {}
+    handlers: dict[str, HandlerPort] = {}
 
-    def hasty(message: m.ReconcilerMessage, effects: list[Effect]) -> list[Effect]:
+    def hasty(message: ReconcilerMessage, effects: list[Effect]) -> list[Effect]:
         match message:
-            case m.HandlerAdded():
+            case HandlerAdded():
                 handlers[message.type] = message.handler
-            case m.HandlerRemoved():
+            case HandlerRemoved():
                 handlers.pop(message.type, None)
-            case m.Claimed() if message.info.type in handlers and not any(
+            case Claimed() if message.info.type in handlers and not any(
                 isinstance(effect, Send) and effect.path == message.path for effect in effects
             ):
-                admitted = m.Admitted(message, handlers[message.info.type])
+                admitted = Admitted(message, handlers[message.info.type])
                 return [*effects, Send(message.path, admitted)]
-            case m.Claimed():
+            case Claimed():
                 for effect in effects:
-                    if isinstance(effect, Send) and isinstance(effect.message, m.Admitted):
+                    if isinstance(effect, Send) and isinstance(effect.message, Admitted):
                         handlers[message.info.type] = effect.message.handler
             case _:
                 pass
@@ -163,8 +176,8 @@ def show_gone_sockets() -> Iterator[None]:
 def show_no_roles() -> Iterator[None]:
     """Roles are never shown, so every instance counts as active."""
 
-    def silent(_message: m.ReconcilerMessage, effects: list[Effect]) -> list[Effect]:
-        return [e for e in effects if not (isinstance(e, Show) and isinstance(e.message, m.RoleChanged))]
+    def silent(_message: ReconcilerMessage, effects: list[Effect]) -> list[Effect]:
+        return [e for e in effects if not (isinstance(e, Show) and isinstance(e.message, RoleChanged))]
 
     with reconciler_effects(silent):
         yield
@@ -202,7 +215,7 @@ def believe_the_end_of_a_process() -> Iterator[None]:
 
     def believing(
         self: Schedule, subject: Subject, answer: Answer, now: float, endpoint: EndpointAnswer | None = None
-    ) -> m.ServingChanged | m.ListenerFound | None:
+    ) -> ServingChanged | ListenerFound | None:
         if subject.path in ended:
             ended.discard(subject.path)
             answer = Answer.REFUSED
@@ -224,7 +237,7 @@ def look_at_no_stale_socket() -> Iterator[None]:
     """A stale socket is tried when its backoff is over, and no sooner."""
     watch = Schedule.watch
 
-    def watching(self: Schedule, asked: m.WatchLiveness, now: float, *, process_is_watched: bool) -> None:
+    def watching(self: Schedule, asked: WatchLiveness, now: float, *, process_is_watched: bool) -> None:
         if asked.registered:
             watch(self, asked, now, process_is_watched=process_is_watched)
 
@@ -239,9 +252,9 @@ def look_no_more_at_what_refused() -> Iterator[None]:
 
     def giving_up(
         self: Schedule, subject: Subject, answer: Answer, now: float, endpoint: EndpointAnswer | None = None
-    ) -> m.ServingChanged | m.ListenerFound | None:
+    ) -> ServingChanged | ListenerFound | None:
         found = judge(self, subject, answer, now, endpoint)
-        if isinstance(found, m.ServingChanged) and not found.serving:
+        if isinstance(found, ServingChanged) and not found.serving:
             self.unwatch(subject.path)
         return found
 
@@ -252,7 +265,10 @@ def look_no_more_at_what_refused() -> Iterator[None]:
 @contextmanager
 def report_no_end_of_a_registration() -> Iterator[None]:
     """A registration does not report that it has ended, and the log has no line for it."""
-    with patch.object(m, "Deregistered", lambda *_: None):
+    with (
+        patch.object(registration, "Deregistered", lambda *_: None),
+        patch.object(reports, "Deregistered", lambda *_: None),
+    ):
         yield
 
 
@@ -327,7 +343,7 @@ def dial_at_once_after_a_crash() -> Iterator[None]:
     """The successor of a registration that crashed tries again without a pause, however many have crashed."""
     first = following.first
 
-    def at_once(appeared: m.SocketAppeared, crash: Crash | None = None) -> following.Try | following.Pause:
+    def at_once(appeared: SocketAppeared, crash: Crash | None = None) -> following.Try | following.Pause:
         del crash
         return first(appeared)
 
@@ -369,8 +385,8 @@ def forget_lives_that_were_told_nothing() -> Iterator[None]:
 def tell_nobody_that_a_name_is_free() -> Iterator[None]:
     """A plugin that was refused its name tries again when its backoff is over, and no sooner."""
 
-    def silent(_message: m.ReconcilerMessage, effects: list[Effect]) -> list[Effect]:
-        return [e for e in effects if not (isinstance(e, Send) and isinstance(e.message, m.NameFreed))]
+    def silent(_message: ReconcilerMessage, effects: list[Effect]) -> list[Effect]:
+        return [e for e in effects if not (isinstance(e, Send) and isinstance(e.message, NameFreed))]
 
     with reconciler_effects(silent):
         yield
@@ -451,8 +467,8 @@ def keep_plugins_of_a_directory_that_was_taken() -> Iterator[None]:
     async def close(_calls: RegisterCalls, _reason: str) -> None:
         await trio.lowlevel.checkpoint()
 
-    def is_of_the_server(message: m.ReconcilerMessage) -> bool:
-        return isinstance(message, m.ScanCompleted) and message.root == DIRECTORY
+    def is_of_the_server(message: ReconcilerMessage) -> bool:
+        return isinstance(message, ScanCompleted) and message.root == DIRECTORY
 
     with patch.object(RegisterCalls, "close", close), reconciler_messages(is_of_the_server):
         yield

@@ -36,10 +36,10 @@ import attrs
 import trio
 
 from plugind import Config, Root, Supervisor
-from plugind.actors.io.grpc_server.serve import ConnectionEnded, HandlerFailed, serve_stream
+from plugind.actors.grpc.server.serve import ConnectionEnded, HandlerFailed, serve_stream
 from plugind.actors.io.unix_socket import listen
 from plugind.actors.simulation.plugins import Call, FakePlugin, FakeRegistration
-from plugind.protocol.plugins import InstancePolicy, Plugin
+from plugind.protocol.plugins.info import InstancePolicy, Plugin
 from plugind.tests.end_to_end.processes import daemon
 
 _LIFE = 0.5

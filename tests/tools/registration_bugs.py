@@ -12,12 +12,12 @@ from plugind.actors.handlers.served import Served
 from plugind.actors.handlers.turns import Turns
 from plugind.actors.registration.actor import _Registration
 from plugind.protocol.identity import Identity
-from plugind.protocol.plugins import Plugin
+from plugind.protocol.plugins.info import Plugin
+from plugind.protocol.plugins.status import Ending
 from plugind.protocol.registration import following
 from plugind.protocol.registration.failures import Cause, PluginRefusedError
 from plugind.protocol.registration.following import End, Next, Pause
 from plugind.protocol.registration.phases import Phase
-from plugind.protocol.status import Ending
 
 
 @contextmanager

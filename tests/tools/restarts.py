@@ -26,7 +26,7 @@ from typing import IO
 
 from inotify_simple import INotify, flags
 
-from plugind.protocol.device_directory import KUBELET_SOCKET
+from plugind.protocol.discovery.device_directory import KUBELET_SOCKET
 
 #: What the plugin prints of a dial that succeeded.
 ACCEPTED = "accepted"

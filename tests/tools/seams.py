@@ -12,21 +12,22 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 from plugind.actors.simulation.inotify import MemoryEvents
-from plugind.protocol import messages as m
-from plugind.protocol.effects import Effect
-from plugind.protocol.view import View
-from plugind.protocol.watches import Notice
-from plugind.protocol.world import World
+from plugind.protocol.discovery.watches import Notice
+from plugind.protocol.messages.reconciler import ReconcilerMessage
+from plugind.protocol.messages.status import StateChanged
+from plugind.protocol.status.view import View
+from plugind.protocol.world.effects import Effect
+from plugind.protocol.world.worlds import World
 
-Handle = Callable[[World, m.ReconcilerMessage, float], list[Effect]]
+Handle = Callable[[World, ReconcilerMessage, float], list[Effect]]
 
 
 @contextmanager
-def reconciler_effects(change: Callable[[m.ReconcilerMessage, list[Effect]], list[Effect]]) -> Iterator[None]:
+def reconciler_effects(change: Callable[[ReconcilerMessage, list[Effect]], list[Effect]]) -> Iterator[None]:
     """Replace the effects of each message to the reconciler with ``change(message, effects)``."""
     handle = World.handle
 
-    def changed(self: World, message: m.ReconcilerMessage, now: float) -> list[Effect]:
+    def changed(self: World, message: ReconcilerMessage, now: float) -> list[Effect]:
         return change(message, handle(self, message, now))
 
     with patch.object(World, "handle", changed):
@@ -34,11 +35,11 @@ def reconciler_effects(change: Callable[[m.ReconcilerMessage, list[Effect]], lis
 
 
 @contextmanager
-def reconciler_messages(is_lost: Callable[[m.ReconcilerMessage], bool]) -> Iterator[None]:
+def reconciler_messages(is_lost: Callable[[ReconcilerMessage], bool]) -> Iterator[None]:
     """Make the reconciler ignore the messages for which ``is_lost`` returns true."""
     handle = World.handle
 
-    def without_lost(self: World, message: m.ReconcilerMessage, now: float) -> list[Effect]:
+    def without_lost(self: World, message: ReconcilerMessage, now: float) -> list[Effect]:
         return [] if is_lost(message) else handle(self, message, now)
 
     with patch.object(World, "handle", without_lost):
@@ -46,11 +47,11 @@ def reconciler_messages(is_lost: Callable[[m.ReconcilerMessage], bool]) -> Itera
 
 
 @contextmanager
-def shown_states(is_lost: Callable[[m.StateChanged], bool]) -> Iterator[None]:
+def shown_states(is_lost: Callable[[StateChanged], bool]) -> Iterator[None]:
     """Make the status view ignore the changes for which ``is_lost`` returns true."""
     apply = View.apply
 
-    def without_lost(self: View, change: m.StateChanged) -> object:
+    def without_lost(self: View, change: StateChanged) -> object:
         return (None, None) if is_lost(change) else apply(self, change)
 
     with patch.object(View, "apply", without_lost):

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from functools import cache
 
 from plugind.actors.console.settings import OPTIONS
-from plugind.protocol.config import Config, DevicePluginDirectory
+from plugind.protocol.settings.config import Config, DevicePluginDirectory
 from plugind.protocol.settings.reload import change_needs
 from plugind.protocol.settings.table import PARTS, Setting, settings
 from plugind.protocol.settings.writing import to_json, to_toml

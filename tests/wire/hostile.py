@@ -11,10 +11,10 @@ import pytest
 import trio
 from grpclib.exceptions import GRPCError
 
-from plugind.actors.io.grpc_client.channel import Channel
-from plugind.actors.io.grpc_client.dial import dial, dial_registration
-from plugind.actors.io.grpc_client.driver import TIMED_OUT
-from plugind.actors.io.grpc_client.registration_channel import RegistrationChannel
+from plugind.actors.grpc.client.channel import Channel
+from plugind.actors.grpc.client.dial import dial, dial_registration
+from plugind.actors.grpc.client.driver import TIMED_OUT
+from plugind.actors.grpc.client.registration_channel import RegistrationChannel
 from plugind.actors.io.unix_socket import listen
 from plugind.protocol.proto.pluginregistration_grpc import RegistrationStub
 from plugind.protocol.proto.pluginregistration_pb2 import InfoRequest, PluginInfo

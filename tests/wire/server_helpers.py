@@ -17,7 +17,7 @@ from google.protobuf.wrappers_pb2 import BytesValue, Int32Value
 from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
 
-from plugind.actors.io.grpc_server.serve import (
+from plugind.actors.grpc.server.serve import (
     ConnectionEnded,
     Ending,
     HandlerFailed,

@@ -12,8 +12,8 @@ from grpclib.const import Cardinality, Status
 from grpclib.exceptions import GRPCError, ProtocolError
 from grpclib.metadata import Deadline
 
-from plugind.actors.io.grpc_client.channel import Channel
-from plugind.actors.io.grpc_client.transport import SocketTransport
+from plugind.actors.grpc.client.channel import Channel
+from plugind.actors.grpc.client.transport import SocketTransport
 from plugind.actors.simulation.streams import ServerEnd, memory_connection
 from plugind.protocol.proto.deviceplugin_v1beta1_grpc import DevicePluginStub
 from plugind.protocol.proto.deviceplugin_v1beta1_pb2 import Device, Empty, ListAndWatchResponse

@@ -12,8 +12,8 @@ import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from plugind.actors.io.grpc_client.channel import Channel
-from plugind.actors.io.grpc_client.dial import dial
+from plugind.actors.grpc.client.channel import Channel
+from plugind.actors.grpc.client.dial import dial
 from plugind.protocol.proto.deviceplugin_v1beta1_grpc import DevicePluginStub
 from plugind.protocol.proto.deviceplugin_v1beta1_pb2 import Device, Empty, ListAndWatchResponse
 from plugind.protocol.proto.example_v1beta1_grpc import ExampleStub

@@ -14,19 +14,21 @@ import pytest
 import trio
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 
-from plugind.actors.io.device_directory import RealDeviceDirectory
-from plugind.actors.io.grpc_client.channel import Channel
-from plugind.actors.io.grpc_client.dial import dial
-from plugind.actors.register_calls import CallsConfig, RegisterCalls
+from plugind.actors.devices.directory import RealDeviceDirectory
+from plugind.actors.devices.register_calls import CallsConfig, RegisterCalls
+from plugind.actors.grpc.client.channel import Channel
+from plugind.actors.grpc.client.dial import dial
 from plugind.actors.simulation.device_plugins import options_message
-from plugind.protocol import messages as m
-from plugind.protocol.config import DevicePluginDirectory
-from plugind.protocol.devices import DeviceOptions
-from plugind.protocol.logs import SILENT, Field, Level, Logger
+from plugind.protocol.logs.lines import SILENT, Field, Level, Logger
+from plugind.protocol.messages.discovery import CallAnswered, SocketAppeared
+from plugind.protocol.messages.reconciler import ReconcilerMessage
+from plugind.protocol.messages.status import RegisterCalled, StatusMessage
+from plugind.protocol.plugins.devices import DeviceOptions
 from plugind.protocol.proto.deviceplugin_v1beta1_grpc import RegistrationStub
 from plugind.protocol.proto.deviceplugin_v1beta1_pb2 import RegisterRequest
-from plugind.protocol.rules import Rules
-from plugind.protocol.trust import Users
+from plugind.protocol.settings.config import DevicePluginDirectory
+from plugind.protocol.settings.rules import Rules
+from plugind.protocol.trust.users import Users
 from plugind.protocol.wire.errors import DialError
 from plugind.tests.wire.hostile import HELLO
 
@@ -34,19 +36,19 @@ from plugind.tests.wire.hostile import HELLO
 DEADLINE = 60.0
 GPU = "vendor.com/gpu"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-Reconciler = trio.MemoryReceiveChannel[m.ReconcilerMessage]
+Reconciler = trio.MemoryReceiveChannel[ReconcilerMessage]
 
 
 @asynccontextmanager
 async def served(
-    path: Path, log: Logger = SILENT, called: list[m.RegisterCalled] | None = None
+    path: Path, log: Logger = SILENT, called: list[RegisterCalled] | None = None
 ) -> AsyncIterator[Reconciler]:
     """Serve Register in ``path`` as the device server does, and return what the reconciler would read.
 
     What is to be counted is added to ``called`` at the end.
     """
-    to_reconciler, reconciler = trio.open_memory_channel[m.ReconcilerMessage](10_000)
-    to_status, status = trio.open_memory_channel[m.StatusMessage](10_000)
+    to_reconciler, reconciler = trio.open_memory_channel[ReconcilerMessage](10_000)
+    to_status, status = trio.open_memory_channel[StatusMessage](10_000)
     directory = RealDeviceDirectory(DevicePluginDirectory(path), log=log)
     rules = Rules(users=Users(own=os.geteuid()))
     config = CallsConfig(str(path), rules, itertools.count(1), to_reconciler, to_status)
@@ -64,15 +66,15 @@ async def served(
         directory.release()
     while called is not None and status.statistics().current_buffer_used:
         message = status.receive_nowait()
-        if isinstance(message, m.RegisterCalled):
+        if isinstance(message, RegisterCalled):
             called.append(message)
 
 
 async def accept(reconciler: Reconciler) -> None:
     """Answer every call yes."""
     async for message in reconciler:
-        if isinstance(message, m.SocketAppeared) and message.call is not None and message.call.reply is not None:
-            message.call.reply.send_nowait(m.CallAnswered())
+        if isinstance(message, SocketAppeared) and message.call is not None and message.call.reply is not None:
+            message.call.reply.send_nowait(CallAnswered())
 
 
 def bind(path: Path) -> None:
@@ -136,7 +138,7 @@ async def test_a_thousand_calls_are_all_answered_and_few_are_under_way(tmp_path:
 async def test_each_call_is_counted_once_with_what_became_of_it(tmp_path: Path) -> None:
     """Names that were refused were counted like those that were registered, and took their labels."""
     path = tmp_path / "device-plugins"
-    called: list[m.RegisterCalled] = []
+    called: list[RegisterCalled] = []
     async with served(path, called=called) as reconciler, trio.open_nursery() as nursery:
         bind(path / "a.sock")
         assert await call(path, "../x", "flood.com/r0") == "INVALID_ARGUMENT"
@@ -148,13 +150,13 @@ async def test_each_call_is_counted_once_with_what_became_of_it(tmp_path: Path) 
         nursery.start_soon(accept, reconciler)
         assert await call(path, "a.sock") == "OK"
         nursery.cancel_scope.cancel()
-    left = m.RegisterCalled("vendor.com/left", registered=False)
+    left = RegisterCalled("vendor.com/left", registered=False)
     assert left in called
     called.remove(left)
     assert called == [
-        m.RegisterCalled("flood.com/r0", registered=False),
-        m.RegisterCalled(None, registered=False),
-        m.RegisterCalled(GPU, registered=True),
+        RegisterCalled("flood.com/r0", registered=False),
+        RegisterCalled(None, registered=False),
+        RegisterCalled(GPU, registered=True),
     ]
 
 
@@ -176,7 +178,7 @@ async def test_the_options_of_a_call_are_passed_on_if_it_names_any(tmp_path: Pat
         async with trio.open_nursery() as nursery:
             nursery.start_soon(channel.stub(RegistrationStub).Register, request)
             message = await reconciler.receive()
-            assert isinstance(message, m.SocketAppeared)
+            assert isinstance(message, SocketAppeared)
             assert message.call is not None
             assert message.call.options == named
             nursery.cancel_scope.cancel()

@@ -12,9 +12,9 @@ import pytest
 import trio
 import trio.testing
 
+from plugind.actors.grpc.client import dial as dial_module
+from plugind.actors.grpc.client.dial import dial
 from plugind.actors.io.file_identity import identity_at
-from plugind.actors.io.grpc_client import dial as dial_module
-from plugind.actors.io.grpc_client.dial import dial
 from plugind.actors.io.unix_socket import Credentials
 from plugind.protocol.wire.errors import DialError, DialFailure
 

@@ -10,7 +10,7 @@ import trio.testing
 from grpclib.const import Cardinality, Status
 from grpclib.exceptions import GRPCError
 
-from plugind.actors.io.grpc_client.channel import Channel
+from plugind.actors.grpc.client.channel import Channel
 from plugind.actors.simulation.streams import ServerEnd, memory_connection
 from plugind.protocol.proto.deviceplugin_v1beta1_pb2 import Device, Empty, ListAndWatchResponse
 from plugind.protocol.wire.errors import WireError, WireProblem

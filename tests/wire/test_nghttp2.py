@@ -14,9 +14,9 @@ from grpclib.client import UnaryStreamMethod, UnaryUnaryMethod
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from plugind.actors.io.grpc_client.channel import Channel
-from plugind.actors.io.grpc_client.dial import dial
-from plugind.actors.io.grpc_server.serve import EndReason
+from plugind.actors.grpc.client.channel import Channel
+from plugind.actors.grpc.client.dial import dial
+from plugind.actors.grpc.server.serve import EndReason
 from plugind.protocol.wire.errors import WireError, WireProblem
 from plugind.protocol.wire.hpack_cache import CACHE
 from plugind.protocol.wire.limits import REGISTRATION_LIMITS

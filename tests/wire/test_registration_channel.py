@@ -11,10 +11,10 @@ from google.protobuf.message import Message
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from plugind.actors.io.grpc_client.channel import Channel
-from plugind.actors.io.grpc_client.registration_channel import RegistrationChannel, UnaryCalls
-from plugind.actors.io.grpc_client.transport import Transport
-from plugind.actors.io.grpc_client.turns import TURN, Shared
+from plugind.actors.grpc.client.channel import Channel
+from plugind.actors.grpc.client.registration_channel import RegistrationChannel, UnaryCalls
+from plugind.actors.grpc.client.transport import Transport
+from plugind.actors.grpc.client.turns import TURN, Shared
 from plugind.actors.simulation.streams import ClientEnd, memory_connection
 from plugind.protocol.proto.pluginregistration_pb2 import (
     InfoRequest,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugind.actors.io.grpc_server.budget import (
+from plugind.actors.grpc.server.budget import (
     PREFACE,
     Allowance,
     FloodError,

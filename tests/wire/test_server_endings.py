@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from plugind.actors.io.grpc_server.serve import Ending, EndReason
+from plugind.actors.grpc.server.serve import Ending, EndReason
 from plugind.tests.wire.server_helpers import HELLO, ByteClient, frame, in_memory, message, served
 
 GOAWAY = frame(7, bytes(8))

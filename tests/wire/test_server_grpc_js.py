@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from plugind.actors.io.grpc_server.serve import Ending, EndReason, ServerLimits
+from plugind.actors.grpc.server.serve import Ending, EndReason, ServerLimits
 from plugind.tests.wire.node import Node, node
 from plugind.tests.wire.server_helpers import Served, served
 

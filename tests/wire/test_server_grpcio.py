@@ -14,7 +14,7 @@ import trio
 from google.protobuf.message import Message
 from google.protobuf.wrappers_pb2 import BytesValue, Int32Value
 
-from plugind.actors.io.grpc_server.serve import ServerLimits
+from plugind.actors.grpc.server.serve import ServerLimits
 from plugind.tests.wire.server_helpers import served
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ import trio.testing
 from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
 
-from plugind.actors.io.grpc_server.serve import Ending, EndReason, ServerLimits
+from plugind.actors.grpc.server.serve import Ending, EndReason, ServerLimits
 from plugind.tests.wire.server_helpers import HELLO, PREFACE, ByteClient, frame, in_memory, message, served
 
 OK = {"grpc-status": "0"}

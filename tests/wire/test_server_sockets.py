@@ -13,8 +13,8 @@ import pytest
 import trio
 import trio.testing
 
-from plugind.actors.io.grpc_server import serve
-from plugind.actors.io.grpc_server.serve import Ending, EndReason, ServerLimits, serve_unix
+from plugind.actors.grpc.server import serve
+from plugind.actors.grpc.server.serve import Ending, EndReason, ServerLimits, serve_unix
 from plugind.actors.io.unix_socket import Credentials, peer_credentials
 from plugind.tests.wire.server_helpers import ByteClient, Echo, message, served
 

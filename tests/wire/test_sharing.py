@@ -11,9 +11,9 @@ import trio
 import trio.testing
 from grpclib.exceptions import GRPCError
 
-from plugind.actors.io.grpc_client.channel import Channel
-from plugind.actors.io.grpc_client.transport import READ_BYTES
-from plugind.actors.io.grpc_client.turns import TURN, Shared, Turns
+from plugind.actors.grpc.client.channel import Channel
+from plugind.actors.grpc.client.transport import READ_BYTES
+from plugind.actors.grpc.client.turns import TURN, Shared, Turns
 from plugind.actors.simulation.streams import ServerEnd, memory_connection
 from plugind.protocol.wire.errors import WireError, WireProblem
 from plugind.protocol.wire.frames import PING, frame

@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from plugind.actors.io.grpc_client.transport import SocketTransport
+from plugind.actors.grpc.client.transport import SocketTransport
 
 T = TypeVar("T")
 

@@ -7,8 +7,8 @@ from contextlib import ExitStack
 
 import trio
 
-from plugind.actors.io.grpc_client.dial import dial_registration
-from plugind.actors.io.grpc_client.registration_channel import RegistrationChannel
+from plugind.actors.grpc.client.dial import dial_registration
+from plugind.actors.grpc.client.registration_channel import RegistrationChannel
 from plugind.benchmarks.peers.wire_clients import Target, Work, check
 from plugind.benchmarks.plugins.cheap_protocol import GET_INFO, NOTIFY
 from plugind.protocol.proto.pluginregistration_pb2 import (

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import trio
 
-from plugind.actors.io.grpc_client.dial import dial
+from plugind.actors.grpc.client.dial import dial
 from plugind.benchmarks.peers.wire_clients import Target, Work, check
 from plugind.protocol.proto.pluginregistration_grpc import RegistrationStub
 from plugind.protocol.proto.pluginregistration_pb2 import InfoRequest, RegistrationStatus

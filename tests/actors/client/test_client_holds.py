@@ -12,7 +12,8 @@ import attrs
 import pytest
 import trio
 
-from plugind.actors.io import http_client, plain_http
+from plugind.actors.http import client as http_client
+from plugind.actors.http import plain as plain_http
 from plugind.client import Client, DaemonError, HeldLease, LeaseFailedError, LeaseLostError, LeaseState, SyncClient
 from plugind.protocol.leases.leases_json import failure_to_json, lease_to_json, released_to_json
 from plugind.protocol.leases.replies import Failure, Problem, Released

@@ -15,7 +15,8 @@ import pytest
 import trio
 
 from plugind.actors.client.lease_calls import quoted
-from plugind.actors.io import http_client, plain_http
+from plugind.actors.http import client as http_client
+from plugind.actors.http import plain as plain_http
 from plugind.client import Client, LeaseFailedError, LeaseState, NoDaemonError, Problem
 from plugind.protocol.leases.leases_json import failure_to_json, lease_to_json, released_to_json, snapshot_to_json
 from plugind.protocol.leases.replies import Failure, LeasesSnapshot, Released

@@ -24,9 +24,9 @@ from plugind.client import (
     PluginStatus,
     SyncClient,
 )
-from plugind.protocol.status_json import plugin_to_json
+from plugind.protocol.status.json import plugin_to_json
 from plugind.tests.actors.console.lease_server import LeaseServer, answer, lease_server
-from plugind.tests.protocol.test_status_values import GPU, NOW, PLUGIN, resource_json
+from plugind.tests.protocol.client.test_status_values import GPU, NOW, PLUGIN, resource_json
 
 T = TypeVar("T")
 

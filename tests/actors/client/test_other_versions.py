@@ -11,10 +11,10 @@ import trio
 
 from plugind.actors.console.commands import main
 from plugind.client import Client, ClientError, DaemonError, NoDaemonError, SyncClient
-from plugind.protocol.status_json import plugin_to_json
+from plugind.protocol.status.json import plugin_to_json
 from plugind.protocol.version import STATUS_VERSION, difference, incompatibility
 from plugind.tests.actors.console.lease_server import answer, lease_server
-from plugind.tests.protocol.test_status_values import NOW, PLUGIN
+from plugind.tests.protocol.client.test_status_values import NOW, PLUGIN
 
 #: A daemon that is one version newer, and one that is one version older.
 NEWER, OLDER = STATUS_VERSION + 1, STATUS_VERSION - 1

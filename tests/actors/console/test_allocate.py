@@ -593,7 +593,7 @@ def test_allocate_loads_little() -> None:
         "import sys; from plugind.actors.console.commands import main, command; command('allocate');"
         "heavy = {'trio', 'h11', 'rich', 'email', 'http', 'ssl', 'sqlite3', 'asyncio', 'subprocess', 'logging', 'pwd',"
         " 'google', 'grpclib', 'prometheus_client', 'plugind.supervisor', 'plugind.protocol.messages',"
-        " 'plugind.protocol.leases.messages', 'plugind.protocol.plugins', 'plugind.actors.client.sync'};"
+        " 'plugind.protocol.leases.messages', 'plugind.protocol.plugins.info', 'plugind.actors.client.sync'};"
         "print(*sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

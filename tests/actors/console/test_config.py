@@ -20,11 +20,11 @@ from plugind.actors.console import run as daemon
 from plugind.actors.console import settings as console_settings
 from plugind.actors.console.configured import Configured
 from plugind.actors.console.settings import name_status
-from plugind.protocol.config import DEFAULT_ROOT, Config, DevicePluginDirectory, Root, Timeouts
 from plugind.protocol.errors import ConfigError
-from plugind.protocol.health_checks import HealthChecks
+from plugind.protocol.health.checks import HealthChecks
 from plugind.protocol.leases.values import Pool
-from plugind.protocol.logs import Format, Level
+from plugind.protocol.logs.lines import Format, Level
+from plugind.protocol.settings.config import DEFAULT_ROOT, Config, DevicePluginDirectory, Root, Timeouts
 from plugind.protocol.settings.given import Source
 from plugind.protocol.settings.table import settings
 from plugind.protocol.settings.variables import NAMES

@@ -24,8 +24,11 @@ from plugind.actors.console.demo import (
 )
 from plugind.actors.console.demo_devices import DeviceLines
 from plugind.actors.console.demo_display import MOST_ROWS, Display, has_settled, screen
-from plugind.protocol.device_messages import ResourceChanged
-from plugind.protocol.devices import (
+from plugind.protocol.devices.messages import ResourceChanged
+from plugind.protocol.leases.replies import LeaseChanged
+from plugind.protocol.leases.values import LeaseState
+from plugind.protocol.messages.status import PluginChanged, Snapshot
+from plugind.protocol.plugins.devices import (
     HEALTHY,
     UNHEALTHY,
     Device,
@@ -34,13 +37,10 @@ from plugind.protocol.devices import (
     ResourceState,
     ResourceStatus,
 )
-from plugind.protocol.leases.replies import LeaseChanged
-from plugind.protocol.leases.values import LeaseState
-from plugind.protocol.messages import PluginChanged, Snapshot
-from plugind.protocol.plugin_health import Health
-from plugind.protocol.plugins import BUILT_IN_TYPES
-from plugind.protocol.status import PluginStatus, StateName
-from plugind.protocol.status_json import plugin_to_json
+from plugind.protocol.plugins.health import Health
+from plugind.protocol.plugins.info import BUILT_IN_TYPES
+from plugind.protocol.plugins.status import PluginStatus, StateName
+from plugind.protocol.status.json import plugin_to_json
 from plugind.tests.actors.console.test_allocate import LEASE
 
 STATUS = "/tmp/plugind-demo-12345678/status.sock"

@@ -11,9 +11,9 @@ import pytest
 
 from plugind.actors.console.description import change, described
 from plugind.actors.console.phrases import age, cause, duration, remarks, state_words, time_of_day
-from plugind.protocol.plugin_health import Health
-from plugind.protocol.status import HistoryEntry, PluginStatus, StateName
-from plugind.protocol.status_json import Json, described_to_json, plugin_to_json
+from plugind.protocol.plugins.health import Health
+from plugind.protocol.plugins.status import HistoryEntry, PluginStatus, StateName
+from plugind.protocol.status.json import Json, described_to_json, plugin_to_json
 
 #: Half past nine in the morning in Berlin.
 UNIX = 1_700_037_000.0

@@ -17,7 +17,8 @@ from plugind.actors.console.device_leases import add_leases, add_leases_of_plugi
 from plugind.actors.console.devices import lines, not_healthy, why_none
 from plugind.actors.console.ending import EXIT_BUSY, EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, CommandError
 from plugind.actors.console.wait_for_devices import Waiting, Wanted, strictest, wanted
-from plugind.protocol.devices import (
+from plugind.protocol.devices.json import described_to_json, device_to_json, resource_to_json
+from plugind.protocol.plugins.devices import (
     Device,
     DeviceList,
     DeviceOptions,
@@ -25,8 +26,7 @@ from plugind.protocol.devices import (
     ResourceState,
     ResourceStatus,
 )
-from plugind.protocol.devices_json import described_to_json, device_to_json, resource_to_json
-from plugind.protocol.status_json import Json
+from plugind.protocol.status.json import Json
 from plugind.tests.actors.console.test_allocate import LEASE
 
 GPU = "vendor.com/gpu"

@@ -16,9 +16,9 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from plugind.actors.console.fake import FakeSpec, add_arguments, run_fake, spec_from, to_json
-from plugind.actors.io.grpc_client.channel import Channel
-from plugind.actors.io.grpc_client.dial import dial
-from plugind.actors.io.grpc_server.serve import serve_stream
+from plugind.actors.grpc.client.channel import Channel
+from plugind.actors.grpc.client.dial import dial
+from plugind.actors.grpc.server.serve import serve_stream
 from plugind.actors.simulation.plugins import FakeRegistration, Step
 from plugind.actors.simulation.streams import memory_connection
 from plugind.protocol.proto.pluginregistration_grpc import RegistrationStub

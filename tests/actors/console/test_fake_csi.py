@@ -13,8 +13,8 @@ from grpclib.exceptions import GRPCError
 from plugind.actors.console.ending import EXIT_USAGE, CommandError
 from plugind.actors.console.fake import FakeSpec, add_arguments, spec_from, to_json
 from plugind.actors.console.fake_csi import CommandedDriver, obey
-from plugind.actors.io.grpc_client.channel import Channel
-from plugind.actors.io.grpc_server.serve import serve_stream
+from plugind.actors.grpc.client.channel import Channel
+from plugind.actors.grpc.server.serve import serve_stream
 from plugind.actors.simulation.streams import memory_connection
 from plugind.protocol.proto import csi_v1_pb2 as api
 from plugind.protocol.proto.csi_v1_grpc import IdentityStub

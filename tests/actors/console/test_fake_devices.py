@@ -26,15 +26,15 @@ from plugind.actors.console.fake import FakeSpec, add_arguments, fake_main, spec
 from plugind.actors.console.fake_calls import Announcement, Caller, Registered
 from plugind.actors.console.fake_control import MAX_LINE, Lines, follow_pipe, named_pipe
 from plugind.actors.console.fake_devices import obey
-from plugind.actors.io.grpc_client.channel import Channel
-from plugind.actors.io.grpc_server.serve import serve_listener, serve_stream, serve_unix
+from plugind.actors.grpc.client.channel import Channel
+from plugind.actors.grpc.server.serve import serve_listener, serve_stream, serve_unix
 from plugind.actors.io.unix_socket import listen
 from plugind.actors.simulation.device_plugins import MOST_WAITING, FakeDevices
 from plugind.actors.simulation.file_devices import DeviceFile, FileDevices, UnknownDeviceError
 from plugind.actors.simulation.plugins import Call
 from plugind.actors.simulation.reactions import Reaction
 from plugind.actors.simulation.streams import memory_connection
-from plugind.protocol.devices import Device, DeviceOptions
+from plugind.protocol.plugins.devices import Device, DeviceOptions
 from plugind.protocol.proto import deviceplugin_v1beta1_pb2 as api
 from plugind.protocol.proto.deviceplugin_v1beta1_grpc import DevicePluginStub, RegistrationBase
 

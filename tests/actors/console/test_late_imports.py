@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from plugind.actors.console import run
-from plugind.protocol.config import Config
-from plugind.protocol.metrics_config import MetricsConfig
+from plugind.protocol.settings.config import Config
+from plugind.protocol.status.metrics_config import MetricsConfig
 
 #: Where imports are at the start, before READY: what only some daemons have.
-AT_START = {"plugind.actors.ports", "plugind.supervisor", "plugind.actors.handlers.registry"}
+AT_START = {"plugind.actors.node.ports", "plugind.supervisor", "plugind.actors.node.handlers"}
 _LOADED = """
 import json, sys
 from importlib import import_module

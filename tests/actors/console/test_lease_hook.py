@@ -17,9 +17,9 @@ from plugind.actors.console import lease_hook
 from plugind.actors.console.commands import main
 from plugind.actors.console.ending import CommandError
 from plugind.actors.console.lease_hook import MAX_STATE, bind, init_of, read_state
-from plugind.actors.io.cdi_files import hook_command
-from plugind.actors.io.plain_http import MAX_ANSWER
+from plugind.actors.http.plain import MAX_ANSWER
 from plugind.actors.io.process_identity import boot_id, identity_of
+from plugind.actors.leases.cdi_files import hook_command
 from plugind.protocol.leases.values import ProcessIdentity
 from plugind.tests.actors.console.lease_server import LeaseServer, answer, lease_server
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from plugind.actors.console import run as daemon
-from plugind.actors.wiring import lease_users_of
-from plugind.protocol.config import Config
+from plugind.actors.node.wiring import lease_users_of
 from plugind.protocol.errors import ConfigError
 from plugind.protocol.leases.config import LeasesConfig, LeaseUsers
 from plugind.protocol.leases.values import Pool
-from plugind.protocol.trust import Users
+from plugind.protocol.settings.config import Config
+from plugind.protocol.trust.users import Users
 from plugind.supervisor import Supervisor
 
 GPU = "vendor.com/gpu"

@@ -63,8 +63,10 @@ LS = COMMAND | {
     *(f"plugind.actors.client.{name}" for name in ("paths", "reaching")),
     *(f"plugind.actors.console.{name}" for name in ("answers", "ls", "phrases", "plain")),
     *(f"plugind.actors.console.{name}" for name in ("status_socket", "table", "times")),
+    "plugind.actors.http",
+    "plugind.actors.http.plain",
     "plugind.actors.io",
-    *(f"plugind.actors.io.{name}" for name in ("peers", "plain_http", "silence")),
+    *(f"plugind.actors.io.{name}" for name in ("peers", "silence")),
     *(f"plugind.protocol.{name}" for name in ("text", "words")),
 }
 #: The packages of others that a daemon without plugins needs, and those that they need.
@@ -74,16 +76,16 @@ RUN_PACKAGES = {
 }
 #: Modules of plugind that are imported when they are used, and not by a daemon without plugins and requests.
 RUN_LATER = {
-    *(f"plugind.actors.handlers.{name}" for name in ("csi_driver", "csi_follower", "csi_methods", "csi_ranking")),
-    *(f"plugind.actors.handlers.{name}" for name in ("device_calls", "device_follower", "dra_calls", "dra_driver")),
+    *(f"plugind.actors.handlers.csi.{name}" for name in ("driver", "follower", "methods", "ranking")),
+    *(f"plugind.actors.handlers.dra.{name}" for name in ("calls", "driver")),
+    *(f"plugind.actors.devices.{name}" for name in ("calls", "follower")),
     *(f"plugind.protocol.leases.{name}" for name in ("allocations", "book", "choices", "stock")),
-    *(f"plugind.actors.io.{name}" for name in ("http_exchange", "http_places", "http_server")),
+    *(f"plugind.actors.http.{name}" for name in ("exchange", "machine", "places", "server")),
     *(f"plugind.actors.status.{name}" for name in ("allocations", "api", "devices_api", "leases_api", "serving")),
     *(f"plugind.protocol.settings.{name}" for name in ("files", "lines", "table", "writing")),
     *(f"plugind.actors.console.{name}" for name in ("config", "in_force")),
     "plugind.actors.leases.actor",
     "plugind.protocol.proto",
-    "plugind.actors.io.http_machine",
     "plugind.actors.simulation",
     "plugind.actors.status.exposition",
     "plugind.testing",

@@ -15,10 +15,10 @@ from plugind.actors.console.commands import COMMANDS, command, main
 from plugind.protocol.leases.leases_json import failure_to_json, lease_from_json, lease_to_json, released_to_json
 from plugind.protocol.leases.replies import Failure, Problem, Released
 from plugind.protocol.leases.values import TimeOwner
-from plugind.protocol.status_json import plugin_to_json
+from plugind.protocol.status.json import plugin_to_json
 from plugind.tests.actors.console.lease_server import answer, lease_server
 from plugind.tests.actors.console.test_allocate import LEASE
-from plugind.tests.protocol.test_status_values import NOW, PLUGIN
+from plugind.tests.protocol.client.test_status_values import NOW, PLUGIN
 
 #: The commands whose output is not for programs.
 WITHOUT = {

@@ -22,19 +22,19 @@ from plugind.actors.console.beside import Other
 from plugind.actors.console.fake import FakeSpec, run_fake
 from plugind.actors.console.findings import Fate, ProbeOptions, ProbeResult, ProbeStep, Verdict
 from plugind.actors.console.probing import probe
-from plugind.actors.handlers.csi import CSIHandler
+from plugind.actors.grpc.client import dial as grpc_dial
+from plugind.actors.grpc.server.serve import serve_listener
+from plugind.actors.handlers.csi.handler import CSIHandler
 from plugind.actors.handlers.handler import Handler
-from plugind.actors.handlers.registry import built_in_handlers
-from plugind.actors.io.grpc_client import dial as grpc_dial
-from plugind.actors.io.grpc_server.serve import serve_listener
 from plugind.actors.io.unix_socket import Credentials, listen
-from plugind.actors.io.users import users_of
+from plugind.actors.node.handlers import built_in_handlers
 from plugind.actors.simulation.device_plugins import FakeDevices
-from plugind.protocol.config import Root
-from plugind.protocol.directories import Access, insecurity, root_insecurity, root_insecurity_above
+from plugind.actors.trust.users import users_of
 from plugind.protocol.errors import PluginError
-from plugind.protocol.plugins import InstancePolicy, Plugin
-from plugind.protocol.trust import Trust, user_words
+from plugind.protocol.plugins.info import InstancePolicy, Plugin
+from plugind.protocol.settings.config import Root
+from plugind.protocol.trust.directories import Access, insecurity, root_insecurity, root_insecurity_above
+from plugind.protocol.trust.users import Trust, user_words
 from plugind.testing import Call, CSICall, FakeCSIDriver, FakePlugin
 
 DEADLINE = 60.0

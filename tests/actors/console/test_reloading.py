@@ -20,16 +20,15 @@ from plugind.actors.console import reloading
 from plugind.actors.console import run as daemon
 from plugind.actors.console.configured import Configured
 from plugind.actors.console.reloading import Reloader
-from plugind.actors.logs import Log
-from plugind.protocol.config import Config, DevicePluginDirectory, Root
-from plugind.protocol.config_messages import ConfigurationShown, Reloaded
+from plugind.actors.logs.lines import Log
 from plugind.protocol.errors import ConfigError
 from plugind.protocol.leases.values import Pool
-from plugind.protocol.logs import Level
-from plugind.protocol.messages import ConfigurationAsked
+from plugind.protocol.logs.lines import Level
+from plugind.protocol.messages.config import ConfigurationAsked, ConfigurationShown, Reloaded
+from plugind.protocol.settings.config import Config, DevicePluginDirectory, Root
 from plugind.protocol.settings.reload import change_needs
 from plugind.protocol.settings.table import Setting, settings
-from plugind.protocol.trust import Trust
+from plugind.protocol.trust.users import Trust
 from plugind.supervisor import NodeEndedError
 
 

@@ -12,11 +12,11 @@ import pytest
 
 from plugind.actors.console import commands
 from plugind.actors.console import run as daemon
-from plugind.protocol.config import DEFAULT_ROOT, Config, DevicePluginDirectory, Root
-from plugind.protocol.csi import CSIConfig
 from plugind.protocol.errors import ConfigError
-from plugind.protocol.health_checks import HealthChecks
-from plugind.protocol.trust import Trust
+from plugind.protocol.handlers.csi import CSIConfig
+from plugind.protocol.health.checks import HealthChecks
+from plugind.protocol.settings.config import DEFAULT_ROOT, Config, DevicePluginDirectory, Root
+from plugind.protocol.trust.users import Trust
 
 
 def test_without_a_root_of_its_own_a_daemon_with_device_plugins_needs_none() -> None:

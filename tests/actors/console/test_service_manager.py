@@ -21,8 +21,8 @@ from plugind.actors.console.service_manager import (
     watchdog_seconds,
     words_of,
 )
-from plugind.protocol.logs import Level
-from plugind.protocol.status import PluginCounts, StateName
+from plugind.protocol.logs.lines import Level
+from plugind.protocol.plugins.status import PluginCounts, StateName
 from plugind.supervisor import NodeEndedError
 from plugind.tests.actors.status.bench import RecordingLogger
 

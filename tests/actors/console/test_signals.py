@@ -5,8 +5,8 @@ from __future__ import annotations
 import attrs
 
 from plugind.actors.console.signals import log_states
-from plugind.protocol.messages import RootReported, Snapshot
-from plugind.protocol.status import PluginStatus, StateName, Watching
+from plugind.protocol.messages.status import RootReported, Snapshot
+from plugind.protocol.plugins.status import PluginStatus, StateName, Watching
 from plugind.tests.actors.status.bench import RecordingLogger
 
 SERVING = PluginStatus("/r/a.sock", "/r", 1, StateName.REGISTERED, 0.0, serving=True)

@@ -42,7 +42,7 @@ def test_a_daemon_that_has_loaded_all_has_no_openssl() -> None:
 
 
 def test_the_classes_that_registrations_use_are_completed_ahead() -> None:
-    imports = "from plugind.actors.console import run\nfrom plugind.protocol import claims, values"
+    imports = "from plugind.actors.console import run\nfrom plugind.protocol import values"
     completed = "{*values.complete_classes(run.USED_BY_REGISTRATIONS)}"
     there = "all(name in sys.modules for name in run.USED_BY_REGISTRATIONS)"
     assert (

@@ -12,9 +12,9 @@ from rich.console import Console
 from plugind.actors.console import table
 from plugind.actors.console.answers import Plugin
 from plugind.actors.console.description import described
-from plugind.protocol.plugin_health import Health
-from plugind.protocol.status import PluginStatus, StateName
-from plugind.protocol.status_json import plugin_to_json
+from plugind.protocol.plugins.health import Health
+from plugind.protocol.plugins.status import PluginStatus, StateName
+from plugind.protocol.status.json import plugin_to_json
 
 UNIX = 1_700_000_000.0
 GOOD = PluginStatus(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from plugind.actors.console.typed_options import warn_of_types
-from plugind.protocol.config import Config, Timeouts
-from plugind.protocol.health_checks import ALL_TYPES, HealthChecks
-from plugind.protocol.logs import Field, Level
+from plugind.protocol.health.checks import ALL_TYPES, HealthChecks
+from plugind.protocol.logs.lines import Field, Level
+from plugind.protocol.settings.config import Config, Timeouts
 from plugind.tests.end_to_end.processes import daemon
 
 HANDLED = {"DevicePlugin", "CSIPlugin"}

@@ -6,10 +6,10 @@ import attrs
 import pytest
 
 from plugind.actors.console.wait import Waiting
-from plugind.protocol.health_checks import HealthChecks
-from plugind.protocol.plugin_health import Health
-from plugind.protocol.status import PluginStatus, StateName
-from plugind.protocol.status_json import plugin_to_json
+from plugind.protocol.health.checks import HealthChecks
+from plugind.protocol.plugins.health import Health
+from plugind.protocol.plugins.status import PluginStatus, StateName
+from plugind.protocol.status.json import plugin_to_json
 
 OFF = HealthChecks(off={"CSIPlugin"}).why_not_checked("CSIPlugin")
 UNCHECKED = PluginStatus(

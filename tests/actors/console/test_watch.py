@@ -7,9 +7,9 @@ import pytest
 
 from plugind.actors.console.answers import Plugin
 from plugind.actors.console.watch import News
-from plugind.protocol.plugin_health import Health
-from plugind.protocol.status import PluginStatus, StateName
-from plugind.protocol.status_json import plugin_to_json
+from plugind.protocol.plugins.health import Health
+from plugind.protocol.plugins.status import PluginStatus, StateName
+from plugind.protocol.status.json import plugin_to_json
 
 GOOD = PluginStatus(
     "/r/b.sock", "/r", 2, StateName.REGISTERED, 1.0, type="CSIPlugin", name="b", active=True, serving=True

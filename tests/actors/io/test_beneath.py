@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
+from plugind.actors.discovery import directory as directory_module
+from plugind.actors.discovery.directory import RealDirectory
+from plugind.actors.grpc.client.dial import dial_registration
+from plugind.actors.grpc.endpoints import RealEndpointFiles
 from plugind.actors.io import beneath
-from plugind.actors.io import directory as directory_module
 from plugind.actors.io.beneath import has_openat2, open_beneath, resolve, root_of
-from plugind.actors.io.directory import RealDirectory
-from plugind.actors.io.endpoints import RealEndpointFiles
 from plugind.actors.io.exact_connect import connect_to
 from plugind.actors.io.file_identity import identity_at
-from plugind.actors.io.grpc_client.dial import dial_registration
 from plugind.actors.io.processes import Processes
 from plugind.actors.io.unix_socket import stream_socket
-from plugind.protocol.discovery import Kind
-from plugind.protocol.liveness import Answer
+from plugind.protocol.discovery.sockets import Kind
+from plugind.protocol.health.liveness import Answer
 from plugind.protocol.wire.errors import DialError, DialFailure
 from plugind.protocol.wire.learning import KnownConversations
 from plugind.tests.actors.io.exhaustion import descriptors

@@ -6,8 +6,8 @@ import os
 from contextlib import closing
 from pathlib import Path
 
-from plugind.actors.io.directory import RealDirectory
-from plugind.protocol import watches as mask
+from plugind.actors.discovery.directory import RealDirectory
+from plugind.protocol.discovery import watches as mask
 
 
 def test_events_that_a_loop_causes_again_and_again_are_returned_once_each(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from plugind.actors.io.exact_connect import can_connect_to_descriptors, connect_
 from plugind.actors.io.file_identity import identity_at, identity_of
 from plugind.actors.io.processes import Processes
 from plugind.actors.io.unix_socket import stream_socket
+from plugind.protocol.health.liveness import Answer
 from plugind.protocol.identity import Identity
-from plugind.protocol.liveness import Answer
 from plugind.tests.actors.io.exhaustion import descriptors
 
 

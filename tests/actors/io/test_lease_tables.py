@@ -23,14 +23,14 @@ from plugind.actors.io.state_database import APPLICATION_ID, VERSION, begin, lea
 from plugind.actors.io.state_database import serial as state_serial
 from plugind.actors.io.state_file import StateFile
 from plugind.actors.leases.saving import Saving
-from plugind.actors.ports import state_store
-from plugind.protocol.devices import KnownResource
+from plugind.actors.node.ports import state_store
+from plugind.protocol.devices.resources import Remember
 from plugind.protocol.errors import ConfigError, StateError
 from plugind.protocol.leases.effects import Change, DeleteLease, EndWithholding, SaveLease, Write
 from plugind.protocol.leases.messages import Kept, Saved, StoreRead
 from plugind.protocol.leases.values import Lease, LeaseState, NoOwner, Request, Wanted
-from plugind.protocol.logs import SILENT, Level, Logger
-from plugind.protocol.resources import Remember
+from plugind.protocol.logs.lines import SILENT, Level, Logger
+from plugind.protocol.plugins.devices import KnownResource
 from plugind.testing import DEFAULT_CONFIG
 
 GPU = "vendor.com/gpu"
@@ -830,7 +830,7 @@ from plugind.actors.io.state_file import StateFile
 from plugind.protocol.leases.effects import DeleteLease, SaveLease
 from plugind.protocol.leases.messages import Kept, Saved, StoreRead
 from plugind.protocol.leases.values import Lease, LeaseState, NoOwner, Request, Wanted
-from plugind.protocol.logs import SILENT
+from plugind.protocol.logs.lines import SILENT
 
 def lease(name, *devices):
     return SaveLease(Lease(name, 0, Request((Wanted("v.com/a", 2),)), NoOwner(), LeaseState.HELD, 1.5,

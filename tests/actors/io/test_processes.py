@@ -20,7 +20,7 @@ import trio
 from plugind.actors.io import processes as processes_module
 from plugind.actors.io.pidfds import Pidfds
 from plugind.actors.io.processes import Processes
-from plugind.protocol.liveness import Answer
+from plugind.protocol.health.liveness import Answer
 from plugind.tests.actors.io.exhaustion import leaving_no_descriptor
 
 #: Listens on each of its arguments, says so, and waits. A first argument ``hand-over`` makes it fork, and end at once.

@@ -13,10 +13,10 @@ import trio
 
 from plugind.actors.io.state_database import APPLICATION_ID, VERSION, read_only, resources
 from plugind.actors.io.state_file import StateFile
-from plugind.protocol.devices import KnownResource
+from plugind.protocol.devices.resources import Forget, Remember
 from plugind.protocol.errors import ConfigError, StateError
-from plugind.protocol.logs import SILENT
-from plugind.protocol.resources import Forget, Remember
+from plugind.protocol.logs.lines import SILENT
+from plugind.protocol.plugins.devices import KnownResource
 
 GPU = "vendor.com/gpu"
 
@@ -232,7 +232,7 @@ _HELPER = """
 import json, sys, trio
 from plugind.actors.io.state_file import StateFile
 from plugind.protocol.errors import StateError
-from plugind.protocol.logs import SILENT
+from plugind.protocol.logs.lines import SILENT
 
 async def main(directory):
     file = StateFile(directory, SILENT)
@@ -284,8 +284,8 @@ async def test_what_is_on_a_full_or_read_only_disk_is_read(tmp_path: Path, mount
 _KILLED = """
 import os, sys, trio
 from plugind.actors.io.state_file import StateFile
-from plugind.protocol.logs import SILENT
-from plugind.protocol.resources import Remember
+from plugind.protocol.logs.lines import SILENT
+from plugind.protocol.devices.resources import Remember
 
 async def main(directory, first):
     file = StateFile(directory, SILENT)

@@ -12,7 +12,7 @@ import trio
 from trio.testing import MockClock
 
 from plugind.actors.io.tcp_socket import BURST, RATE, Pace, listen
-from plugind.protocol.metrics_config import TcpAddress
+from plugind.protocol.status.metrics_config import TcpAddress
 from plugind.tests.actors.io.exhaustion import leaving_no_descriptor
 
 LOOPBACK = TcpAddress("127.0.0.1", 0)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from plugind.actors.io.directory_trust import access_of, check_above_root
-from plugind.actors.io.roots import RootLock
-from plugind.actors.io.users import unmapped_uid
+from plugind.actors.discovery.roots import RootLock
+from plugind.actors.trust.directories import access_of, check_above_root
+from plugind.actors.trust.users import unmapped_uid
 from plugind.protocol.errors import ConfigError
 
 _CLONE_NEWUSER = 0x10000000

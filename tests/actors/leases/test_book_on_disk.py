@@ -21,7 +21,7 @@ from plugind.protocol.leases.book import Leases
 from plugind.protocol.leases.entries import Sources
 from plugind.protocol.leases.messages import Failure, Problem
 from plugind.protocol.leases.values import Answer, Lease, LeaseState, Owner, ProcessOwner, TimeOwner
-from plugind.protocol.logs import SILENT
+from plugind.protocol.logs.lines import SILENT
 from plugind.tests.protocol.leases.script import GPU, PLUGIN, offer, request
 
 

@@ -14,7 +14,7 @@ from plugind.protocol.leases.messages import (
     Problem,
 )
 from plugind.protocol.leases.values import Answer, Lease, LeaseState, NoOwner
-from plugind.protocol.metrics import MAX_RESOURCES, OTHER
+from plugind.protocol.status.metrics import MAX_RESOURCES, OTHER
 from plugind.tests.protocol.leases.script import GPU, PLUGIN, offer, request
 
 

@@ -14,7 +14,6 @@ from plugind.actors.leases.cdi_writer import MemoryCdiStore
 from plugind.actors.leases.store import MemoryLeaseStore
 from plugind.actors.leases.unit import LeasePorts, LeaseUnit
 from plugind.actors.simulation.lease_owners import MemoryBootClock, MemoryOwnerProcesses
-from plugind.protocol.devices import Device, DeviceList
 from plugind.protocol.leases import messages as m
 from plugind.protocol.leases.config import LeasesConfig
 from plugind.protocol.leases.replies import Failure
@@ -29,7 +28,8 @@ from plugind.protocol.leases.values import (
     TimeOwner,
     Wanted,
 )
-from plugind.protocol.logs import SILENT
+from plugind.protocol.logs.lines import SILENT
+from plugind.protocol.plugins.devices import Device, DeviceList
 
 GPU = "vendor.com/gpu"
 

@@ -10,14 +10,14 @@ import pytest
 import trio
 
 from plugind.actors.leases.actor import CRASHED
-from plugind.actors.simulation import AllocationCall, FakePlugin, PluggedIn, SimulatedNode
 from plugind.actors.simulation.device_plugins import FakeDevices
 from plugind.actors.simulation.lease_stores import SimulatedLeaseStore
-from plugind.protocol.devices import Device
 from plugind.protocol.errors import AllocationError
 from plugind.protocol.leases.messages import BindAsked, Failure, Kept, LeasesSnapshot, Problem, RecoverAsked
 from plugind.protocol.leases.values import Answer, ContainerOwner, Lease, LeaseState, NoOwner, Request, Wanted
+from plugind.protocol.plugins.devices import Device
 from plugind.supervisor import NodeEndedError
+from plugind.testing import AllocationCall, FakePlugin, PluggedIn, SimulatedNode
 
 GPU = "vendor.com/gpu"
 TWO = (Device("gpu-0"), Device("gpu-1"))

@@ -14,10 +14,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from plugind.actors.leases.actor import CRASHED
 from plugind.actors.leases.store import MemoryLeaseStore
-from plugind.actors.simulation import FakePlugin, SimulatedNode
 from plugind.actors.simulation.device_plugins import FakeDevices
 from plugind.actors.simulation.lease_owners import MemoryOwnerProcesses
-from plugind.protocol.devices import Device
 from plugind.protocol.leases import messages as m
 from plugind.protocol.leases.book import Leases
 from plugind.protocol.leases.effects import Change, Effect
@@ -34,7 +32,9 @@ from plugind.protocol.leases.values import (
     TimeOwner,
     Wanted,
 )
-from plugind.protocol.messages import Address
+from plugind.protocol.messages.addresses import Address
+from plugind.protocol.plugins.devices import Device
+from plugind.testing import FakePlugin, SimulatedNode
 
 GPU = "vendor.com/gpu"
 CONNECTION, NOBODY = ConnectionOwner("a hash"), NoOwner()

@@ -10,10 +10,7 @@ import pytest
 import trio
 
 from plugind.actors.leases.lease_log import MAX_LABELS, LeaseLog
-from plugind.actors.simulation import AllocationCall, FakePlugin, SimulatedNode
 from plugind.actors.simulation.device_plugins import FakeDevices
-from plugind.protocol.config import Config
-from plugind.protocol.devices import Device
 from plugind.protocol.errors import AllocationError
 from plugind.protocol.leases.effects import StopOwner
 from plugind.protocol.leases.messages import Kept
@@ -26,8 +23,11 @@ from plugind.protocol.leases.values import (
     Request,
     Wanted,
 )
-from plugind.protocol.log_limits import LogLimits
-from plugind.protocol.logs import Field, Level
+from plugind.protocol.logs.limits import LogLimits
+from plugind.protocol.logs.lines import Field, Level
+from plugind.protocol.plugins.devices import Device
+from plugind.protocol.settings.config import Config
+from plugind.testing import AllocationCall, FakePlugin, SimulatedNode
 
 GPU = "vendor.com/gpu"
 #: The user of a simulated daemon.

@@ -23,7 +23,7 @@ from plugind.protocol.leases.book import Leases
 from plugind.protocol.leases.config import LeasesConfig
 from plugind.protocol.leases.replies import Failure, LeasesSnapshot, Problem
 from plugind.protocol.leases.values import Answer, ContainerOwner, Lease, LeaseState, NoOwner
-from plugind.protocol.logs import SILENT
+from plugind.protocol.logs.lines import SILENT
 from plugind.tests.protocol.leases.script import GPU, offer, request
 
 

@@ -7,15 +7,14 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from plugind.actors.simulation import AllocationCall, FakePlugin, SimulatedNode
 from plugind.actors.simulation.device_plugins import FakeDevices
-from plugind.protocol.config import Config
-from plugind.protocol.devices import Device, DeviceOptions
 from plugind.protocol.errors import AllocationError, ConfigError
 from plugind.protocol.leases.config import LeasesConfig, Limits
 from plugind.protocol.leases.messages import Problem
 from plugind.protocol.leases.values import Pool
-from plugind.testing import DEFAULT_CONFIG
+from plugind.protocol.plugins.devices import Device, DeviceOptions
+from plugind.protocol.settings.config import Config
+from plugind.testing import DEFAULT_CONFIG, AllocationCall, FakePlugin, SimulatedNode
 
 GPU = "vendor.com/gpu"
 

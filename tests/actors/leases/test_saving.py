@@ -17,7 +17,7 @@ from plugind.protocol.errors import ConfigError, StateError
 from plugind.protocol.leases.effects import Change, DeleteLease, EndWithholding, SaveLease, Write
 from plugind.protocol.leases.messages import Kept, Saved, StoreRead
 from plugind.protocol.leases.values import Lease, LeaseState, NoOwner, Request, Wanted
-from plugind.protocol.logs import SILENT
+from plugind.protocol.logs.lines import SILENT
 
 GPU = "vendor.com/gpu"
 LATE = "the leases were not written within 5 s"

@@ -19,7 +19,7 @@ from plugind.actors.io.state_file import StateFile
 from plugind.actors.leases.saving import Saving
 from plugind.protocol.leases.effects import DeleteLease, SaveLease, Write
 from plugind.protocol.leases.values import Lease, LeaseState, NoOwner, Request, Wanted
-from plugind.protocol.logs import SILENT
+from plugind.protocol.logs.lines import SILENT
 
 directory, steps = sys.argv[1], json.loads(sys.argv[2])
 

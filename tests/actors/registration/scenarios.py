@@ -10,12 +10,12 @@ import attrs
 import pytest
 import trio
 
-from plugind.actors import mailbox
 from plugind.actors.handlers import calls
+from plugind.actors.messaging import mailbox
 from plugind.actors.registration import actor, reports
 from plugind.actors.simulation.handlers import Ask, HandlerCall
-from plugind.protocol.config import Config
-from plugind.protocol.plugins import Plugin
+from plugind.protocol.plugins.info import Plugin
+from plugind.protocol.settings.config import Config
 from plugind.testing import DEFAULT_CONFIG, Fails, FakeCSIDriver, FakeHandler, FakePlugin, Hangs, Takes
 
 #: Without what looks at all sockets again and again, which would be most of the work.

@@ -14,7 +14,7 @@ from trio.testing import MockClock
 
 from plugind.testing import DEFAULT_CONFIG, FakeHandler, FakePlugin, PluggedIn, SimulatedNode, Takes
 from plugind.tests.actors.registration.suspensions import Suspensions, When
-from plugind.tests.actors.timelines import asks
+from plugind.tests.actors.registration.timelines import asks
 
 #: What there is to be seen: the calls of the handler, and the states of the socket that is removed.
 Seen = tuple[list[tuple[float, str]], list[tuple[float, str]]]

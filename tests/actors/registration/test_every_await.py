@@ -12,7 +12,7 @@ import trio
 from trio.testing import MockClock
 
 from plugind.actors.registration.actor import _Registration
-from plugind.protocol import messages as m
+from plugind.protocol.messages.reconciler import StopForced
 from plugind.testing import FakeHandler, FakePlugin, PluggedIn, SimulatedNode
 from plugind.tests.actors.registration.scenarios import SCENARIOS, Scenario
 from plugind.tests.actors.registration.suspensions import Place, Suspensions, When
@@ -59,7 +59,7 @@ def stop_and_deregister(run: Run) -> None:
 
 
 def stop_by_force(run: Run) -> None:
-    run.node.supervisor.internals.reconciler.send_nowait(m.StopForced())
+    run.node.supervisor.internals.reconciler.send_nowait(StopForced())
     stop(run)
 
 

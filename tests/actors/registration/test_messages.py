@@ -9,9 +9,9 @@ from trio.testing import MockClock
 
 from plugind.actors.handlers.link import Link
 from plugind.actors.simulation.handlers import Ask
-from plugind.protocol.plugins import Plugin
+from plugind.protocol.plugins.info import Plugin
 from plugind.testing import DEFAULT_CONFIG, FakeFollower, FakeHandler, FakePlugin, Hangs, SimulatedNode, Takes
-from plugind.tests.actors.timelines import asked, asks, at, notified, resting
+from plugind.tests.actors.registration.timelines import asked, asks, at, notified, resting
 
 
 def red(**faults: object) -> FakePlugin:

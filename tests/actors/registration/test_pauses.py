@@ -12,7 +12,7 @@ from grpclib.exceptions import GRPCError
 from trio.testing import MockClock
 
 from plugind.testing import DEFAULT_CONFIG, Fails, FakeHandler, FakePlugin, SimulatedNode, Takes
-from plugind.tests.actors.timelines import asks, notified
+from plugind.tests.actors.registration.timelines import asks, notified
 
 CONFIG = attrs.evolve(DEFAULT_CONFIG, hung_after=None)
 

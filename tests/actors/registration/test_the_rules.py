@@ -10,9 +10,9 @@ import trio
 from trio.testing import MockClock
 
 from plugind.actors.simulation.handlers import Ask
-from plugind.protocol.health import Condition
-from plugind.protocol.logs import Level
-from plugind.protocol.plugins import Plugin
+from plugind.protocol.health.progress import Condition
+from plugind.protocol.logs.lines import Level
+from plugind.protocol.plugins.info import Plugin
 from plugind.testing import (
     DEFAULT_CONFIG,
     Call,
@@ -25,8 +25,8 @@ from plugind.testing import (
     SimulatedNode,
     Takes,
 )
-from plugind.tests.actors.test_handler_calls import Lines
-from plugind.tests.actors.timelines import asks, notified, resting
+from plugind.tests.actors.handlers.test_handler_calls import Lines
+from plugind.tests.actors.registration.timelines import asks, notified, resting
 
 DEREGISTERING = attrs.evolve(DEFAULT_CONFIG, deregister_at_stop=True)
 

@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from plugind.protocol.backoff import RestartIntensity
-from plugind.protocol.config import Config
+from plugind.protocol.settings.config import Config
 from plugind.supervisor import GaveUpError
 from plugind.testing import FakeHandler, FakePlugin, SimulatedNode
 

@@ -20,8 +20,7 @@ from trio.testing import MockClock
 
 from plugind.actors.simulation.scheduling import pinned
 from plugind.protocol.backoff import Backoff
-from plugind.protocol.config import Config, Root
-from plugind.protocol.plugins import Plugin
+from plugind.protocol.plugins.info import Plugin
 from plugind.protocol.proto.pluginregistration_grpc import RegistrationBase
 from plugind.protocol.proto.pluginregistration_pb2 import (
     InfoRequest,
@@ -29,6 +28,7 @@ from plugind.protocol.proto.pluginregistration_pb2 import (
     RegistrationStatus,
     RegistrationStatusResponse,
 )
+from plugind.protocol.settings.config import Config, Root
 from plugind.protocol.wire.errors import DialError, DialFailure
 from plugind.testing import (
     DEFAULT_CONFIG,
@@ -41,7 +41,7 @@ from plugind.testing import (
     SimulatedNode,
     Takes,
 )
-from plugind.tests.actors.timelines import asked, at, notified_ok, registered_at
+from plugind.tests.actors.registration.timelines import asked, at, notified_ok, registered_at
 
 if TYPE_CHECKING:
     from grpclib.server import Stream
@@ -174,7 +174,7 @@ async def test_a_renamed_socket_can_be_dialed_and_a_new_one_at_its_old_path_is_a
 async def test_dialing_fails_with_the_errors_of_real_sockets(
     autojump_clock: MockClock, accepting: Accepting | None, kind: DialFailure, after: float
 ) -> None:
-    """The same kinds of error after the same waits as ``plugind.actors.io.grpc_client.dial``; faults 28, 29 and 30."""
+    """The same kinds of error after the same waits as ``plugind.actors.grpc.client.dial``; faults 28, 29 and 30."""
     node = SimulatedNode()
     plugin = node.plug("a.sock", csi(), listening=accepting is not None)
     if accepting is not None:

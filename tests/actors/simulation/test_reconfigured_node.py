@@ -10,12 +10,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from plugind.actors.simulation import PluggedIn
 from plugind.protocol.backoff import Backoff, RestartIntensity
-from plugind.protocol.config import Config, Root, Timeouts
-from plugind.protocol.plugins import InfoLimits
-from plugind.protocol.status import StateName
-from plugind.testing import DEFAULT_CONFIG, Fails, FakeHandler, FakePlugin, SimulatedNode, Takes
+from plugind.protocol.plugins.info import InfoLimits
+from plugind.protocol.plugins.status import StateName
+from plugind.protocol.settings.config import Config, Root, Timeouts
+from plugind.testing import DEFAULT_CONFIG, Fails, FakeHandler, FakePlugin, PluggedIn, SimulatedNode, Takes
 
 PLUGINS = 12
 ROOTS = ("/plugins", "/second", "/third")

@@ -10,12 +10,12 @@ import attrs
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from plugind.actors.io.http_server import Request, Response
+from plugind.actors.http.server import Request, Response
 from plugind.actors.status import actor as status
 from plugind.actors.status.api import Api, Memory, StatusConfig
-from plugind.protocol.logs import Field, Level
-from plugind.protocol.messages import (
-    ReconcilerMessage,
+from plugind.protocol.logs.lines import Field, Level
+from plugind.protocol.messages.reconciler import ReconcilerMessage
+from plugind.protocol.messages.status import (
     Snapshot,
     SnapshotAsked,
     StateChanged,
@@ -23,8 +23,8 @@ from plugind.protocol.messages import (
     Subscribed,
     ViewMessage,
 )
-from plugind.protocol.plugins import PluginInfo
-from plugind.protocol.status import StateName
+from plugind.protocol.plugins.info import PluginInfo
+from plugind.protocol.plugins.status import StateName
 
 ROOT = "/r"
 

@@ -15,7 +15,7 @@ from plugind.protocol.leases.book import Leases
 from plugind.protocol.leases.entries import Sources
 from plugind.protocol.leases.replies import Failure, LeaseChanged, Problem
 from plugind.protocol.leases.values import Answer, Lease
-from plugind.protocol.messages import Address
+from plugind.protocol.messages.addresses import Address
 from plugind.tests.protocol.leases.script import offer
 
 #: What the plugin answers.

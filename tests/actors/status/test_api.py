@@ -8,15 +8,15 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from plugind.actors.client.reaching import HEARTBEATS
-from plugind.actors.io.http_server import Request, Response
+from plugind.actors.http.server import Request, Response
 from plugind.actors.status.api import StatusConfig
 from plugind.actors.status.streams import LEAST_HEARTBEAT, MOST_HEARTBEAT, PIECE
-from plugind.protocol.messages import (
+from plugind.protocol.messages.reconciler import (
     RetryAnswer,
     RetryAnswered,
     RetryAsked,
 )
-from plugind.protocol.status import StateName
+from plugind.protocol.plugins.status import StateName
 from plugind.tests.actors.status.bench import bench, changed, info
 
 

@@ -13,10 +13,10 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from plugind.actors.devices.state import MemoryStore, StateStore
 from plugind.actors.devices.unit import Devices
-from plugind.actors.io.http_server import Request, Response
+from plugind.actors.http.server import Request, Response
 from plugind.actors.status.api import Api, Memory, StatusConfig
 from plugind.actors.status.devices_api import DEADLINE, DevicesApi
-from plugind.protocol.device_messages import (
+from plugind.protocol.devices.messages import (
     DevicesMessage,
     InstanceAdded,
     InstanceRemoved,
@@ -24,12 +24,13 @@ from plugind.protocol.device_messages import (
     ListLost,
     ListReceived,
 )
-from plugind.protocol.devices import Device, DeviceList, DeviceOptions
 from plugind.protocol.errors import StateError
-from plugind.protocol.logs import SILENT
-from plugind.protocol.messages import ReconcilerMessage, RegisterRefused
-from plugind.protocol.plugins import DEVICE, Plugin, PluginInfo
-from plugind.protocol.status import StateName
+from plugind.protocol.logs.lines import SILENT
+from plugind.protocol.messages.reconciler import ReconcilerMessage
+from plugind.protocol.messages.status import RegisterRefused
+from plugind.protocol.plugins.devices import Device, DeviceList, DeviceOptions
+from plugind.protocol.plugins.info import DEVICE, Plugin, PluginInfo
+from plugind.protocol.plugins.status import StateName
 from plugind.tests.actors.status.bench import bench, body_of, changed
 
 GPU = "vendor.com/gpu"

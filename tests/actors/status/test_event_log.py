@@ -4,15 +4,11 @@ import attrs
 import pytest
 from trio.testing import MockClock
 
-from plugind.protocol import directories
-from plugind.protocol.logs import Level
-from plugind.protocol.messages import (
-    ActorRestarted,
-    EntryIgnored,
-    RootReported,
-    StateChanged,
-)
-from plugind.protocol.status import Finished, Operation, Outcome, StateName, Watching
+from plugind.protocol.logs.lines import Level
+from plugind.protocol.messages.discovery import EntryIgnored
+from plugind.protocol.messages.status import ActorRestarted, RootReported, StateChanged
+from plugind.protocol.plugins.status import Finished, Operation, Outcome, StateName, Watching
+from plugind.protocol.trust import directories
 from plugind.tests.actors.status.bench import ROOT, bench, changed, info
 
 

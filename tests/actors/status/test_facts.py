@@ -9,14 +9,14 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from plugind.actors.io.http_server import Request
+from plugind.actors.http.server import Request
 from plugind.actors.status.api import StatusConfig
-from plugind.protocol.consumer_messages import CallEnded, CallFamily, CallsEnded, EventNoted, FactsAsked, PluginEvent
-from plugind.protocol.facts_asking import ASKED, NO_FACTS
-from plugind.protocol.messages import HealthReported, PluginChanged
-from plugind.protocol.plugin_health import Health
-from plugind.protocol.plugins import Plugin
-from plugind.protocol.status import StateName
+from plugind.protocol.handlers.facts_asking import ASKED, NO_FACTS
+from plugind.protocol.messages.consumers import CallEnded, CallFamily, CallsEnded, EventNoted, FactsAsked, PluginEvent
+from plugind.protocol.messages.status import HealthReported, PluginChanged
+from plugind.protocol.plugins.health import Health
+from plugind.protocol.plugins.info import Plugin
+from plugind.protocol.plugins.status import StateName
 from plugind.tests.actors.status.bench import Bench, bench, body_of, changed, drained, info
 
 REGISTERED = attrs.evolve(changed("a", StateName.REGISTERED), info=info("a"))

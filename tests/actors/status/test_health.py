@@ -7,20 +7,20 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from plugind.actors.io.http_server import Request, Response
+from plugind.actors.http.server import Request, Response
 from plugind.actors.status.api import StatusConfig
-from plugind.protocol import directories
-from plugind.protocol.health import ActorHealth, Condition
-from plugind.protocol.messages import (
+from plugind.protocol.health.progress import ActorHealth, Condition
+from plugind.protocol.messages.status import (
     ActorRestarted,
     HealthReported,
     LoopBlocked,
     RootReported,
     StepBlocked,
 )
-from plugind.protocol.plugin_health import Health
-from plugind.protocol.plugins import Plugin
-from plugind.protocol.status import StateName, Watching
+from plugind.protocol.plugins.health import Health
+from plugind.protocol.plugins.info import Plugin
+from plugind.protocol.plugins.status import StateName, Watching
+from plugind.protocol.trust import directories
 from plugind.protocol.words import Step
 from plugind.tests.actors.status.bench import ROOT, Bench, bench, body_of, changed, info
 

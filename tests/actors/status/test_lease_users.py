@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from plugind.actors.io.http_server import Request
+from plugind.actors.http.server import Request
 from plugind.actors.status.api import REQUESTS, changes_nothing, is_for_lease_users
 from plugind.actors.status.listener import listen
 from plugind.protocol.errors import ConfigError
 from plugind.protocol.leases.config import LeaseUsers
-from plugind.protocol.logs import SILENT
-from plugind.protocol.socket_users import SocketUsers
+from plugind.protocol.logs.lines import SILENT
+from plugind.protocol.settings.socket_users import SocketUsers
 
 OWN_GROUP = LeaseUsers(group=os.getegid())
 ALICE = LeaseUsers(frozenset({1000}))

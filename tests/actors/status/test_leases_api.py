@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
-from plugind.actors.io.http_places import Place
-from plugind.actors.io.http_server import HttpLimits, LateResponse, Request, Response, serve_connection
+from plugind.actors.http.places import Place
+from plugind.actors.http.server import HttpLimits, LateResponse, Request, Response, serve_connection
 from plugind.actors.io.unix_socket import Credentials
 from plugind.actors.status.allocations import no_place
 from plugind.actors.status.api import REQUESTS, Api, Memory, StatusConfig, place
@@ -27,7 +27,7 @@ from plugind.protocol.leases.allocations import BIND
 from plugind.protocol.leases.leases_json import failure_from_json, lease_from_json
 from plugind.protocol.leases.replies import Problem
 from plugind.protocol.leases.values import ProcessIdentity, ProcessOwner, TimeOwner
-from plugind.protocol.messages import ReconcilerMessage
+from plugind.protocol.messages.reconciler import ReconcilerMessage
 from plugind.tests.actors.status.bench import body_of
 from plugind.tests.actors.status.lease_book import ANSWER, BookActor
 from plugind.tests.protocol.hypothesis_settings import examples

@@ -24,7 +24,7 @@ from plugind.actors.io.unix_socket import UnixListener
 from plugind.actors.status import listener as status_listener
 from plugind.actors.status.listener import StatusSocket, listen
 from plugind.protocol.errors import ConfigError, SocketBusyError
-from plugind.protocol.logs import Field, Level
+from plugind.protocol.logs.lines import Field, Level
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ import attrs
 import pytest
 from trio.testing import MockClock
 
-from plugind.protocol.consumer_messages import EventNoted, PluginEvent
-from plugind.protocol.logs import json_line
-from plugind.protocol.messages import FollowEnded, HealthReported, StatusMessage
-from plugind.protocol.plugin_health import Health
-from plugind.protocol.plugins import Plugin
-from plugind.protocol.status import StateName
+from plugind.protocol.logs.lines import json_line
+from plugind.protocol.messages.consumers import EventNoted, PluginEvent
+from plugind.protocol.messages.status import FollowEnded, HealthReported, StatusMessage
+from plugind.protocol.plugins.health import Health
+from plugind.protocol.plugins.info import Plugin
+from plugind.protocol.plugins.status import StateName
 from plugind.tests.actors.status.bench import bench, changed, info
 
 PAGE = Path(__file__).parents[3] / "docs" / "design.md"

@@ -13,14 +13,14 @@ from trio.testing import MockClock
 from plugind import __version__
 from plugind.actors import status
 from plugind.actors.status.api import StatusConfig
-from plugind.protocol.messages import (
+from plugind.protocol.messages.status import (
     ActorRestarted,
     HandlersChanged,
     HealthReported,
     RootReported,
 )
-from plugind.protocol.plugin_health import Health
-from plugind.protocol.status import Finished, Operation, Outcome, StateName, Watching
+from plugind.protocol.plugins.health import Health
+from plugind.protocol.plugins.status import Finished, Operation, Outcome, StateName, Watching
 from plugind.protocol.text import escaped
 from plugind.tests.actors.status.bench import bench, body_of, changed, info
 

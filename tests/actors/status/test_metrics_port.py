@@ -17,20 +17,21 @@ import trio
 from trio.testing import MockClock
 
 from plugind import Config, MetricsConfig, StatusConfig, Supervisor
-from plugind.actors.io.http_limits import HttpLimits
-from plugind.actors.io.http_server import Request, Response
-from plugind.actors.page.documents import counts_page
+from plugind.actors.http.limits import HttpLimits
+from plugind.actors.http.server import Request, Response
 from plugind.actors.simulation.processes import MemoryProcesses
 from plugind.actors.status.api import REQUESTS
 from plugind.actors.status.memory import Memory
 from plugind.actors.status.metrics_port import LIMITS, MetricsPort
+from plugind.actors.status.page.documents import counts_page
 from plugind.actors.status.port_api import PortApi
 from plugind.actors.status.serving import served
 from plugind.protocol.errors import ConfigError, SocketBusyError
-from plugind.protocol.messages import ReconcilerMessage, StateChanged
-from plugind.protocol.metrics_config import HostRule, TcpAddress
-from plugind.protocol.plugins import PluginInfo
-from plugind.protocol.status import StateName
+from plugind.protocol.messages.reconciler import ReconcilerMessage
+from plugind.protocol.messages.status import StateChanged
+from plugind.protocol.plugins.info import PluginInfo
+from plugind.protocol.plugins.status import StateName
+from plugind.protocol.status.metrics_config import HostRule, TcpAddress
 from plugind.supervisor import Ports
 from plugind.testing import FakeHandler, FakePlugin, SimulatedNode
 from plugind.tests.actors.io.exhaustion import no_descriptor_left

@@ -8,9 +8,9 @@ import attrs
 from trio.testing import MockClock
 
 from plugind.actors.status.api import StatusConfig
-from plugind.protocol.messages import HealthChecked, HealthReported, PluginChanged, RootReported
-from plugind.protocol.plugin_health import Health
-from plugind.protocol.status import Outcome, StateName, Watching
+from plugind.protocol.messages.status import HealthChecked, HealthReported, PluginChanged, RootReported
+from plugind.protocol.plugins.health import Health
+from plugind.protocol.plugins.status import Outcome, StateName, Watching
 from plugind.tests.actors.status.bench import ROOT, Bench, bench, body_of, changed, info
 
 SILENT = "no answer within 3s"

@@ -9,21 +9,24 @@ import attrs
 import pytest
 import trio
 
-from plugind.actors.io.http_server import Request, Response
+from plugind.actors.http.server import Request, Response
 from plugind.actors.status.api import StatusConfig
-from plugind.protocol.config import Root
-from plugind.protocol.config_messages import (
+from plugind.protocol.messages.config import (
+    ConfigurationAsked,
     ConfigurationRead,
     ConfigurationShown,
     ExpectationChanged,
+    ReloadAsked,
     Reloaded,
+    ReloaderMessage,
     RootsChanged,
     TrustChanged,
 )
-from plugind.protocol.messages import ConfigurationAsked, ReloadAsked, ReloaderMessage, RootReported
-from plugind.protocol.rules import Rules
-from plugind.protocol.status import Watching
-from plugind.protocol.trust import Trust, Users
+from plugind.protocol.messages.status import RootReported
+from plugind.protocol.plugins.status import Watching
+from plugind.protocol.settings.config import Root
+from plugind.protocol.settings.rules import Rules
+from plugind.protocol.trust.users import Trust, Users
 from plugind.tests.actors.status.bench import Bench, bench, body_of
 
 

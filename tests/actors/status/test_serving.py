@@ -8,10 +8,10 @@ import attrs
 from trio.testing import MockClock
 
 from plugind.actors.status.api import StatusConfig
-from plugind.protocol.logs import Level
-from plugind.protocol.messages import PluginChanged, RootReported, ServingChanged
-from plugind.protocol.plugins import PluginInfo
-from plugind.protocol.status import StateName, Watching
+from plugind.protocol.logs.lines import Level
+from plugind.protocol.messages.status import PluginChanged, RootReported, ServingChanged
+from plugind.protocol.plugins.info import PluginInfo
+from plugind.protocol.plugins.status import StateName, Watching
 from plugind.tests.actors.status.bench import ROOT, Bench, bench, body_of, changed, info
 
 NOBODY = "nobody listens on its socket"

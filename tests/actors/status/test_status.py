@@ -6,7 +6,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from plugind.actors.status.api import StatusConfig
-from plugind.protocol.messages import (
+from plugind.protocol.messages.status import (
     HandlersChanged,
     Lagged,
     PluginChanged,
@@ -18,7 +18,7 @@ from plugind.protocol.messages import (
     Unsubscribed,
     ViewMessage,
 )
-from plugind.protocol.status import PluginStatus, StateName, Watching
+from plugind.protocol.plugins.status import PluginStatus, StateName, Watching
 from plugind.tests.actors.status.bench import ROOT, bench, changed, drained
 
 

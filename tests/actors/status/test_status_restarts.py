@@ -14,14 +14,14 @@ import trio
 from trio.testing import MockClock
 
 from plugind import Supervisor
-from plugind.actors.io.http_server import Request
+from plugind.actors.http.server import Request
 from plugind.actors.simulation.faults import PoisonMessage
 from plugind.actors.simulation.processes import MemoryProcesses
 from plugind.actors.status.actor import Memory
 from plugind.actors.status.api import Api, StatusConfig
-from plugind.protocol import messages as m
 from plugind.protocol.errors import ConfigError
-from plugind.protocol.metrics import Metrics
+from plugind.protocol.messages.reconciler import ReconcilerMessage
+from plugind.protocol.status.metrics import Metrics
 from plugind.supervisor import Ports
 from plugind.testing import FakeHandler, FakePlugin, SimulatedNode
 from plugind.tests.actors.status.bench import RecordingLogger, body_of
@@ -95,7 +95,7 @@ async def test_at_the_start_it_is_an_error_of_the_configuration(autojump_clock: 
 
 
 async def test_health_and_metrics_show_the_failures_for_a_while(autojump_clock: MockClock) -> None:
-    to_reconciler, asked = trio.open_memory_channel[m.ReconcilerMessage](1)
+    to_reconciler, asked = trio.open_memory_channel[ReconcilerMessage](1)
     memory = Memory(metrics=Metrics())
     api = Api(StatusConfig(), memory, to_reconciler)
     with to_reconciler, asked:

@@ -7,9 +7,9 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from plugind.actors.io.http_server import Request as HttpRequest
-from plugind.actors.io.http_server import Send
-from plugind.actors.mailbox import Audience
+from plugind.actors.http.server import Request as HttpRequest
+from plugind.actors.http.server import Send
+from plugind.actors.messaging.mailbox import Audience
 from plugind.actors.status.leases_api import LeasesApi
 from plugind.actors.status.streams import PIECE, PIECE_BYTES, Backlog, Unsent, send_pieces
 from plugind.protocol.leases.messages import (
@@ -21,8 +21,8 @@ from plugind.protocol.leases.messages import (
 )
 from plugind.protocol.leases.replies import LeaseChanged, LeasesSnapshot
 from plugind.protocol.leases.values import Lease, LeaseState, NoOwner, Request, Wanted
-from plugind.protocol.logs import SILENT
-from plugind.protocol.messages import Lagged
+from plugind.protocol.logs.lines import SILENT
+from plugind.protocol.messages.status import Lagged
 
 
 async def test_long_rows_are_made_as_they_are_read(autojump_clock: MockClock) -> None:

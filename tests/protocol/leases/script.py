@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from plugind.protocol.devices import Device, DeviceList, DeviceOptions, Key
 from plugind.protocol.leases.messages import DeviceCall, Offer
 from plugind.protocol.leases.values import Request, Wanted
+from plugind.protocol.plugins.devices import Device, DeviceList, DeviceOptions, Key
 
 GPU = "vendor.com/gpu"
 NIC = "vendor.com/nic"

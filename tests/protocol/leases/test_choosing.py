@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugind.protocol.devices import Device
 from plugind.protocol.leases.choosing import choose
 from plugind.protocol.leases.free import FreeDevices, natural
+from plugind.protocol.plugins.devices import Device
 from plugind.tests.protocol.hypothesis_settings import examples
 from plugind.tests.protocol.leases.script import devices
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from plugind.protocol.devices import DeviceList
 from plugind.protocol.leases import messages as m
 from plugind.protocol.leases.stock import Stock
+from plugind.protocol.plugins.devices import DeviceList
 from plugind.tests.protocol.leases.script import GPU, PLUGIN, Calls, devices, offer, request
 from plugind.tests.protocol.leases.test_book import Node
 

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugind.protocol.devices import Device, DeviceList
 from plugind.protocol.leases.free import natural
 from plugind.protocol.leases.line import Reserved, available, fits
 from plugind.protocol.leases.messages import Offer
 from plugind.protocol.leases.shortages import shortage, unhealthy_since
 from plugind.protocol.leases.stock import Stock
 from plugind.protocol.leases.values import Lease, LeaseState, NoOwner, Pool, Request
+from plugind.protocol.plugins.devices import Device, DeviceList
 from plugind.tests.protocol.hypothesis_settings import examples
 from plugind.tests.protocol.leases.script import GPU, NIC, PLUGIN, UNHEALTHY, Calls, offer, request
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from plugind.protocol.plugins.status import Outcome
 from plugind.protocol.registration.failures import (
     REGISTRATION,
     Cause,
@@ -16,7 +17,6 @@ from plugind.protocol.registration.failures import (
     refusal,
     refusal_before_register,
 )
-from plugind.protocol.status import Outcome
 
 NOBODY = StepFailedError("RegisterPlugin error -- dial failed", Retry.STALE, cause="nobody listens")
 BUG = StepFailedError("… err: INTERNAL: bug", cause="GetInfo failed: INTERNAL: bug", answered=True)

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugind.protocol import messages as m
-from plugind.protocol.crashes import MOST_CRASHES, Crash
-from plugind.protocol.plugins import PluginInfo
+from plugind.protocol.messages.registration import HandlerAvailable, ListenerFound, NameFreed, TryNow
+from plugind.protocol.plugins.info import PluginInfo
+from plugind.protocol.plugins.status import StateName
 from plugind.protocol.registration import following
+from plugind.protocol.registration.crashes import MOST_CRASHES, Crash
 from plugind.protocol.registration.failures import CALL_AGAIN, Cause
 from plugind.protocol.registration.following import (
     Brought,
@@ -24,16 +25,15 @@ from plugind.protocol.registration.following import (
     park,
     wait,
 )
-from plugind.protocol.status import StateName
 from plugind.tests.protocol.sockets import INFO, SOCKET, TOUCHED, appeared
 
 REFUSED = Cause("too old", answered=True)
 TRIGGERS: dict[str, Trigger] = {
-    "retry": m.TryNow(),
+    "retry": TryNow(),
     "touched": TOUCHED,
-    "name freed": m.NameFreed(),
-    "handler added": m.HandlerAvailable("T"),
-    "listener found": m.ListenerFound(SOCKET, 1),
+    "name freed": NameFreed(),
+    "handler added": HandlerAvailable("T"),
+    "listener found": ListenerFound(SOCKET, 1),
 }
 #: All pauses follow the second try.
 PAUSES = {
@@ -87,7 +87,7 @@ def test_a_message_brings_the_next_try_forward_as_the_table_says(name: str, trig
 def test_only_a_handler_of_its_type_ends_the_wait_of_an_orphan() -> None:
     """Behaviour 29."""
     pause = PAUSES["no handler"]
-    assert brought_forward(pause, m.HandlerAvailable("U"), hurried=False) == Brought(pause)
+    assert brought_forward(pause, HandlerAvailable("U"), hurried=False) == Brought(pause)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_second_event_in_a_step_of_the_backoff_brings_nothing_forward(name: st
 @pytest.mark.parametrize("name", PAUSES)
 def test_a_user_who_asks_for_a_retry_gets_it_and_ends_the_pace(name: str) -> None:
     """Fault 49."""
-    brought = brought_forward(PAUSES[name], m.TryNow(), hurried=True, later=name == "later")
+    brought = brought_forward(PAUSES[name], TryNow(), hurried=True, later=name == "later")
     assert not brought.hurried
     assert brought.then == (NotifyAgain(1) if name == "notify" else Try(1, REFUSED))
 

@@ -4,21 +4,34 @@ from __future__ import annotations
 
 import pytest
 
-from plugind.protocol import messages as m
+from plugind.protocol.messages.reconciler import Claimed, ReportAsked, StopAsked, StopForced
+from plugind.protocol.messages.registration import (
+    Admitted,
+    ClaimRefused,
+    HandlerAvailable,
+    HandlerWithdrawn,
+    ListenerFound,
+    ListenerLost,
+    NameFreed,
+    NameWanted,
+    NoHandler,
+    RegistrationMessage,
+    TryNow,
+)
+from plugind.protocol.plugins.status import StateName
 from plugind.protocol.registration.following import REST, End, Next, Pause, Try, park, wait
 from plugind.protocol.registration.phases import Phase, answer_to_retry, ends, phase_of
-from plugind.protocol.status import StateName
 from plugind.tests.protocol.sockets import NOWHERE, SOCKET, TOUCHED, appeared, vanished
 
-CLAIMED = m.Claimed(SOCKET, 1, None)  # type: ignore[arg-type]
+CLAIMED = Claimed(SOCKET, 1, None)  # type: ignore[arg-type]
 #: The columns of the table. The plugin has the type T, and its socket the generation 1.
-COLUMNS: tuple[tuple[m.RegistrationMessage, ...], ...] = (
+COLUMNS: tuple[tuple[RegistrationMessage, ...], ...] = (
     (appeared(2), vanished()),
-    (m.StopForced(),),
-    (m.StopAsked(),),
-    (m.StopAsked(deregister=True),),
-    (m.HandlerWithdrawn("T"),),
-    (m.ListenerLost(SOCKET, 1, "nobody listens"),),
+    (StopForced(),),
+    (StopAsked(),),
+    (StopAsked(deregister=True),),
+    (HandlerWithdrawn("T"),),
+    (ListenerLost(SOCKET, 1, "nobody listens"),),
 )
 TABLE = """
                 socket  forced stop  stop  stop that deregisters  handler removed  nobody listens
@@ -42,19 +55,19 @@ TABLE = """
 """
 ROWS = {name: cells for name, *cells in (line.split() for line in TABLE.strip().splitlines()[1:])}
 #: They end no phase, whatever it is.
-HARMLESS: tuple[m.RegistrationMessage, ...] = (
+HARMLESS: tuple[RegistrationMessage, ...] = (
     TOUCHED,
-    m.TryNow(),
-    m.NameFreed(),
-    m.NameWanted(),
-    m.ReportAsked(),
-    m.HandlerAvailable("T"),
-    m.HandlerWithdrawn("U"),
-    m.ListenerFound(SOCKET, 1),
-    m.ListenerLost(SOCKET, 0, "nobody listened on the socket before"),
-    m.Admitted(CLAIMED, NOWHERE),
-    m.NoHandler(CLAIMED, "no handler"),
-    m.ClaimRefused(CLAIMED, "taken"),
+    TryNow(),
+    NameFreed(),
+    NameWanted(),
+    ReportAsked(),
+    HandlerAvailable("T"),
+    HandlerWithdrawn("U"),
+    ListenerFound(SOCKET, 1),
+    ListenerLost(SOCKET, 0, "nobody listened on the socket before"),
+    Admitted(CLAIMED, NOWHERE),
+    NoHandler(CLAIMED, "no handler"),
+    ClaimRefused(CLAIMED, "taken"),
 )
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import attrs
 import pytest
 
-from plugind.protocol.config import Config, DevicePluginDirectory, Timeouts
-from plugind.protocol.log_limits import LogLimits
+from plugind.protocol.logs.limits import LogLimits
+from plugind.protocol.settings.config import Config, DevicePluginDirectory, Timeouts
 from plugind.protocol.settings.files import parse
 from plugind.protocol.settings.kinds import ByType, ListOf, WrongValueError
 from plugind.protocol.settings.table import NO_SETTINGS, PARTS, settings

@@ -1,0 +1,329 @@
+"""The directory of device plugins: who may have it, the socket in it on which they call, and their own sockets.
+
+The start of the socket is made so that every plugin notices it, and none meets a refused connection. Some plugins call
+Register when their own socket is gone, so these are deleted; others when ``kubelet.sock`` is created, so that is
+removed and made again. It is bound under another name, and gets its own by link(2) once it answers: inotify reports
+that as a CREATE, which the rename of a file would not be.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import stat
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final, Protocol, Self
+
+import attrs
+import trio
+from grpclib.exceptions import GRPCError
+
+from ...protocol.devices.calls import CallRefusedError, RegisterCall
+from ...protocol.discovery import device_directory as rules
+from ...protocol.discovery.device_directory import KUBELET_SOCKET, TEMPORARY_SOCKET
+from ...protocol.errors import ConfigError
+from ...protocol.identity import Identity
+from ...protocol.logs.lines import SILENT, Level, Logger
+from ...protocol.plugins.devices import DeviceOptions
+from ...protocol.proto.deviceplugin_v1beta1_grpc import RegistrationBase
+from ...protocol.proto.deviceplugin_v1beta1_pb2 import Empty, RegisterRequest
+from ...protocol.registration.crashes import in_one_line
+from ...protocol.settings.config import DevicePluginDirectory
+from ..discovery.roots import RootBusyError, RootLock, make
+from ..grpc.server.serve import (
+    ConnectionEnded,
+    Ending,
+    EndReason,
+    HandlerFailed,
+    ServerLimits,
+    ServerStream,
+    serve_listener,
+)
+from ..io.file_identity import identity_at
+from ..io.file_watch import FileWatch
+from ..io.unix_socket import Credentials, connect, listen, peer_credentials, stream_socket
+from ..trust.directories import check_above_root
+
+#: What a caller may cost. A call is one small message.
+LIMITS: Final = ServerLimits(
+    max_message=64 * 1024,
+    max_header_list=16 * 1024,
+    max_streams=8,
+    max_connections=256,
+    max_connections_per_process=16,
+    idle_timeout=60.0,
+)
+
+#: Endings of a connection for which the process that called is to blame.
+_HOSTILE: Final = frozenset({EndReason.FLOOD, EndReason.PROTOCOL, EndReason.NOT_READING, EndReason.TOO_MANY})
+
+#: Registers a device plugin; raises CallRefusedError.
+Register = Callable[[RegisterCall], Awaitable[None]]
+
+
+class SocketTakenError(ConfigError):
+    """Another process serves the socket of the directory."""
+
+    def __init__(self, text: str, pid: int | None) -> None:
+        super().__init__(text)
+        #: Its process id, if that is known.
+        self.pid = pid
+
+
+class Place(enum.Enum):
+    """What is at the path of ``kubelet.sock``."""
+
+    OURS = "ours"
+    MISSING = "missing"
+    ANOTHER = "another"
+
+
+class Watch(Protocol):
+    """A context manager that watches the names in a directory."""
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+
+    def __exit__(self, *_: object) -> None:
+        """Watch no more."""
+
+    async def wait(self) -> None:
+        """Return when a name has changed; never if that cannot be watched."""
+
+
+class Serving(Protocol):
+    """A socket on which device plugins call: it answers from the start, and has its name after :meth:`publish`."""
+
+    async def serve(self, register: Register, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Answer calls until :meth:`retire`. When it is cancelled, it can be served again."""
+
+    def publish(self, *, delete_sockets: bool) -> set[str]:
+        """Give it its name, after all other sockets of the directory are deleted; return their names.
+
+        Raises:
+          OSError: if that is not possible.
+        """
+
+    def place(self) -> Place:
+        """Return whether it is at its path."""
+
+    def retire(self) -> None:
+        """Serve no more, once the calls under way are answered."""
+
+    def close(self) -> None:
+        """Serve no more. May be repeated."""
+
+
+class DeviceDirectory(Protocol):
+    """The port to the directory of device plugins: :class:`RealDeviceDirectory`, or a simulated one in tests."""
+
+    def hold(self) -> None:
+        """Check that the directory may be taken, make it if it is missing, and lock it.
+
+        Raises:
+          SocketTakenError: if another process serves its socket.
+          ConfigError: if it may not be taken for another reason.
+          OSError: if it cannot be made or looked at.
+        """
+
+    def listen(self) -> Serving:
+        """Return a new socket that has no name yet. Raises OSError."""
+
+    def who_serves(self) -> int | None:
+        """Return the process that serves the socket: 0 if that has no number here, None if there is none."""
+
+    def identify(self, name: str) -> Identity | None:
+        """Return which socket is at ``name`` in the directory; None if none is. Raises OSError."""
+
+    def watch(self) -> Watch:
+        """Watch the names in the directory from now on."""
+
+    def release(self) -> None:
+        """Give the directory up."""
+
+
+class _Registration(RegistrationBase):
+    """The service on the socket."""
+
+    def __init__(self, register: Register) -> None:
+        self._register = register
+
+    async def Register(  # type: ignore[override]  # noqa: N802 - gRPC's name, and a stream of our own server
+        self, stream: ServerStream[RegisterRequest, Empty]
+    ) -> None:
+        """Register the device plugin that calls.
+
+        Raises:
+          GRPCError: if it is refused.
+        """
+        request = await stream.recv_message()
+        peer = stream.peer.credentials
+        assert request is not None, "a unary call has a message"
+        assert peer is not None, "the kernel names the process of each connection"
+        try:
+            await self._register(_call_of(request, peer))
+        except CallRefusedError as error:
+            raise GRPCError(error.code, str(error)) from error
+        await stream.send_message(Empty())
+
+
+def _call_of(request: RegisterRequest, peer: Credentials) -> RegisterCall:
+    said = request.options
+    options = DeviceOptions(said.pre_start_required, said.get_preferred_allocation_available)
+    named = options if request.HasField("options") else None
+    return RegisterCall(request.version, request.endpoint, request.resource_name, peer.uid, peer.pid, named)
+
+
+class _RealServing:
+    """See :class:`Serving`."""
+
+    def __init__(self, directory: str, mode: int, log: Logger) -> None:
+        self._directory = directory
+        self._log = log
+        self._listener = listen(
+            os.path.join(directory, TEMPORARY_SOCKET), mode=mode, remove_stale=True, any_length=True
+        )
+        self._stopping = trio.Event()
+
+    async def serve(self, register: Register, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """See :class:`Serving`."""
+        service = _Registration(register)
+        await serve_listener(
+            [service],
+            self._listener,
+            limits=LIMITS,
+            report=self._report,
+            on_exhausted=self._report_exhausted,
+            stopping=self._stopping,
+            keep_open=True,
+            task_status=task_status,
+        )
+        self.close()
+
+    def _report(self, what: HandlerFailed | ConnectionEnded) -> None:
+        match what:
+            case HandlerFailed(method, error):
+                self._log.event(Level.ERROR, "a call of Register failed", method=method, error=in_one_line(error))
+            case ConnectionEnded(peer, Ending(reason, detail), _):
+                level = Level.WARNING if reason in _HOSTILE else Level.DEBUG
+                pid = None if peer.credentials is None else peer.credentials.pid
+                message = "a connection to kubelet.sock ended"
+                self._log.event(level, message, reason=reason.value, detail=detail, pid=pid)
+
+    def _report_exhausted(self, error: OSError) -> None:
+        self._log.event(Level.WARNING, "kubelet.sock cannot accept", reason=str(error))
+
+    def publish(self, *, delete_sockets: bool) -> set[str]:
+        """See :class:`Serving`."""
+        directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            deleted = _delete_sockets(directory) if delete_sockets else set()
+            os.link(TEMPORARY_SOCKET, KUBELET_SOCKET, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
+            os.unlink(TEMPORARY_SOCKET, dir_fd=directory)
+        finally:
+            os.close(directory)
+        self._listener = attrs.evolve(self._listener, path=os.path.join(self._directory, KUBELET_SOCKET))
+        return deleted
+
+    def place(self) -> Place:
+        """See :class:`Serving`."""
+        if self._listener.is_in_place():
+            return Place.OURS
+        return Place.ANOTHER if os.path.lexists(self._listener.path) else Place.MISSING
+
+    def retire(self) -> None:
+        """See :class:`Serving`."""
+        self._stopping.set()
+
+    def close(self) -> None:
+        """See :class:`Serving`."""
+        self._listener.close()
+
+
+def _delete_sockets(directory: int) -> set[str]:
+    """Delete all sockets but the temporary one, ``kubelet.sock`` last; return their names."""
+    deleted: set[str] = set()
+    for name in sorted(os.listdir(directory), key=KUBELET_SOCKET.__eq__):
+        if name != TEMPORARY_SOCKET:
+            with suppress(FileNotFoundError):
+                if stat.S_ISSOCK(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
+                    os.unlink(name, dir_fd=directory)
+                    deleted.add(name)
+    return deleted
+
+
+class RealDeviceDirectory:
+    """See :class:`DeviceDirectory`."""
+
+    def __init__(self, config: DevicePluginDirectory, others: bool = False, log: Logger = SILENT) -> None:
+        """Take the directory of ``config``. With ``others`` the processes of all users can connect to the socket."""
+        self._config = config
+        self._path = config.directory
+        self._mode = 0o666 if others else 0o600
+        self._log = log
+        self._lock = RootLock(insecure=config.insecure)
+
+    def hold(self) -> None:
+        """See :class:`DeviceDirectory`."""
+        try:
+            self._lock_it()
+        except RootBusyError as error:
+            raise ConfigError(rules.locked(self._path)) from error
+        except ConfigError as error:
+            # The rules are those of a root, and so are their words; but this directory has an option of its own.
+            raise type(error)(str(error).replace("--root", "--device-plugins")) from error
+        pid = self.who_serves()
+        if pid is not None:
+            raise SocketTakenError(rules.answered(self._path, pid), pid)
+
+    def _lock_it(self) -> None:
+        if not self._config.insecure:
+            check_above_root(self._path)
+        try:
+            make(self._path)
+        except NotADirectoryError as error:
+            raise ConfigError(rules.no_directory(self._path)) from error
+        except OSError as error:
+            raise OSError(error.errno, rules.not_made(self._path, error)) from error
+        try:
+            names = os.listdir(self._path)
+        except NotADirectoryError as error:
+            raise ConfigError(rules.no_directory(self._path)) from error
+        # Before the lock, whose file is the sign that plugind has used the directory.
+        rules.check_names(self._path, names, take_over_kubelet=self._config.take_over_kubelet)
+        self._lock.take(self._path)
+
+    def listen(self) -> _RealServing:
+        """See :class:`DeviceDirectory`."""
+        return _RealServing(self._path, self._mode, self._log)
+
+    def who_serves(self) -> int | None:
+        """See :class:`DeviceDirectory`."""
+        with stream_socket() as probe:
+            try:
+                connect(probe, os.path.join(self._path, KUBELET_SOCKET))
+            except BlockingIOError:
+                return 0  # Its backlog is full.
+            except OSError:
+                return None
+            return peer_credentials(probe).pid
+
+    def identify(self, name: str) -> Identity | None:
+        """See :class:`DeviceDirectory`."""
+        path = os.path.join(self._path, name)
+        try:
+            status = os.lstat(path)
+            return identity_at(status, path) if stat.S_ISSOCK(status.st_mode) else None
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def watch(self) -> FileWatch:
+        """See :class:`DeviceDirectory`."""
+        return FileWatch(self._path, names=True)
+
+    def release(self) -> None:
+        """See :class:`DeviceDirectory`."""
+        self._lock.release()

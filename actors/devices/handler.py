@@ -1,0 +1,121 @@
+"""The handler of device plugins: it asks each for its options, and follows its lists of devices.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+import trio
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
+
+from ...protocol.devices.messages import InstanceAdded, InstanceMessage, InstanceRemoved
+from ...protocol.errors import NoConnectionError, PluginError
+from ...protocol.messages.addresses import Address
+from ...protocol.plugins.devices import DeviceOptions
+from ...protocol.plugins.info import InstancePolicy, Plugin, check_device_plugin_versions, check_extended_resource
+from ...protocol.wire.errors import WireError
+from ...protocol.wire.outcomes import status_text
+from ..handlers.instances import Instances
+from ..handlers.link import Link
+
+if TYPE_CHECKING:
+    from .calls import PluginCalls
+    from .follower import Turns
+
+#: Seconds until a plugin that registers must listen on its endpoint.
+CONNECT_TIMEOUT = 10.0
+#: Seconds until it must have said its options.
+OPTIONS_TIMEOUT = 5.0
+
+
+class _Nobody:
+    """An address at which nothing is read."""
+
+    def send_nowait(self, message: InstanceMessage, /) -> None:
+        pass
+
+
+class DevicePluginHandler:
+    """Accepts device plugins of ``v1beta1`` whose name is an extended resource, and follows their lists of devices.
+
+    Several may offer one resource. The newest is active as soon as it has sent a list; the older ones are on standby.
+    So the devices never go while a plugin is updated and two of them run side by side.
+    """
+
+    instances = InstancePolicy.NEWEST
+    longest_call = CONNECT_TIMEOUT + OPTIONS_TIMEOUT
+
+    def __init__(self, devices: Address[InstanceMessage] | None = None, *, strict: bool = False) -> None:
+        """Tell ``devices``, the devices actor, what the plugins offer.
+
+        With ``strict`` a stream of lists that has ended is not opened again, as the kubelet never does.
+        """
+        #: The device plugins that are registered.
+        self.plugins = Instances()
+        self._devices: Address[InstanceMessage] = _Nobody() if devices is None else devices
+        self._strict = strict
+        self._turns: Turns = WeakValueDictionary()
+        #: The calls of each instance, by its socket and generation.
+        self._calls: dict[tuple[str, int], PluginCalls] = {}
+
+    async def validate(self, plugin: Plugin) -> None:
+        """Check the versions and the resource name.
+
+        Raises:
+          ValidationError: if ``v1beta1`` is not among the versions, or the name is not of the form
+            ``vendor.domain/name``; the text is the kubelet's.
+        """
+        check_device_plugin_versions(plugin.versions)
+        check_extended_resource(plugin.name)
+
+    async def register(self, plugin: Plugin, link: Link) -> None:
+        """Connect to the endpoint, and ask the device plugin for its options.
+
+        Raises:
+          PluginError: if it does not listen or does not answer in time; the text is the kubelet's.
+        """
+        # A node that has no device plugin yet does without it.
+        from .calls import PluginCalls
+
+        options = await _ask_for_options(link)
+        self.plugins.add(plugin)
+        calls = self._calls[plugin.socket, plugin.generation] = PluginCalls(plugin)
+        self._devices.send_nowait(InstanceAdded(plugin, options, plugin.source, trio.current_time(), calls))
+
+    async def follow(self, plugin: Plugin, link: Link) -> None:
+        """Pass on the lists of devices that the plugin sends, and its role; make the calls that leases need."""
+        from .follower import DeviceFollower
+
+        calls = self._calls[plugin.socket, plugin.generation]
+        await DeviceFollower(plugin, link, self._devices, self._turns, calls, strict=self._strict).run()
+
+    async def deregister(self, plugin: Plugin) -> None:
+        """Forget the device plugin; others that offer its resource stay."""
+        self.plugins.remove(plugin)
+        self._calls.pop((plugin.socket, plugin.generation), None)
+        self._devices.send_nowait(InstanceRemoved(plugin.socket, plugin.generation, trio.current_time()))
+
+
+async def _ask_for_options(link: Link) -> DeviceOptions:
+    from ...protocol.proto.deviceplugin_v1beta1_grpc import DevicePluginStub
+    from ...protocol.proto.deviceplugin_v1beta1_pb2 import Empty
+
+    try:
+        channel = await link.connect(timeout=CONNECT_TIMEOUT)
+    except NoConnectionError as error:
+        raise PluginError(f"failed to dial device plugin: {error}") from error
+    try:
+        said = await channel.stub(DevicePluginStub).GetDevicePluginOptions(Empty(), timeout=OPTIONS_TIMEOUT)
+    except GRPCError as error:
+        raise PluginError(f"failed to get device plugin options: {_words(error)}") from error
+    return DeviceOptions(said.pre_start_required, said.get_preferred_allocation_available)
+
+
+def _words(error: GRPCError) -> str:
+    if error.status is Status.DEADLINE_EXCEEDED and not isinstance(error.__cause__, WireError):
+        return f"no answer within {OPTIONS_TIMEOUT:g} s"
+    return status_text(error)

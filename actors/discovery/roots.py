@@ -1,0 +1,100 @@
+"""The roots of a node: their checks, the creation of a missing root, and the lock against a second node.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from contextlib import ExitStack, suppress
+
+from ...protocol.errors import ConfigError
+from ...protocol.trust.directories import root_insecurity
+from ..trust.directories import InsecureRootError, access_of
+from .locks_above import check_locks_above
+from .root_lock import RootBusyError, lock
+
+__all__ = ["RootBusyError", "RootLock", "make"]
+
+#: The mode of a root that plugind makes (behaviour 1).
+_MODE = 0o750
+#: Errors that a retry cannot fix: the path is that of a file or of a symbolic link, or is not a path.
+_NO_DIRECTORY = frozenset({errno.EEXIST, errno.ENOTDIR, errno.ELOOP})
+
+
+class RootLock:
+    """The lock of a node on the directory at the path of one root, and the check of who may write there.
+
+    :mod:`.root_lock` says what is locked. A killed daemon leaves no lock behind. The root may be missing at first, and
+    another directory may take its place later. So :meth:`take` comes before each scan, and changes nothing while the
+    directory still is secure and its lock file is the same.
+    """
+
+    def __init__(self, *, insecure: bool = False, check_only: bool = False) -> None:
+        """Lock nothing if ``check_only``: the node observes what another one registers."""
+        self._insecure = insecure
+        self._check_only = check_only
+        self._descriptor: int | None = None
+
+    def take(self, path: str) -> None:
+        """Check the directory at ``path`` and lock it.
+
+        Raises:
+          ConfigError: if it is not a directory (fault 2).
+          InsecureRootError: if others may write to it (fault 3).
+          RootBusyError: if another node has locked it, or a directory above it (fault 96).
+          OSError: if it is missing, or cannot be opened or locked, which may change (faults 1 and 4).
+        """
+        with ExitStack() as undo:
+            descriptor = _open(path)
+            undo.callback(os.close, descriptor)
+            found = os.fstat(descriptor)
+            problem = None if self._insecure else root_insecurity(path, access_of(found))
+            if problem is not None:
+                raise InsecureRootError(problem)
+            if not self._check_only:
+                self._lock(path, descriptor)
+
+    def _lock(self, path: str, directory: int) -> None:
+        try:
+            check_locks_above(path)
+            descriptor = lock(path, directory, self._descriptor)
+        except RootBusyError:
+            self.release()  # That was of another directory, or the node above goes first.
+            raise
+        if descriptor != self._descriptor:
+            self.release()
+            self._descriptor = descriptor
+
+    def release(self) -> None:
+        """Release the lock, if it is held."""
+        if self._descriptor is None:
+            return
+        # A child process that was forked holds the lock too, for as long as it keeps its copy of the descriptor open.
+        with suppress(OSError):
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        os.close(self._descriptor)
+        self._descriptor = None
+
+
+def make(path: str) -> None:
+    """Make the directory ``path``, but none above it: a misspelt root must not become a tree of new directories.
+
+    Raises:
+      OSError: if it cannot be made.
+    """
+    with suppress(FileExistsError):
+        os.mkdir(path, mode=_MODE)
+
+
+def _open(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in _NO_DIRECTORY:
+            raise ConfigError(f"the root {path} is not a directory, or is a symbolic link: name a directory") from None
+        if error.errno == errno.ENAMETOOLONG:
+            raise ConfigError(f"the root {path} cannot be used: {error.strerror}; name another with --root") from None
+        raise

@@ -1,0 +1,269 @@
+"""Endpoints: what is at their paths, and connections to them, which judge the file and the process that listens.
+
+A consumer connects to an endpoint with :meth:`Endpoints.connect` and in no other way. The file may have been replaced
+since the plugin was registered, and may not have existed then. So the file is opened without following a link, judged,
+and connected to through its descriptor; then the process that listens is judged (faults 40 and 43).
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import os
+import socket as sockets
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Protocol, Self
+
+import attrs
+
+from ...protocol.discovery.endpoints import FoundFile, refusal
+from ...protocol.discovery.sockets import Kind
+from ...protocol.errors import ValidationError
+from ...protocol.identity import Identity
+from ...protocol.values import value
+from ..discovery.directory import describe
+from ..io.exact_connect import can_connect_to_descriptors, connect_to
+from ..io.file_identity import AT_FDCWD, identity_at, identity_of
+from ..io.unix_socket import Credentials, connect, peer_credentials, stream_socket
+from .client.transport import LARGE_READ_BYTES, SocketTransport, Transport
+
+_KINDS = {stat.S_IFSOCK: Kind.SOCKET, stat.S_IFDIR: Kind.DIRECTORY, stat.S_IFLNK: Kind.SYMLINK}
+
+
+class EndpointConnection(Protocol):
+    """A connection to an endpoint."""
+
+    @property
+    def peer(self) -> Credentials:
+        """The process that listens."""
+
+    def close(self) -> None:
+        """Close it."""
+
+    def transport(self) -> Transport:
+        """Return what a channel is built on, which owns the connection from now on."""
+
+
+class EndpointFiles(Protocol):
+    """The port to the files of endpoints: :class:`RealEndpointFiles`, or a simulated one in tests.
+
+    All methods raise OSError.
+    """
+
+    def resolve(self, path: str) -> str:
+        """Return ``path`` without symbolic links; what does not exist has none."""
+
+    def look(self, path: str) -> FoundFile:
+        """Return what is at ``path``; links are followed in its directory only."""
+
+    def connect(self, path: str, check: Callable[[FoundFile], None]) -> EndpointConnection:
+        """Connect to the socket at ``path`` that ``check`` is given, and to no other; there is nothing to wait for.
+
+        Raises:
+          BlockingIOError: if the backlog of the listener is full.
+        """
+
+    def below(self, roots: tuple[str, ...]) -> EndpointFiles:
+        """Return the same for other ``roots``, below which no directory on the way to a plugin's socket is a link."""
+
+    def connect_exactly(self, path: str, identity: Identity) -> EndpointConnection:
+        """Connect to the socket with this ``identity`` at ``path``, and to no other (fault 41).
+
+        Raises:
+          BlockingIOError: if the backlog of the listener is full.
+          OSError: ESTALE if another file is at ``path``.
+        """
+
+
+class EndpointRefusedError(Exception):
+    """An endpoint may not be used; the text says why."""
+
+
+@value
+class Endpoints:
+    """Judges the endpoints of plugins: by their files when they are named, and at each connection."""
+
+    files: EndpointFiles
+    #: The directories in which endpoints may be.
+    directories: tuple[str, ...]
+    #: The path of plugind's own status socket, if it has one.
+    status_socket: str | None = None
+    #: Says why the process that listens on an endpoint is not trusted, or None.
+    distrust: Callable[[Credentials], str | None] = lambda _: None
+
+    def trusting(self, distrust: Callable[[int, int], str | None]) -> Self:
+        """Return the same for other trusted users: ``distrust`` says why a uid and a process are not trusted."""
+        return attrs.evolve(self, distrust=lambda peer: distrust(peer.uid, peer.pid))
+
+    def within(self, directories: tuple[str, ...]) -> Self:
+        """Return the same for endpoints in other ``directories``."""
+        return attrs.evolve(self, directories=directories)
+
+    def judge(self, endpoint: str, socket: str, identity: Identity) -> FoundFile | None:
+        """Return what is at ``endpoint``, or None if that is the path of the plugin's own ``socket``.
+
+        The socket is the file ``identity``, and is never refused, whatever it is called.
+
+        Raises:
+          ValidationError: if the plugin may not name it (faults 43 and 45).
+        """
+        if endpoint == socket:
+            return None
+        try:
+            found = self.files.look(endpoint)
+            if found.identity is None or not found.identity.is_same(identity):
+                self._check(endpoint, found)
+        except OSError as error:
+            raise ValidationError(f"cannot look at the endpoint {endpoint!r}: {describe(error)}") from error
+        return found
+
+    def connect(self, endpoint: str) -> EndpointConnection:
+        """Connect to an endpoint that is not the plugin's own socket.
+
+        Raises:
+          EndpointRefusedError: if its file, or the process that listens on it, may not be used.
+          OSError: if there is no connection.
+        """
+        try:
+            connection = self.files.connect(endpoint, partial(self._check, endpoint))
+        except ValidationError as error:
+            raise EndpointRefusedError(str(error)) from error
+        return self._trusted(connection, endpoint)
+
+    def connect_own(self, socket: str, identity: Identity) -> EndpointConnection:
+        """Connect to a plugin's own ``socket``, which is the file ``identity`` and is also its endpoint.
+
+        Raises:
+          EndpointRefusedError: if the process that listens on it may not be used.
+          OSError: if there is no connection, or another file is there.
+        """
+        return self._trusted(self.files.connect_exactly(socket, identity), socket)
+
+    def _trusted(self, connection: EndpointConnection, endpoint: str) -> EndpointConnection:
+        distrust = self.distrust(connection.peer)
+        if distrust is not None:
+            connection.close()
+            raise EndpointRefusedError(f"the endpoint {endpoint!r} is not used: {distrust}")
+        return connection
+
+    def _check(self, endpoint: str, found: FoundFile) -> None:
+        if self._is_status_socket(found):
+            wrong: str | None = (
+                f"the endpoint {endpoint!r} is plugind's own status socket; give the path of the plugin's socket"
+            )
+        else:
+            wrong = refusal(endpoint, found, self.directories, self.files.resolve)
+        if wrong is not None:
+            raise ValidationError(wrong)
+
+    def _is_status_socket(self, found: FoundFile) -> bool:
+        return found.identity is not None and self.is_status_socket(found.identity)
+
+    def is_status_socket(self, identity: Identity) -> bool:
+        """Whether this file is plugind's own status socket, under whatever name (fault 45)."""
+        if self.status_socket is None:
+            return False
+        try:
+            own = os.lstat(self.status_socket)
+        except OSError:
+            return False
+        return own.st_ino == identity.inode and own.st_dev == identity.device
+
+
+@value
+class RealConnection:
+    """A real :class:`EndpointConnection`."""
+
+    _socket: sockets.socket
+    peer: Credentials
+
+    @classmethod
+    def of(cls, connection: sockets.socket) -> Self:
+        """Take over a socket that is connected."""
+        return cls(connection, peer_credentials(connection))
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+    def transport(self) -> SocketTransport:
+        """See :class:`EndpointConnection`."""
+        return SocketTransport(self._socket, LARGE_READ_BYTES)
+
+
+@value
+class RealEndpointFiles:
+    """The files of this machine."""
+
+    #: Below these directories, no directory on the way to a plugin's own socket may be a link.
+    roots: tuple[str, ...] = ()
+    #: Whether a link stands for the socket that it leads to, if that is the plugin's own.
+    follow_symlinks: bool = False
+
+    def below(self, roots: tuple[str, ...]) -> RealEndpointFiles:
+        """See :class:`EndpointFiles`."""
+        return attrs.evolve(self, roots=roots)
+
+    def resolve(self, path: str) -> str:
+        """See :class:`EndpointFiles`."""
+        return os.path.realpath(path)
+
+    def look(self, path: str) -> FoundFile:
+        """See :class:`EndpointFiles`."""
+        directory, name = os.path.split(path)
+        real = os.path.join(_real_directory(directory), name)
+        try:
+            status = os.lstat(real)
+        except (FileNotFoundError, NotADirectoryError):
+            return FoundFile(real)
+        return FoundFile(real, _kind(status), identity_at(status, real, AT_FDCWD))
+
+    def connect(self, path: str, check: Callable[[FoundFile], None]) -> RealConnection:
+        """See :class:`EndpointFiles`. Without ``/proc`` the path is looked at, and then connected to."""
+        if not can_connect_to_descriptors():
+            check(self.look(path))
+            return self._connect(path)
+        descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            name = f"/proc/self/fd/{descriptor}"
+            check(FoundFile(os.readlink(name), _kind(os.fstat(descriptor)), identity_of(descriptor)))
+            return self._connect(name)
+        finally:
+            os.close(descriptor)
+
+    def connect_exactly(self, path: str, identity: Identity) -> RealConnection:
+        """See :class:`EndpointFiles`."""
+        return self._made(
+            partial(connect_to, path=path, identity=identity, roots=self.roots, follow_symlinks=self.follow_symlinks)
+        )
+
+    def _connect(self, path: str) -> RealConnection:
+        return self._made(partial(connect, path=path))
+
+    def _made(self, connect: Callable[[sockets.socket], None]) -> RealConnection:
+        connection = stream_socket()
+        try:
+            connect(connection)
+            return RealConnection.of(connection)
+        except BaseException:
+            connection.close()
+            raise
+
+
+def _real_directory(path: str) -> str:
+    """Return the directory ``path`` without symbolic links; one call of the kernel finds that out where it exists."""
+    if can_connect_to_descriptors():
+        with suppress(OSError):
+            descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                return os.readlink(f"/proc/self/fd/{descriptor}")
+            finally:
+                os.close(descriptor)
+    return os.path.realpath(path)
+
+
+def _kind(status: os.stat_result) -> Kind:
+    return _KINDS.get(stat.S_IFMT(status.st_mode), Kind.OTHER)

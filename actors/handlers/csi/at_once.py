@@ -1,0 +1,78 @@
+"""The calls by which a CSI driver is registered, made at once on one connection.
+
+A driver sees all of them together, and may answer in any order, or one at a time. Its answers are looked at in the
+order of the calls. Each call has the time that it would have if it were made once the one before it has ended.
+
+A driver that does not take so many calls at once is asked the others again, each in its turn.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from google.protobuf.message import DecodeError
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
+
+from ....protocol.wire.grpc import ClientCall
+from ....protocol.wire.outcomes import SUCCESS
+from ...grpc.client.at_once import CallsAtOnce
+from ...grpc.client.channel import Channel
+from .methods import A, AnyMethod, Counted, Method, Q, ask
+
+
+class AskedAtOnce:
+    """Asks a driver several things at once. Leaving the block ends the calls whose answers were not looked at."""
+
+    def __init__(self, channel: Channel, methods: Sequence[AnyMethod], counted: Counted) -> None:
+        self._channel = channel
+        self._counted = counted
+        self._under_way = CallsAtOnce(channel, [method.sent for method in methods], sum(it.timeout for it in methods))
+        #: The calls whose answers were not looked at.
+        self._left = dict(zip(methods, self._under_way.calls, strict=True))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._under_way.give_up()
+        for method, call in self._left.items():
+            if not self._under_way.is_refused(call):
+                self._count(method, call)
+
+    async def answer(self, method: Method[Q, A]) -> A | GRPCError:
+        """Return what the driver answers to the call of ``method``, or how the call has failed."""
+        call = self._left[method]
+        if call.outcome is None:
+            await self._under_way.wait(call, method.timeout)
+        del self._left[method]
+        if self._under_way.is_refused(call):
+            return await ask(self._channel, method, self._counted)
+        said = _said(method, call)
+        self._count(method, call, said)
+        return said
+
+    def _count(self, method: AnyMethod, call: ClientCall, said: object = None) -> None:
+        assert call.outcome is not None, "it has ended"
+        status = said.status if isinstance(said, GRPCError) else call.outcome.status
+        self._counted(method, status, self._under_way.seconds(call))
+
+
+def _said(method: Method[Q, A], call: ClientCall) -> A | GRPCError:
+    """Return what a call that has ended was answered."""
+    outcome = call.outcome
+    assert outcome is not None, "it has ended"
+    if outcome is not SUCCESS:
+        error = GRPCError(outcome.status, outcome.message)
+        error.__cause__ = outcome.cause
+        return error
+    try:
+        return method.reply.FromString(call.take())
+    except DecodeError as error:
+        return GRPCError(Status.INTERNAL, f"the response is no valid {method.reply.__name__}: {error}")

@@ -1,0 +1,232 @@
+"""The handler of CSI drivers: it asks each who it is and where it runs, and follows it.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from functools import cache, cached_property
+from typing import TYPE_CHECKING
+
+import trio
+
+from ....protocol.errors import NoConnectionError, PluginError, ValidationError
+from ....protocol.handlers.csi import NODE_INFO_TIMEOUT, SHORT_TIMEOUT, CSIConfig, DriverFacts, NodeInfo
+from ....protocol.handlers.csi_topology import Topologies
+from ....protocol.logs.lines import timestamp
+from ....protocol.messages.consumers import CallEnded, CallsEnded, EventNoted
+from ....protocol.messages.status import StatusMessage
+from ....protocol.plugins.info import InstancePolicy, Plugin, check_csi_versions, csi_version
+from ....protocol.text import quoted
+from ....protocol.values import value
+from ...io.clocks import time_is_virtual
+from ...messaging.mailbox import report
+from ..instances import Instances
+from ..link import Link
+
+if TYPE_CHECKING:
+    from .driver import DriverCalls
+    from .follower import Asked, CSIFollower, FollowedBy
+    from .ranking import RankedDrivers
+
+#: Seconds until a driver that registers must listen on its endpoint: its registrar may be there first.
+CONNECT_TIMEOUT = 30.0
+
+
+class CSIHandler:
+    """Accepts CSI drivers of version 1.x, and in deprecated roots those of 0.x, asks what they are, and follows them.
+
+    A second driver of one name must have a strictly higher version, unless it has the same endpoint. Then it counts as
+    the same driver with a restarted registrar; all registrars announce the version "1.0.0". A privileged driver is
+    compared with privileged ones only (fault 80).
+
+    A driver is registered once it has answered. Until then an older one of its name stays as it is.
+    """
+
+    instances = InstancePolicy.HIGHEST_VERSION
+    longest_call = CONNECT_TIMEOUT + 3 * SHORT_TIMEOUT + NODE_INFO_TIMEOUT
+
+    def __init__(
+        self,
+        config: CSIConfig | None = None,
+        *,
+        strict: bool = False,
+        status: trio.MemorySendChannel[StatusMessage] | None = None,
+        rng: random.Random | None = None,
+        wall: Callable[[], float] | None = None,
+    ) -> None:
+        """Tell ``status``, the status actor, how long calls take, and when facts have changed.
+
+        With ``strict`` a driver must implement NodeGetInfo, as the kubelet demands. ``wall`` returns Unix time.
+        """
+        #: The drivers that are registered.
+        self.drivers = Instances()
+        #: The names for which a second driver was offered: most have one only.
+        self._ranked: dict[str, RankedDrivers] = {}
+        self._config = config or CSIConfig()
+        self._strict = strict
+        self._status = status
+        self._wall = wall or _unix_time
+        self._topologies = Topologies()
+        #: What the drivers have said, by socket and generation, and what asks them.
+        self._asked: dict[tuple[str, int], tuple[Asked, DriverCalls]] = {}
+        #: The calls that have ended and were not reported yet.
+        self._ended: list[CallEnded] = []
+        self._rng = rng or random.Random()
+
+    async def validate(self, plugin: Plugin) -> None:
+        """Apply the version rules.
+
+        Raises:
+          ValidationError: if the versions are not acceptable, or another driver of that name has them or higher ones;
+            the text is the kubelet's, and names the socket of the other driver.
+        """
+        try:
+            self._check(plugin)
+        except ValidationError as error:
+            raise ValidationError(
+                f"validation failed for CSI Driver {plugin.name} at endpoint {plugin.endpoint}: kubernetes.io/csi: "
+                f"ValidatePlugin for CSI driver {quoted(plugin.name)} failed. {error}",
+                cause=str(error),
+            ) from error
+
+    def _check(self, plugin: Plugin) -> None:
+        version = check_csi_versions(plugin.versions, deprecated=plugin.found_in_deprecated_dir)
+        ranked = self._rank(plugin.name)
+        socket = None if ranked is None else ranked.highest_elsewhere(plugin)
+        other = None if socket is None else self.drivers.at(plugin.name, socket)
+        if other is None or (plugin.privileged and not other.privileged):
+            return
+        if version <= (present := csi_version(other.versions)):
+            raise ValidationError(
+                "Another driver with the same name is already registered with a higher supported version: "
+                f"{quoted(str(present))} (by the socket {other.socket}; bring a higher version, or remove that one)"
+            )
+
+    async def register(self, plugin: Plugin, link: Link) -> None:
+        """Ask the driver who it is, what it can do and where it runs, and keep it.
+
+        Raises:
+          PluginError: if it does not listen or does not answer in time, or its answers are refused.
+        """
+        try:
+            calls = _parts().driver_calls(plugin, self._ended.append, strict=self._strict)
+            asked = await self._ask(plugin, link, calls)
+        finally:
+            await self._report(None)
+        self._asked[plugin.socket, plugin.generation] = asked, calls
+        self.keep(plugin)
+
+    async def _ask(self, plugin: Plugin, link: Link, calls: DriverCalls) -> Asked:
+        try:
+            channel = await link.connect(timeout=CONNECT_TIMEOUT, gives_way=True)
+        except NoConnectionError as error:
+            raise PluginError(f"failed to connect to driver {quoted(plugin.name)}: {error}") from error
+        said = await calls.ask(channel)
+        version = str(csi_version(plugin.versions))
+        facts = DriverFacts(
+            said.node, said.vendor_version, version, said.of_node, said.of_driver, timestamp(self._wall())
+        )
+        # This looks at other drivers and notes this one in one step: of two that collide the second one is told.
+        return _parts().asked(plugin, facts, trio.current_time(), self._admit(plugin, said.node))
+
+    def _admit(self, plugin: Plugin, node: NodeInfo) -> tuple[str, ...]:
+        """Note what a driver says about this node; return what is wrong with it.
+
+        Raises:
+          ValidationError: if its topology contradicts that of another driver.
+        """
+        collision = self._topologies.collision(plugin, node.topology)
+        if collision is not None and self._config.topology_collisions == "refuse":
+            raise ValidationError(f"{collision}; with 'plugind run --csi-topology warn' both are registered")
+        self._topologies.put(plugin, node.topology)
+        return node.warnings if collision is None else (*node.warnings, collision)
+
+    def keep(self, plugin: Plugin) -> None:
+        """Keep a driver that is registered: others of its name are compared with it."""
+        self._forget(plugin)
+        self.drivers.add(plugin)
+        if plugin.name in self._ranked:
+            self._ranked[plugin.name].add(plugin)
+
+    async def follow(self, plugin: Plugin, link: Link) -> None:
+        """Keep a connection to the driver, check its health, and ask it again for what may have changed."""
+        asked, calls = self._asked[plugin.socket, plugin.generation]
+        await _parts().follower(asked, calls, link, self._followed_by).run()
+
+    async def observe(self, plugin: Plugin, link: Link) -> None:
+        """Follow a driver that another consumer registers; it is never asked NodeGetInfo."""
+        from .observer import CSIObserver
+
+        calls = _parts().driver_calls(plugin, self._ended.append)
+        await CSIObserver(calls, link, self._followed_by).run()
+
+    @cached_property
+    def _followed_by(self) -> FollowedBy:
+        return _parts().followed_by(self._config.refresh, self._admit, self._report, self._wall, self._rng)
+
+    async def deregister(self, plugin: Plugin) -> None:
+        """Forget this instance of the driver; another of its name stays."""
+        self._asked.pop((plugin.socket, plugin.generation), None)
+        self._topologies.remove(plugin)
+        self._forget(plugin)
+        await self._report(None)
+
+    async def _report(self, event: EventNoted | None) -> None:
+        """Report the calls that have ended, and what has happened to a driver."""
+        calls = tuple(self._ended)
+        self._ended.clear()
+        if self._status is None:
+            return
+        try:
+            if calls:
+                await report(self._status, CallsEnded(calls))
+        except trio.Cancelled:
+            self._ended[:0] = calls
+            raise
+        if event is not None:
+            await report(self._status, event)
+
+    def _rank(self, name: str) -> RankedDrivers | None:
+        """Return the registered drivers of ``name`` by version; None if there is none."""
+        ranked = self._ranked.get(name)
+        if ranked is None and (drivers := self.drivers.of(name)):
+            from .ranking import RankedDrivers
+
+            ranked = self._ranked[name] = RankedDrivers()
+            for driver in drivers:
+                ranked.add(driver)
+        return ranked
+
+    def _forget(self, plugin: Plugin) -> None:
+        """Forget what is kept for the socket of ``plugin``, which may have had another endpoint."""
+        self.drivers.remove(plugin)
+        if plugin.name in self._ranked and not self._ranked[plugin.name].remove(plugin.socket):
+            del self._ranked[plugin.name]
+
+
+@value
+class _Parts:
+    """What asks drivers and follows them."""
+
+    asked: type[Asked]
+    driver_calls: type[DriverCalls]
+    follower: type[CSIFollower]
+    followed_by: type[FollowedBy]
+
+
+@cache
+def _parts() -> _Parts:
+    """Import what asks drivers and follows them, once: a node that has no CSI driver yet does without it."""
+    from .driver import DriverCalls
+    from .follower import Asked, CSIFollower, FollowedBy
+
+    return _Parts(Asked, DriverCalls, CSIFollower, FollowedBy)
+
+
+def _unix_time() -> float:
+    """Return Unix time, or in a simulated node the time of its clock, so that each run of it shows the same."""
+    return trio.current_time() if time_is_virtual() else time.time()

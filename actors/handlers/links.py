@@ -1,0 +1,322 @@
+"""The links of all handlers: their follows, their channels, and what is reported through them.
+
+:class:`Links` is a child of the supervisor. It owns the tasks of all links, outside of the node, so a
+crash of a registration or of the node ends no link. In the turn of a name, a link is opened before ``register``,
+``follow`` starts once that has succeeded, and the link is ended before ``deregister``. Nothing else ends one, but the
+stop of the node.
+
+Reports go up as messages: health to the status actor, roles and farewells to the reconciler. Whatever a handler reports
+faster than it can be sent is joined, so what waits has a bound: one of each kind for each link. One task sends them
+all. What the world decides about the role of an instance comes down as ``RoleChanged`` and ``PluginDisplaced``.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Set
+from typing import assert_never
+
+import attrs
+import trio
+
+from ...protocol.backoff import Backoff, chance_of
+from ...protocol.errors import NoConnectionError
+from ...protocol.identity import Identity
+from ...protocol.logs.lines import SILENT, Level, Logger
+from ...protocol.messages.config import PausesChanged
+from ...protocol.messages.consumers import FactsAsked
+from ...protocol.messages.reconciler import PluginGone, ReconcilerMessage, UsableChanged
+from ...protocol.messages.status import (
+    FollowEnded,
+    HealthReported,
+    LinkMessage,
+    PluginDisplaced,
+    RoleChanged,
+    StatusMessage,
+)
+from ...protocol.plugins.health import Health
+from ...protocol.plugins.info import Plugin
+from ...protocol.values import value
+from ..grpc.client.channel import Channel
+from ..grpc.endpoints import EndpointRefusedError
+from ..health.endpoint_checks import EndpointChecks
+from ..messaging.mailbox import report
+from .link import Follow, Link
+from .link_readers import Readers
+from .open_link import OpenLink, Outbox, no_connection
+
+#: Seconds that a follow has to end once it is cancelled.
+END_GRACE = 5.0
+#: The pauses before a follow is started again. One that ran for longer than the longest of them begins with the first.
+RESTARTS = Backoff(initial=1.0, cap=30.0)
+
+#: The errors of an endpoint that does not serve yet.
+_NOT_YET = (FileNotFoundError, ConnectionRefusedError, BlockingIOError)
+
+#: Connects to the endpoint of a plugin whose socket is this file.
+Connect = Callable[[Plugin, Identity | None], Channel]
+
+
+@value
+class LinksConfig:
+    """What all links have in common."""
+
+    connect: Connect
+    reconciler: trio.MemorySendChannel[ReconcilerMessage]
+    status: trio.MemorySendChannel[StatusMessage]
+    checks: EndpointChecks
+    #: The seed of the jitter of pauses.
+    seed: int
+    restarts: Backoff = RESTARTS
+    log: Logger = SILENT
+
+
+#: A socket and its generation.
+_Key = tuple[str, int]
+
+
+def _key_of(plugin: Plugin) -> _Key:
+    return plugin.socket, plugin.generation
+
+
+class Links:
+    """All links of one supervisor."""
+
+    def __init__(self, config: LinksConfig) -> None:
+        self.config = config
+        self._links: dict[_Key, OpenLink] = {}
+        #: The links whose follow did not end in time.
+        self._overdue: dict[OpenLink, None] = {}
+        #: The nursery of all follows; None while :meth:`serve` does not run.
+        self._nursery: trio.Nursery | None = None
+        #: The node stops: no follow is started any more, and nothing is reported.
+        self._stopping = False
+        #: Covers what is reported: once all links are closed, nothing waits for an inbox that is about to be closed.
+        self._reporting = trio.CancelScope()
+        self._readers = Readers()
+        self.outbox = Outbox()
+        self.checks = config.checks
+
+    def __len__(self) -> int:
+        return len(self._links)
+
+    @property
+    def instances(self) -> Set[tuple[str, int]]:
+        """The socket and the generation of each instance that has a link."""
+        return self._links.keys()
+
+    @property
+    def unfinished(self) -> tuple[str, ...]:
+        """The follows that were told to end and have not, in words."""
+        ending = {link: None for link in self._links.values() if link.scope.cancel_called and not link.ended.is_set()}
+        return tuple(map(str, self._overdue | ending))
+
+    # --- for the calls of handlers: see LinkPort ---
+
+    def open(self, plugin: Plugin, file: Identity | None) -> Link:
+        """Open the link to an instance whose socket is ``file``."""
+        link = self._links[_key_of(plugin)] = OpenLink(plugin, file, self)
+        self.outbox.put(link)
+        return link
+
+    def start(self, plugin: Plugin, follow: Follow) -> None:
+        """Run ``follow`` from now on, and again after each end, until the link ends."""
+        link = self._links[_key_of(plugin)]
+        link.follow = follow
+        self._start(link)
+
+    def give_way(self, plugin: Plugin) -> None:
+        """Note that another plugin of the name waits until the Register of this one has ended."""
+        link = self._links.get(_key_of(plugin))
+        if link is not None:
+            link.wanted = True
+
+    async def end(self, plugin: Plugin) -> None:
+        """End the link to an instance, if there is one."""
+        link = self._links.get(_key_of(plugin))
+        if link is None:
+            return
+        link.scope.cancel()
+        with trio.move_on_after(END_GRACE):
+            await link.ended.wait()
+        self._close(link)
+
+    def drop(self, plugin: Plugin) -> None:
+        """End the link to an instance at once, if there is one; its follow is cancelled, and not waited for."""
+        link = self._links.pop(_key_of(plugin), None)
+        if link is not None:
+            link.scope.cancel()
+            link.close()
+
+    # --- for the supervisor ---
+
+    def connect_by(self, connect: Connect) -> None:
+        """Connect so from now on; the connections that are open stay."""
+        self.config = attrs.evolve(self.config, connect=connect)
+
+    # --- for the reconciler and for callers ---
+
+    def send_nowait(self, message: LinkMessage | FactsAsked | PausesChanged, /) -> None:
+        """Take what decides the role of an instance, or that its facts are wanted; without a link there is no use."""
+        if isinstance(message, PausesChanged):
+            self.config = attrs.evolve(self.config, restarts=message.pauses)
+            return
+        link = self._links.get((message.socket, message.generation))
+        if isinstance(message, FactsAsked):
+            message.reply.send_nowait(link is not None and link.ask_for_facts())
+            return
+        if link is None:
+            return
+        match message:
+            case RoleChanged():
+                link.set_active(active=message.active)
+            case PluginDisplaced():
+                link.set_displaced(message.reason)
+            case _:
+                assert_never(message)
+
+    # --- for the supervisor ---
+
+    async def serve(self) -> None:
+        """Run the follows and send what is reported, until cancelled. Once restarted, all follows begin again."""
+        try:
+            async with trio.open_nursery() as self._nursery:
+                for link in self._links.values():
+                    link.reset()
+                    self._start(link)
+                self._nursery.start_soon(self.checks.serve)
+                self._nursery.start_soon(self._readers.serve)
+                with trio.CancelScope() as self._reporting:
+                    await self._send_all()
+        finally:
+            self._nursery = None
+            for link in self._links.values():
+                link.hang_up()
+
+    def cancel_all(self) -> None:
+        """Cancel all follows, and start none any more: the node stops."""
+        self._stopping = True
+        for link in self._links.values():
+            link.scope.cancel()
+
+    async def close_all(self) -> None:
+        """Return when the follows that were cancelled have ended, in a few seconds at the latest."""
+        with trio.move_on_after(END_GRACE):
+            for link in tuple(self._links.values()):
+                await link.ended.wait()
+        for link in tuple(self._links.values()):
+            self._close(link)
+        self._reporting.cancel()
+
+    def _close(self, link: OpenLink) -> None:
+        """Close a link, whether its follow has ended or not."""
+        link.close()
+        self._links.pop(_key_of(link.plugin), None)
+        if not link.ended.is_set():
+            self._overdue[link] = None
+            plugin = link.plugin
+            self.config.log.event(
+                Level.ERROR,
+                "follow does not end",
+                socket=plugin.socket,
+                type=plugin.type,
+                name=plugin.name,
+                generation=plugin.generation,
+                seconds=END_GRACE,
+                advice="let the cancellation through, which a shield or an except clause keeps from it",
+            )
+
+    # --- follows ---
+
+    def _start(self, link: OpenLink) -> None:
+        if self._nursery is not None and link.follow is not None and not self._stopping:
+            link.ended = trio.Event()
+            self._nursery.start_soon(self._follow, link, link.follow)
+
+    async def _follow(self, link: OpenLink, follow: Follow) -> None:
+        """Run a follow again and again until the link ends."""
+        count, ended = 0, link.ended
+        try:
+            with link.scope:
+                while True:
+                    began = trio.current_time()
+                    error = await follow()
+                    # It may have kept its cancellation to itself.
+                    await trio.lowlevel.checkpoint_if_cancelled()
+                    lasted = trio.current_time() - began
+                    count = 1 if lasted >= self.config.restarts.cap else count + 1
+                    await self._pause(link, error, count)
+        finally:
+            ended.set()
+            self._overdue.pop(link, None)
+
+    async def _pause(self, link: OpenLink, error: str | None, count: int) -> None:
+        """Wait before a follow is started again that has ended ``count`` times in a row."""
+        chance = chance_of(self.config.seed, link.plugin.socket, link.plugin.generation, count)
+        pause = self.config.restarts.delay(count, chance)
+        if error is not None:
+            link.report(Health.UNKNOWN, f"its handler failed to follow it: {error}")
+        await report(self.config.status, FollowEnded(link.plugin, error, count, pause))
+        await trio.sleep(pause)
+
+    # --- channels ---
+
+    def dial(self, link: OpenLink) -> Channel | None:
+        """Connect to the endpoint of a link's plugin, and have the channel read; None if nobody listens there yet.
+
+        Raises:
+          NoConnectionError: if the endpoint may not be used, or connecting fails in a way that does not pass.
+        """
+        if self._nursery is None or link.closed:
+            raise NoConnectionError(no_connection(link.plugin, "the link has ended"))
+        if link.displaced is not None:
+            raise NoConnectionError(link.displaced)
+        try:
+            channel = self.config.connect(link.plugin, link.file)
+        except _NOT_YET as error:
+            link.problem, link.is_absent = _words(error), isinstance(error, FileNotFoundError)
+            return None
+        except OSError as error:
+            gone = error.errno == errno.ESTALE
+            raise NoConnectionError(no_connection(link.plugin, _words(error)), gone=gone) from error
+        except EndpointRefusedError as error:
+            raise NoConnectionError(str(error)) from error
+        self._readers.attend(channel, link)
+        return channel
+
+    # --- reports ---
+
+    def report_again(self) -> None:
+        """Report the health of all plugins once more: the status actor may have lost what it was told."""
+        for link in self._links.values():
+            link.reports.put_again()
+            self.outbox.put(link)
+
+    async def _send_all(self) -> None:
+        while True:
+            await self._send(await self.outbox.next())
+
+    async def _send(self, link: OpenLink) -> None:
+        """Send what a link has to report now."""
+        if link.closed:
+            return
+        path, generation = _key_of(link.plugin)
+        usable, reason = link.take_usable(), link.take_gone()
+        if usable is not None:
+            await report(self.config.reconciler, UsableChanged(path, generation, usable))
+        if reason is not None:
+            await report(self.config.reconciler, PluginGone(path, generation, reason))
+        now = trio.current_time()
+        said = link.reports.take(now)
+        if said is not None:
+            reported = HealthReported(
+                path, generation, said.health, said.reason, said.facts, now, said.warnings, said.failed_checks
+            )
+            await report(self.config.status, reported)
+        self.outbox.put(link)
+
+
+def _words(error: OSError) -> str:
+    return error.strerror or str(error)

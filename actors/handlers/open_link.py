@@ -1,0 +1,413 @@
+"""One link, with what :class:`~plugind.actors.handlers.links.Links` needs of it; and the outbox of all links.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+import trio
+
+from ...protocol.errors import NoConnectionError
+from ...protocol.health.checks import Checked, disconnected
+from ...protocol.identity import Identity
+from ...protocol.plugins.health import MAX_REASON, Health, Report, Reports, bounded
+from ...protocol.plugins.info import Plugin
+from ...protocol.words import DEVICE
+from ..grpc.client.channel import Channel
+from ..health.endpoint_checks import Check, EndpointChecks, Note
+from .link import Follow
+
+#: Seconds between two tries to connect to an endpoint at which nobody listens yet.
+CONNECT_PAUSE = 0.1
+
+
+class Outbox:
+    """The links that have something to send, in the order in which it is due; each of them once."""
+
+    def __init__(self) -> None:
+        self._ready: deque[OpenLink] = deque()
+        #: Those that will be ready, by the time of that. One that was ready earlier may have nothing left by then.
+        self._later: list[tuple[float, int, OpenLink]] = []
+        self._numbers = itertools.count()
+        self._wake = trio.Event()
+
+    def put(self, link: OpenLink) -> None:
+        """Put in a link that may have news."""
+        due = link.due
+        if due <= trio.current_time():
+            if not link.is_ready:
+                link.is_ready = True
+                self._ready.append(link)
+                self._wake.set()
+        elif due < link.waits_until:
+            link.waits_until = due
+            heapq.heappush(self._later, (due, next(self._numbers), link))
+            if self._later[0][2] is link:
+                self._wake.set()
+
+    async def next(self) -> OpenLink:
+        """Return the next link, once its news are due."""
+        while not self._ready:
+            self._wake = trio.Event()
+            with trio.move_on_at(self._later[0][0] if self._later else math.inf):
+                await self._wake.wait()
+            self._take_due(trio.current_time())
+        link = self._ready.popleft()
+        link.is_ready = False
+        return link
+
+    def _take_due(self, now: float) -> None:
+        while self._later and self._later[0][0] <= now:
+            link = heapq.heappop(self._later)[2]
+            link.waits_until = math.inf
+            self.put(link)
+
+
+class Owner(Protocol):
+    """What a link needs of :class:`~plugind.actors.handlers.links.Links`."""
+
+    checks: EndpointChecks
+
+    @property
+    def outbox(self) -> Outbox:
+        """Where links are put that have something to send."""
+
+    def dial(self, link: OpenLink) -> Channel | None:
+        """Connect to the endpoint of a link's plugin, and have the channel read; None if nobody listens there yet.
+
+        Raises:
+          NoConnectionError: if that cannot succeed.
+        """
+
+
+class OpenLink:
+    """A :class:`~plugind.actors.handlers.link.Link`, with what the links of all handlers need of it."""
+
+    __slots__ = (
+        "_active",
+        "_channel",
+        "_checks",
+        "_dialing",
+        "_facts_asked",
+        "_fading",
+        "_gone",
+        "_has_dialed",
+        "_is_new",
+        "_links",
+        "_on_end",
+        "_on_facts_asked",
+        "_role_changed",
+        "_seen",
+        "_usable",
+        "_usable_sent",
+        "closed",
+        "displaced",
+        "ended",
+        "file",
+        "follow",
+        "is_absent",
+        "is_ready",
+        "plugin",
+        "problem",
+        "reports",
+        "scope",
+        "waits_until",
+        "wanted",
+    )
+
+    def __init__(self, plugin: Plugin, file: Identity | None, links: Owner) -> None:
+        self.plugin = plugin
+        self.file = file
+        self._links = links
+        self.closed = False
+        #: Set while no follow runs.
+        self.ended = trio.Event()
+        self.ended.set()
+        self.follow: Follow | None = None
+        #: The scope of the follow: cancelled when the link ends.
+        self.scope = trio.CancelScope()
+        self._channel: Channel | None = None
+        #: The channel before, whose peer goes away, while calls are under way on it.
+        self._fading: Channel | None = None
+        self._dialing = trio.Lock()
+        self._has_dialed = False
+        #: Whether the next check is the first one, and the plugin has not just answered the same call: a device plugin
+        #: has, when it registered.
+        self._is_new = plugin.type != DEVICE
+        #: Called with the reason when the channel is the link's no more.
+        self._on_end: Callable[[str], None] | None = None
+        #: The scopes of the checks that are made, each with the channel at whose end it is cancelled.
+        self._checks: dict[trio.CancelScope, Channel] = {}
+        #: Why the last try to connect failed.
+        self.problem = ""
+        #: Whether nothing was at the endpoint then.
+        self.is_absent = False
+        #: Whether another plugin of the name waits until this one is registered, or is not.
+        self.wanted = False
+        #: Whether it is the active one of its name.
+        self._active = False
+        #: Why it may not use its endpoint, which another plugin has; None if it may.
+        self.displaced: str | None = None
+        #: The role that the handler has seen.
+        self._seen = False
+        self._role_changed = trio.Event()
+        #: Set once somebody has asked for the facts; None as long as the handler has not waited for that.
+        self._facts_asked: trio.Event | None = None
+        #: Called then.
+        self._on_facts_asked: Callable[[], None] | None = None
+        self._usable: bool | None = None
+        self._usable_sent: bool | None = None
+        self._gone: str | None = None
+        self.reports = Reports()
+        self.reports.put(Report())
+        #: Its places in the outbox.
+        self.is_ready = False
+        self.waits_until = math.inf
+
+    def __str__(self) -> str:
+        plugin = self.plugin
+        return f"follow of {plugin.name} ({plugin.socket}) in the handler for {plugin.type}"
+
+    # --- for the handler: see Link ---
+
+    @property
+    def active(self) -> bool:
+        """See :class:`~plugind.actors.handlers.link.Link`."""
+        self._seen = self._active and self.displaced is None
+        return self._seen
+
+    async def role_changed(self) -> bool:
+        """See :class:`~plugind.actors.handlers.link.Link`."""
+        seen = self._seen
+        await trio.lowlevel.checkpoint()
+        while self.active == seen:
+            await self._role_changed.wait()
+        return self._seen
+
+    async def connect(self, *, timeout: float = 10.0, gives_way: bool = False) -> Channel:
+        """See :class:`~plugind.actors.handlers.link.Link`."""
+        self.problem, self.is_absent = "", False
+        is_tried = not timeout or not self._dialing.locked()
+        if is_tried:
+            await self._let_others_run()
+            if (channel := self._connected()) is not None:
+                return channel
+            if not timeout:
+                raise NoConnectionError(no_connection(self.plugin, self.problem), gone=self.is_absent)
+        # Without a deadline for the lock: who has it has one.
+        with trio.move_on_after(timeout or math.inf):
+            async with self._dialing:
+                while True:
+                    if not is_tried and (channel := self._connected()) is not None:
+                        return channel
+                    if gives_way and self.wanted:
+                        raise self._given_way()
+                    is_tried = False
+                    await trio.sleep(CONNECT_PAUSE)
+        lasting = no_connection(self.plugin, self.problem or "another call of connect was under way")
+        raise NoConnectionError(f"{lasting} (tried for {timeout:g} s)", gone=self.is_absent, lasting=lasting)
+
+    def _given_way(self) -> NoConnectionError:
+        problem = f"{self.problem} (another socket of the name waits, so this was not tried for longer)"
+        return NoConnectionError(no_connection(self.plugin, problem), gone=self.is_absent)
+
+    async def _let_others_run(self) -> None:
+        """Take a pass of Trio's loop before the endpoint is dialed again.
+
+        A handler may dial one in a loop that ends each connection at once. Nothing else waits in such a loop.
+        """
+        if self._has_dialed and not self._is_open:
+            await trio.lowlevel.checkpoint()
+        else:
+            await trio.lowlevel.checkpoint_if_cancelled()
+
+    @property
+    def _is_open(self) -> bool:
+        return self._channel is not None and self._channel.takes_calls
+
+    def _connected(self) -> Channel | None:
+        """Return the open channel, or dial; None if nobody listens at the endpoint yet."""
+        if not self._is_open:
+            self._retire()
+            self._has_dialed = True
+            self._channel = self._links.dial(self)
+        return self._channel
+
+    @property
+    def channel(self) -> Channel:
+        """See :class:`~plugind.actors.handlers.link.Link`."""
+        if self._channel is None or not self._is_open:
+            raise NoConnectionError(self.displaced or no_connection(self.plugin, "it is not open; connect again"))
+        return self._channel
+
+    def when_disconnected(self, note: Callable[[str], None]) -> None:
+        """See :class:`~plugind.actors.handlers.link.Link`."""
+        self._on_end = note
+
+    async def check(self, check: Check, note: Note | None = None) -> None:
+        """See :class:`~plugind.actors.handlers.link.Link`."""
+        channel, note = self.channel, note or self._report_checked
+        checks, plugin_type = self._links.checks, self.plugin.type
+        if checks.are_off(plugin_type):
+            await checks.run(plugin_type, channel, check, note)
+            if not channel.closed:
+                self.lose(channel)
+        else:
+            with trio.CancelScope() as scope:
+                self._checks[scope] = channel
+                try:
+                    is_new, self._is_new = self._is_new, False
+                    await checks.run(plugin_type, channel, check, note, at_once=is_new)
+                finally:
+                    del self._checks[scope]
+        note(disconnected(self._why_ended(channel)))
+
+    def _why_ended(self, channel: Channel) -> str:
+        failure = channel.connection.failure
+        why = "it was closed" if failure is None else failure.message
+        return self.displaced or no_connection(self.plugin, why)
+
+    def _report_checked(self, checked: Checked) -> None:
+        self.report(checked.health, checked.reason, failed_checks=checked.failures)
+
+    def report(
+        self,
+        health: Health,
+        reason: str = "",
+        facts: Mapping[str, str] | None = None,
+        *,
+        failed_checks: int = 0,
+        warnings: Iterable[str] = (),
+    ) -> None:
+        """See :class:`~plugind.actors.handlers.link.Link`."""
+        self.reports.put(bounded(health, reason, facts, self.reports.newest, failed_checks, warnings))
+        self._links.outbox.put(self)
+
+    async def facts_asked(self) -> None:
+        """See :class:`~plugind.actors.handlers.link.Link`."""
+        if self._facts_asked is None:
+            self._facts_asked = trio.Event()
+        await self._facts_asked.wait()
+        self._facts_asked = trio.Event()
+
+    def when_facts_asked(self, note: Callable[[], None] | None) -> None:
+        """See :class:`~plugind.actors.handlers.link.Link`."""
+        self._on_facts_asked = note
+        if self._facts_asked is None:
+            self._facts_asked = trio.Event()
+        elif note is not None and self._facts_asked.is_set():
+            note()
+
+    def role(self, *, usable: bool) -> None:
+        """See :class:`~plugind.actors.handlers.link.Link`."""
+        self._usable = usable
+        self._links.outbox.put(self)
+
+    def gone(self, reason: str) -> None:
+        """See :class:`~plugind.actors.handlers.link.Link`."""
+        self._gone = reason[:MAX_REASON]
+        self._links.outbox.put(self)
+
+    # --- for Links ---
+
+    def ask_for_facts(self) -> bool:
+        """Note that the facts are asked for; return whether the handler heeds that."""
+        if self._facts_asked is None:
+            return False
+        self._facts_asked.set()
+        if self._on_facts_asked is not None:
+            self._on_facts_asked()
+        return True
+
+    def set_active(self, *, active: bool) -> None:
+        """Note whether it is the active one of its name."""
+        self._active = active
+        self._wake()
+
+    def set_displaced(self, reason: str | None) -> None:
+        """Note why it may not use its endpoint, or with None that it may; it has no connection there until then."""
+        self.displaced = reason
+        if reason is not None:
+            self.hang_up()
+        self._wake()
+
+    def _wake(self) -> None:
+        changed, self._role_changed = self._role_changed, trio.Event()
+        changed.set()
+
+    @property
+    def due(self) -> float:
+        """When the next of its reports is to be sent; infinity if there is none."""
+        if self.closed:
+            return math.inf
+        if self._gone is not None or self._usable is not self._usable_sent:
+            return -math.inf
+        return self.reports.due
+
+    def take_usable(self) -> bool | None:
+        """Return whether the plugin can be used, if that is to be reported."""
+        if self._usable is self._usable_sent:
+            return None
+        self._usable_sent = self._usable
+        return self._usable
+
+    def take_gone(self) -> str | None:
+        """Return why the plugin has left, if that is to be reported."""
+        reason, self._gone = self._gone, None
+        return reason
+
+    def lose(self, channel: Channel) -> None:
+        """Close a channel that has ended, and end its checks."""
+        for scope in [scope for scope, checked in self._checks.items() if checked is channel]:
+            scope.cancel()
+        channel.close()
+        if self._channel is channel:
+            self._give_up(channel)
+        if self._fading is channel:
+            self._fading = None
+
+    def _retire(self) -> None:
+        """Leave the channel to the calls under way on it: its peer takes no others, and may never close it.
+
+        One that was left before is closed then. It is kept as long as nothing needs its place.
+        """
+        channel = self._channel
+        if channel is not None and channel.is_idle:
+            self.lose(channel)
+        elif channel is not None:
+            if self._fading is not None:
+                self.lose(self._fading)
+            self._give_up(channel)
+            self._fading = channel
+
+    def _give_up(self, channel: Channel) -> None:
+        self._channel = None
+        if self._on_end is not None:
+            self._on_end(self._why_ended(channel))
+
+    def hang_up(self) -> None:
+        """Close the channels, if there are any."""
+        for channel in (self._channel, self._fading):
+            if channel is not None:
+                self.lose(channel)
+
+    def reset(self) -> None:
+        """Get ready for the follow to be started again, after a crash that ended it."""
+        self.scope = trio.CancelScope()
+
+    def close(self) -> None:
+        """End the link: nothing is reported any more."""
+        self.closed = True
+        self.hang_up()
+
+
+def no_connection(plugin: Plugin, why: str) -> str:
+    """Return the words for a plugin without a connection."""
+    return f"no connection to the endpoint {plugin.endpoint}: {why}"

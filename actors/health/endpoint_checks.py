@@ -1,0 +1,177 @@
+"""Checks the endpoints of registered plugins, as ``plugind.protocol.health.checks`` decides.
+
+A check is a call with a deadline, since a process that hangs keeps its connection. At most :data:`MOST` checks of a
+node are out at once. Checks that hang must not delay those of healthy plugins, of which there may be many more. So most
+slots are for checks that may take their whole deadline. While all of those are taken, an endpoint whose last check was
+answered is asked in one of the others, for a moment only: one that does not answer in that waits for a slot of the
+first kind, and is asked anew there.
+
+The first check of a new plugin begins at once, for those who wait for it to be healthy. But no more than :data:`FIRST`
+of these begin at one time of the grid: a thousand plugins may be registered in one second. On later connections the
+first check comes at random within the period: a plugin may end each of them at once. So it does for a new device
+plugin. Its registration has just made the same call, and its list of devices makes it healthy.
+
+Checks begin at times of a grid, so that those of many endpoints need few timers and wake the process rarely: a thousand
+endpoints have 33 checks in a second, which begin at four times.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import trio
+from grpclib.exceptions import GRPCError
+
+from ...protocol.errors import PluginError
+from ...protocol.health.checks import GRID, Began, Checked, Connected, Failed, HealthChecks, Passed, silence, step
+from ...protocol.messages.status import HealthChecked, StatusMessage
+from ...protocol.plugins.status import Outcome
+from ...protocol.values import value
+from ...protocol.wire.outcomes import status_text
+from ..grpc.client.channel import Channel
+from ..messaging.alarms import Alarms
+from ..messaging.mailbox import report
+
+#: How many checks are out at once that may take their whole deadline, and how many that may only take a moment.
+LONG, SHORT = 10, 6
+MOST = LONG + SHORT
+#: Seconds of that moment.
+MOMENT = 0.2
+#: How many first checks begin at one time of the grid.
+FIRST = 25
+
+#: Asks an endpoint how it is. It returns if all is well, and raises ``GRPCError`` or ``PluginError`` if not.
+Check = Callable[[Channel], Awaitable[None]]
+#: Takes what the checks have shown, after each of them.
+Note = Callable[[Checked], None]
+
+
+@value
+class _Answer:
+    """How a check ended, and the seconds that it took."""
+
+    outcome: Outcome
+    reason: str
+    seconds: float
+
+
+class EndpointChecks:
+    """The checks of one node."""
+
+    def __init__(
+        self,
+        rule: HealthChecks,
+        status: trio.MemorySendChannel[StatusMessage],
+        rng: random.Random,
+    ) -> None:
+        """Tell ``status`` about each check; ``rng`` spreads them."""
+        self._rule = rule
+        self._status = status
+        self._rng = rng
+        self._alarms = Alarms()
+        self._long = trio.CapacityLimiter(LONG)
+        self._short = trio.CapacityLimiter(SHORT)
+        #: When the next first check may begin, and how many have begun at that time of the grid.
+        self._first_at, self._first_begun = -math.inf, 0
+
+    @property
+    def out(self) -> int:
+        """How many checks are out."""
+        return int(self._long.borrowed_tokens + self._short.borrowed_tokens)
+
+    def are_off(self, plugin_type: str) -> bool:
+        """Whether plugins of this type are not checked."""
+        return not self._rule.checks(plugin_type)
+
+    async def serve(self) -> None:
+        """Have the checks begin when they are due, for ever."""
+        await self._alarms.run()
+
+    async def run(self, plugin_type: str, channel: Channel, check: Check, note: Note, *, at_once: bool = False) -> None:
+        """Check the endpoint of ``channel`` again and again, until the channel fails; the caller may know that first.
+
+        The first check begins within the period, or ``at_once`` if not too many others do.
+
+        An endpoint whose type is not checked is only waited for, once that was noted: its channel is read meanwhile.
+        """
+        off = self._rule.why_not_checked(plugin_type)
+        if off is not None:
+            note(Checked(reason=off))
+            with suppress(trio.ClosedResourceError):
+                await channel.wait_closed()
+            return
+        rule = self._rule.of_type(plugin_type)
+        chance = self._rng.random()
+        begins = Connected(self._first(), 0.0) if at_once else Connected(trio.current_time(), chance)
+        state = step(rule, Checked(), begins)
+        while True:
+            await self._alarms.until(rule.on_grid(state.due))
+            began, answer = await self._ask(channel, check, failing=state.failures > 0)
+            if channel.closed or channel.connection.failure is not None:
+                return
+            state = step(rule, step(rule, state, Began(began)), self._result(answer))
+            note(state)
+            await report(self._status, HealthChecked(plugin_type, answer.outcome, answer.seconds))
+
+    def _first(self) -> float:
+        """Return when the next first check may begin."""
+        now = math.floor(trio.current_time() / GRID) * GRID
+        if now > self._first_at:
+            self._first_at, self._first_begun = now, 0
+        elif self._first_begun >= FIRST:
+            self._first_at, self._first_begun = self._first_at + GRID, 0
+        self._first_begun += 1
+        return self._first_at
+
+    def _result(self, answer: _Answer) -> Passed | Failed:
+        chance = self._rng.random()
+        return Passed(chance) if answer.outcome is Outcome.OK else Failed(answer.reason, chance)
+
+    async def _ask(self, channel: Channel, check: Check, *, failing: bool) -> tuple[float, _Answer]:
+        """Return when the check began, and how it ended."""
+        if not failing and self._long.available_tokens == 0:
+            began, answer = await _within(self._short, channel, check, min(MOMENT, self._rule.deadline))
+            if answer.outcome is not Outcome.TIMED_OUT:
+                return began, answer
+        return await _within(self._long, channel, check, self._rule.deadline)
+
+
+async def _within(
+    slots: trio.CapacityLimiter, channel: Channel, check: Check, deadline: float
+) -> tuple[float, _Answer]:
+    """Take one of ``slots`` for a check; return when it began, and how it ended."""
+    # A slot that is free is taken without a pass of Trio's loop.
+    if slots.available_tokens:
+        slots.acquire_nowait()
+    else:
+        await slots.acquire()
+    try:
+        return trio.current_time(), await _answer(channel, check, deadline)
+    finally:
+        slots.release()
+
+
+async def _answer(channel: Channel, check: Check, deadline: float) -> _Answer:
+    began = trio.current_time()
+    outcome, reason = Outcome.TIMED_OUT, silence(deadline)
+    with trio.move_on_after(deadline):
+        try:
+            # A process that takes no bytes is sent no more of them.
+            await channel.flushed(None, None)
+            await check(channel)
+        except GRPCError as error:
+            outcome, reason = Outcome.FAILED, status_text(error)
+        except PluginError as error:
+            outcome, reason = Outcome.FAILED, str(error)
+        except trio.ClosedResourceError:
+            # The connection may have ended in the instant in which the check began.
+            if not channel.closed:
+                raise
+        else:
+            outcome, reason = Outcome.OK, ""
+    return _Answer(outcome, reason, trio.current_time() - began)

@@ -1,0 +1,225 @@
+"""The client of the status socket: each HTTP/1.1 request has a connection of its own.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import errno
+import math
+from collections.abc import AsyncIterator, Iterator, Mapping
+
+import attrs
+import h11
+import trio
+
+from ...protocol.version import STATUS_HEADER, STATUS_VERSION, incompatibility
+from ..io.silence import CHECK, QUESTION, UnreachableError, user_of, why_silent
+from ..io.unix_socket import connect, stream_socket
+
+__all__ = ["UnreachableError"]  # what is defined elsewhere
+
+#: Bytes of the largest answer that is kept in memory.
+MAX_ANSWER = 256 * 1024 * 1024
+
+
+@attrs.define
+class Reply:
+    """An answer whose body has still to be read."""
+
+    status: int
+    headers: Mapping[str, str]
+    #: Seconds for the next part of the body to come.
+    timeout: float
+    _exchange: _Exchange
+
+    @property
+    def version(self) -> str | None:
+        """The version of the status socket; None with a daemon that does not say it."""
+        return self.headers.get(STATUS_HEADER.lower())
+
+    @property
+    def uid(self) -> int:
+        """The user of the daemon."""
+        return self._exchange.uid
+
+    async def receive(self) -> bytes:
+        """Wait for the next part of the body and return it; empty at the end.
+
+        Raises:
+          UnreachableError: if the connection ends within the body, or nothing comes in time.
+        """
+        with self._exchange.limited(self.timeout):
+            event = await self._exchange.next_event()
+        return bytes(event.data) if isinstance(event, h11.Data) else b""
+
+    async def body(self) -> bytes:
+        """Return the whole body.
+
+        Raises:
+          UnreachableError: if the connection ends within the body, nothing comes in time, or the body is over
+            ``MAX_ANSWER`` bytes.
+        """
+        whole = bytearray()
+        while piece := await self.receive():
+            whole += piece
+            if len(whole) > MAX_ANSWER:
+                raise UnreachableError(self._exchange.path, f"the answer is over {MAX_ANSWER} bytes")
+        return bytes(whole)
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Yield the body piece by piece, as it arrives; a caller that stops early must close the generator."""
+        while piece := await self.receive():
+            yield piece
+
+    def wait_for_ever(self) -> None:
+        """Wait for the rest of the body for as long as the daemon keeps the connection."""
+        self.timeout = self._exchange.patience = math.inf
+
+    def lines(self) -> Lines:
+        """Return an iterator over the lines of the body, without their ends."""
+        return Lines(self)
+
+
+@attrs.define
+class Lines:
+    """The lines of a body as they arrive. Unlike a generator, it need not be closed by a caller that stops early."""
+
+    _reply: Reply
+    _whole: collections.deque[bytes] = attrs.field(factory=collections.deque)
+    _rest: bytes = b""
+
+    @property
+    def version(self) -> str | None:
+        """See :attr:`Reply.version`."""
+        return self._reply.version
+
+    @property
+    def uid(self) -> int:
+        """See :attr:`Reply.uid`."""
+        return self._reply.uid
+
+    def wait_for_ever(self) -> None:
+        """See :meth:`Reply.wait_for_ever`."""
+        self._reply.wait_for_ever()
+
+    def __aiter__(self) -> Lines:
+        return self
+
+    async def __anext__(self) -> bytes:
+        while not self._whole:
+            piece = await self._reply.receive()
+            if not piece:
+                raise StopAsyncIteration
+            *whole, self._rest = (self._rest + piece).split(b"\n")
+            self._whole.extend(whole)
+        return self._whole.popleft()
+
+
+@contextlib.asynccontextmanager
+async def ask(
+    path: str,
+    method: str,
+    target: str,
+    body: bytes = b"",
+    *,
+    timeout: float = math.inf,
+    patience: float = math.inf,
+) -> AsyncIterator[Reply]:
+    """Send one request to the daemon whose status socket is at ``path``.
+
+    ``timeout`` is in seconds, for the head of the answer and then for each part of its body. A long list may take
+    longer, for as long as it goes on. After ``patience`` seconds without any part of the answer, and again after as
+    many, the daemon is asked on another connection whether it answers at all.
+
+    Raises:
+      UnreachableError: if there is no answer in time, none in HTTP, or one of a daemon that cannot be asked.
+    """
+    exchange = _Exchange(path, patience)
+    try:
+        with exchange.limited(timeout):
+            await exchange.connect()
+            await exchange.send(method, target, body)
+            head = await exchange.next_event()
+        if not isinstance(head, h11.Response):
+            raise UnreachableError(path, "the answer is not HTTP")
+        headers = {name.decode("ascii"): value.decode("latin-1") for name, value in head.headers}
+        if (why := incompatibility(headers.get(STATUS_HEADER.lower()))) is not None:
+            raise UnreachableError(path, why)
+        yield Reply(head.status_code, headers, timeout, exchange)
+    finally:
+        await exchange.close()
+
+
+class _Exchange:
+    """A request and its answer, on a connection of their own."""
+
+    def __init__(self, path: str, patience: float) -> None:
+        self.path = path
+        self.patience = patience
+        self._socket = stream_socket()
+        self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(self._socket))
+        self._http = h11.Connection(h11.CLIENT)
+
+    @property
+    def uid(self) -> int:
+        return user_of(self._socket)
+
+    async def close(self) -> None:
+        await trio.aclose_forcefully(self._stream)
+
+    @contextlib.contextmanager
+    def limited(self, seconds: float) -> Iterator[None]:
+        """Give the block so many seconds.
+
+        Raises:
+          UnreachableError: if they have passed.
+        """
+        with trio.move_on_after(seconds) as scope:
+            yield
+        if scope.cancelled_caught:
+            raise UnreachableError(self.path, f"{why_silent(self._socket)} within {seconds:g} s", errno.ETIMEDOUT)
+
+    async def connect(self) -> None:
+        while True:
+            try:
+                connect(self._socket, self.path)
+                return
+            except BlockingIOError:
+                # The backlog is full. There is no event for the moment when it has room again.
+                await trio.sleep(0.02)
+            except OSError as error:
+                raise UnreachableError(self.path, error.strerror or str(error), error.errno) from error
+
+    async def send(self, method: str, target: str, body: bytes) -> None:
+        headers = [
+            *(("Host", "plugind"), ("Connection", "close"), ("Content-Length", str(len(body)))),
+            (STATUS_HEADER, str(STATUS_VERSION)),
+        ]
+        asked = self._http.send(h11.Request(method=method, target=target, headers=headers)) or b""
+        asked += self._http.send(h11.Data(data=body)) or b""
+        asked += self._http.send(h11.EndOfMessage()) or b""
+        # A server that refuses early may close before it has read everything; its answer has still arrived.
+        with contextlib.suppress(trio.BrokenResourceError):
+            await self._stream.send_all(asked)
+
+    async def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        try:
+            while True:
+                event = self._http.next_event()
+                if event is not h11.NEED_DATA:
+                    return event
+                self._http.receive_data(await self._receive())
+        except trio.BrokenResourceError as error:
+            raise UnreachableError(self.path, "the daemon left", errno.ECONNRESET) from error
+        except h11.RemoteProtocolError as error:
+            raise UnreachableError(self.path, f"the answer is not whole or not HTTP: {error}") from error
+
+    async def _receive(self) -> bytes:
+        while True:
+            with trio.move_on_after(self.patience):
+                return bytes(await self._stream.receive_some(65536))
+            async with ask(self.path, *QUESTION, timeout=CHECK):
+                pass  # It answers.

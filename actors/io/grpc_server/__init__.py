@@ -1,4 +1,0 @@
-"""The server half of gRPC on Trio.
-
-PYTEST_DONT_REWRITE
-"""

@@ -1,0 +1,139 @@
+"""The log under systemd: entries with fields in the journal, which a separate task sends.
+
+As with lines (:mod:`.logs`), no actor waits for the journal or fails because of it. While its queue is full, entries
+wait here, up to :data:`~plugind.actors.logs.lines.MAX_QUEUED` bytes. More are dropped and counted, and so is an entry
+that cannot be sent, since nobody listens; a later entry says how many there were (fault 95).
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Mapping
+from typing import Final
+
+import trio
+
+from ...protocol.logs.journal import journal_entry
+from ...protocol.logs.lines import Field, Format, Level
+from .journal_socket import PATH, JournalSocket, is_journal
+from .lines import GRACE, MAX_QUEUED, DaemonLog, Log
+
+#: How many entries are sent before other tasks run.
+_BATCH: Final = 16
+_STANDARD_ERROR: Final = 2
+
+
+class JournalLog:
+    """A :class:`~plugind.protocol.logs.lines.Logger` that sends to the journal.
+
+    While :meth:`run` does not run, entries are sent at once, and those for which the journal has no room wait.
+    """
+
+    def __init__(self, journal: JournalSocket, level: Level = Level.INFO, *, max_queued: int = MAX_QUEUED) -> None:
+        self._journal = journal
+        self._level = level
+        self._entries: collections.deque[bytes] = collections.deque()
+        self._max_queued = max_queued
+        self._queued = 0
+        self._running = False
+        self._parked = trio.lowlevel.ParkingLot()
+        #: How many entries were lost since the last one that said so.
+        self.dropped = 0
+
+    def enabled(self, level: Level) -> bool:
+        """Whether events of ``level`` are sent."""
+        return level >= self._level
+
+    def set_level(self, level: Level) -> None:
+        """Send events of ``level`` and above from now on."""
+        self._level = level
+
+    def event(self, level: Level, message: str, /, **fields: Field) -> None:
+        """Log the constant ``message`` with its variable ``fields``; never waits, never fails."""
+        if level < self._level:
+            return
+        entry = journal_entry(level, message, fields)
+        if self._queued + len(entry) > self._max_queued:
+            self.dropped += 1
+            return
+        self._queued += len(entry)
+        self._entries.append(entry)
+        if self._running:
+            self._parked.unpark()
+        else:
+            self._send_queued()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Send entries until cancelled, and then those that are queued, for at most :data:`~.logs.GRACE` seconds."""
+        self._running = True
+        task_status.started()
+        try:
+            while True:
+                await self._send_all()
+                await self._parked.park()
+        finally:
+            with trio.move_on_after(GRACE, shield=True):
+                await self._send_all()
+            self._running = False
+
+    def write_now(self) -> None:
+        """Send what is queued, for a process that ends at once. It waits for a slow journal, but not for long."""
+        self._journal.block(GRACE)
+        self._send_queued()
+        self.dropped += len(self._entries)
+        self._entries.clear()
+
+    async def _send_all(self) -> None:
+        sent = 0
+        while self._entries or self.dropped:
+            try:
+                if self._entries:
+                    self._send_next()
+                else:
+                    self._report_dropped()
+            except BlockingIOError:
+                await self._journal.wait()
+            except OSError:
+                self._drop_next()
+                return  # The next event tries again.
+            sent += 1
+            if sent % _BATCH == 0:
+                await trio.lowlevel.checkpoint()
+
+    def _send_queued(self) -> None:
+        try:
+            while self._entries:
+                self._send_next()
+        except (BlockingIOError, TimeoutError):
+            return  # They wait.
+        except OSError:
+            self._drop_next()
+
+    def _send_next(self) -> None:
+        self._journal.send(self._entries[0])
+        self._queued -= len(self._entries.popleft())
+
+    def _drop_next(self) -> None:
+        if self._entries:
+            self._queued -= len(self._entries.popleft())
+            self.dropped += 1
+
+    def _report_dropped(self) -> None:
+        """Say how many were lost, once all others are sent."""
+        self._journal.send(journal_entry(Level.WARNING, "log lines dropped", {"dropped": self.dropped}))
+        self.dropped = 0
+
+
+def log_of(level: Level, form: Format, environment: Mapping[str, str], path: str = PATH) -> DaemonLog:
+    """Return the log of a daemon: in the journal with fields if standard error leads there, and lines otherwise.
+
+    Lines of JSON are as they are, also in the journal.
+    """
+    if form is Format.TEXT and is_journal(_STANDARD_ERROR, environment):
+        try:
+            return JournalLog(JournalSocket(path), level)
+        except OSError:
+            pass  # Its stream is there, and its socket is hidden, as in some containers: then it gets lines.
+    return Log(level, form)

@@ -1,0 +1,56 @@
+"""The log of a node, in which the lines of one thing are limited.
+
+:mod:`plugind.protocol.logs.limits` decides what is left out. This module writes the lines that say how much that was,
+when the time for them has come, and at the end of the node.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import math
+
+import trio
+
+from ...protocol.logs.limits import Line, LineCounts, LogLimits
+from ...protocol.logs.lines import Field, Level, Logger
+
+
+class LimitedLog:
+    """A :class:`~plugind.protocol.logs.lines.Logger` that writes to another one, within limits."""
+
+    def __init__(self, log: Logger, limits: LogLimits) -> None:
+        self._log = log
+        #: Whether events of a level are written: the other logger's method itself.
+        self.enabled = log.enabled
+        self._lines = LineCounts(limits)
+        self._left_out = trio.Event()
+
+    def event(self, level: Level, message: str, /, **fields: Field) -> None:
+        """Log the constant ``message`` with its variable ``fields``, unless there were too many like it."""
+        if not self._log.enabled(level):
+            return
+        now = trio.current_time()
+        if self._lines.leaves_out(Line(level, message, fields), now):
+            self._left_out.set()
+            return
+        if self._lines.has_summaries:
+            self._write_summaries(now)
+        self._log.event(level, message, **fields)
+
+    async def run(self) -> None:
+        """Write the summaries when they are due, until cancelled. No timer runs while nothing is left out."""
+        while True:
+            await self._left_out.wait()
+            self._left_out = trio.Event()
+            while (due := self._lines.due) < math.inf:
+                await trio.sleep_until(due)
+                self._write_summaries(trio.current_time())
+
+    def close(self) -> None:
+        """Write the summaries of all that was left out, at the end of the node."""
+        self._write_summaries(math.inf)
+
+    def _write_summaries(self, now: float) -> None:
+        for line in self._lines.take_summaries(now):
+            self._log.event(line.level, line.message, **line.fields)

@@ -1,0 +1,179 @@
+"""The log: lines on standard error, which a separate task writes.
+
+Formatting and queueing a line takes microseconds. Whatever happens to standard error (a reader that stops, a full disk,
+a closed pipe), no actor waits for it or fails. Lines that could not be written are counted, and a later line reports
+their number (fault 95).
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import collections
+import errno
+import os
+import stat
+import time
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import trio
+
+from ...protocol.logs.lines import Field, Format, Level, Logger, json_line, text_line
+
+#: The most characters that wait to be written: the lines of some 30,000 plugins that vanish at once.
+MAX_QUEUED: Final = 8 * 1024 * 1024
+#: Bytes for each write: a pipe that is writable takes as many without blocking (PIPE_BUF).
+PIECE: Final = 4096
+#: Seconds in which the last lines are written when the log stops.
+GRACE: Final = 0.5
+
+
+class DaemonLog(Logger, Protocol):
+    """The log of a daemon, which a task of its own writes."""
+
+    def set_level(self, level: Level) -> None:
+        """Write events of ``level`` and above from now on."""
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Write what is logged until cancelled."""
+
+    def write_now(self) -> None:
+        """Write what is queued, for a process that ends at once."""
+
+
+class Log:
+    """A :class:`~plugind.protocol.logs.lines.Logger` that writes to a descriptor and never closes it.
+
+    While :meth:`run` does not run, lines are written at once.
+    """
+
+    def __init__(
+        self,
+        level: Level = Level.INFO,
+        form: Format = Format.TEXT,
+        *,
+        descriptor: int = 2,
+        wall: Callable[[], float] = time.time,
+        max_queued: int = MAX_QUEUED,
+    ) -> None:
+        self._level = level
+        self._line = json_line if form is Format.JSON else text_line
+        self._descriptor = descriptor
+        self._wall = wall
+        self._lines: collections.deque[str] = collections.deque()
+        self._max_queued = max_queued
+        self._queued = 0
+        self._running = False
+        self._parked = trio.lowlevel.ParkingLot()
+        #: Bytes that were taken from the queue and are not written yet, and how many lines they are.
+        self._pending = b""
+        self._pending_lines = 0
+        #: Whether the last write failed, perhaps in the middle of a line.
+        self._broken_line = False
+        #: How many lines were lost since the last line that said so.
+        self.dropped = 0
+
+    def enabled(self, level: Level) -> bool:
+        """Whether events of ``level`` are written."""
+        return level >= self._level
+
+    def set_level(self, level: Level) -> None:
+        """Write events of ``level`` and above from now on."""
+        self._level = level
+
+    def event(self, level: Level, message: str, /, **fields: Field) -> None:
+        """Log the constant ``message`` with its variable ``fields``; never waits, never fails."""
+        if level < self._level:
+            return
+        line = self._line(self._wall(), level, message, fields)
+        if not self._running:
+            self._write_at_once(line)
+        elif self._queued + len(line) > self._max_queued:
+            self.dropped += 1
+        else:
+            self._queued += len(line)
+            self._lines.append(line)
+            self._parked.unpark()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Write lines until cancelled, and then those that are queued, for at most :data:`GRACE` seconds."""
+        self._running = True
+        task_status.started()
+        try:
+            while True:
+                while self._lines or self._pending:
+                    await self._write_some()
+                await self._parked.park()
+        finally:
+            with trio.move_on_after(GRACE, shield=True):
+                while self._lines or self._pending:
+                    await self._write_some()
+            self._running = False
+
+    def write_now(self) -> None:
+        """Write what is queued, for a process that ends at once. It waits for a slow reader."""
+        try:
+            while self._lines or self._pending:
+                if not self._pending:
+                    self._take_lines()
+                self._pending = self._pending[os.write(self._descriptor, self._pending) :]
+        except OSError:
+            self.dropped += self._pending_lines + len(self._lines)
+
+    async def _write_some(self) -> None:
+        """Write the pending bytes, or else the next lines; a cancellation leaves pending what is not written."""
+        if not self._pending:
+            self._take_lines()
+        try:
+            while self._pending:
+                await self._wait_writable()
+                try:
+                    written = os.write(self._descriptor, self._pending[:PIECE])
+                except BlockingIOError:
+                    continue
+                self._pending = self._pending[written:]
+        except OSError:
+            # The reader is gone or the disk is full, which is no reason to stop (fault 95). A later line says how many
+            # lines were lost.
+            self.dropped += self._pending_lines
+            self._pending = b""
+            self._broken_line = True
+
+    def _take_lines(self) -> None:
+        batch = ["\n"] if self._broken_line else []
+        self._broken_line = False
+        size = 0
+        self._pending_lines = 0
+        while self._lines and size < PIECE:
+            size += len(self._lines[0])
+            batch.append(self._lines.popleft())
+            self._pending_lines += 1
+        self._queued -= size
+        if self.dropped and not self._lines:
+            batch.append(self._line(self._wall(), Level.WARNING, "log lines dropped", {"dropped": self.dropped}))
+            self._pending_lines += self.dropped
+            self.dropped = 0
+        self._pending = _encoded("".join(batch))
+
+    async def _wait_writable(self) -> None:
+        if stat.S_ISREG(os.fstat(self._descriptor).st_mode):
+            await trio.lowlevel.checkpoint()
+            return
+        try:
+            await trio.lowlevel.wait_writable(self._descriptor)
+        except PermissionError as error:
+            # A descriptor that cannot be polled, such as /dev/null, never blocks.
+            if error.errno != errno.EPERM:
+                raise
+            await trio.lowlevel.checkpoint()
+
+    def _write_at_once(self, line: str) -> None:
+        try:
+            os.write(self._descriptor, _encoded(line))
+        except OSError:
+            self.dropped += 1
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "backslashreplace")

@@ -1,0 +1,4 @@
+"""What carries messages: inboxes, who subscribes to changes, one answer for one asker, and shared timers.
+
+PYTEST_DONT_REWRITE
+"""

@@ -1,0 +1,89 @@
+"""The calls of the program that embeds a node. They end at the latest when the node ends.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Generic, Protocol, Self, TypeVar
+
+import attrs
+import trio
+
+from ...protocol.messages.status import Lagged
+from ...protocol.values import record, value
+
+T = TypeVar("T")
+
+
+class NodeEndedError(Exception):
+    """The node ended while a caller waited for it."""
+
+
+class LaggedError(Exception):
+    """A reader of :meth:`Supervisor.changes` was too slow, and was dropped so that the node does not wait for it."""
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+@record
+class Callers:
+    """The calls that wait for an answer of one node, and the streams of its changes."""
+
+    #: Streams of changes that are open.
+    streams: set[_Closable] = attrs.Factory(set)
+    _scopes: set[trio.CancelScope] = attrs.Factory(set)
+    _ended: bool = False
+
+    @contextmanager
+    def asking(self, what: str) -> Iterator[None]:
+        """Wait for an answer in this block; ``what`` names the missing answer in an error.
+
+        Raises:
+          NodeEndedError: if the node has ended, or ends first.
+        """
+        error = NodeEndedError(f"the node ended, and {what}")
+        if self._ended:
+            raise error
+        with trio.CancelScope() as scope:
+            self._scopes.add(scope)
+            try:
+                yield
+            except trio.ClosedResourceError:
+                raise error from None
+            finally:
+                self._scopes.discard(scope)
+        if scope.cancelled_caught:
+            raise error
+
+    def end_streams(self) -> None:
+        """End the streams of changes after the changes that they already contain."""
+        for stream in self.streams:
+            stream.close()
+
+    def end(self) -> None:
+        """End the streams, and all calls that wait."""
+        self.end_streams()
+        self._ended = True
+        for scope in self._scopes:
+            scope.cancel()
+
+
+@value
+class Changes(Generic[T]):
+    """A stream of changes. It is not a generator, so that a reader may stop at any time."""
+
+    _stream: trio.MemoryReceiveChannel[T | Lagged]
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T:
+        message = await self._stream.__anext__()
+        if isinstance(message, Lagged):
+            raise LaggedError("too many changes waited for this reader; open the stream again, and read it faster")
+        return message

@@ -1,0 +1,126 @@
+"""How a node reaches the system that it runs on: by default through real sockets, files and processes.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import attrs
+
+from ...protocol.leases.cdi import Hook
+from ...protocol.logs.lines import Level, Logger
+from ...protocol.settings.config import Config, DevicePluginDirectory, Root
+from ...protocol.trust.users import Trust, Users
+from ...protocol.values import value
+from ...protocol.wire.learning import KnownConversations
+from ..devices.state import MemoryStore, StateStore
+from ..discovery.directory import Directory, RealDirectory
+from ..grpc.client.dial import dial_registration
+from ..grpc.client.turns import Shared
+from ..grpc.endpoints import EndpointFiles, RealEndpointFiles
+from ..health.liveness import ProcessPort
+from ..io.boot_timer import BootTimer
+from ..io.descriptors import most_owners, most_processes
+from ..io.lease_marker import place_of_markers
+from ..io.owner_processes import OwnerProcesses
+from ..io.processes import Processes
+from ..leases.cdi_files import CdiFiles, hook_command
+from ..leases.store import LeaseStore, MemoryLeaseStore
+from ..leases.unit import LeasePorts
+from ..registration.conversation import Dialer
+from ..registration.dial_slots import DIAL_SLOTS
+from ..trust.users import users_of
+from .paths import directories_of
+
+if TYPE_CHECKING:
+    from ..devices.directory import DeviceDirectory
+
+
+@value
+class NodeState:
+    """What keeps the state of a node over a restart."""
+
+    devices: StateStore
+    leases: LeaseStore
+
+
+def state_store(config: Config, log: Logger) -> NodeState:
+    """Return the file of the node's state; without one, stores that end with the program."""
+    if config.state is None:
+        return NodeState(MemoryStore(), MemoryLeaseStore(name=os.urandom(16).hex()))
+    # It brings a database, which a node without a state does not need.
+    from ..io.state_file import StateFile
+
+    serves = "" if config.device_plugins is None else os.path.realpath(config.device_plugins.directory)
+    if (markers := place_of_markers()) is None:
+        why = "XDG_RUNTIME_DIR is not set, so that nothing outside of the state says that leases are held"
+        log.event(Level.WARNING, "a loss of the state cannot be noticed", path=config.state, reason=why)
+    directories, cdi = tuple(directories_of(config)), config.leases.cdi_directory
+    file = StateFile(config.state, log, serves=serves, directories=directories, markers=markers, cdi=cdi)
+    return NodeState(file, file)
+
+
+def lease_ports(config: Config, status_socket: str | None) -> LeasePorts:
+    """Return how leases reach the system; the hook of a container calls at ``status_socket``."""
+    hook = Hook(hook_command(), "" if status_socket is None else os.path.abspath(status_socket))
+    return LeasePorts(
+        OwnerProcesses(most_owners()),
+        BootTimer(),
+        lambda instance: CdiFiles(instance, hook, directory=config.leases.cdi_directory),
+        time.time,
+        lambda: int.from_bytes(os.urandom(16)),
+    )
+
+
+def open_device_directory(where: DevicePluginDirectory, others_may_call: bool, log: Logger) -> DeviceDirectory:
+    """Return the directory of device plugins."""
+    # It brings a gRPC server, which no other node needs.
+    from ..devices.directory import RealDeviceDirectory
+
+    return RealDeviceDirectory(where, others_may_call, log)
+
+
+@attrs.frozen
+class Ports:
+    """How a node reaches plugins and directories: the real ones by default, simulated ones in tests."""
+
+    dial: Dialer = attrs.field(factory=lambda: partial(dial_registration, conversations=KnownConversations()))
+    directory: Callable[[Root], Directory] = attrs.field(
+        default=lambda root: RealDirectory(root.path, insecure=root.insecure)
+    )
+    processes: Callable[[], ProcessPort] = attrs.field(default=lambda: Processes(most_processes()))
+    endpoints: EndpointFiles = attrs.field(factory=RealEndpointFiles)
+    #: Returns how many descriptors the process has left for dials, counted up to a number; None asks the system.
+    count_descriptors: Callable[[int], int] | None = None
+    #: Returns what the system says about users.
+    users: Callable[[Trust], Users] = users_of
+    #: How many conversations are under way at once, those that last long not counted.
+    dial_slots: int = DIAL_SLOTS
+    #: Opens the directory of device plugins; True if users other than root and that of the daemon may call there.
+    device_directory: Callable[[DevicePluginDirectory, bool, Logger], DeviceDirectory] = open_device_directory
+    #: Returns what keeps the state over a restart.
+    state: Callable[[Config, Logger], NodeState] = state_store
+    #: Opens what leases need, with the path of the status socket.
+    leases: Callable[[Config, str | None], LeasePorts] = lease_ports
+
+
+def real_ports(config: Config) -> Ports:
+    """Return the real ports, within the limits of ``config``."""
+    follow = config.follow_symlinks_inside_root
+    return Ports(
+        dial=partial(
+            dial_registration,
+            conversations=KnownConversations(config.wire_limits),
+            follow_symlinks=follow,
+            shared=Shared(config.wire_limits.unparsed_bytes),
+        ),
+        directory=lambda root: RealDirectory(root.path, insecure=root.insecure, observe=config.observe),
+        processes=lambda: Processes(most_processes(), follow_symlinks=follow),
+        endpoints=RealEndpointFiles(tuple(directories_of(config)), follow_symlinks=follow),
+    )

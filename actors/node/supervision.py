@@ -1,0 +1,175 @@
+"""Supervision: child specifications, restarts within an intensity, start in order and stop in reverse.
+
+The vocabulary is OTP's. A child is a run function in a task and a cancel scope of its own. A child that crashes is
+started again after a pause, as its specification says. The pause grows with the crashes of that child, so that one that
+fails at once each time does not use up the intensity within milliseconds. When crashes come too often,
+:class:`GaveUpError` ends the supervisor (fault 85).
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Awaitable, Callable, Collection
+
+import trio
+
+from ...protocol.backoff import RESTART_PAUSE, RestartIntensity
+from ...protocol.errors import ConfigError, leaves
+from ...protocol.values import record, value
+
+
+class GaveUpError(Exception):
+    """Children crashed more often than the restart intensity allows; the last crash is the cause."""
+
+
+class Restart(enum.Enum):
+    """When a child that has ended is started again."""
+
+    #: Always: every end counts as a crash.
+    PERMANENT = "permanent"
+    #: Only after a crash.
+    TRANSIENT = "transient"
+
+
+@value
+class ChildSpec:
+    """The specification of a child."""
+
+    name: str
+    run: Callable[[], Awaitable[None]]
+    restart: Restart = Restart.PERMANENT
+
+
+class Crashes:
+    """Counts crashes against the intensity, and reports each."""
+
+    def __init__(self, intensity: RestartIntensity, report: Callable[[str, Exception], None]) -> None:
+        self._intensity = intensity
+        self._reports = [report]
+        self._past: tuple[float, ...] = ()
+        #: The recent crashes of each child by its name.
+        self._of_child: dict[str, tuple[float, ...]] = {}
+
+    def allow(self, intensity: RestartIntensity) -> None:
+        """Judge the crashes from now on by this intensity, those of the last period with them."""
+        self._intensity = intensity
+
+    def watch(self, report: Callable[[str, Exception], None]) -> None:
+        """Call ``report`` too for each crash from now on, with the name of the child and the error."""
+        self._reports.append(report)
+
+    def report(self, name: str, error: Exception) -> None:
+        """Report the crash of ``name``, which does not count against the intensity."""
+        for report in self._reports:
+            report(name, error)
+
+    def count(self, name: str, error: Exception) -> float:
+        """Report the crash of ``name``, and return for how many seconds to wait before it is started again.
+
+        Raises:
+          GaveUpError: if the intensity is exceeded.
+        """
+        self.report(name, error)
+        recent = self._intensity.admit(self._past, trio.current_time())
+        if recent is None:
+            allowed = f"{self._intensity.restarts} in {self._intensity.period:g} s"
+            raise GaveUpError(f"actors crashed more often than {allowed}, the last was {name}: {error!r}") from error
+        self._past = recent
+        return self._pause(name)
+
+    def _pause(self, name: str) -> float:
+        now = trio.current_time()
+        past = self._of_child.get(name, ())
+        recent = (*(time for time in past if now - time < self._intensity.period), now)
+        self._of_child[name] = recent
+        return RESTART_PAUSE.delay(len(recent))
+
+
+@record
+class _Child:
+    spec: ChildSpec
+    scope: trio.CancelScope
+    done: trio.Event
+
+
+class Children:
+    """The children of one supervisor, in the order of their start."""
+
+    def __init__(self, nursery: trio.Nursery, crashes: Crashes) -> None:
+        self._nursery = nursery
+        self._crashes = crashes
+        self._children: dict[str, _Child] = {}
+
+    def start(self, spec: ChildSpec) -> None:
+        """Start a child.
+
+        Raises:
+          ValueError: if a child of that name runs.
+        """
+        if spec.name in self._children:
+            raise ValueError(f"a child named {spec.name!r} runs already")
+        child = self._children[spec.name] = _Child(spec, trio.CancelScope(), trio.Event())
+        self._nursery.start_soon(self._keep, child, name=spec.name)
+
+    async def wait(self, name: str) -> None:
+        """Return when the child has ended for good, or at once if there is no child of that name."""
+        child = self._children.get(name)
+        if child is not None:
+            await child.done.wait()
+
+    async def stop(self, name: str) -> None:
+        """Cancel a child and wait until it has ended."""
+        child = self._children.get(name)
+        if child is not None:
+            child.scope.cancel()
+            await child.done.wait()
+
+    async def stop_all(self, *, but: Collection[str] = ()) -> None:
+        """Stop all children, the last started first, except those named in ``but``."""
+        for name in reversed(list(self._children)):
+            if name not in but:
+                await self.stop(name)
+
+    @property
+    def stopping(self) -> tuple[str, ...]:
+        """The names of the children that were stopped and have not ended; all names if none was stopped."""
+        return tuple(name for name, child in self._children.items() if child.scope.cancel_called) or tuple(
+            self._children
+        )
+
+    async def _keep(self, child: _Child) -> None:
+        spec = child.spec
+        try:
+            with child.scope:
+                while True:
+                    pause = 0.0
+                    try:
+                        await spec.run()
+                    except Exception as error:  # noqa: BLE001 - reported, counted, and repaired by a restart
+                        _raise_what_no_restart_repairs(error)
+                        pause = self._crashes.count(spec.name, error)
+                    except BaseExceptionGroup as group:
+                        # A child with a nursery that crashed while it was cancelled: count the crash, then end.
+                        crash, cancelled = group.split(Exception)
+                        if crash is not None:
+                            _raise_what_no_restart_repairs(crash)
+                            pause = self._crashes.count(spec.name, crash)
+                        if cancelled is not None:
+                            raise cancelled from None
+                    else:
+                        if spec.restart is Restart.TRANSIENT:
+                            break
+                        pause = self._crashes.count(spec.name, RuntimeError("it ended, and should not have"))
+                    await trio.sleep(pause)
+        finally:
+            del self._children[spec.name]
+            child.done.set()
+
+
+def _raise_what_no_restart_repairs(error: Exception) -> None:
+    """Raise an error that ends the supervisor; a child with a nursery of its own wraps it in a group."""
+    for leaf in leaves(error):
+        if isinstance(leaf, GaveUpError | ConfigError):
+            raise leaf from leaf.__cause__

@@ -1,0 +1,178 @@
+"""What the supervisor makes for the actors of a node from its configuration: rules, endpoints, watchers, the log.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+
+import attrs
+import trio
+
+from ...protocol.backoff import Backoff
+from ...protocol.discovery.endpoints import default_directories
+from ...protocol.errors import ConfigError
+from ...protocol.identity import Identity
+from ...protocol.leases.config import LeaseUsers
+from ...protocol.leases.values import Pool
+from ...protocol.logs.lines import Logger
+from ...protocol.messages.reconciler import ReconcilerMessage
+from ...protocol.messages.status import StatusMessage
+from ...protocol.plugins.info import Plugin
+from ...protocol.registration.settings import RegistrationSettings
+from ...protocol.settings.config import Config, Root
+from ...protocol.settings.rules import Rules
+from ...protocol.status.metrics_config import tcp_address
+from ...protocol.trust.users import ROOT, Users
+from ...protocol.wire.limits import ENDPOINT_LIMITS
+from ..discovery import watcher
+from ..discovery.directory import Directory
+from ..grpc.client.channel import Channel
+from ..grpc.client.turns import Shared
+from ..grpc.endpoints import EndpointFiles, Endpoints
+from ..handlers.links import RESTARTS
+from ..leases.store import LeaseStore
+from ..leases.unit import LeasePorts, LeaseUnit
+from ..logs.limited import LimitedLog
+from ..status.metrics_port import MetricsPort
+
+_NO_STATE = (
+    "this plugind leases no devices, since it keeps no state, and would give them to others after a restart: start it"
+    " with --device-plugins, or with --state DIR"
+)
+_OBSERVING = "this plugind leases no devices, since it only observes plugins: start it without --observe"
+
+
+def rules_of(config: Config, users: Users) -> Rules:
+    """Return the rules by which plugins are trusted, and the directories in which they may have endpoints."""
+    directories = config.endpoint_directories
+    if directories is None:
+        directories = default_directories(root.path for root in config.roots)
+    if config.device_plugins is not None:
+        directories = tuple(dict.fromkeys((*directories, config.device_plugins.directory)))
+    return Rules(config.trust, users, config.roots, directories)
+
+
+def endpoints_of(rules: Rules, files: EndpointFiles, status_socket: str | None) -> Endpoints:
+    """Return what looks at endpoints, of which the status socket is none."""
+    status_socket = None if status_socket is None else os.path.abspath(status_socket)
+    return Endpoints(files, rules.endpoint_directories, status_socket).trusting(rules.distrust)
+
+
+def connect_endpoints(endpoints: Endpoints, shared: Shared) -> Callable[[Plugin, Identity | None], Channel]:
+    """Return what connects to the endpoints of plugins that have links; these connections have a ``shared`` account."""
+
+    def connect(plugin: Plugin, file: Identity | None) -> Channel:
+        if plugin.endpoint == plugin.socket and file is not None:
+            made = endpoints.connect_own(plugin.socket, file)
+        else:
+            made = endpoints.connect(plugin.endpoint)
+        return Channel(made.transport(), limits=ENDPOINT_LIMITS, peer=made.peer, shared=shared)
+
+    return connect
+
+
+def lease_users_of(config: Config, users: Users) -> LeaseUsers:
+    """Return who may lease over the status socket: not the user that stands for many in a user namespace."""
+    named = config.leases.users
+    return attrs.evolve(named, uids=named.uids - {users.overflow})
+
+
+def leases_of(
+    config: Config, users: Users, store: LeaseStore, ports: Callable[[], LeasePorts], log: Logger
+) -> LeaseUnit:
+    """Return the lease actor of a node with its parts.
+
+    Raises:
+      ConfigError: if a device is in two pools.
+    """
+    check_pools(config.leases.pools)
+    why_not = _OBSERVING if config.observe else _NO_STATE
+    closed = None if store.lasting or config.leases.without_state else why_not
+    return LeaseUnit(store, ports, config.leases, log, operators=operators_of(users), closed=closed)
+
+
+def operators_of(users: Users) -> frozenset[int]:
+    """Return who may end the leases of others, besides those who are named."""
+    return frozenset({ROOT, users.own})
+
+
+def check_pools(pools: Sequence[Pool]) -> None:
+    """Check that no device is in two pools, and that no two pools of a resource have the same name.
+
+    Raises:
+      ConfigError: if one is.
+    """
+    if not pools:
+        return
+    from ...protocol.leases.stock import Pools
+
+    try:
+        Pools(pools)
+    except ValueError as error:
+        raise ConfigError(f"{error}: each device may be in one pool, and each pool needs a name of its own") from error
+
+
+def limited_log(log: Logger, config: Config) -> LimitedLog | None:
+    """Return ``log`` within the limits of ``config``; None if there are no limits."""
+    return None if config.log_limits is None else LimitedLog(log, config.log_limits)
+
+
+def metrics_port_of(config: Config, log: Logger) -> MetricsPort | None:
+    """Return the port on which the node of this configuration serves its metrics; None if it has none."""
+    wanted, hosts = config.metrics.address, config.metrics.hosts
+    return None if wanted is None else MetricsPort(tcp_address(wanted), frozenset(hosts), log)
+
+
+def follow_pauses(config: Config) -> Backoff:
+    """Return the pauses before a follow is started again."""
+    return attrs.evolve(RESTARTS, jitter=config.backoff.jitter)
+
+
+def registration_settings(
+    config: Config, users: Users, endpoint_directories: tuple[str, ...] | None = None, number: int = 0
+) -> RegistrationSettings:
+    """Return what registration actors go by, after so many changes."""
+    return RegistrationSettings(
+        config.timeouts, config.backoff, config.info_limits, config.trust, users, endpoint_directories, number
+    )
+
+
+def watchers_of(
+    config: Config,
+    rules: Callable[[], Rules],
+    directories: Mapping[Root, Directory],
+    inboxes: Mapping[Root, watcher.WatcherInbox],
+    reconciler: trio.MemorySendChannel[ReconcilerMessage],
+    status: trio.MemorySendChannel[StatusMessage],
+    seed: int,
+    generations: Iterator[int],
+) -> Callable[[Root], Awaitable[None]]:
+    """Return what runs the watcher of a root, by the ``rules`` when it begins."""
+
+    async def run(root: Root) -> None:
+        watched = watcher.WatcherConfig(
+            root.path,
+            deprecated=root.deprecated,
+            rescan=config.rescan,
+            follow_symlinks_inside_root=config.follow_symlinks_inside_root,
+            insecure=root.insecure,
+            optional=root.optional,
+            make=not config.observe,
+            trusts=rules().trusts,
+        )
+        await watcher.run(
+            watched,
+            inboxes[root],
+            directory=directories[root],
+            reconciler=reconciler,
+            status=status,
+            generations=generations,
+            # A sequence of each root's own, so that no chance depends on the order in which several are scanned.
+            rng=random.Random(f"rescans {seed} {root.path}"),
+        )
+
+    return run

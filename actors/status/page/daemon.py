@@ -1,0 +1,242 @@
+"""Follows the watches of a daemon, and keeps the board up to date: also with whether there is a daemon.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import attrs
+import trio
+
+from ....protocol.status.json import Json
+from ...http.client import Lines, Reply, UnreachableError, ask
+from .board import LEASES, PLUGINS, RESOURCES, Board
+from .user_names import UserNames
+
+#: Seconds before a daemon that has gone is asked again.
+AGAIN: Final = 1.0
+#: Seconds before a watch is read anew whose changes the daemon has dropped.
+AGAIN_IF_LAGGED: Final = 0.5
+#: Seconds before a daemon is asked again for what it does not have, as an older one or one without device plugins.
+AGAIN_IF_MISSING: Final = 10.0
+#: Seconds between two questions how the daemon is.
+HEALTH_EVERY: Final = 5.0
+#: How many parts of it that are not well are named.
+MOST_REASONS: Final = 16
+#: Heartbeats of a watch in the time for which a daemon may be silent.
+_HEARTBEATS: Final = 4
+_GONE: Final = "gone"
+
+
+@attrs.frozen
+class Watch:
+    """A stream of changes of the daemon, and the table that has them."""
+
+    path: str
+    table: str
+    #: The field that identifies an entry.
+    key: str
+    #: The fields of an entry that the page shows in its table; a browser asks for more about the one that it looks at.
+    fields: tuple[str, ...]
+
+
+_PLUGIN: Final = (
+    *("name", "type", "state", "step", "reason", "cause", "attempt", "next_try_at", "since", "active", "serving"),
+    *("not_serving", "health", "health_reason", "last_known", "warnings"),
+)
+_RESOURCE: Final = ("state", "reason", "since", "capacity", "allocatable", "last_capacity", "plugin")
+_LEASE: Final = ("state", "reason", "uid", "owner", "created_unix", "time", "devices", "request", "warnings")
+WATCHES: Final = (
+    Watch("/watch", PLUGINS, "socket", _PLUGIN),
+    Watch("/v1/devices/watch", RESOURCES, "resource", _RESOURCE),
+    Watch("/v1/leases/watch", LEASES, "id", _LEASE),
+)
+
+
+class WatchEndedError(Exception):
+    """The daemon has ended a watch, or does not begin it."""
+
+    def __init__(self, reason: str, *, missing: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        #: Whether the daemon is there and does not have this watch.
+        self.missing = missing
+
+
+class LaggedError(Exception):
+    """The daemon has dropped changes: what is watched has to be read anew."""
+
+
+async def follow(
+    path: str, timeout: float, board: Board, wall: Callable[[], float] = time.time, names: UserNames | None = None
+) -> None:
+    """Follow the daemon whose status socket is at ``path``, and its successors there, for ever.
+
+    It may be silent for ``timeout`` seconds. ``names`` has the names of users.
+    """
+    names = names or UserNames()
+    # One place: that a daemon has come while it is asked is said once more afterwards.
+    came, wake = trio.open_memory_channel[None](1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_follow_health, path, timeout, board, wake)
+        for watch in WATCHES:
+            nursery.start_soon(_Follower(watch, path, timeout, board, wall, names, came).run)
+
+
+async def _follow_health(path: str, timeout: float, board: Board, wake: trio.MemoryReceiveChannel[None]) -> None:
+    """Ask how the daemon is and which version it has, time and again, and at once when one has come.
+
+    Nothing is said of one that does not answer: it is away, which the watches say.
+    """
+    while True:
+        for topic, target, words in (("health", "/healthz", _health), ("version", "/", _version)):
+            board.tell(topic, await _asked(path, target, timeout, words))
+        with trio.move_on_after(HEALTH_EVERY):
+            await wake.receive()
+
+
+async def _asked(path: str, target: str, timeout: float, words: Callable[[Mapping[str, Any]], Json]) -> Json:
+    """Return ``words`` of an answer; None if there is none that the page understands."""
+    with contextlib.suppress(UnreachableError, WatchEndedError):
+        async with ask(path, "GET", target, timeout=timeout) as reply:
+            return words(_object_in(await reply.body()))
+    return None
+
+
+def _version(answer: Mapping[str, Any]) -> Json:
+    """Return the version of a daemon; older ones do not say it."""
+    version = answer.get("version")
+    return version if isinstance(version, str) else None
+
+
+def _health(answer: Mapping[str, Any]) -> Json:
+    """Return the word for all of a daemon, a line for each part that is not well, and how many sockets are queued."""
+    parts = [(it.get("root"), it) for it in _objects(answer.get("roots"))]
+    parts += [(it.get("name"), it) for it in _objects(answer.get("actors"))]
+    reasons = [f"{name} is {it.get('status')}: {it.get('reason')}" for name, it in parts if it.get("status") != "ok"]
+    queued = answer.get("queued")
+    count = queued if isinstance(queued, int) else 0
+    return {"status": str(answer.get("status")), "reasons": reasons[:MOST_REASONS], "queued": count}
+
+
+def _objects(found: object) -> list[Mapping[str, Any]]:
+    return [it for it in found if isinstance(it, dict)] if isinstance(found, list) else []
+
+
+@attrs.define
+class _Follower:
+    """Follows one watch."""
+
+    _watch: Watch
+    _path: str
+    _timeout: float
+    _board: Board
+    _wall: Callable[[], float]
+    _names: UserNames
+    #: Takes the word that a daemon has come.
+    _came: trio.MemorySendChannel[None]
+    #: When the daemon has said something last, by the wall clock; None if it never has.
+    _heard: float | None = attrs.field(init=False, default=None)
+    #: Since when there is no such watch, by the wall clock; None while there is one.
+    _away_since: float | None = attrs.field(init=False, default=None)
+
+    async def run(self) -> None:
+        """Follow it for ever."""
+        while True:
+            try:
+                await self._read()
+            except LaggedError:
+                await trio.sleep(AGAIN_IF_LAGGED)
+            except WatchEndedError as error:
+                if error.missing:
+                    self._board.keep_only(self._watch.table, set())
+                if self._away_since is None:
+                    # What is shown is from then, which is earlier than now if the daemon has been silent.
+                    self._away_since = self._wall() if self._heard is None else self._heard
+                self._tell("missing" if error.missing else "away", error.reason)
+                await trio.sleep(AGAIN_IF_MISSING if error.missing else AGAIN)
+
+    def _tell(self, state: str, reason: str | None = None) -> None:
+        words: Json = {"state": state, "since": self._away_since, "reason": reason}
+        self._board.tell(self._watch.table, words)
+
+    async def _read(self) -> None:
+        """Read the watch until it ends.
+
+        Raises:
+          LaggedError: if it has to be read anew.
+          WatchEndedError: otherwise, with the reason.
+        """
+        pause = min(max(self._timeout / _HEARTBEATS, 0.02), 3600.0)
+        try:
+            async with ask(
+                self._path, "GET", f"{self._watch.path}?heartbeat={pause:g}", timeout=self._timeout
+            ) as reply:
+                if reply.status != 200:
+                    raise await _refusal(reply)
+                if "heartbeat" not in reply.headers:
+                    raise WatchEndedError("this daemon is too old for the page", missing=True)
+                await self._take(reply.lines())
+        except UnreachableError as error:
+            raise WatchEndedError(error.reason) from error
+        raise WatchEndedError("the daemon has stopped")
+
+    async def _take(self, lines: Lines) -> None:
+        """Take the first list, in whose place what was there before goes, and then each change."""
+        listed: set[str] | None = set()
+        async for line in lines:
+            self._heard = self._wall()
+            if line:
+                entry = _object_in(line)
+                if isinstance(entry.get("error"), str):
+                    # Before the list is whole, it is no list that has become too long.
+                    raise LaggedError if listed is None else WatchEndedError(entry["error"])
+                key = self._take_entry(entry)
+                if listed is not None:
+                    listed.add(key)
+            elif listed is not None:
+                # The first heartbeat ends the list.
+                self._board.keep_only(self._watch.table, listed)
+                self._away_since = None
+                self._tell("there")
+                with contextlib.suppress(trio.WouldBlock):  # It is said already, and not read yet.
+                    self._came.send_nowait(None)
+                listed = None
+
+    def _take_entry(self, entry: Mapping[str, Any]) -> str:
+        key = entry.get(self._watch.key)
+        if not isinstance(key, str):
+            raise WatchEndedError("the daemon says something else than this page understands")
+        if entry.get("state") == _GONE:
+            self._board.remove(self._watch.table, key)
+        else:
+            shown = {name: entry.get(name) for name in self._watch.fields}
+            if "uid" in shown:
+                shown["user"] = self._names.of(shown["uid"])
+            self._board.put(self._watch.table, key, shown)
+        return key
+
+
+async def _refusal(reply: Reply) -> WatchEndedError:
+    body = await reply.body()
+    try:
+        reason = str(_object_in(body).get("error"))
+    except WatchEndedError:
+        reason = f"the daemon answers {reply.status}"
+    return WatchEndedError(reason, missing=reply.status == 404)
+
+
+def _object_in(text: bytes) -> Mapping[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise WatchEndedError("the daemon says something else than this page understands")
+    return found

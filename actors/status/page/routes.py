@@ -1,0 +1,107 @@
+"""What the server of ``plugind page`` answers: the page to everybody, and all about the node to who has the token.
+
+Every local user can connect to a port of the loopback address, so the token says who may read. It is a header of each
+request: cookies of one port are sent to all others of the same host, whoever listens there. No page of another origin
+can send that header, since no answer permits it (CORS), and one whose name leads here (DNS rebinding) does not name
+this host.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import hmac
+from typing import Final
+from urllib.parse import quote
+
+import attrs
+
+from ....protocol.status.metrics_config import HostRule
+from ...http.client import UnreachableError, ask
+from ...http.limits import HttpLimits
+from ...http.places import Place
+from ...http.server import Request, Response, problem
+from .board import Board
+from .documents import CONTENT_TYPE, SAFE_HEADERS, Document
+
+#: Everybody on this machine can connect: all is tighter than on the status socket. Whoever has no token has the places
+#: for health, which the oldest connections lose.
+LIMITS: Final = HttpLimits(
+    unread=64,
+    connections=16,
+    streams=8,
+    health=16,
+    leases=0,
+    header_bytes=8 * 1024,
+    body_bytes=0,
+    request=5.0,
+    response=15.0,
+    piece=30.0,
+)
+STREAM: Final = "/events"
+_HEADERS: Final = (*SAFE_HEADERS, ("Cache-Control", "no-store"), ("Referrer-Policy", "no-referrer"))
+_LOOPBACK: Final = HostRule(loopback=True, names=frozenset())
+_SCHEME: Final = "Bearer "
+
+
+@attrs.frozen
+class Daemon:
+    """The daemon that is asked: the path of its status socket, and for how many seconds it may be silent."""
+
+    path: str
+    timeout: float
+
+
+@attrs.frozen
+class Routes:
+    """Answers requests."""
+
+    _token: str
+    _page: Document
+    _board: Board
+    _daemon: Daemon
+
+    def place(self, request: Request) -> Place:
+        """Return which places limit ``request``."""
+        if not self._has_token(request):
+            return Place.HEALTH
+        return Place.STREAM if request.path == STREAM else Place.QUERY
+
+    async def __call__(self, request: Request, /) -> Response:
+        """Return the answer to ``request``."""
+        if not _LOOPBACK.admits(request.host):
+            return problem(421, "this is not the host that was asked for: ask by localhost or 127.0.0.1", _HEADERS)
+        if request.method not in ("GET", "HEAD"):
+            return problem(405, "only GET is answered here", (("Allow", "GET"), *_HEADERS))
+        if request.path == "/":
+            return Response(200, CONTENT_TYPE, self._page.body, headers=self._page.headers)
+        if not self._has_token(request):
+            why = "this needs the token that 'plugind page' prints, as 'Authorization: Bearer TOKEN'"
+            return problem(401, why, (("WWW-Authenticate", "Bearer"), *_HEADERS))
+        return await self._about_node(request)
+
+    async def _about_node(self, request: Request) -> Response:
+        match request.path:
+            case "/events":
+                return Response(200, "text/event-stream", write=self._board.stream, endless=True, headers=_HEADERS)
+            case "/plugin":
+                return await self._asked("/plugins/", request.query.get("socket"))
+            case "/devices":
+                return await self._asked("/v1/devices?resource=", request.query.get("resource"))
+            case _:
+                return problem(404, "there is nothing of that name here", _HEADERS)
+
+    async def _asked(self, target: str, what: str | None) -> Response:
+        """Return the answer of the daemon about one thing."""
+        if not what:
+            return problem(400, "the request does not say what it is about", _HEADERS)
+        quoted = quote(what, safe="", errors="surrogateescape")
+        try:
+            async with ask(self._daemon.path, "GET", target + quoted, timeout=self._daemon.timeout) as reply:
+                return Response(reply.status, "application/json", await reply.body(), headers=_HEADERS)
+        except UnreachableError as error:
+            return problem(502, f"no daemon answers: {error.reason}", _HEADERS)
+
+    def _has_token(self, request: Request) -> bool:
+        given = (request.authorization or "").encode("utf-8", "surrogateescape")
+        return hmac.compare_digest(given, (_SCHEME + self._token).encode("ascii"))

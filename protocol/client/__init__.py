@@ -1,0 +1,4 @@
+"""What a client makes of a daemon's answers: values, from the JSON of the status socket.
+
+PYTEST_DONT_REWRITE
+"""

@@ -1,0 +1,79 @@
+"""Which endpoints plugins may name.
+
+An endpoint is the socket on which a plugin serves its consumer. Calls to it are made with the rights of this node, so a
+plugin must not name any file that it likes (faults 43 and 45); :mod:`.endpoint_owners` says which plugin has which one.
+Nothing here looks at files: :mod:`plugind.actors.grpc.endpoints` does, and returns a :class:`FoundFile`.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Callable, Iterable, Iterator
+
+from ..identity import Identity
+from ..values import value
+from .sockets import Kind
+
+#: The directory in which the kubelet discovers plugins, and those beside it in which their endpoints are.
+_REGISTRY = "plugins_registry"
+_BESIDE_REGISTRY = ("plugins", "csi-plugins", "device-plugins")
+#: Why a plugin is registered whose endpoint is not there.
+MISSING = "endpoint does not exist yet"
+
+
+@value
+class FoundFile:
+    """What is at the path of an endpoint."""
+
+    #: The path without symbolic links, except for one at its end.
+    real: str
+    #: None if nothing is there.
+    kind: Kind | None = None
+    identity: Identity | None = None
+
+
+def default_directories(roots: Iterable[str]) -> tuple[str, ...]:
+    """Return where endpoints may be: in the roots, and where drivers have them beside the kubelet's directory."""
+    return tuple(dict.fromkeys(_around(roots)))
+
+
+def _around(roots: Iterable[str]) -> Iterator[str]:
+    for root in roots:
+        yield root
+        above, name = os.path.split(root)
+        if name == _REGISTRY:
+            yield from (os.path.join(above, sibling) for sibling in _BESIDE_REGISTRY)
+
+
+_KINDS = {
+    Kind.SYMLINK: "is a symbolic link, which may lead elsewhere tomorrow; give the path of the socket itself",
+    Kind.DIRECTORY: "is a directory; give the path of a unix socket",
+    Kind.OTHER: "is no socket; give the path of a unix socket",
+}
+
+
+def refusal(endpoint: str, found: FoundFile, directories: tuple[str, ...], resolve: Callable[[str], str]) -> str | None:
+    """Return why a plugin may not name ``endpoint``; None if it may (fault 43).
+
+    ``resolve`` returns the path of a directory without symbolic links.
+    """
+    wrong = _KINDS.get(found.kind) if found.kind is not None else None
+    if _is_inside(endpoint, "/proc") or _is_inside(found.real, "/proc"):
+        wrong = "is in /proc, where paths lead to the files of processes; give the path of a unix socket"
+    if wrong is not None:
+        return f"the endpoint {endpoint!r} {wrong}"
+    if any(_is_inside(found.real, directory) for directory in directories):
+        # A real path has no links, so the directory that it begins with has none either.
+        return None
+    if any(_is_inside(found.real, resolve(directory)) for directory in directories):
+        return None
+    return (
+        f"the endpoint {endpoint!r} is in none of the directories for endpoints, {', '.join(directories)}: move it"
+        f" there, or run plugind with --endpoint-dir {os.path.dirname(found.real)}"
+    )
+
+
+def _is_inside(path: str, directory: str) -> bool:
+    return path.startswith(directory.rstrip("/") + "/")

@@ -1,0 +1,4 @@
+"""Requests of the usual form, which are read at one look.
+
+PYTEST_DONT_REWRITE
+"""

@@ -1,0 +1,138 @@
+"""The messages to and from watchers and the device server: which sockets are there.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from ..identity import Identity
+from ..plugins.devices import DeviceOptions
+from ..plugins.info import PluginInfo
+from ..plugins.status import Outcome
+from ..values import value
+from .addresses import Address
+from .config import TrustChanged
+
+
+@value
+class RescanNow:
+    """A caller asks for a scan of the whole root now."""
+
+
+@value
+class LookNow:
+    """Look at ``path`` now, regardless of events: a dial found another file there than was reported (fault 41)."""
+
+    path: str
+
+
+WatcherMessage = RescanNow | LookNow | TrustChanged
+
+
+@value
+class CallAnswered:
+    """The answer to a call of Register."""
+
+    #: Why the plugin is not registered, in the words that it is told; None if it is registered.
+    error: str | None = None
+    outcome: Outcome = Outcome.OK
+    #: The generation that is registered, if it was so before the call.
+    generation: int | None = None
+
+
+@value
+class Called:
+    """A device plugin called Register: what it is and serves was in the call, and the answer tells it the outcome."""
+
+    info: PluginInfo
+    #: The process that called.
+    uid: int
+    pid: int
+    #: Where the answer goes; None if the call was answered before.
+    reply: Address[CallAnswered] | None = None
+    #: The options that were in the call, if there were any.
+    options: DeviceOptions | None = None
+
+    def as_answered(self) -> Called:
+        """Return the call once it was answered yes."""
+        return attrs.evolve(self, info=attrs.evolve(self.info, answered=True), reply=None)
+
+
+@value
+class SocketAppeared:
+    """A socket is at ``path``, where there was none before or another one."""
+
+    path: str
+    generation: int
+    identity: Identity
+    root: str
+    #: ``trio.current_time()`` when it was seen, in seconds.
+    time: float
+    deprecated: bool = False
+    #: Found by the first scan of a watcher. A watcher that is restarted finds again what is known already.
+    first_scan: bool = False
+    #: The time before which it is not dialed, because the last ``short_lives`` at its path were short (fault 49). The
+    #: reconciler sets both.
+    not_before: float | None = None
+    short_lives: int = 0
+    #: The call of Register with which its plugin announced itself. It is not dialed then.
+    call: Called | None = None
+    #: Type and name of the plugin of the last of these lives, as far as is known. The reconciler sets it too.
+    last_known: PluginInfo | None = None
+
+
+@value
+class SocketVanished:
+    """The socket or the refused entry of this generation is no longer at ``path``."""
+
+    path: str
+    generation: int
+    #: Why its plugin is deregistered.
+    reason: str = "the socket was removed"
+
+
+@value
+class SocketTouched:
+    """The attributes of the socket changed, by a chmod for example: a waiting plugin is tried again (behaviour 3)."""
+
+    path: str
+    generation: int
+    #: The user that its file belongs to now.
+    owner: int | None = None
+
+
+@value
+class EntryRefused:
+    """The entry at ``path`` is not taken for a plugin, for this reason (behaviour 7, faults 7 and 8)."""
+
+    path: str
+    generation: int
+    root: str
+    reason: str
+    time: float
+    deprecated: bool = False
+
+
+@value
+class EntryIgnored:
+    """The entry at ``path`` has the name of a socket but is not one: it is never opened, only reported (fault 6)."""
+
+    path: str
+    root: str
+    #: Whether it is a directory, which is entered as any other.
+    directory: bool = False
+
+
+@value
+class ScanCompleted:
+    """A scan of ``root`` ended.
+
+    ``paths`` is everything that the first complete scan of a watcher found, refused entries included. It shows what
+    vanished while no watcher ran. It is None for all other scans.
+    """
+
+    root: str
+    first: bool
+    paths: frozenset[str] | None = None

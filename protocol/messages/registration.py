@@ -1,0 +1,116 @@
+"""The messages to a registration actor.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from ..values import value
+from .addresses import Address
+from .config import SettingsChanged
+from .discovery import SocketAppeared, SocketTouched, SocketVanished
+from .reconciler import Claimed, HandlerPort, ReportAsked, RetryAnswered, StopAsked, StopForced
+
+
+@value
+class Admitted:
+    """The claim is admitted: this handler serves the plugin."""
+
+    claimed: Claimed
+    handler: HandlerPort
+    #: Whether another plugin waits for the name already: see :class:`NameWanted`.
+    wanted: bool = False
+
+
+@value
+class NameWanted:
+    """Another plugin waits until this one, which was admitted, is registered or has failed, or has to leave the name.
+
+    See :meth:`HandlerPort.give_way`.
+    """
+
+
+@value
+class NoHandler:
+    """No handler takes plugins of this type yet (behaviour 29)."""
+
+    claimed: Claimed
+    reason: str
+    #: The error alone; None if ``reason`` is no more than that.
+    cause: str | None = None
+
+
+@value
+class ClaimRefused:
+    """The policy of the type does not admit the plugin while another has the name."""
+
+    claimed: Claimed
+    reason: str
+
+
+Admission = Admitted | NoHandler | ClaimRefused
+
+
+@value
+class HandlerAvailable:
+    """A handler for ``type`` was added: a plugin that is parked for it is tried at once (behaviour 29)."""
+
+    type: str
+
+
+@value
+class HandlerWithdrawn:
+    """The handler for ``type`` was removed: deregister with it now."""
+
+    type: str
+
+
+@value
+class NameFreed:
+    """Another instance of the same name is gone: a refused plugin may be accepted now (behaviour 37)."""
+
+
+@value
+class TryNow:
+    """A retry was asked for (``plugind retry``). The actor answers at once, even while it calls the plugin."""
+
+    reply: Address[RetryAnswered] | None = None
+
+
+@value
+class ListenerFound:
+    """Somebody listens on the stale socket again: it is tried at once, with a fresh backoff (behaviour 15)."""
+
+    path: str
+    generation: int
+
+
+@value
+class ListenerLost:
+    """The registered plugin is to be deregistered: its user is not trusted any more, or nobody listens on its socket.
+
+    The latter is sent only with ``deregister_not_serving``, or in observe mode (fault 39).
+    """
+
+    path: str
+    generation: int
+    reason: str
+
+
+RegistrationMessage = (
+    SocketAppeared
+    | SocketVanished
+    | SocketTouched
+    | Admission
+    | HandlerAvailable
+    | HandlerWithdrawn
+    | NameFreed
+    | TryNow
+    | ListenerFound
+    | ListenerLost
+    | StopAsked
+    | StopForced
+    | NameWanted
+    | ReportAsked
+    | SettingsChanged
+)

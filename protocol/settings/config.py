@@ -1,0 +1,218 @@
+"""The configuration of a node, with all of its defaults. Times are in seconds.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable, Mapping
+from typing import Literal, get_args
+
+import attrs
+
+from ..backoff import Backoff, RestartIntensity
+from ..checks import above_zero, at_least_one, not_negative, or_none
+from ..discovery.device_directory import USUAL_NAME
+from ..discovery.roots import Root, without_slash
+from ..errors import ConfigError, ValidationError
+from ..handlers.csi import CSIConfig
+from ..handlers.dra import DRAConfig
+from ..health.checks import HealthChecks
+from ..leases.config import LeasesConfig, LeaseUsers
+from ..logs.limits import LogLimits
+from ..plugins.info import MAX_INSTANCES, InfoLimits, check_name, wrong_with_resource
+from ..registration.settings import Timeouts
+from ..status.metrics_config import MetricsConfig
+from ..trust.users import Trust
+from ..values import value
+from ..wire.limits import REGISTRATION_LIMITS, Limits
+
+__all__ = ["Root", "Timeouts"]  # what is defined elsewhere
+
+#: When an expected plugin is of use.
+ReadyWhen = Literal["registered", "healthy"]
+#: How many characters of a wrong name are shown.
+_SHOWN = 64
+DEFAULT_ROOT = "/var/lib/kubelet/plugins_registry"
+
+
+def _directories(paths: Iterable[str | os.PathLike[str]] | None) -> tuple[str, ...] | None:
+    return None if paths is None else tuple(map(without_slash, paths))
+
+
+def device_plugins_beside(roots: Iterable[str]) -> str:
+    """Return the usual directory for device plugins: beside the kubelet's root of plugins."""
+    registry = os.path.basename(DEFAULT_ROOT)
+    beside = next((root for root in roots if os.path.basename(root) == registry), DEFAULT_ROOT)
+    return os.path.join(os.path.dirname(beside), USUAL_NAME)
+
+
+@value
+class DevicePluginDirectory:
+    """Where device plugins call Register, on ``kubelet.sock``, and have their sockets.
+
+    The sockets in it are deleted when the node starts. So it has to be empty or missing, to be named
+    ``device-plugins``, or to have been used by plugind before.
+    """
+
+    #: An absolute path. A :class:`pathlib.Path` is converted.
+    directory: str = attrs.field(converter=without_slash)
+    #: Whether to take the directory of a kubelet, which must not run any more.
+    take_over_kubelet: bool = False
+    #: Whether others may write to it and above it, and so register plugins (fault 3).
+    insecure: bool = False
+
+    @directory.validator
+    def _check_directory(self, _: object, directory: str) -> None:
+        if not directory.startswith("/") or "\0" in directory:
+            raise ConfigError(f"the directory for device plugins {directory!r} is not an absolute path")
+
+
+@attrs.frozen
+class Config:
+    """A node's configuration.
+
+    Raises:
+      ConfigError: if ``rescan`` is not a finite number above 0, ``max_instances`` is less than 1, no plugin can have an
+        expected name, no resource can have the name of expected devices, or a node that only observes is to serve
+        device plugins or leases, to expect devices or to keep a state.
+    """
+
+    #: The directories in which plugins are discovered; none may lie in another.
+    roots: tuple[Root, ...] = (Root(DEFAULT_ROOT),)
+    #: Seconds between rescans, more than 0, with a jitter of a tenth (behaviour 14).
+    rescan: float = attrs.field(default=10.0, validator=above_zero)
+    #: Who may register plugins: the users whose processes may listen on sockets in the roots (fault 40).
+    trust: Trust = attrs.field(factory=Trust)
+    #: The deadlines of single steps.
+    timeouts: Timeouts = attrs.field(factory=Timeouts)
+    #: The delays between attempts to register a plugin.
+    backoff: Backoff = attrs.field(factory=Backoff)
+    #: A plugin that ends within so many seconds of being told that it is registered, or that it is not, or of the first
+    #: dial if it was told nothing, has had a short life: the next socket at its path waits, twice as long after each
+    #: (fault 49). With 0 none does. A plugin that has been registered for so long also ends a row of crashes of its
+    #: registration (fault 85).
+    stable_after: float = attrs.field(default=10.0, validator=not_negative)
+    #: How often actors may crash before the node gives up.
+    intensity: RestartIntensity = attrs.field(factory=RestartIntensity)
+    #: How long the texts and lists in a plugin's GetInfo may be.
+    info_limits: InfoLimits = attrs.field(factory=InfoLimits)
+    #: How many plugins may be registered under one (type, name). One more waits like one that is refused for its name.
+    max_instances: int = attrs.field(default=MAX_INSTANCES, validator=at_least_one)
+    #: Limits of one connection: sizes, frames and bytes (faults 50 to 65). The defaults are those of a call with one
+    #: small answer, which ``Limits()`` are not; ``attrs.evolve(Config().wire_limits, pings=10)`` changes one of them.
+    wire_limits: Limits = REGISTRATION_LIMITS
+    #: Whether to deregister all plugins when the node stops (behaviour 42).
+    deregister_at_stop: bool = False
+    #: Whether to deregister a plugin on whose socket nobody listens, until somebody does again (fault 39).
+    deregister_not_serving: bool = False
+    #: Whether to observe only, beside a kubelet that registers the plugins: they are asked what they are and how they
+    #: are, and are told nothing. No root is made or locked.
+    observe: bool = False
+    #: In observe mode, the seconds after which a plugin is asked again what it is, with a jitter of a fifth. None asks
+    #: each socket once.
+    observe_again: float | None = attrs.field(default=60.0, validator=or_none(above_zero))
+    #: Whether to be as strict with plugins as the kubelet: it does not open the stream of a device plugin's lists again
+    #: once that has ended, until the plugin registers anew, and refuses a CSI driver without NodeGetInfo.
+    strict: bool = False
+    #: Whether to accept symbolic links that resolve to a socket inside their root (behaviour 7).
+    follow_symlinks_inside_root: bool = False
+    #: Where endpoints may be that are not the plugin's own socket (fault 43). None: in each root and, beside a root
+    #: named ``plugins_registry``, in ``plugins``, ``csi-plugins`` and ``device-plugins``, where drivers have them.
+    endpoint_directories: tuple[str, ...] | None = attrs.field(default=None, converter=_directories)
+    #: Where device plugins may also register by a call, as nearly all do. None: nowhere.
+    device_plugins: DevicePluginDirectory | None = None
+    #: How the endpoints of registered plugins are checked, and of which types they are not.
+    health_checks: HealthChecks = attrs.field(factory=HealthChecks)
+    #: How DRA drivers are used: when one is gone, and of which of them the health of devices is watched.
+    dra: DRAConfig = attrs.field(factory=DRAConfig)
+    #: How CSI drivers are asked about the node.
+    csi: CSIConfig = attrs.field(factory=CSIConfig)
+    #: Names of plugins without which the node is not ready (behaviour 40).
+    expected: tuple[str, ...] = attrs.field(default=())
+    #: The resources without so many healthy devices of which the node is not ready, by name (behaviour 40).
+    expected_devices: Mapping[str, int] = attrs.field(factory=dict)
+    #: Whether an expected plugin must be healthy, too, or only ``registered``, for the node to be ready.
+    ready_when: ReadyWhen = attrs.field(default="registered")
+    #: An actor hangs when messages wait for it and it has taken none for so long; the node is not ready then, and its
+    #: health is ``failed``. No actor has a reason to wait for that long before its next message. None looks for no such
+    #: actor.
+    hung_after: float | None = attrs.field(default=10.0, validator=or_none(above_zero))
+    #: The loop is blocked when it has not turned for so long: the log, the health and a metric say so, and name the
+    #: handler (fault 83). None looks for no such thing.
+    blocked_after: float | None = attrs.field(default=1.0, validator=or_none(above_zero))
+    #: Whether the program handles SIGINT, as ``plugind run`` does. Then a :exc:`KeyboardInterrupt` out of a handler is
+    #: the handler's own, and fails the call like any other error. Otherwise it may be the one of Ctrl-C, and ends the
+    #: block of the node; the log says which handler was called.
+    handles_sigint: bool = False
+    #: The directory of the file that keeps what must outlive a restart: the leases, and the resources for which device
+    #: plugins are awaited. None: there is no file.
+    state: str | None = None
+    #: Who may lease which devices of device plugins.
+    leases: LeasesConfig = attrs.field(factory=LeasesConfig)
+    #: Where metrics are served by HTTP over TCP, besides the status socket; by default nowhere.
+    metrics: MetricsConfig = attrs.field(factory=MetricsConfig)
+    #: How many lines the log has of one socket, root, actor or user, and in all. None leaves nothing out.
+    log_limits: LogLimits | None = attrs.field(factory=LogLimits)
+    #: The seed of the jitter of backoff and rescans. None takes one from the system.
+    seed: int | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if not self.observe:
+            return
+        if self.device_plugins is not None:
+            raise ConfigError("--observe never serves kubelet.sock: leave out --device-plugins")
+        leases = self.leases
+        if leases.pools or leases.operators or leases.users != LeaseUsers():
+            raise ConfigError("--observe leases no devices: leave out --pool, --lease-uids and --lease-group")
+        if self.state is not None:
+            raise ConfigError("--observe keeps no state: leave out --state")
+        if self.expected_devices:
+            raise ConfigError("--observe asks no plugin for its devices: leave out --expect-devices")
+
+    @endpoint_directories.validator
+    def _check_endpoint_directories(self, _: object, directories: tuple[str, ...] | None) -> None:
+        for path in directories or ():
+            if not path.startswith("/") or "\0" in path:
+                raise ConfigError(f"the directory for endpoints {path!r} is not an absolute path: see --endpoint-dir")
+
+    @ready_when.validator
+    def _check_ready_when(self, _: object, word: str) -> None:
+        if word not in get_args(ReadyWhen):
+            raise ConfigError(f"Config.ready_when is {word!r}: it must be 'registered' or 'healthy' (--ready-when)")
+
+    @expected.validator
+    def _check_expected(self, _: object, names: tuple[str, ...]) -> None:
+        for name in names:
+            try:
+                check_name(name, self.info_limits)
+            except ValidationError as error:
+                raise ConfigError(f"no plugin can have the expected name {name[:_SHOWN]!a}: {error}") from None
+
+    @expected_devices.validator
+    def _check_expected_devices(self, _: object, numbers: Mapping[str, int]) -> None:
+        for name, number in numbers.items():
+            if (why := wrong_with_resource(name)) is not None:
+                raise ConfigError(f"no resource can have the name of expected devices {name[:_SHOWN]!a}: {why}")
+            if number < 1:
+                raise ConfigError(f"{number} devices of {name} are expected: it must be 1 or more")
+
+
+def check_roots(roots: tuple[Root, ...]) -> None:
+    """Check the roots of a configuration.
+
+    Raises:
+      ConfigError: if there is none, one is not an absolute path or is named twice, or one lies in another.
+    """
+    if not roots:
+        raise ConfigError("there is no root to discover plugins in: name one with --root")
+    for root in roots:
+        if not root.path.startswith("/"):
+            raise ConfigError(f"the root {root.path!r} is not an absolute path")
+    for root, other in itertools.permutations(roots, 2):
+        if other.path == root.path:
+            raise ConfigError(f"the root {root.path} is named twice: name it once")
+        if (other.path + "/").startswith(root.path.rstrip("/") + "/"):
+            raise ConfigError(f"the root {other.path} lies in the root {root.path}: name one of them")

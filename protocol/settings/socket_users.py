@@ -1,0 +1,59 @@
+"""Who may connect to the status socket, besides root and the user of the daemon.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import attrs
+
+from ..leases.config import LeaseUsers
+from ..values import value
+
+
+class Visitors(Protocol):
+    """Users who may connect to the status socket, and the mode that it needs for that."""
+
+    @property
+    def uids(self) -> frozenset[int]:
+        """Users without a group in common."""
+
+    @property
+    def group(self) -> int | None:
+        """The group to which the socket is given; None if it stays with the daemon's."""
+
+    @property
+    def socket_mode(self) -> int:
+        """The mode of the socket: a group can be let in alone, and users without one cannot."""
+
+
+@value
+class SocketUsers:
+    """Those who may lease devices, and those who may read: whoever connects is asked who it is."""
+
+    leasing: LeaseUsers = attrs.field(factory=LeaseUsers)
+    #: The members of this group may read everything.
+    readers: int | None = None
+
+    @property
+    def uids(self) -> frozenset[int]:
+        """See :class:`Visitors`."""
+        return self.leasing.uids
+
+    @property
+    def group(self) -> int | None:
+        """See :class:`Visitors`. A file has one group: two are let in by the mode alone."""
+        return next(iter(self._groups)) if len(self._groups) == 1 else None
+
+    @property
+    def socket_mode(self) -> int:
+        """See :class:`Visitors`."""
+        if self.uids or len(self._groups) > 1:
+            return 0o666
+        return 0o660 if self._groups else 0o600
+
+    @property
+    def _groups(self) -> frozenset[int]:
+        return frozenset(group for group in (self.leasing.group, self.readers) if group is not None)

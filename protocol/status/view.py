@@ -1,0 +1,543 @@
+"""The view: what is known about every socket. Everything that users and programs see comes from it.
+
+Each socket is a :class:`Row`, an immutable tuple that a change replaces. A copy of the view is a copy of references, so
+a reader can keep the view of one moment for as long as it needs. A :class:`PluginStatus` is built from a row only when
+it is read, so a change takes about a microsecond.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+import attrs
+
+from ..messages.status import (
+    EndpointChanged,
+    HealthReported,
+    OwnerChanged,
+    PluginDisplaced,
+    RootReported,
+    ServingChanged,
+    StateChanged,
+)
+from ..plugins.health import Health
+from ..plugins.info import PluginInfo
+from ..plugins.status import Finished, HistoryEntry, Operation, Outcome, PluginCounts, PluginStatus, StateName, Watching
+from ..registration.phases import Phase
+from ..text import encodable, escaped
+from ..trust.directories import DirectoryReport
+from ..words import STATE_IN, Step
+
+#: How many changes of state are kept for each socket.
+HISTORY = 32
+#: How many sockets that are gone are kept for ``describe``.
+GONE_KEPT = 100
+#: How many causes are remembered as logged for each socket; one before these would be logged again.
+CAUSES = 8
+_GONE = StateName.GONE
+_REGISTERED = StateName.REGISTERED
+_OBSERVED = StateName.OBSERVED
+#: The states of plugins that can be used, as far as is known: those that have said what they are, and are followed.
+_IN_USE = (_REGISTERED, _OBSERVED)
+#: The states in which a plugin's handler may report its health. The handler may begin before this is known here. A
+#: plugin that has to be notified again waits and is dialed, and its handler has it all the time. Any other one leaves
+#: before it waits.
+_HAS_LINK = (
+    StateName.VALIDATING,
+    StateName.REGISTERING,
+    StateName.NOTIFYING,
+    StateName.REGISTERED,
+    StateName.OBSERVED,
+    StateName.WAITING,
+    StateName.DIALING,
+)
+#: The steps that are counted; how long a claim takes depends on other plugins.
+_STEPS = {phase.operation: phase.step for phase in Phase if phase.operation and phase.step}
+#: Reason, attempt and cause of most entries of a history: those of a plugin at which nothing fails.
+_USUAL = (None, 1, None)
+DEPRECATED = "the socket lies in a deprecated directory"
+
+
+#: A state and its cause.
+Said = tuple[StateName, str | None]
+#: The end of a socket is logged. This holds from the first for a socket that is seen only once its plugin leaves: an
+#: entry that was refused was in its place, and is gone again.
+ENDED: Said = (_GONE, None)
+
+
+class Row(NamedTuple):
+    """What is known of one socket at one moment."""
+
+    #: The last change of its state.
+    last: StateChanged
+    #: When that state began; a change of the reason alone does not count.
+    since: float
+    info: PluginInfo | None
+    registered_in: float | None
+    uid: int | None
+    pid: int | None
+    active: bool | None
+    #: Time, state, reason, attempt and cause of each entry in turn, of the usual ones time and state alone. The state
+    #: of a try is its step. It is flat because it takes much of the memory.
+    history: list[Any]
+    #: What lines of the log said of this generation since it was registered last: each is said once.
+    logged: tuple[Said, ...] = ()
+    #: That nobody listens on the socket of a registered plugin; None while somebody does.
+    unserved: ServingChanged | None = None
+    #: Why the endpoint of a registered plugin cannot be used; None as far as is known.
+    endpoint_problem: str | None = None
+    #: Why the endpoint is for another plugin now; None as far as it is this one's.
+    displaced: str | None = None
+    #: What the plugin's handler reported last; None if it reports nothing. Its time is when this health began.
+    health: HealthReported | None = None
+    #: The step that failed last; None once the plugin is registered. A notification that succeeded is that of a claim
+    #: that was refused.
+    failed: Finished | None = None
+    #: The steps of the present or last try that had ended before the last change.
+    finished: tuple[Finished, ...] = ()
+
+    @property
+    def type(self) -> str | None:
+        """The plugin's type; until it has said that, the type of the one that was last at the path, if it is known."""
+        info = self.info or self.last.last_known
+        return None if info is None else info.type
+
+    @property
+    def name(self) -> str | None:
+        """The plugin's name; until it has said that, the name of the one that was last at the path, if it is known."""
+        info = self.info or self.last.last_known
+        return None if info is None else info.name
+
+    @property
+    def refused(self) -> bool:
+        """Whether the entry at the path is not taken for a plugin: no attempt was made, and none will be."""
+        return self.last.state is StateName.PARKED and self.last.attempt == 0
+
+    @property
+    def is_unserved(self) -> bool:
+        """Whether the plugin is registered, and nobody listens on its socket, as far as is known."""
+        return self.last.state is _REGISTERED and self.unserved is not None
+
+    @property
+    def useful(self) -> bool:
+        """Whether the plugin is registered, and somebody listens on its endpoint, as far as is known (fault 39).
+
+        One that is observed counts as well: another consumer registers it.
+        """
+        return self.last.state in _IN_USE and (self.unserved is None or self.unserved.endpoint_serves)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the plugin is of use, and healthy, as its handler reports. If it reports nothing, that is unknown."""
+        return self.useful and self.health is not None and self.health.health is Health.HEALTHY
+
+    @property
+    def status(self) -> PluginStatus:
+        """The row as a value to show, without its history."""
+        last, info = self.last, self.info
+        registered = last.state is StateName.REGISTERED
+        return PluginStatus(
+            last.socket,
+            last.root,
+            last.generation,
+            last.state,
+            self.since,
+            last.reason,
+            last.attempt,
+            last.next_try,
+            self.type,
+            self.name,
+            None if info is None else info.endpoint or None,
+            None if info is None else info.versions,
+            self.registered_in if registered else None,
+            # A registered plugin is active unless a role says otherwise, or another one has its endpoint.
+            self.active is not False and self.displaced is None if registered else None,
+            self._warnings,
+            self.uid,
+            self.pid,
+            last.cause,
+            serving=self.unserved is None if registered else None,
+            not_serving=None if self.unserved is None else self.unserved.reason,
+            not_serving_since=None if self.unserved is None else self.unserved.time,
+            called=info is not None and info.called,
+            owner=last.owner,
+            health=None if self.health is None else self.health.health,
+            health_reason=None if self.health is None else self.health.reason or None,
+            health_since=None if self.health is None else self.health.time,
+            facts=() if self.health is None else self.health.facts,
+            failed_checks=0 if self.health is None else self.health.failed_checks,
+            last_known=info is None and last.last_known is not None,
+            step=last.step,
+            steps=self.steps,
+        )
+
+    @property
+    def steps(self) -> tuple[tuple[Step, float], ...]:
+        """How many seconds each step took of the present or last try; one that was made twice in it counts as one."""
+        seconds: dict[Step, float] = {}
+        for it in self.finished + self.last.finished:
+            step = _STEPS.get(it.operation)
+            if step is not None:
+                seconds[step] = seconds.get(step, 0.0) + it.seconds
+        return tuple(seconds.items())
+
+    @property
+    def _warnings(self) -> tuple[str, ...]:
+        deprecated = DEPRECATED if self.last.deprecated else None
+        of_health = () if self.health is None else self.health.warnings
+        said = deprecated, self.displaced, self.endpoint_problem, *of_health
+        return tuple(warning for warning in said if warning is not None)
+
+    @property
+    def status_with_history(self) -> PluginStatus:
+        """The row as a value to show, with its history."""
+        return attrs.evolve(self.status, history=tuple(_entries(self.history)))
+
+
+def _entries(flat: Sequence[Any]) -> Iterator[HistoryEntry]:
+    """Yield the entries of :attr:`Row.history`."""
+    position = 0
+    while position < len(flat):
+        size = _size(flat, position)
+        entry: list[Any] = [*flat[position : position + size], *_USUAL[size - 2 :]]
+        time, state, reason, attempt, cause = entry
+        step = state if isinstance(state, Step) else None
+        yield HistoryEntry(time, state if step is None else STATE_IN[step], reason, attempt, cause, step)
+        position += size
+
+
+def _size(flat: Sequence[Any], start: int) -> int:
+    """Return how many values the entry of a history has that begins at ``start``: a time follows a short one."""
+    is_short = start + 2 == len(flat) or isinstance(flat[start + 2], int | float)
+    return 2 if is_short else 2 + len(_USUAL)
+
+
+def _shorten(flat: list[Any], most: int) -> None:
+    """Delete the oldest entries of a history that has more than ``most``."""
+    number = sum(isinstance(value, StateName | Step) for value in flat)
+    for _ in range(number - most):
+        del flat[: _size(flat, 0)]
+
+
+def _failed(before: Finished | None, change: StateChanged) -> Finished | None:
+    """Return the step that failed last after ``change``, if ``before`` was that until then."""
+    if change.state in _IN_USE:
+        return None
+    for finished in change.finished:
+        before = _failed_by(before, finished)
+    return before
+
+
+def _failed_by(before: Finished | None, finished: Finished) -> Finished | None:
+    """Return the step that failed last after one that has ``finished``.
+
+    How a plugin failed that answered stays, though it does not listen any more, as its cause does. No step is that of a
+    claim: a plugin that was notified of a refusal, although no step had failed, was refused its name.
+    """
+    if finished.outcome is Outcome.SUPERSEDED:
+        return before
+    if finished.outcome is Outcome.OK:
+        return finished if before is None and finished.operation is Operation.NOTIFY else before
+    if before is not None and finished.operation is Operation.DIAL and before.operation is not Operation.DIAL:
+        return before
+    return finished
+
+
+#: How a root is watched in which no plugin can be found.
+_UNUSABLE = (Watching.TAKEN, Watching.ABSENT, Watching.UNAVAILABLE)
+
+
+class View:
+    """All sockets, the last ones that are gone, the roots and the handlers."""
+
+    def __init__(self, history: int = HISTORY, gone_kept: int = GONE_KEPT) -> None:
+        self.rows: dict[str, Row] = {}
+        self.roots: dict[str, RootReported] = {}
+        self.handlers: tuple[str, ...] = ()
+        self._gone: collections.deque[Row] = collections.deque(maxlen=gone_kept)
+        #: The highest generation of a socket that was ever gone: no look at those that are is needed for a newer one.
+        self._newest_gone = 0
+        self._history = history
+        #: A history with so many values at most has no more entries than that.
+        self._surely_short = 2 * history
+
+    def counts(self) -> PluginCounts:
+        """Return how many sockets are in each state."""
+        states = collections.Counter(row.last.state for row in self.rows.values())
+        unusable = [report.reason for report in self.roots.values() if report.watching in _UNUSABLE and report.reason]
+        return PluginCounts(states, sum(row.is_unserved for row in self.rows.values()), tuple(unusable))
+
+    def directory_warnings(self, path: str) -> list[str]:
+        """Return what is wrong with the directories in which ``path`` lies."""
+        return [directory.reason for directory in self._directories_above(path)]
+
+    def why_not_taken(self, path: str) -> list[str]:
+        """Return why nothing new is taken at ``path``, and what to do: what is wrong with the directories above it."""
+        named = [
+            f"directory {encodable(directory.path)} is {directory.condition}: {encodable(directory.reason)}"
+            for directory in self._directories_above(path)
+            if directory.condition.degrades and directory.path not in self.roots
+        ]
+        return named or [*self._unnamed(path)]
+
+    def _unnamed(self, path: str) -> Iterator[str]:
+        """Yield that it may be one of the directories that the report of the root only counts."""
+        for root, report in self.roots.items():
+            number = sum(count for condition, count in report.conditions if condition.degrades)
+            if number > len(report.directories) and path.startswith(f"{root}/"):
+                yield (
+                    f"nothing new is taken from {number} directories below {encodable(root)}, of which 'plugind ls'"
+                    f" names {len(report.directories)}: mend those first"
+                )
+
+    def _directories_above(self, path: str) -> Iterator[DirectoryReport]:
+        directories = chain.from_iterable(report.directories for report in self.roots.values())
+        return (directory for directory in directories if path.startswith(f"{directory.path}/"))
+
+    def apply(self, change: StateChanged) -> tuple[Row | None, Row | None]:
+        """Apply ``change`` and return the rows before and after it; the row after is None if the change is ignored.
+
+        Changes that arrive late are ignored: those of an older generation, and the end of a socket that is not known.
+        """
+        socket = change.socket
+        before = self.rows.get(socket)
+        if before is None:
+            if change.state is _GONE or self._is_overtaken(change):
+                return None, None
+            after = self._first(change, [])
+        elif change.generation < before.last.generation:
+            return before, None
+        elif change.generation > before.last.generation:
+            after = self._first(change, before.history)
+        else:
+            after = self._next(before, change)
+        flat = after.history
+        # Written out, as most entries are usual.
+        state = change.step or change.state
+        if change.reason is None and change.cause is None and change.attempt == 1:
+            flat += (change.time, state)
+        else:
+            flat += (change.time, state, change.reason, change.attempt, change.cause)
+        if len(flat) > self._surely_short:
+            _shorten(flat, self._history)
+        if change.state is _GONE:
+            del self.rows[socket]
+            self._gone.append(after)
+            self._newest_gone = max(self._newest_gone, change.generation)
+        else:
+            self.rows[socket] = after
+        return before, after
+
+    def _is_overtaken(self, change: StateChanged) -> bool:
+        """Whether a newer entry of the path is gone already: one that was refused, while a plugin's end was under way.
+
+        That the plugin leaves is shown, since that may last.
+        """
+        if change.state is StateName.LEAVING or change.generation > self._newest_gone:
+            return False
+        ends = ((row.last.socket, row.last.generation) for row in self._gone)
+        return any(socket == change.socket and generation > change.generation for socket, generation in ends)
+
+    @staticmethod
+    def _first(change: StateChanged, history: list[Any]) -> Row:
+        """Return the first row of a generation: nothing is known of its plugin, and the history of the path goes on."""
+        logged = (ENDED,) if change.state is StateName.LEAVING else ()
+        return Row(
+            change,
+            change.time,
+            change.info,
+            change.registered_in,
+            change.uid,
+            change.pid,
+            None,
+            history,
+            logged,
+            failed=_failed(None, change),
+        )
+
+    @staticmethod
+    def _next(before: Row, change: StateChanged) -> Row:
+        uid, pid = change.uid, change.pid
+        # A plugin that is registered anew has just answered.
+        stays = change.state in _IN_USE and before.last.state is change.state
+        # One that is observed no more waits or is dialed without its handler, and a registered one never is.
+        has_link = change.state in _HAS_LINK and (before.last.state is not _OBSERVED or change.state is _OBSERVED)
+        # A try that begins has a step, as has one that goes on; what is shown again says nothing that has ended.
+        is_same_try = before.last.step is not None or not (change.step or change.finished)
+        # Not Row(...), which is one more call of a Python function: this is done for each change.
+        return tuple.__new__(
+            Row,
+            (
+                change,
+                before.since if change.state is before.last.state else change.time,
+                before.info if change.info is None else change.info,
+                before.registered_in if change.registered_in is None else change.registered_in,
+                before.uid if uid is None else uid,
+                before.pid if pid is None else pid,
+                before.active,
+                before.history,
+                () if change.deregistered is not None else before.logged,
+                before.unserved if stays else None,
+                before.endpoint_problem if stays else None,
+                before.displaced,
+                before.health if has_link else None,
+                _failed(before.failed, change) if change.finished else before.failed,
+                before.finished + before.last.finished if is_same_try else (),
+            ),
+        )
+
+    def is_behind(self, socket: str, generation: int) -> bool:
+        """Whether nothing was reported yet of this generation of a socket."""
+        row = self.rows.get(socket)
+        return row is None or row.last.generation < generation
+
+    def set_logged(self, row: Row, said: Said) -> None:
+        """Note what the log says of the socket of ``row``, which is its present row."""
+        earlier = () if said[0] in _IN_USE else row.logged[-CAUSES + 1 :]
+        self.rows[row.last.socket] = row._replace(logged=(*earlier, said))
+
+    def set_active(self, socket: str, generation: int, *, active: bool) -> Row | None:
+        """Note that an instance is active or stands by; return its row if that changed (behaviour 37)."""
+        before = self.rows.get(socket)
+        if before is None or before.last.generation != generation or before.active is active:
+            return None
+        after = self.rows[socket] = before._replace(active=active)
+        return after
+
+    def set_owner(self, change: OwnerChanged) -> Row | None:
+        """Note that the file of a socket belongs to another user; return its row if it is known."""
+        before = self.rows.get(change.socket)
+        if before is None or before.last.generation != change.generation:
+            return None
+        after = self.rows[change.socket] = before._replace(last=attrs.evolve(before.last, owner=change.owner))
+        return after
+
+    def set_serving(self, change: ServingChanged) -> Row | None:
+        """Note whether somebody listens on the socket of a registered plugin; return its row if that changed."""
+        before = self.rows.get(change.socket)
+        if before is None or before.last.state is not _REGISTERED or before.last.generation != change.generation:
+            return None
+        unserved = None if change.serving else change
+        if unserved is not None and before.unserved is not None:
+            # Another reason is no other beginning.
+            unserved = attrs.evolve(unserved, time=before.unserved.time)
+        if (unserved and unserved.reason) == (before.unserved and before.unserved.reason):
+            return None
+        after = self.rows[change.socket] = before._replace(unserved=unserved)
+        return after
+
+    def set_endpoint(self, change: EndpointChanged) -> Row | None:
+        """Note whether the endpoint of a registered plugin can be used; return its row if that changed."""
+        before = self.rows.get(change.socket)
+        if before is None or before.last.state not in _IN_USE or before.last.generation != change.generation:
+            return None
+        if before.endpoint_problem == change.problem:
+            return None
+        after = self.rows[change.socket] = before._replace(endpoint_problem=change.problem)
+        return after
+
+    def set_displaced(self, change: PluginDisplaced) -> Row | None:
+        """Note which plugin has the endpoint of this one instead of it; return its row if that changed (fault 79)."""
+        before = self.rows.get(change.socket)
+        if before is None or before.last.generation != change.generation or before.displaced == change.reason:
+            return None
+        after = self.rows[change.socket] = before._replace(displaced=change.reason)
+        return after
+
+    def add_remark(self, socket: str, generation: int, time: float, remark: str) -> Row | None:
+        """Add an entry to the history of a socket, which is no change of its state; return its row if it is known.
+
+        The socket may be gone already.
+        """
+        rows = (row for row in (self.rows.get(socket), *self._gone) if row is not None)
+        row = next((row for row in rows if (row.last.socket, row.last.generation) == (socket, generation)), None)
+        if row is None:
+            return None
+        row.history.extend((time, row.last.state, remark, row.last.attempt, remark))
+        _shorten(row.history, self._history)
+        return row
+
+    def set_health(self, change: HealthReported) -> tuple[HealthReported | None, Row] | None:
+        """Note what a handler reported; return what it had reported before, and the row if that changed.
+
+        The report of a plugin that is not registered any more came too late.
+        """
+        before = self.rows.get(change.socket)
+        if before is None or before.last.state not in _HAS_LINK or before.last.generation != change.generation:
+            return None
+        reported = before.health
+        if reported is not None and reported.health is change.health:
+            # Another reason is no other beginning.
+            change = _since(reported.time, change)
+        if reported == change:
+            return None
+        after = self.rows[change.socket] = before._replace(health=change)
+        if has_only_other_facts(reported, change) and reported is not None and reported.facts == change.facts:
+            return None  # One more check has failed as the one before: it is shown, and no news.
+        return reported, after
+
+    def find(self, target: str) -> list[Row]:
+        """Return the rows of the socket path ``target`` or of the plugin name ``target``.
+
+        A path may be given as it is shown, with escapes (fault 21), or as a file name alone if one socket has it.
+        Sockets that are gone are returned only if no other matches, the latest first.
+        """
+        exact = self.rows.get(target)
+        if exact is not None:
+            return [exact]
+        found = [row for row in self.rows.values() if _is(row, target)]
+        if found:
+            return found
+        alike = self.with_file_name(target)
+        if len(alike) == 1:
+            return alike
+        return [row for row in reversed(self._gone) if row.last.socket == target or _is(row, target)]
+
+    def with_file_name(self, name: str) -> list[Row]:
+        """Return the rows of the sockets whose files have that name: lists show it for sockets without a name."""
+        return [row for row in self.rows.values() if _is_shown(row.last.socket.rpartition("/")[2], name)]
+
+
+def has_only_other_facts(before: HealthReported | None, after: HealthReported | None) -> bool:
+    """Return whether two reports differ in nothing that lists of plugins show."""
+    # Each driver that is registered comes here twice, and to make a third report in order to compare it takes longer.
+    return (
+        before is not None
+        and after is not None
+        and before.health is after.health
+        and before.reason == after.reason
+        and before.time == after.time
+        and before.warnings == after.warnings
+        and (before.socket, before.generation) == (after.socket, after.generation)
+    )
+
+
+def _since(time: float, change: HealthReported) -> HealthReported:
+    """Return a report with the time of the one before."""
+    return HealthReported(
+        change.socket,
+        change.generation,
+        change.health,
+        change.reason,
+        change.facts,
+        time,
+        change.warnings,
+        change.failed_checks,
+    )
+
+
+def _is(row: Row, target: str) -> bool:
+    return (row.name is not None and _is_shown(row.name, target)) or _is_shown(row.last.socket, target)
+
+
+def _is_shown(text: str, shown: str) -> bool:
+    """Return whether ``text`` is, or looks like ``shown`` in JSON, on a terminal, or on one that has only ASCII."""
+    if text == shown or (text.isascii() and text.isprintable()):
+        return text == shown
+    plain = escaped(encodable(text))
+    return shown in (encodable(text), escaped(text), plain, plain.encode("ascii", "backslashreplace").decode("ascii"))

@@ -1,0 +1,151 @@
+"""Which users may register plugins, and take over a name.
+
+A socket is judged by the user of the process that listens on it (SO_PEERCRED), and not by the owner of its file, which
+a plugin may change. The system's answers are in :class:`Users`, so that the rules need no system.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import attrs
+
+from ..errors import ConfigError
+from ..values import value
+
+#: The largest uid: the one after it means "no user" in the kernel's calls.
+MAX_UID = 2**32 - 2
+#: How many uids there are: a user namespace that maps so many maps all.
+ALL_UIDS = MAX_UID + 1
+ROOT = 0
+
+#: A uid, the first and the last one of a range, or the name of a user.
+TrustedUser = int | tuple[int, int] | str
+
+_RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
+_ADVICE = "give a uid such as 1000, a range such as 1000-1999, or the name of a user"
+
+
+@value
+class Users:
+    """What the system says about users: the uid of this process, and the uids of the names in a policy."""
+
+    #: The user that this process runs as.
+    own: int = ROOT
+    #: The uid that stands for all users whom the user namespace of this process does not map; None if it maps all.
+    overflow: int | None = None
+    by_name: Mapping[str, int] = attrs.field(factory=dict)
+
+    def is_privileged(self, uid: int | None) -> bool:
+        """Whether plugins of this user are always trusted, and may have the name of any other: root, and this user."""
+        return uid is not None and uid in (ROOT, self.own) and uid != self.overflow
+
+
+#: What is so for a process of root whose user namespace maps all users.
+AS_ROOT = Users()
+
+
+def _checked(uids: tuple[TrustedUser, ...]) -> tuple[TrustedUser, ...]:
+    return tuple(map(_check, uids))
+
+
+def _check(user: TrustedUser) -> TrustedUser:
+    match user:
+        case str():
+            if not user:
+                raise ConfigError(f"the name of a trusted user is empty: {_ADVICE}")
+        case (first, last):
+            if not 0 <= first <= last <= MAX_UID:
+                raise ConfigError(f"{first}-{last} is no range of uids from 0 to {MAX_UID}: {_ADVICE}")
+        case _:
+            if not 0 <= user <= MAX_UID:
+                raise ConfigError(f"{user} is no uid from 0 to {MAX_UID}: {_ADVICE}")
+    return user
+
+
+def parse_trusted_user(text: str) -> TrustedUser:
+    """Return what ``text`` names: a uid, a range ``FIRST-LAST``, or else the name of a user.
+
+    Raises:
+      ConfigError: if there are no such uids, or ``text`` is empty.
+    """
+    match = _RANGE.fullmatch(text)
+    if match is None:
+        return _check(text)
+    return _check(int(match[1]) if match[2] is None else (int(match[1]), int(match[2])))
+
+
+@attrs.frozen
+class Trust:
+    """The policy of who may register plugins: root, the user that runs plugind, and the ``uids`` that are added.
+
+    ::
+
+        Config(trust=Trust(uids=(1000, (2000, 2999), "csi")))
+
+    A user is that of the process that listens on the socket. The overflow uid (``/proc/sys/kernel/overflowuid``, mostly
+    65534) is never trusted in a user namespace that does not map all uids: there it stands for many users, root of the
+    host among them.
+
+    Raises:
+      ConfigError: if a uid or a range is none. A user name that does not exist is found out by the node.
+    """
+
+    #: Who is trusted besides root and the user that runs plugind: uids, ranges ``(first, last)`` and user names.
+    uids: tuple[TrustedUser, ...] = attrs.field(default=(), converter=_checked)
+
+    def refusal(self, uid: int, pid: int, users: Users) -> str | None:
+        """Return why process ``pid`` of user ``uid`` is not trusted, and what to do; None if it is (fault 40)."""
+        if uid == users.overflow:
+            return (
+                f"{listener(uid, pid)}; this is the overflow uid, which is never trusted, because it stands for every"
+                " user that plugind's user namespace does not map: map all uids there, or run the plugin as a user that"
+                " is mapped"
+            )
+        if self.includes(uid, users):
+            return None
+        own = "root" if users.own == ROOT else f"root or as user {users.own}"
+        return f"{listener(uid, pid)}, which is not trusted: run the plugin as {own}, or plugind with --trust-uid {uid}"
+
+    def includes(self, uid: int, users: Users) -> bool:
+        """Whether plugins of this user may register."""
+        if uid == users.overflow:
+            return False
+        return users.is_privileged(uid) or any(_covers(entry, uid, users) for entry in self.uids)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The user names, whose uids :class:`Users` must have."""
+        return tuple(entry for entry in self.uids if isinstance(entry, str))
+
+
+def _covers(entry: TrustedUser, uid: int, users: Users) -> bool:
+    match entry:
+        case str():
+            return users.by_name.get(entry) == uid
+        case (first, last):
+            return first <= uid <= last
+        case _:
+            return entry == uid
+
+
+def user_words(uid: int | None) -> str:
+    """Return words for the user of a plugin, who is not always known."""
+    return "an unknown user" if uid is None else f"user {uid}"
+
+
+def listener(uid: int, pid: int) -> str:
+    """Return words for the process that listens; in another pid namespace it has no process id here."""
+    process = f"process {pid}" if pid else "a process of another pid namespace"
+    return f"{process} of user {uid} listens there"
+
+
+def another_user(uid: int, pid: int, before: int) -> str:
+    """Return why a plugin is not notified on this connection: user ``before`` answered GetInfo."""
+    return (
+        f"{listener(uid, pid)} now, and user {before} answered GetInfo: a plugin must not change its user; restart it,"
+        " or ask for a retry to register the one that listens now"
+    )

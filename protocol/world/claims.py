@@ -1,0 +1,322 @@
+"""Claims to names: for each (type, name), which plugins have it, want it, or could not get it, and which is active.
+
+A plugin claims its name before it is validated. :class:`Name` records the claims of one name, and
+``plugind.protocol.world.worlds`` decides which of them to admit.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Final
+
+import attrs
+
+from ..messages.reconciler import Claimed, HandlerPort
+from ..plugins.info import InstancePolicy, PluginInfo
+from ..trust.users import Users, user_words
+from ..values import record, value
+from .line import Line
+from .ranking import Rank, Ranking
+
+
+class Phase(enum.Enum):
+    """How far the plugin of a claim has come."""
+
+    #: The handler validates or registers it.
+    ADMITTED = "admitted"
+    #: The handler has it.
+    REGISTERED = "registered"
+    #: The handler deregisters it, or will do so next.
+    LEAVING = "leaving"
+
+
+@record
+class Claim:
+    """The right of one plugin to its name, from its admission until its registration actor releases it."""
+
+    path: str
+    generation: int
+    info: PluginInfo
+    handler: HandlerPort
+    phase: Phase = Phase.ADMITTED
+    #: The highest of a name is active, if its policy has a single active one: see :func:`rank_of`.
+    rank: Rank = ()
+    #: Whether its handler reports that it can be used; None if it reports nothing.
+    usable: bool | None = None
+    #: Whether its plugin was registered, though it may be leaving since.
+    was_registered: bool = False
+    #: Whether its plugin is of root or of the user that runs plugind, when it was admitted.
+    privileged: bool = False
+    #: Whether it was told that another plugin waits for it.
+    wanted: bool = False
+
+
+#: Paths in the order in which they were added.
+Paths = Mapping[str, None]
+#: What most names have of these: an empty dictionary of their own would take 64 bytes, and one that was emptied 184.
+_NONE: Final[Paths] = MappingProxyType({})
+
+
+def _with(paths: Paths, path: str) -> Paths:
+    if not isinstance(paths, dict):
+        return {path: None}
+    paths[path] = None
+    return paths
+
+
+def _without(paths: Paths, path: str) -> Paths:
+    if not isinstance(paths, dict):
+        return paths
+    paths.pop(path, None)
+    return paths or _NONE
+
+
+@value
+class Freed:
+    """What the release of a claim means for the other plugins of its name."""
+
+    #: The plugin was shown as standing by.
+    stood_by: bool
+    #: The plugin was registered, or may have been: others may have failed because of it.
+    was_taken: bool
+
+
+@record
+class _Waiting:
+    """The claims to a name that are not answered yet."""
+
+    #: By path, in the order in which they came.
+    claims: OrderedDict[str, Claimed] = attrs.Factory(OrderedDict)
+    #: How many of them there are for each endpoint, so that none has to be looked for.
+    endpoints: Counter[str] = attrs.Factory(Counter)
+
+    def add(self, claimed: Claimed) -> None:
+        self.remove(claimed.path)
+        self.claims[claimed.path] = claimed
+        self.endpoints[claimed.info.endpoint] += 1
+
+    def remove(self, path: str) -> None:
+        claimed = self.claims.pop(path, None)
+        if claimed is not None:
+            self.endpoints[claimed.info.endpoint] -= 1
+            if not self.endpoints[claimed.info.endpoint]:
+                del self.endpoints[claimed.info.endpoint]
+
+
+@record
+class Name:
+    """The claims to one (type, name)."""
+
+    #: The claims of registered plugins by path, in the order of registration.
+    registered: dict[str, Claim] = attrs.Factory(dict)
+    #: How many of them are privileged.
+    _privileged: int = 0
+    #: Paths between admission and registration, or leaving. While there is one, no other claim is admitted.
+    busy: Paths = _NONE
+    #: That of them which is admitted and not registered yet.
+    admitted: Claim | None = None
+    #: The plugins that were refused the name.
+    line: Line = attrs.Factory(Line)
+    #: Registered paths that are not active.
+    standby: Paths = _NONE
+    #: The path that was last found to be the active one, if the policy has a single one.
+    active: str | None = None
+    #: The path that registered last.
+    newest: str | None = None
+    #: The claims that are not answered yet. It is made when it is needed.
+    _queue: _Waiting | None = None
+    #: The registered paths by rank, while there are two or more of them and the policy has a single active one.
+    _ranking: Ranking[str] | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether no plugin has the name or wants it."""
+        return not (self.registered or self.busy or (self._queue and self._queue.claims) or self.line)
+
+    # --- the claims that wait ---
+
+    def ask(self, claimed: Claimed) -> Claimed | None:
+        """Take a claim, and return the one that can be answered now: this one, unless others wait or one is busy."""
+        if self._queue is None:
+            if not self.busy:
+                return claimed
+            self._queue = _Waiting()
+        self._queue.add(claimed)
+        return self.next_to_answer()
+
+    def next_to_answer(self) -> Claimed | None:
+        """Take the next claim that can be answered now: none while a plugin is busy."""
+        if self.busy or self._queue is None or not self._queue.claims:
+            return None
+        claimed = next(iter(self._queue.claims.values()))
+        self._queue.remove(claimed.path)
+        if not self._queue.claims:
+            self._queue = None
+        return claimed
+
+    def withdraw(self, path: str) -> None:
+        """Forget the claim of ``path`` that waits for an answer, if there is one."""
+        if self._queue is not None:
+            self._queue.remove(path)
+
+    def is_wanted_at_another(self, endpoint: str) -> bool:
+        """Whether a claim that waits for an answer has another endpoint."""
+        endpoints = () if self._queue is None else self._queue.endpoints
+        return len(endpoints) > (endpoint in endpoints)
+
+    # --- the plugins that have the name ---
+
+    def admit(self, claim: Claim) -> None:
+        """Note that a claim is admitted: no other is until its plugin is registered, or has left the name."""
+        self.busy = _with(self.busy, claim.path)
+        self.admitted = claim
+
+    def _settle(self, path: str) -> None:
+        if self.admitted is not None and self.admitted.path == path:
+            self.admitted = None
+
+    def register(self, claim: Claim) -> None:
+        """Note that the plugin of a claim that was admitted is registered."""
+        self.busy = _without(self.busy, claim.path)
+        self._settle(claim.path)
+        self.registered[claim.path] = claim
+        self._privileged += claim.privileged
+        self.newest = claim.path
+        if self._ranking is not None:
+            self._ranking.add(claim.path, claim.rank)
+
+    def rank_anew(self, claim: Claim) -> None:
+        """Note the new rank of a registered plugin, which keeps its place in the order of registration."""
+        if self._ranking is not None:
+            self._ranking.change(claim.path, claim.rank)
+
+    def leave(self, path: str) -> bool:
+        """Reserve the name until the claim of ``path`` is released; return whether its plugin was registered."""
+        was_registered = self._unregister(path)
+        self.busy = _with(self.busy, path)
+        self._settle(path)
+        return was_registered
+
+    def count_against(self, *, privileged: bool) -> int:
+        """Return how many registered plugins count against one more: a privileged one may succeed all others."""
+        return self._privileged if privileged else len(self.registered)
+
+    def first_against(self, *, privileged: bool) -> str:
+        """Return the socket of the first of those, which must exist."""
+        return next(path for path, claim in self.registered.items() if claim.privileged or not privileged)
+
+    def holders(self) -> Iterator[tuple[str, int | None]]:
+        """Yield the sockets of the registered plugins, and their users."""
+        return ((claim.path, claim.info.uid) for claim in self.registered.values())
+
+    def release(self, claim: Claim) -> Freed:
+        """Forget a claim that was admitted, and return what that means for the others."""
+        path = claim.path
+        was_registered = self._unregister(path)
+        freed = Freed(stood_by=path in self.standby, was_taken=was_registered or claim.phase is Phase.LEAVING)
+        self.busy = _without(self.busy, path)
+        self._settle(path)
+        self.standby = _without(self.standby, path)
+        return freed
+
+    def _unregister(self, path: str) -> bool:
+        claim = self.registered.pop(path, None)
+        if claim is None:
+            return False
+        self._privileged -= claim.privileged
+        if len(self.registered) < 2:
+            self._ranking = None
+        elif self._ranking is not None:
+            self._ranking.remove(path)
+        return True
+
+    # --- roles ---
+
+    def change_roles(self, policy: InstancePolicy) -> list[Claim]:
+        """Decide which registered plugin is active, and return those whose role changed (behaviour 37).
+
+        This is called after each change of what is registered. Then only three can change: the one that was active, the
+        one that registered last, and the one that is active now.
+        """
+        if policy not in _SINGLE or not self.registered:
+            return []
+        before, self.active = self.active, self._highest()
+        changed = []
+        for path in dict.fromkeys((before, self.newest, self.active)):
+            if path in self.registered and (path == self.active) == (path in self.standby):
+                changed.append(self.registered[path])
+                toggle = _without if path in self.standby else _with
+                self.standby = toggle(self.standby, path)
+        return changed
+
+    def _highest(self) -> str | None:
+        if len(self.registered) < 2:
+            return next(iter(self.registered))
+        if self._ranking is None:
+            self._ranking = Ranking()
+            for claim in self.registered.values():
+                self._ranking.add(claim.path, claim.rank)
+        return self._ranking.highest()
+
+
+#: The policies with one active instance. Under ``REJECT`` there are two while a privileged one succeeds another user's.
+_SINGLE = (InstancePolicy.NEWEST, InstancePolicy.HIGHEST_VERSION, InstancePolicy.REJECT)
+
+
+def rank_of(info: PluginInfo, policy: InstancePolicy, *, privileged: bool) -> Rank:
+    """Return the rank of a plugin among those of its name; of equal ones, the one that registers last is higher.
+
+    Privileged ones are above those of other users, whatever their versions (fault 80). Those that their handler reports
+    to be usable come next, and those that it reports not to be come last; see :func:`rank_if`.
+    """
+    if policy is not InstancePolicy.HIGHEST_VERSION or info.version is None:
+        return int(privileged), _UNREPORTED
+    return int(privileged), _UNREPORTED, *info.version.rank
+
+
+#: The second number of a rank, by what the handler reports.
+_UNREPORTED = 1
+_USABLE = {True: 2, None: _UNREPORTED, False: 0}
+
+
+def rank_if(rank: Rank, *, usable: bool | None) -> Rank:
+    """Return the rank of a plugin whose handler now reports this."""
+    return rank[0], _USABLE[usable], *rank[2:]
+
+
+def key_of(info: PluginInfo) -> tuple[str, str]:
+    """Return the (type, name) of a plugin, by which claims are ordered."""
+    return info.type, info.name
+
+
+def taken(info: PluginInfo, socket: str) -> str:
+    """Return the reason why ``info`` cannot have its name: the plugin at ``socket`` has it."""
+    return f"{info.type} {info.name!r} is registered already, by the socket {socket}"
+
+
+def crowded(info: PluginInfo, limit: int) -> str:
+    """Return the reason why ``info`` cannot have its name: ``limit`` plugins have it."""
+    return f"{info.type} {info.name!r} has {limit} instances already, the limit (raise it with --max-instances)"
+
+
+def taken_by_another_user(info: PluginInfo, holders: Iterable[tuple[str, int | None]], users: Users) -> str | None:
+    """Return why ``info`` cannot share its name with ``holders``, which are sockets and their users; None if it can.
+
+    A user's name is not for others, whatever the policy (fault 80). Only root and the user that runs plugind may share
+    it, since a driver that is updated may run as another user for a while.
+    """
+    if users.is_privileged(info.uid):
+        return None
+    for socket, uid in holders:
+        if uid != info.uid:
+            return (
+                f"{info.type} {info.name!r} belongs to {user_words(uid)}, by the socket {socket}, and"
+                f" {user_words(info.uid)} may not take it over: stop that plugin first, or run this one as that user"
+                " or as root"
+            )
+    return None

@@ -1,0 +1,98 @@
+"""Names whose plugin left a moment ago, which are kept for its user.
+
+A plugin that restarts removes its socket and makes a new one, perhaps at another path. If its name were free in
+between, a plugin of another user that waits for it would get it each time (fault 80).
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import OrderedDict
+
+import attrs
+
+from ..plugins.info import PluginInfo
+from ..trust.users import user_words
+from ..values import record
+
+#: Seconds for which a name is kept for the user whose plugin left it.
+NAME_KEPT = 15.0
+
+#: A plugin's type and name.
+Named = tuple[str, str]
+
+
+@record
+class Keep:
+    """For which user a name is kept, and until when."""
+
+    uid: int | None
+    until: float
+    #: Whether a plugin of another user waits for the end.
+    awaited: bool = False
+
+
+@record
+class KeptNames:
+    """The names that are kept. Those that nobody waits for need no timer: they are forgotten when others are added, and
+    after each scan.
+    """
+
+    #: In the order of their ends. An ``OrderedDict`` finds its first key at once, also after thousands were removed.
+    _kept: OrderedDict[Named, Keep] = attrs.field(init=False, factory=OrderedDict)
+    #: A heap of the ends that are awaited.
+    _awaited: list[tuple[float, Named]] = attrs.field(init=False, factory=list)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @property
+    def next_end(self) -> float:
+        """When :meth:`ended` has something to return; infinity if nobody waits."""
+        return self._awaited[0][0] if self._awaited else math.inf
+
+    def keep(self, named: Named, uid: int | None, now: float) -> None:
+        """Keep the name for ``uid`` from now on."""
+        self.forget_old(now)
+        self._kept.pop(named, None)
+        self._kept[named] = Keep(uid, now + NAME_KEPT)
+
+    def forget_old(self, now: float) -> None:
+        """Forget the names that are kept no more."""
+        while self._kept:
+            oldest = next(iter(self._kept))
+            if self._kept[oldest].until > now:
+                return
+            del self._kept[oldest]
+
+    def get(self, named: Named, now: float) -> Keep | None:
+        """Return for whom the name is kept; None if it is not."""
+        keep = self._kept.get(named)
+        return None if keep is None or keep.until <= now else keep
+
+    def wait(self, named: Named, keep: Keep) -> None:
+        """Note that a plugin of another user waits for the end of ``keep``."""
+        if not keep.awaited:
+            keep.awaited = True
+            heapq.heappush(self._awaited, (keep.until, named))
+
+    def ended(self, now: float) -> list[Named]:
+        """Take the names that are kept no more, and for which a plugin waits."""
+        self.forget_old(now)
+        ended = []
+        while self._awaited and self._awaited[0][0] <= now:
+            named = heapq.heappop(self._awaited)[1]
+            if named not in self._kept:
+                ended.append(named)
+        return ended
+
+
+def kept_for(info: PluginInfo, keep: Keep) -> str:
+    """Return why ``info`` cannot have its name: it is kept for another user."""
+    return (
+        f"{info.type} {info.name!r} is kept for {user_words(keep.uid)} for {NAME_KEPT:g} s, whose plugin left: wait"
+        " until then, or run this plugin as that user or as root"
+    )

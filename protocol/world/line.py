@@ -1,0 +1,145 @@
+"""The line for a name: the plugins that were refused it, perhaps because of another one.
+
+When a plugin leaves the name, each of them may try again, one after the other. Those of root and of the user that runs
+plugind go first: they may succeed any plugin of another user, so the name may be free for them and taken for the others
+(fault 80). They stand in a line of their own, so that the next one is found without a search.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+
+import attrs
+
+from ..values import record
+
+#: Seconds after which the next plugin in line may try for a name, however far the one before it has come.
+TURN = 1.0
+
+#: A plugin's type and name.
+Named = tuple[str, str]
+
+#: Paths in the order in which they are told, and for each the number of the last release before it was refused, or of
+#: the one that it was told of. An ``OrderedDict`` finds its first key at once, also after thousands were removed.
+_Paths = OrderedDict[str, int]
+
+
+@record
+class _Lines:
+    """The plugins in line. Each is in the first of these, or in the other two."""
+
+    privileged: _Paths = attrs.Factory(OrderedDict)
+    others: _Paths = attrs.Factory(OrderedDict)
+    #: The others again, by their users: while a name is kept for a user, only that user's plugins have turns.
+    by_user: dict[int | None, _Paths] = attrs.Factory(dict)
+    #: The users of the others.
+    users: dict[str, int | None] = attrs.Factory(dict)
+
+    def __len__(self) -> int:
+        return len(self.privileged) + len(self.others)
+
+    def add(self, path: str, uid: int | None, releases: int, *, privileged: bool) -> None:
+        if privileged:
+            self.privileged[path] = releases
+        else:
+            self.others[path] = releases
+            self.by_user.setdefault(uid, OrderedDict())[path] = releases
+            self.users[path] = uid
+
+    def remove(self, path: str) -> None:
+        self.privileged.pop(path, None)
+        if self.others.pop(path, None) is not None:
+            uid = self.users.pop(path)
+            line = self.by_user[uid]
+            del line[path]
+            if not line:
+                del self.by_user[uid]
+
+
+@record
+class Line:
+    """The plugins that were refused one name, by path, and whose turn it is."""
+
+    #: How often a plugin has left the name.
+    releases: int = 0
+    #: The path whose turn it is to try.
+    turn: str | None = None
+    #: They are made when they are needed.
+    _lines: _Lines | None = None
+
+    def __len__(self) -> int:
+        return 0 if self._lines is None else len(self._lines)
+
+    def add(self, path: str, uid: int | None, *, privileged: bool) -> None:
+        """Put ``path`` at the end of its line. The next release is the first that it is told of."""
+        self.remove(path)
+        if self._lines is None:
+            self._lines = _Lines()
+        self._lines.add(path, uid, self.releases, privileged=privileged)
+
+    def remove(self, path: str) -> None:
+        """Forget ``path``, if it is in line."""
+        if self._lines is not None:
+            self._lines.remove(path)
+            if not len(self._lines):
+                self._lines = None
+
+    def first(self) -> str | None:
+        """Return the next path in line; None if each was told of the last release."""
+        return None if self._lines is None else self._first(self._lines.privileged, self._lines.others)
+
+    def first_of(self, uid: int | None) -> str | None:
+        """Return the next path in line that is privileged or of the user ``uid``; None if each was told."""
+        if self._lines is None:
+            return None
+        return self._first(self._lines.privileged, self._lines.by_user.get(uid))
+
+    def _first(self, *lines: _Paths | None) -> str | None:
+        # Those that were told of the last release are at the end of each line.
+        for line in filter(None, lines):
+            path = next(iter(line))
+            if line[path] < self.releases:
+                return path
+        return None
+
+    def give_turn(self, path: str | None) -> str | None:
+        """Give the turn to ``path``, which is in line, and return it; None gives it to nobody."""
+        self.turn = path
+        if path is not None and self._lines is not None:
+            self.add(path, self._lines.users.get(path), privileged=path in self._lines.privileged)
+        return path
+
+
+@record
+class Turns:
+    """When the turns end, those of all names."""
+
+    #: The earliest first, since all turns are equally long.
+    _ends: OrderedDict[Named, float] = attrs.field(init=False, factory=OrderedDict)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    @property
+    def next_end(self) -> float:
+        """When :meth:`take_ended` has something to return; infinity if it is nobody's turn."""
+        return next(iter(self._ends.values()), math.inf)
+
+    def begin(self, named: Named, now: float) -> None:
+        """A plugin has its turn to try for the name from now on."""
+        self.end(named)
+        self._ends[named] = now + TURN
+
+    def end(self, named: Named) -> None:
+        """Forget the turn for the name, if there is one."""
+        self._ends.pop(named, None)
+
+    def take_ended(self, now: float) -> list[Named]:
+        """Take the names for which a turn has lasted long enough."""
+        over = []
+        while self._ends and self.next_end <= now:
+            over.append(self._ends.popitem(last=False)[0])
+        return over

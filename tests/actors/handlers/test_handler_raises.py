@@ -1,0 +1,137 @@
+"""Whatever a handler raises fails the call of one plugin: nothing that it raises ends the node (fault 82)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock
+
+from plugind.actors.handlers.calls import CallConfig, Calls
+from plugind.protocol.errors import PluginError
+from plugind.protocol.plugins.info import Plugin
+from plugind.protocol.plugins.status import Outcome
+from plugind.protocol.settings.config import Config
+from plugind.testing import FakeHandler, FakePlugin, SimulatedNode
+from plugind.tests.actors.handlers.test_handler_calls import Lines
+
+PLUGIN = Plugin("T", "x", "/reg/a.sock", ("1.0.0",), "/reg/a.sock", 1)
+
+
+@attrs.frozen
+class Raises:
+    """A handler whose register raises, in the loop or in a thread."""
+
+    make: Callable[[], BaseException]
+
+    async def validate(self, plugin: Plugin) -> None:
+        raise self.make()
+
+    def register(self, plugin: Plugin) -> None:
+        raise self.make()
+
+    async def deregister(self, plugin: Plugin) -> None:
+        await trio.lowlevel.checkpoint()
+        raise self.make()
+
+
+class UnreadableError(PluginError):
+    """A refusal that breaks while it is read."""
+
+    def __str__(self) -> str:
+        raise SystemExit
+
+
+def stored() -> BaseException:
+    """A ``Cancelled`` of a scope that has ended."""
+    return trio.Cancelled._create(source="explicit")
+
+
+ERRORS: dict[str, Callable[[], BaseException]] = {
+    "GeneratorExit": GeneratorExit,
+    "a group": lambda: BaseExceptionGroup("g", [GeneratorExit(), ValueError()]),
+    "SystemExit in a group": lambda: BaseExceptionGroup("g", [SystemExit(3)]),
+    "a stored Cancelled": stored,
+    "a group with it": lambda: BaseExceptionGroup("g", [stored(), ValueError()]),
+    "KeyboardInterrupt": KeyboardInterrupt,
+    "KeyboardInterrupt in a group": lambda: BaseExceptionGroup("g", [KeyboardInterrupt(), ValueError()]),
+}
+
+
+@pytest.mark.parametrize("ask", ["validate", "register", "deregister"])
+@pytest.mark.parametrize("make", ERRORS.values(), ids=ERRORS)
+async def test_nothing_that_a_handler_raises_leaves_its_call(ask: str, make: Callable[[], BaseException]) -> None:
+    """Fault 82: with SIGINT in the daemon's hands, an interrupt is the handler's own, too."""
+    log = Lines()
+    calls = Calls(Raises(make), CallConfig(30.0, log, handles_sigint=True), "T")
+    ending = await calls.make(calls.prepare(ask, PLUGIN))
+    assert ending.outcome is Outcome.BROKEN
+    assert ending.error.startswith(f"the handler broke: {type(make()).__name__}")
+    ((_, line),) = log.with_text("handler broke")
+    assert (line["name"], line["call"]) == ("x", ask)
+
+
+async def test_a_refusal_that_cannot_be_read_is_a_refusal() -> None:
+    calls = Calls(Raises(UnreadableError), CallConfig(30.0), "T")
+    assert (await calls.make(calls.prepare("validate", PLUGIN))).outcome is Outcome.REFUSED
+
+
+@pytest.mark.parametrize("name", ["KeyboardInterrupt", "KeyboardInterrupt in a group"])
+async def test_an_interrupt_in_the_loop_ends_a_program_that_leaves_sigint_to_python(name: str) -> None:
+    """It may be the one of Ctrl-C, so it is passed on; the log says which handler was called."""
+    log = Lines()
+    calls = Calls(Raises(ERRORS[name]), CallConfig(30.0, log), "T")
+    with pytest.raises(BaseException) as raised:  # noqa: PT011 - a group has no KeyboardInterrupt as its base
+        await calls.make(calls.prepare("deregister", PLUGIN))
+    assert type(raised.value) is type(ERRORS[name]())
+    ((_, line),) = log.with_text("handler interrupted")
+    assert (line["type"], line["name"], line["call"]) == ("T", "x", "deregister")
+    # Python raises the interrupt of Ctrl-C in the main thread only.
+    in_thread = await calls.make(calls.prepare("register", PLUGIN))
+    assert in_thread.outcome is Outcome.BROKEN
+
+
+@pytest.mark.parametrize("own", [False, True])
+async def test_a_cancellation_from_outside_of_the_call_goes_on(own: bool) -> None:
+    """What the handler itself raised meanwhile is logged, and does not leave the call with it."""
+
+    class Waits(FakeHandler):
+        async def register(self, plugin: Plugin) -> None:
+            try:
+                await trio.sleep_forever()
+            except trio.Cancelled as cancelled:
+                if own:
+                    raise BaseExceptionGroup("g", [cancelled, GeneratorExit()]) from None
+                raise
+
+    log = Lines()
+    calls = Calls(Waits(), CallConfig(30.0, log), "T")
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await calls.make(calls.prepare("register", PLUGIN))
+    assert scope.cancelled_caught
+    assert len(log.with_text("handler broke")) == own
+
+
+@pytest.mark.parametrize("make", ERRORS.values(), ids=ERRORS)
+async def test_it_affects_no_other_plugin_of_the_node(
+    autojump_clock: MockClock, make: Callable[[], BaseException]
+) -> None:
+    """Behaviour 22: the daemon ended, or the plugin stayed in ``registering`` for ever without a cause."""
+
+    class Breaks(FakeHandler):
+        async def register(self, plugin: Plugin) -> None:
+            if plugin.name == "bad":
+                raise make()
+            await super().register(plugin)
+
+    async with SimulatedNode(Config(handles_sigint=True, blocked_after=1.0), handlers={"T": Breaks()}) as node:
+        for name in ("bad", "good"):
+            node.plug(f"{name}.sock", FakePlugin("T", name))
+        await node.settled()
+        assert (node.state("bad.sock"), node.state("good.sock")) == ("waiting", "registered")
+        status = node.status("bad.sock")
+        assert status is not None
+        assert str(status.cause).startswith("plugin registration failed: the handler broke: ")

@@ -1,0 +1,183 @@
+"""The channels of links are read by whoever waits on them, and by a task of their own while nobody does."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import attrs
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from plugind.actors.grpc.client.channel import Channel
+from plugind.actors.handlers.link import Link
+from plugind.actors.handlers.link_readers import Readers
+from plugind.actors.io.unix_socket import Credentials
+from plugind.actors.simulation.network import Listener
+from plugind.actors.simulation.streams import ServerEnd, memory_connection
+from plugind.protocol.plugins.info import Plugin
+from plugind.protocol.wire.errors import WireProblem
+from plugind.protocol.wire.frames import ACK, PING, frame
+from plugind.testing import FakePlugin, SimulatedNode
+from plugind.tests.wire.hostile import HELLO, answer, get_info
+
+ENDPOINT = "/plugins/.service.sock"
+
+
+def ping(number: int) -> bytes:
+    return frame(PING, 0, 0, struct.pack(">Q", number))
+
+
+@attrs.define(eq=False)
+class Attended:
+    """A channel that is attended, its server, and how often its end was told."""
+
+    readers: Readers
+    channel: Channel
+    theirs: ServerEnd
+    lost: int = 0
+    heard: bytearray = attrs.field(factory=bytearray)
+    others: int = 0
+
+    def attend(self) -> None:
+        self.readers.attend(self.channel, self)
+
+    def lose(self, channel: Channel) -> None:
+        assert channel is self.channel
+        self.lost += 1
+        channel.close()
+
+    async def tasks(self) -> int:
+        """Return how many tasks there are more than before anything was done."""
+        await wait_all_tasks_blocked()
+        return trio.lowlevel.current_statistics().tasks_living - self.others
+
+    async def answers_pings(self) -> bool:
+        """Whether a PING is answered."""
+        self.heard.clear()
+        await self.theirs.send_all(ping(7))
+        await wait_all_tasks_blocked()
+        return frame(PING, ACK, 0, struct.pack(">Q", 7)) in self.heard
+
+    async def hear(self) -> None:
+        while data := await self.theirs.receive_some():
+            self.heard += data
+        await trio.sleep_forever()
+
+
+@asynccontextmanager
+async def attended() -> AsyncIterator[Attended]:
+    """Yield a channel that nobody uses yet."""
+    made, readers = memory_connection(), Readers()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(readers.serve)
+        it = Attended(readers, Channel(made.client), made.server)
+        nursery.start_soon(it.hear)
+        await wait_all_tasks_blocked()
+        it.others = trio.lowlevel.current_statistics().tasks_living
+        await it.theirs.send_all(HELLO)
+        yield it
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_channel_that_nobody_uses_has_a_task_that_reads_it(autojump_clock: MockClock) -> None:
+    async with attended() as it:
+        it.attend()
+        assert await it.tasks() == 1
+        assert await it.answers_pings()
+        it.theirs.half_close()
+        assert await it.tasks() == 0
+        assert it.lost == 1
+
+
+async def test_a_channel_that_is_used_at_once_needs_no_other_task(autojump_clock: MockClock) -> None:
+    async with attended() as it, trio.open_nursery() as nursery:
+        it.attend()
+        nursery.start_soon(it.channel.wait_closed)
+        assert await it.tasks() == 1
+        assert await it.answers_pings()
+        it.theirs.half_close()
+        # Its end is told all the same, by a task that ends then.
+        assert await it.tasks() == 0
+        assert it.lost == 1
+
+
+async def test_a_channel_is_read_on_when_a_call_has_ended(autojump_clock: MockClock) -> None:
+    async with attended() as it:
+        await it.theirs.send_all(answer(1))
+        it.attend()
+        await get_info(it.channel, 1.0)
+        assert await it.tasks() == 1
+        assert await it.answers_pings()
+        # The task of the link reads for a call, too.
+        await it.theirs.send_all(answer(3))
+        await get_info(it.channel, 1.0)
+        assert await it.tasks() == 1
+        it.channel.close()
+        assert await it.tasks() == 0
+
+
+async def test_a_channel_is_read_on_when_a_call_was_cancelled(autojump_clock: MockClock) -> None:
+    async with attended() as it:
+        it.attend()
+        with trio.move_on_after(2):
+            await get_info(it.channel, None)
+        assert await it.answers_pings()
+        assert await it.tasks() == 1
+
+
+async def test_who_goes_on_at_once_leaves_no_room_for_another_task(autojump_clock: MockClock) -> None:
+    """Register makes calls, and follow waits for the end of the connection right after them."""
+    async with attended() as it, trio.open_nursery() as nursery:
+
+        async def register() -> None:
+            await get_info(it.channel, 1.0)
+            nursery.start_soon(it.channel.wait_closed)
+
+        await it.theirs.send_all(answer(1))
+        it.attend()
+        nursery.start_soon(register)
+        assert await it.tasks() == 1
+        it.theirs.half_close()
+        assert await it.tasks() == 0
+
+
+class Dialing:
+    """A handler that connects again and again, for some time, and counts how often it did."""
+
+    def __init__(self) -> None:
+        self.problems: list[WireProblem] = []
+
+    async def validate(self, plugin: Plugin) -> None:
+        pass
+
+    async def register(self, plugin: Plugin) -> None:
+        pass
+
+    async def deregister(self, plugin: Plugin) -> None:
+        pass
+
+    async def follow(self, plugin: Plugin, link: Link) -> None:
+        while len(self.problems) < 50:
+            self.problems.append((await (await link.connect()).wait_closed()).problem)
+        await trio.sleep_forever()
+
+
+async def hang_up(stream: ServerEnd) -> None:
+    stream.close()
+
+
+async def test_a_handler_that_dials_in_a_loop_lets_others_run(autojump_clock: MockClock) -> None:
+    """The endpoint ends each connection at once, so that nothing but connecting itself waits."""
+    handler = Dialing()
+    async with SimulatedNode(handlers={"Colour": handler}) as node, trio.open_nursery() as nursery:
+        node.directory.bind(ENDPOINT)
+        listener = Listener(lambda: hang_up, node.network.start(Credentials(77, 0, 0)))
+        node.network.listen(ENDPOINT, listener)
+        nursery.start_soon(listener.run)
+        node.plug("red.sock", FakePlugin("Colour", "red.example.com", endpoint=ENDPOINT))
+        await trio.sleep(1)
+        assert handler.problems == [WireProblem.CLOSED] * 50
+        assert node.state("red.sock") == "registered"
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,249 @@
+"""Children and crashes: restarts within the intensity, start in order, stop in reverse order."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock
+
+from plugind.actors.node.supervision import Children, ChildSpec, Crashes, GaveUpError, Restart
+from plugind.protocol.backoff import RestartIntensity
+from plugind.protocol.errors import ConfigError
+
+
+@attrs.define
+class Stage:
+    intensity: RestartIntensity = RestartIntensity(restarts=3, period=10.0)
+    reported: list[tuple[float, str, str]] = attrs.Factory(list)
+    log: list[str] = attrs.Factory(list)
+
+    def crashes(self) -> Crashes:
+        return Crashes(self.intensity, self.report)
+
+    def report(self, name: str, error: Exception) -> None:
+        self.reported.append((trio.current_time(), name, str(error)))
+
+
+async def test_children_stop_in_the_reverse_order_of_their_start(autojump_clock: MockClock) -> None:
+    stage = Stage()
+
+    def child(name: str) -> ChildSpec:
+        async def run() -> None:
+            try:
+                await trio.sleep_forever()
+            finally:
+                stage.log.append(name)
+
+        return ChildSpec(name, run)
+
+    async with trio.open_nursery() as nursery:
+        children = Children(nursery, stage.crashes())
+        for name in "abc":
+            children.start(child(name))
+        with pytest.raises(ValueError, match="'a' runs already"):
+            children.start(child("a"))
+        await trio.testing.wait_all_tasks_blocked()
+        await children.stop_all(but=("b",))
+        assert stage.log == ["c", "a"]
+        await children.stop("b")
+        await children.stop("b")
+        await children.wait("b")
+    assert stage.log == ["c", "a", "b"]
+    assert stage.reported == []
+
+
+async def test_a_child_that_crashes_is_reported_and_started_again(autojump_clock: MockClock) -> None:
+    """Fault 85: after a pause, which grows."""
+    stage = Stage()
+    runs = 0
+
+    async def run() -> None:
+        nonlocal runs
+        runs += 1
+        await trio.sleep(1.0)
+        if runs < 4:
+            raise OSError(f"crash {runs}")
+        await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery:
+        children = Children(nursery, stage.crashes())
+        children.start(ChildSpec("worker", run))
+        await trio.sleep(100.0)
+        await children.stop_all()
+    assert stage.reported == [(1.0, "worker", "crash 1"), (2.05, "worker", "crash 2"), (3.15, "worker", "crash 3")]
+    assert runs == 4
+
+
+async def test_a_child_that_fails_at_once_each_time_does_not_end_the_supervisor_within_milliseconds(
+    autojump_clock: MockClock,
+) -> None:
+    """Fault 85: a watcher that got EIO used up the default intensity, ten restarts, in 50 ms."""
+    stage = Stage(RestartIntensity())
+
+    async def run() -> None:
+        raise OSError("Input/output error")
+
+    with pytest.RaisesGroup(GaveUpError):
+        async with trio.open_nursery() as nursery:
+            Children(nursery, stage.crashes()).start(ChildSpec("watcher /r", run))
+    times = [round(time, 6) for time, _, _ in stage.reported]
+    assert times == [0.0, 0.05, 0.15, 0.35, 0.75, 1.55, 3.15, 6.35, 11.35, 16.35, 21.35]
+
+
+async def test_each_child_has_a_pause_of_its_own_and_the_stop_does_not_wait_for_it(autojump_clock: MockClock) -> None:
+    """Fault 85: the crashes of one child do not slow down the restart of another."""
+    stage = Stage(RestartIntensity(restarts=100))
+
+    async def fail() -> None:
+        raise OSError("at once")
+
+    async def run() -> None:
+        await trio.sleep(1.0)
+        raise OSError("late")
+
+    async with trio.open_nursery() as nursery:
+        children = Children(nursery, stage.crashes())
+        children.start(ChildSpec("failing", fail))
+        children.start(ChildSpec("other", run))
+        await trio.sleep(4.0)
+        await children.stop_all()
+    assert trio.current_time() == 4.0
+    assert [round(time, 6) for time, name, _ in stage.reported if name == "other"] == [1.0, 2.05, 3.15]
+
+
+async def test_a_crash_that_is_only_reported_never_ends_the_supervisor(autojump_clock: MockClock) -> None:
+    """Fault 85: those of registrations are one plugin's, however many there are."""
+    stage = Stage(RestartIntensity(restarts=0))
+    crashes = stage.crashes()
+    for _ in range(1000):
+        crashes.report("registration /r/a", AssertionError("planted"))
+    assert len(stage.reported) == 1000
+    with pytest.raises(GaveUpError):
+        crashes.count("watcher /r", OSError("once"))
+
+
+async def test_a_permanent_child_that_ends_has_crashed_and_a_transient_one_is_done(autojump_clock: MockClock) -> None:
+    """The terms are those of OTP."""
+    stage = Stage()
+    runs: list[str] = []
+
+    def child(name: str, restart: Restart) -> ChildSpec:
+        async def run() -> None:
+            runs.append(name)
+            await trio.sleep(6.0)
+
+        return ChildSpec(name, run, restart)
+
+    async with trio.open_nursery() as nursery:
+        children = Children(nursery, stage.crashes())
+        children.start(child("permanent", Restart.PERMANENT))
+        children.start(child("transient", Restart.TRANSIENT))
+        await children.wait("transient")
+        assert trio.current_time() == 6.0
+        await trio.sleep(1.0)
+        await children.stop_all()
+    assert sorted(runs) == ["permanent", "permanent", "transient"]
+    assert stage.reported == [(6.0, "permanent", "it ended, and should not have")]
+
+
+async def test_crashes_that_come_too_often_end_the_supervisor_with_the_last_as_the_cause(
+    autojump_clock: MockClock,
+) -> None:
+    """Fault 85: a child is restarted within the intensity; one more crash is escalated."""
+    stage = Stage()
+
+    async def run() -> None:
+        await trio.sleep(2.0)
+        raise OSError("again")
+
+    with pytest.raises(ExceptionGroup) as caught:
+        async with trio.open_nursery() as nursery:
+            Children(nursery, stage.crashes()).start(ChildSpec("worker", run))
+    (error,) = caught.value.exceptions
+    assert isinstance(error, GaveUpError)
+    assert str(error) == "actors crashed more often than 3 in 10 s, the last was worker: OSError('again')"
+    assert isinstance(error.__cause__, OSError)
+    assert [round(time, 6) for time, _, _ in stage.reported] == [2.0, 4.05, 6.15, 8.35]
+
+
+async def test_a_child_whose_crashes_are_rare_enough_is_restarted_for_ever(autojump_clock: MockClock) -> None:
+    """Fault 85: the intensity counts only crashes within the period."""
+    stage = Stage()
+
+    async def run() -> None:
+        await trio.sleep(3.5)
+        raise OSError("rarely")
+
+    async with trio.open_nursery() as nursery:
+        children = Children(nursery, stage.crashes())
+        children.start(ChildSpec("worker", run))
+        await trio.sleep(3600.0)
+        await children.stop_all()
+    # Two crashes are remembered at most: a pause of 0.05 or 0.1 s follows each.
+    assert len(stage.reported) == 973
+
+
+@pytest.mark.parametrize("error", [GaveUpError("enough"), ConfigError("no root")])
+@pytest.mark.parametrize("wrapped", [False, True])
+async def test_an_error_that_a_restart_cannot_fix_ends_the_supervisor_at_once(
+    autojump_clock: MockClock, error: Exception, wrapped: bool
+) -> None:
+    """Fault 85: it is escalated unchanged, even from a nursery of the child, and is not counted as a crash."""
+    stage = Stage()
+
+    async def run() -> None:
+        raise ExceptionGroup("nursery", [error]) if wrapped else error
+
+    with pytest.raises(ExceptionGroup) as caught:
+        async with trio.open_nursery() as nursery:
+            Children(nursery, stage.crashes()).start(ChildSpec("worker", run))
+    assert caught.value.exceptions == (error,)
+    assert stage.reported == []
+
+
+async def test_a_child_that_crashes_while_it_is_stopped_ends_alone(
+    autojump_clock: MockClock,
+) -> None:
+    """Fault 85, seed 14: the crash is reported, and the other children end normally."""
+    stage = Stage()
+
+    async def fail_in_cleanup() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise OSError("while it was stopped")
+
+    async def run() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fail_in_cleanup)
+            await trio.sleep_forever()
+
+    async def other() -> None:
+        await trio.sleep(5.0)
+        stage.log.append("ran to its end")
+
+    async with trio.open_nursery() as nursery:
+        children = Children(nursery, stage.crashes())
+        children.start(ChildSpec("other", other, Restart.TRANSIENT))
+        children.start(ChildSpec("worker", run))
+        await trio.sleep(1.0)
+        await children.stop("worker")
+
+    assert stage.log == ["ran to its end"]
+    assert [(time, name) for time, name, _ in stage.reported] == [(1.0, "worker")]
+
+
+async def test_a_name_is_free_again_once_its_child_has_ended(autojump_clock: MockClock) -> None:
+    """Fault 85: a path whose socket appears again and again gets a new child each time."""
+    stage = Stage()
+
+    async def run() -> None:
+        stage.log.append("ran")
+
+    async with trio.open_nursery() as nursery:
+        children = Children(nursery, stage.crashes())
+        for _ in range(2):
+            children.start(ChildSpec("a", run, Restart.TRANSIENT))
+            await children.wait("a")
+    assert stage.log == ["ran", "ran"]
