@@ -466,6 +466,8 @@ class _Simulation:
         if self._follows is not None:
             self._follows.calm = True
         await daemon.calm_down()
+        # Where files have no handles and nothing is watched, a new socket with the old inode is noticed by its time.
+        await trio.sleep(self.node.directory.tick_ns / 1e9)
         self._acts.mend_plugins()
         # Whatever listens from now on is noticed soon, also by a watcher whose scans have failed.
         self._serving.look(disturbed=False)

@@ -151,6 +151,12 @@ def test_a_handler_that_starts_again_may_take_what_a_reconciler_asked_that_has_c
     assert simulate(20162, events=40, only=(1, 2, 4, 40)).violations == ()
 
 
+def test_a_socket_is_replaced_at_rest_at_a_time_at_which_a_scan_can_tell() -> None:
+    """A plugin that changed its user in this very moment is parked, and no event says that it is replaced."""
+    only = (1, 18, 27, 98, 123, 124, 149, 198, 199, 200, 230)
+    assert simulate(7201876, events=200, only=only).violations == ()
+
+
 def test_a_node_that_starts_again_while_device_plugins_are_followed_may_be_slow_for_a_while() -> None:
     """Seed 20914: a plugin that starts while the reconciler lets go of the others is registered afterwards."""
     assert simulate(20914, events=40, only=(11, 14, 76, 80)).violations == ()

@@ -2,10 +2,10 @@
 
     python -m tests.tools.mutants [--module M --tests T ...] [--limit N] [--seed S]
 
-A mutant of a module has one small change (see :mod:`tests.tools.mutations`). The tests of the module run against each
+A mutant of a module has one small change (see :mod:`tests.tools.mutations`). The tests of its room run against each
 mutant in a separate process, on a private copy of the last commit. A mutant is *killed* if a test fails, and *timed
 out* if the tests do not end. A mutant that survives is printed: either a test is missing, or the change has no
-effect. Without ``--module``, all modules of :data:`PLAN` are checked. The exit code is 1 if the tests fail without any
+effect. Without ``--module``, all of :data:`MODULES` are checked. The exit code is 1 if the tests fail without any
 change.
 
 Each mutant runs in a fork of a process that has imported the libraries but nothing of plugind, which saves most of the
@@ -44,65 +44,64 @@ _PRELOADED: Final = (
 #: Limit of the address space of one mutant, in bytes, since some mutated loops grow a list.
 _MEMORY: Final = 3 << 30
 
-_PROTOCOL: Final = "tests/protocol/test_"
-_ACTORS: Final = "tests/actors/test_"
-_WIRE: Final = "tests/protocol/wire/test_"
-# The quick test files come first, since one failing test is enough.
-_WIRE_TESTS: Final = (
-    *(_WIRE + name for name in ("grpc*.py", "hpack*.py", "http2_rules.py", "responses.py", "http2*.py")),
-    _PROTOCOL + "text*.py",
+#: The modules that are checked by default.
+MODULES: Final = (
+    "protocol/registration/failures.py",
+    "protocol/registration/following.py",
+    "protocol/registration/phases.py",
+    "protocol/world/worlds.py",
+    "protocol/world/claims.py",
+    "protocol/backoff.py",
+    "protocol/plugins/info.py",
+    "protocol/discovery/sockets.py",
+    "protocol/discovery/watches.py",
+    "protocol/status/view.py",
+    "protocol/status/metrics.py",
+    "protocol/status/json.py",
+    "protocol/wire/hpack_cache.py",
+    "protocol/wire/grpc.py",
+    "protocol/wire/outcomes.py",
+    "protocol/wire/http2.py",
+    "protocol/wire/control.py",
+    "protocol/wire/sending.py",
+    "protocol/wire/frames.py",
+    "protocol/wire/responses.py",
+    "protocol/wire/conversation.py",
+    "protocol/wire/learning.py",
+    "protocol/wire/metadata.py",
+    "protocol/text.py",
+    "protocol/logs/lines.py",
+    "protocol/settings/config.py",
+    "actors/registration/dial_slots.py",
+    "actors/registration/actor.py",
+    "actors/registration/inbox.py",
+    "actors/registration/mail.py",
+    "actors/registration/reports.py",
+    "actors/registration/timers.py",
+    "actors/registration/tries.py",
+    "actors/registration/registrations.py",
+    "actors/world/reconciler.py",
+    "actors/handlers/served.py",
+    "actors/handlers/turns.py",
+    "actors/handlers/calls.py",
+    "actors/health/watchdog.py",
+    "actors/node/supervision.py",
+    "actors/messaging/mailbox.py",
+    "actors/discovery/roots.py",
+    "actors/discovery/root_lock.py",
 )
-_RULES: Final = "tests/actors/registration/test_"
-_REGISTRATION: Final = (
-    *(_RULES + name for name in ("ended_tries.py", "messages.py", "pauses.py", "the_rules.py")),
-    _ACTORS + "registration*.py",
-    _ACTORS + "observing.py",
-)
-PLAN: Final[dict[str, tuple[str, ...]]] = {
-    "protocol/registration/failures.py": ("tests/protocol/registration/test_failures.py", *_REGISTRATION),
-    "protocol/registration/following.py": ("tests/protocol/registration/test_following.py", *_REGISTRATION),
-    "protocol/registration/phases.py": ("tests/protocol/registration/test_phases.py", *_REGISTRATION),
-    "protocol/world/worlds.py": (_PROTOCOL + "world*.py", _PROTOCOL + "node*.py"),
-    "protocol/world/claims.py": (_PROTOCOL + "claims*.py", _PROTOCOL + "world*.py", _PROTOCOL + "node*.py"),
-    "protocol/backoff.py": (_PROTOCOL + "backoff*.py",),
-    "protocol/plugins/info.py": (_PROTOCOL + "plugins*.py",),
-    "protocol/discovery/sockets.py": (_PROTOCOL + "discovery*.py",),
-    "protocol/discovery/watches.py": (_PROTOCOL + "discovery*.py", _ACTORS + "watcher.py"),
-    "protocol/status/view.py": (_PROTOCOL + "view*.py", _PROTOCOL + "status*.py"),
-    "protocol/status/metrics.py": (_PROTOCOL + "metrics*.py", _PROTOCOL + "view*.py"),
-    "protocol/status/json.py": (_PROTOCOL + "status*.py", _PROTOCOL + "view*.py"),
-    "protocol/wire/hpack_cache.py": _WIRE_TESTS,
-    "protocol/wire/grpc.py": _WIRE_TESTS,
-    "protocol/wire/outcomes.py": _WIRE_TESTS,
-    "protocol/wire/http2.py": _WIRE_TESTS,
-    "protocol/wire/control.py": _WIRE_TESTS,
-    "protocol/wire/sending.py": _WIRE_TESTS,
-    "protocol/wire/frames.py": _WIRE_TESTS,
-    "protocol/wire/responses.py": (_WIRE + "responses.py",),
-    "protocol/wire/conversation.py": (_WIRE + "conversation.py",),
-    "protocol/wire/learning.py": (_WIRE + "conversation.py",),
-    "protocol/wire/metadata.py": (_WIRE + "grpc*.py", _PROTOCOL + "text*.py"),
-    "protocol/text.py": (_PROTOCOL + "text*.py", _PROTOCOL + "log*.py"),
-    "protocol/logs/lines.py": (_PROTOCOL + "log*.py", _PROTOCOL + "text*.py"),
-    "protocol/settings/config.py": (_PROTOCOL + "config*.py",),
-    "actors/registration/dial_slots.py": (_ACTORS + "dial_slots*.py",),
-    "actors/registration/actor.py": _REGISTRATION,
-    "actors/registration/inbox.py": _REGISTRATION,
-    "actors/registration/mail.py": _REGISTRATION,
-    "actors/registration/reports.py": _REGISTRATION,
-    "actors/registration/timers.py": _REGISTRATION,
-    "actors/registration/tries.py": _REGISTRATION,
-    "actors/registration/registrations.py": (_ACTORS + "registrations.py",),
-    "actors/world/reconciler.py": (_ACTORS + "reconciler*.py",),
-    "actors/handlers/served.py": (_ACTORS + "handler*.py",),
-    "actors/handlers/turns.py": (_ACTORS + "handler*.py",),
-    "actors/handlers/calls.py": (_ACTORS + "handler*.py",),
-    "actors/health/watchdog.py": (_ACTORS + "watchdog.py",),
-    "actors/node/supervision.py": (_ACTORS + "supervision*.py", _ACTORS + "supervisor.py"),
-    "actors/messaging/mailbox.py": (_ACTORS + "mailbox.py",),
-    "actors/discovery/roots.py": ("tests/actors/discovery/test_roots.py",),
-    "actors/discovery/root_lock.py": ("tests/actors/discovery/test_root_lock.py",),
-}
+
+
+def tests_of(root: Path, module: str) -> list[str]:
+    """Return the tests of the room of ``module``, those with its name first, since one failing test is enough.
+
+    Those of rules are followed by those of the actors that go by them.
+    """
+    floor, *room, name = Path(module).with_suffix("").parts
+    floors = dict.fromkeys((floor, "actors")) if room else (floor,)
+    found = [path for one in floors for path in sorted(root.joinpath("tests", one, *room).glob("test_*.py"))]
+    found.sort(key=lambda path: not path.stem.startswith(f"test_{name}"))
+    return [str(path.relative_to(root)) for path in found]
 
 
 @attrs.frozen
@@ -141,7 +140,16 @@ class Bench:
             log = os.open(self.links / "log", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
             for descriptor in (1, 2):
                 os.dup2(log, descriptor)
-            options = ["-x", "-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+            options = [
+                "-x",
+                "-q",
+                "-m",
+                "not extended",
+                "-p",
+                "no:cacheprovider",
+                "-W",
+                "ignore::pytest.PytestAssertRewriteWarning",
+            ]
             code = int(pytest.main([*options, *tests]))
         finally:
             sys.stdout.flush()
@@ -230,10 +238,6 @@ def _copied(folder: Path, revision: str) -> Bench:
     return Bench(root, links)
 
 
-def _expanded(root: Path, patterns: tuple[str, ...]) -> list[str]:
-    return [str(path.relative_to(root)) for pattern in patterns for path in sorted(root.glob(pattern))]
-
-
 def _table(tallies: list[Tally]) -> str:
     lines = ["| module | mutants | run | killed | timed out | survived |", "|---|---|---|---|---|---|"]
     for tally in tallies:
@@ -249,7 +253,7 @@ def main() -> int:
     """Check the requested modules and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--module", action="append", help="a path from the root of the checkout; may be repeated")
-    parser.add_argument("--tests", nargs="+", help="paths or patterns; by default those of the plan")
+    parser.add_argument("--tests", nargs="+", help="their paths; by default those of the room of the module")
     parser.add_argument("--limit", type=int, default=60, help="the most mutants of one module (default: 60)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--revision", default="HEAD", help="the commit to check (default: HEAD)")
@@ -266,8 +270,8 @@ def main() -> int:
     failed = False
     with tempfile.TemporaryDirectory(prefix="mutants") as folder:
         bench = _copied(Path(folder), asked.revision)
-        for module in asked.module or PLAN:
-            tests = _expanded(bench.root, tuple(asked.tests or PLAN[module]))
+        for module in asked.module or MODULES:
+            tests = asked.tests or tests_of(bench.root, module)
             try:
                 tallies.append(check(bench, module, tests, asked.limit, asked.seed, again))
             except BaselineError as error:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from plugind.tests.tools.mutants import PLAN
+from plugind.tests.tools import mutants
+from plugind.tests.tools.mutants import MODULES
 from plugind.tests.tools.mutations import mutations
 
 pytestmark = pytest.mark.extended
@@ -67,7 +68,14 @@ def test_a_mutant_differs_in_one_line_and_the_tree_is_restored() -> None:
         assert len(changed) == 1, changed
 
 
-@pytest.mark.parametrize("module", PLAN)
-def test_each_module_of_the_plan_exists_and_has_tests(module: str) -> None:
+@pytest.mark.parametrize("module", MODULES)
+def test_each_module_exists_and_has_tests(module: str) -> None:
     assert (ROOT / module).is_file()
-    assert [pattern for pattern in PLAN[module] if not any(ROOT.glob(pattern))] == []
+    assert mutants.tests_of(ROOT, module)
+
+
+def test_the_tests_of_a_module_are_those_of_its_room_and_its_own_come_first() -> None:
+    tests = mutants.tests_of(ROOT, "protocol/world/claims.py")
+    assert tests[0] == "tests/protocol/world/test_claims.py"
+    assert {"tests/protocol/world/test_worlds.py", "tests/actors/world/test_reconciler.py"} <= {*tests}
+    assert mutants.tests_of(ROOT, "protocol/text.py")[0] == "tests/protocol/test_text.py"
