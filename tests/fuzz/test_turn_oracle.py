@@ -18,7 +18,8 @@ BACKOFF = 60.0
 class Script:
     """Plays words of an act and a plugin.
 
-    ``+p`` is registered, ``-p`` is deregistered, ``?p`` waits for the name, ``*p`` is tried; ``.`` is ten seconds.
+    ``+p`` is registered, ``-p`` is deregistered, ``?p`` waits for the name, ``*p`` is tried, ``>p``
+    is shown so; ``.`` is ten seconds.
     """
 
     uids: dict[str, int]
@@ -38,6 +39,8 @@ class Script:
                 oracle.registered(word[1], "red", privileged=self.uid(word[1]) == 0)
             elif word[0] == "*":
                 oracle.dialed(word[1])
+            elif word[0] == ">":
+                oracle.begun(word[1])
             else:
                 oracle.asked(word[1], "red", self.uid(word[1]))
                 oracle.shown(self.refused(word[1]))
@@ -56,6 +59,9 @@ class Script:
     [
         ("+h ?p -h *p", []),
         ("+h ?p -h . *p", ["turns: p is tried"]),
+        # A try that was brought forward is dialed before the wait that it ended is shown.
+        ("+h *p ?p >p ?p -h . *p", []),
+        ("+h *p ?p -h . *p", ["turns: p is tried"]),
         # Nothing was deregistered, or another one of root has the name by then.
         ("+h ?p . *p", []),
         ("+h +i ?p -h . *p", []),

@@ -109,6 +109,11 @@ class TurnOracle:
             next_try = math.inf if status.next_try is None else status.next_try
             self._waits[path] = _Wait(status.name or "", status.generation, status.since, next_try, regular)
 
+    def begun(self, path: str) -> None:
+        """A try is shown. If a wait was shown since its dial, that dial was brought forward and ended the wait."""
+        if (wait := self._waits.pop(path, None)) is not None:
+            self._hurried[path] = wait.generation
+
     def dialed(self, path: str) -> None:
         """The plugin at ``path`` is tried."""
         now, wait = trio.current_time(), self._waits.pop(path, None)

@@ -282,6 +282,8 @@ class WatchedNode(SimulatedNode):
             self.turns.shown(status)
             self._oracle.shown(status)
             self.serving.shown(status)
+        else:
+            self.turns.begun(status.socket)
         super().record(change)
 
     def _is_registered(self, status: PluginStatus) -> bool | None:
