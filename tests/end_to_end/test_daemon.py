@@ -223,8 +223,9 @@ async def test_a_change_is_logged_once_and_without_control_characters(tmp_path: 
         await node.ready()
         path = node.root / "new\nline\x1b[2J.sock"
         staged = tmp_path / "staged"
-        async with node.watch() as watch, plugin_process(GRPCLIB.command(staged, "odd.example.com", staged)) as plugin:
-            await plugin.line(listening=str(staged))
+        command = GRPCLIB.command(staged, "odd.example.com/gpu", staged)
+        async with node.watch() as watch, plugin_process(command) as plugin:
+            await plugin.line(listening=[str(staged)])
             staged.rename(path)
             generation = number((await watch.state(path, "registered"))["generation"])
             path.unlink()

@@ -73,7 +73,7 @@ else:
 #: The command line of plugind, whose watchers crash as soon as they start.
 CRASHING = """
 import sys
-from plugind.actors import watcher
+from plugind.actors.discovery import watcher
 from plugind.actors.console import commands
 
 async def run(*_, **__):

@@ -593,7 +593,7 @@ NEW = (
     Planted(wait_for_plugins_that_have_read, "patience", 4, (47, 200)),
     Planted(registration_bugs.undo_nothing_when_a_notification_is_interrupted, "order", 1, (49, 58, 60, 64, 79, 91)),
     Planted(registration_bugs.owe_once_register_has_ended, "order", 1, (161, 162, 163)),
-    Planted(registration_bugs.keep_the_name_of_a_refused_plugin, "drivers", 67, (603, 611, 612)),
+    Planted(registration_bugs.keep_the_name_of_a_refused_plugin, "drivers", 3, (570, 571)),
     Planted(registration_bugs.release_a_name_before_deregister, "view", 2, (100, 103, 111)),
     Planted(registration_bugs.pass_no_turn_on, "converges", 0, (87, 93, 98, 99, 100)),
     Planted(directory_bugs.let_users_share_directories, "directory", 5, (199, 258, 373)),
