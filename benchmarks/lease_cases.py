@@ -142,7 +142,6 @@ PARTS = {
     ),
     "what is shown and logged": (
         "actors.leases.memory",
-        "actors.leases.counts",
         "actors.leases.lease_log",
         "actors.logs.limited",
         "actors.logs.lines",

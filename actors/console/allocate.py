@@ -9,15 +9,19 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
+import signal
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import NoReturn
 
-from ...protocol.leases.forms import FORMS, NO_LEASE, FormError
+from ...protocol.leases.forms import FORMS, NO_LEASE, FormError, environment
 from ...protocol.leases.leases_json import Asked, ProcessWish, lease_to_json
-from ...protocol.leases.values import ContainerOwner, Lease, NoOwner, TimeOwner
+from ...protocol.leases.values import ContainerOwner, Lease, Node, NoOwner, TimeOwner
 from ...protocol.text import escaped
 from ..client.errors import ClientError
 from ..client.lease_calls import allocation, deadline_of, own_process, release, request_of
@@ -25,11 +29,79 @@ from ..client.reaching import WRITING
 from ..client.sync_transport import answer
 from ..io.silence import PATIENCE
 from .ending import EXIT_OK, CommandError, OutputError, complain, say
-from .lease_command import execute, is_there
-from .lease_failures import EXIT_NOT_FOUND, EXIT_NOT_RUN, fail
-from .lease_nodes import warn_of_nodes
+from .lease_failures import EXIT_CANNOT_RUN, EXIT_NOT_FOUND, EXIT_NOT_RUN, fail
 from .status_socket import add_status_argument, status_path
 from .times import some_span, span
+
+#: The signals that Python ignores, and that a program does not expect to be ignored.
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+
+
+def is_there(name: str) -> bool:
+    """Return whether there is such a command, before anybody waits an hour for its devices."""
+    return any(map(os.path.exists, _places(name)))
+
+
+def _places(name: str) -> list[str]:
+    """Return where a command may be, by our own PATH: a plugin may have set another one."""
+    return [name] if "/" in name else [os.path.join(directory, name) for directory in os.get_exec_path()]
+
+
+def _become(command: Sequence[str], variables: Mapping[str, str]) -> NoReturn:
+    """Become the first of the files that can be run, as ``os.execvpe`` does with the PATH of ``variables``."""
+    missing: OSError = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    failed: OSError | None = None
+    for place in _places(command[0]):
+        try:
+            os.execve(place, [*command], variables)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            missing = error
+        except OSError as error:
+            failed = failed or error
+    raise failed or missing
+
+
+def execute(command: Sequence[str], lease: Lease) -> int:
+    """Become the command, with the lease in its environment; return the exit code if that cannot be.
+
+    The lease ends with this process, whatever it has become.
+    """
+    try:
+        variables = {**os.environ, **environment(lease)}
+        sys.stderr.flush()
+        for number in _IGNORED_BY_PYTHON:
+            signal.signal(number, signal.SIG_DFL)
+        _become(command, variables)
+    except (FormError, ValueError) as error:
+        complain(str(error))
+        return EXIT_NOT_RUN
+    except OSError as error:
+        complain(f"{escaped(command[0])} cannot be run: {error.strerror}")
+        return EXIT_NOT_FOUND if isinstance(error, FileNotFoundError) else EXIT_CANNOT_RUN
+
+
+def warn_of_nodes(lease: Lease) -> None:
+    """Print a line for each device node of the lease that this user cannot open.
+
+    None is opened, which could change the device.
+    """
+    for node in lease.answer.nodes if lease.answer is not None else ():
+        why = _why_closed(node)
+        if why is not None:
+            complain(f"warning: you cannot open {escaped(node.host_path)} ({node.permissions}): {why}")
+
+
+def _why_closed(node: Node) -> str | None:
+    wanted = (os.R_OK if "r" in node.permissions else 0) | (os.W_OK if "w" in node.permissions else 0)
+    try:
+        found = os.stat(node.host_path)
+    except OSError as error:
+        return error.strerror
+    if os.access(node.host_path, wanted, effective_ids=True):
+        return None
+    mode = f"{found.st_mode & 0o7777:04o}"
+    return f"it belongs to the user {found.st_uid} and the group {found.st_gid}, and its mode is {mode}"
+
 
 _EPILOG = """examples:
   plugind allocate vendor.com/gpu=1 -- ./train.py

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 import textwrap
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
@@ -17,24 +17,39 @@ import trio
 from trio_util import periodic
 
 from ...protocol.devices.messages import ResourceChanged
+from ...protocol.handlers.csi import TOPOLOGY
 from ...protocol.leases.replies import LeaseChanged, LeasesSnapshot
 from ...protocol.messages.status import PluginChanged, Snapshot
 from ...protocol.plugins.devices import DevicesSnapshot
+from ...protocol.plugins.info import CSI
 from ...protocol.plugins.status import PluginStatus, StateName
 from ...protocol.status.json import plugin_to_json
 from ...supervisor import Supervisor
 from . import table
 from .answers import Plugin
 from .demo_devices import DeviceLines
-from .demo_facts import fact_lines
 from .description import change as change_line
 from .description import said_of
 from .ending import say
-from .phrases import time_of_day
+from .phrases import text, time_of_day
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
+
+
+def fact_lines(plugins: Iterable[PluginStatus]) -> list[str]:
+    """Return a line for each registered CSI driver that says where the node is."""
+    return [line for plugin in plugins if plugin.state is StateName.REGISTERED for line in _line(plugin)]
+
+
+def _line(plugin: PluginStatus) -> Iterator[str]:
+    facts = dict(plugin.facts)
+    places = [f"{key.removeprefix(TOPOLOGY)}={said}" for key, said in facts.items() if key.startswith(TOPOLOGY)]
+    if plugin.type == CSI and places:
+        node_id, volumes = facts.get("node-id", "-"), facts.get("max-volumes", "-")
+        yield text(f"{plugin.name}: node id {node_id}, {volumes} volumes, {' '.join(places)}")
+
 
 #: Seconds between refreshes while nothing changes, since ages and next tries still advance.
 REFRESH = 0.5

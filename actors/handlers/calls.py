@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+import time
+import types
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from functools import partial
 from typing import Any
 
@@ -31,7 +33,30 @@ from ..io.clocks import time_is_virtual
 from .errors import MAX_ERROR, cause_of, closes_coroutine, is_cancelled, split, traceback_of, words_of
 from .handler import FOLLOW, METHODS, Handler, is_async, takes_link
 from .link import Link
-from .steps import measured
+
+
+@types.coroutine
+def measured(
+    call: Coroutine[Any, Any, None], limit: float, blocked: Callable[[float], None]
+) -> Generator[Any, Any, None]:
+    """Await ``call``, and call ``blocked`` with the seconds of each step that took ``limit`` or longer."""
+    value: Any = None
+    error: BaseException | None = None
+    while True:
+        began = time.perf_counter()
+        try:
+            trap = call.send(value) if error is None else call.throw(error)
+        except StopIteration:
+            return
+        finally:
+            seconds = time.perf_counter() - began
+            if seconds >= limit:
+                blocked(seconds)
+        try:
+            value, error = (yield trap), None
+        except BaseException as thrown:  # noqa: BLE001 - it is thrown into the call
+            value, error = None, thrown
+
 
 #: What the plugin is sent before the words of an exception that is no refusal.
 BROKE = "the handler broke: "

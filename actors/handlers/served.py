@@ -16,6 +16,7 @@ from collections.abc import Callable
 from functools import partial
 
 import trio
+import trio.lowlevel
 
 from ...protocol.health.progress import Reading
 from ...protocol.identity import Identity
@@ -25,7 +26,45 @@ from .calls import Call, CallConfig, Calls
 from .errors import MAX_ERROR
 from .handler import Handler
 from .link import Link, LinkPort
-from .turns import Turns
+
+
+class Turns:
+    """One turn for each name, made when it is needed.
+
+    A turn belongs to the call that has it, and not to a task: a thread that was given up keeps it until it returns. So
+    it is no ``trio.Lock``, which only the task can release that has acquired it.
+    """
+
+    __slots__ = ("_taken",)
+
+    def __init__(self) -> None:
+        #: The names whose turn is taken, with those that wait for it; None for nobody, as nearly always.
+        self._taken: dict[str, trio.lowlevel.ParkingLot | None] = {}
+
+    def take_nowait(self, name: str) -> bool:
+        """Take the turn, and return True, if it is free."""
+        if name in self._taken:
+            return False
+        self._taken[name] = None
+        return True
+
+    async def take(self, name: str) -> None:
+        """Take the turn once all have passed it on that asked before."""
+        if self.take_nowait(name):
+            return
+        lot = self._taken[name]
+        if lot is None:
+            lot = self._taken[name] = trio.lowlevel.ParkingLot()
+        await lot.park()
+
+    def pass_on(self, name: str) -> None:
+        """Pass the turn on to the next, or free it."""
+        lot = self._taken[name]
+        if lot:
+            lot.unpark()  # The turn stays taken, and is that of the task which goes on.
+        else:
+            del self._taken[name]
+
 
 #: How many deadlines a Validate or a Register may take together with the calls of its name before it.
 _DEADLINES = 2

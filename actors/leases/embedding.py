@@ -13,8 +13,7 @@ import trio
 
 from ...protocol.errors import AllocationError
 from ...protocol.leases import messages as m
-from ...protocol.leases.messages import Failure, LeasesSnapshot, LeasesViewMessage, Released
-from ...protocol.leases.tickets import new_ticket
+from ...protocol.leases.messages import Failure, LeasesSnapshot, LeasesViewMessage, Released, new_ticket
 from ...protocol.leases.values import Lease, ProcessOwner, Request, Wanted
 from ..messaging.callers import Callers, Changes, NodeEndedError
 from .unit import LeaseUnit

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import trio
 
+from ...protocol.errors import ConfigError, StateError
+from ...protocol.leases.cdi import CdiError
 from ...protocol.leases.config import LeasesConfig
 from ...protocol.leases.entries import Sources
 from ...protocol.leases.messages import Kept, LeaseRulesChanged
-from ...protocol.leases.values import ProcessIdentity
+from ...protocol.leases.values import Lease, ProcessIdentity
 from ...protocol.logs.lines import Logger
 from ...protocol.values import value
-from .cdi_store import LaterCdiStore
 from .cdi_writer import CdiStore, CdiWriter
 from .inbox import LeasesInbox
 from .lease_log import LeaseLog
@@ -29,6 +30,41 @@ from .store import LeaseStore
 
 if TYPE_CHECKING:
     from ...protocol.leases.book import Leases
+
+
+class LaterCdiStore:
+    """A :class:`~plugind.actors.leases.cdi_writer.CdiStore` whose files are named after the id of the daemon."""
+
+    def __init__(self, leases: LeaseStore, files: Callable[[str], CdiStore]) -> None:
+        """Take the id from the store of ``leases``, and from ``files`` what has the files of that daemon."""
+        self._leases = leases
+        self._make = files
+        self._files: CdiStore | None = None
+
+    async def clean(self, keep: Collection[str]) -> None:
+        """See :class:`~plugind.actors.leases.cdi_writer.CdiStore`."""
+        await (await self._found()).clean(keep)
+
+    async def write(self, lease: Lease) -> None:
+        """See :class:`~plugind.actors.leases.cdi_writer.CdiStore`."""
+        await (await self._found()).write(lease)
+
+    async def remove(self, name: str) -> None:
+        """See :class:`~plugind.actors.leases.cdi_writer.CdiStore`."""
+        await (await self._found()).remove(name)
+
+    async def _found(self) -> CdiStore:
+        if self._files is None:
+            try:
+                instance = await self._leases.instance()
+            except (StateError, ConfigError) as error:
+                raise CdiError(f"its name has the id of this plugind, which is not known: {error}") from error
+            if instance is None:
+                raise CdiError("its name has the id of this plugind, which could not be written to the state yet")
+            if self._files is None:  # Several may have asked for the id at once.
+                self._files = self._make(instance)
+        return self._files
+
 
 #: Seconds for which a node that stops waits for its last writes: what is not written is as after a kill.
 SETTLE_TIMEOUT = 2.0

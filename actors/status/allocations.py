@@ -23,9 +23,8 @@ import attrs
 import trio
 
 from ...protocol.leases.leases_json import failure_to_json, lease_to_json
-from ...protocol.leases.messages import AskerLeft, LeasesMessage
+from ...protocol.leases.messages import AskerLeft, LeasesMessage, new_ticket
 from ...protocol.leases.replies import Failure, Problem
-from ...protocol.leases.tickets import new_ticket
 from ...protocol.leases.values import ConnectionOwner, Lease
 from ...protocol.messages.addresses import Address
 from ...protocol.status.json import Json

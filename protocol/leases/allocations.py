@@ -15,7 +15,7 @@ from ..messages.addresses import Address
 from . import effects as e
 from .answers import AnswerError, joined
 from .cdi import name_of
-from .choices import Choices
+from .choosing import Choices
 from .entries import Ends, Entry, Sources
 from .limits import Usage, pool_failure_of
 from .line import Line, Reserved

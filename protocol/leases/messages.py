@@ -5,6 +5,8 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import itertools
+
 import attrs
 
 from ..messages.addresses import Address
@@ -14,6 +16,14 @@ from ..values import value
 from .config import Limits
 from .replies import Failure, LeaseChanged, LeasesSnapshot, Problem, Released
 from .values import Answer, Lease, Owner, Pool, ProcessIdentity, Request
+
+_NUMBERS = itertools.count(1)
+
+
+def new_ticket() -> int:
+    """Return a number that no asker of this process has had."""
+    return next(_NUMBERS)
+
 
 #: Those of the other module, which imports less.
 __all__ = ["Failure", "LeaseChanged", "LeasesSnapshot", "Problem", "Released"]

@@ -8,8 +8,30 @@ PYTEST_DONT_REWRITE
 
 from typing import Final
 
-from .errors import WireProblem, over_limit
+from .errors import WireError, WireProblem, over_limit
 from .limits import Limits
+
+#: What a connection may hold to count as one that holds little. 4,096 of them fit into half of 4 MiB.
+LITTLE: Final = 512
+
+
+class UnparsedBytes:
+    """How many bytes all connections hold, of at most ``limit``."""
+
+    __slots__ = ("kept", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.kept = 0
+
+    def change(self, before: int, after: int) -> WireError | None:
+        """Let a connection that held ``before`` bytes hold ``after``; or return why not, with nothing changed."""
+        kept = self.kept + after - before
+        if after > before and kept > (self.limit if after <= LITTLE else self.limit // 2):
+            return over_limit(WireProblem.UNPARSED_BYTES, self.limit, "unparsed bytes of all conversations together")
+        self.kept = kept
+        return None
+
 
 (
     PINGS,

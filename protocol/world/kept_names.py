@@ -1,4 +1,4 @@
-"""Names whose plugin left a moment ago, which are kept for its user.
+"""Names whose plugin left: who had them last, and for how long they are kept for its user.
 
 A plugin that restarts removes its socket and makes a new one, perhaps at another path. If its name were free in
 between, a plugin of another user that waits for it would get it each time (fault 80).
@@ -14,9 +14,35 @@ from collections import OrderedDict
 
 import attrs
 
+from ..messages.status import Holder
 from ..plugins.info import PluginInfo
 from ..trust.users import user_words
 from ..values import record
+
+#: For how many names that no plugin has it is remembered which one had them last.
+MOST_FORMER = 1000
+
+
+@record
+class FormerHolders:
+    """Which plugin left each name last, for the names that were left last."""
+
+    _holders: OrderedDict[Named, Holder] = attrs.field(init=False, factory=OrderedDict)
+
+    def __len__(self) -> int:
+        return len(self._holders)
+
+    def add(self, named: Named, holder: Holder) -> None:
+        """Note that ``holder`` left the name."""
+        self._holders[named] = holder
+        self._holders.move_to_end(named)
+        if len(self._holders) > MOST_FORMER:
+            self._holders.popitem(last=False)
+
+    def get(self, named: Named) -> Holder | None:
+        """Return who left the name last, if that is known."""
+        return self._holders.get(named)
+
 
 #: Seconds for which a name is kept for the user whose plugin left it.
 NAME_KEPT = 15.0

@@ -112,9 +112,8 @@ from .effects import (
     Stopped,
 )
 from .endpoint_owners import EndpointOwners, Owner, belongs_to
-from .kept_names import KeptNames, kept_for
+from .kept_names import FormerHolders, KeptNames, kept_for
 from .line import Turns
-from .successions import FormerHolders
 
 __all__ = [
     "Answer",

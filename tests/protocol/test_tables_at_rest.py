@@ -24,8 +24,7 @@ from plugind.protocol.plugins.info import InstancePolicy, PluginInfo
 from plugind.protocol.plugins.status import Finished, Operation, Outcome, StateName
 from plugind.protocol.status.metrics import MAX_TYPES, Metrics
 from plugind.protocol.status.view import GONE_KEPT, View
-from plugind.protocol.world.kept_names import NAME_KEPT, KeptNames
-from plugind.protocol.world.successions import MOST_FORMER, FormerHolders
+from plugind.protocol.world.kept_names import MOST_FORMER, NAME_KEPT, FormerHolders, KeptNames
 from plugind.protocol.world.worlds import World
 from plugind.tests.protocol.sockets import NOWHERE, Nowhere, appeared
 

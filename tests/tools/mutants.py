@@ -82,7 +82,6 @@ MODULES: Final = (
     "actors/registration/registrations.py",
     "actors/world/reconciler.py",
     "actors/handlers/served.py",
-    "actors/handlers/turns.py",
     "actors/handlers/calls.py",
     "actors/health/watchdog.py",
     "actors/node/supervision.py",

@@ -28,8 +28,7 @@ from plugind.actors.grpc import endpoints
 from plugind.actors.grpc.client.dial import Judge
 from plugind.actors.grpc.client.registration_channel import RegistrationChannel
 from plugind.actors.handlers.calls import BROKE, Call, Calls
-from plugind.actors.handlers.served import Served
-from plugind.actors.handlers.turns import Turns
+from plugind.actors.handlers.served import Served, Turns
 from plugind.actors.registration import actor as registration
 from plugind.actors.registration import reports
 from plugind.actors.registration.conversation import Conversation

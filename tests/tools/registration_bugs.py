@@ -8,8 +8,7 @@ from unittest.mock import patch
 
 import attrs
 
-from plugind.actors.handlers.served import Served
-from plugind.actors.handlers.turns import Turns
+from plugind.actors.handlers.served import Served, Turns
 from plugind.actors.registration.actor import _Registration
 from plugind.protocol.identity import Identity
 from plugind.protocol.plugins.info import Plugin

@@ -13,8 +13,8 @@ from typing import Final
 
 import trio
 
+from ....protocol.wire.budgets import UnparsedBytes
 from ....protocol.wire.limits import UNLIMITED
-from ....protocol.wire.unparsed import UnparsedBytes
 
 #: How much work a connection may cause before others run, as ``ClientConnection.receive`` counts it. The answer to a
 #: registration call costs less than 20, or 100 while its headers have not been seen before.

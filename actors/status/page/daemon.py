@@ -9,15 +9,53 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import attrs
 import trio
 
 from ....protocol.status.json import Json
+from ....protocol.text import encodable
 from ...http.client import Lines, Reply, UnreachableError, ask
 from .board import LEASES, PLUGINS, RESOURCES, Board
-from .user_names import UserNames
+
+
+@attrs.define
+class UserNames:
+    """The names of local users, in a file of the form of ``/etc/passwd``, which is read again when it has changed.
+
+    The name service could ask a directory in the network, and would then hold up all else that the page shows.
+    """
+
+    _path: Path = attrs.field(default=Path("/etc/passwd"))
+    #: What tells the file that was read from one that has changed since: its inode, time and size.
+    _read: tuple[int, int, int] | None = attrs.field(init=False, default=None)
+    _names: dict[int, str] = attrs.field(init=False, factory=dict)
+
+    def of(self, uid: object) -> str | None:
+        """Return the name of the user with this uid; None if the file has none, or cannot be read."""
+        if not isinstance(uid, int):
+            return None
+        try:
+            found = self._path.stat()
+            if self._read != (now := (found.st_ino, found.st_mtime_ns, found.st_size)):
+                self._names = _names_in(self._path.read_text("utf-8", "surrogateescape"))
+                self._read = now
+        except OSError:
+            return None
+        return self._names.get(uid)
+
+
+def _names_in(text: str) -> dict[int, str]:
+    """Return the names by uid; of several users with one uid the first counts, as for the name service."""
+    names: dict[int, str] = {}
+    for line in text.splitlines():
+        match line.split(":"):
+            case [name, _, uid, *_] if uid.isascii() and uid.isdigit() and len(uid) <= 10 and name:
+                names.setdefault(int(uid), encodable(name))
+    return names
+
 
 #: Seconds before a daemon that has gone is asked again.
 AGAIN: Final = 1.0

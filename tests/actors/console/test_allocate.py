@@ -19,8 +19,8 @@ import attrs
 import pytest
 
 from plugind.actors.console import leases
+from plugind.actors.console.allocate import warn_of_nodes
 from plugind.actors.console.commands import main
-from plugind.actors.console.lease_nodes import warn_of_nodes
 from plugind.actors.console.times import span
 from plugind.protocol.leases.forms import NO_LEASE
 from plugind.protocol.leases.leases_json import failure_to_json, lease_to_json, released_to_json, snapshot_to_json

@@ -12,7 +12,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from plugind.actors.grpc.client.channel import Channel
 from plugind.actors.handlers.link import Link
-from plugind.actors.handlers.link_readers import Readers
+from plugind.actors.handlers.links import Readers
 from plugind.actors.io.unix_socket import Credentials
 from plugind.actors.simulation.network import Listener
 from plugind.actors.simulation.streams import ServerEnd, memory_connection

@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from plugind.actors.handlers.turns import Turns
+from plugind.actors.handlers.served import Turns
 
 
 async def test_a_turn_is_passed_on_in_the_order_of_the_asks_and_is_free_after_the_last() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plugind.actors.leases.counts import LeaseCounts
+from plugind.actors.leases.memory import LeaseCounts
 from plugind.protocol.leases.effects import Failed
 from plugind.protocol.leases.messages import (
     Allocated,

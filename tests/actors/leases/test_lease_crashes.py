@@ -19,8 +19,7 @@ from plugind.actors.simulation.lease_owners import MemoryOwnerProcesses
 from plugind.protocol.leases import messages as m
 from plugind.protocol.leases.book import Leases
 from plugind.protocol.leases.effects import Change, Effect
-from plugind.protocol.leases.messages import Failure
-from plugind.protocol.leases.tickets import new_ticket
+from plugind.protocol.leases.messages import Failure, new_ticket
 from plugind.protocol.leases.values import (
     ConnectionOwner,
     Lease,

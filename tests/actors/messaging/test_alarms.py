@@ -10,7 +10,7 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from plugind.actors.messaging.alarms import Alarms
+from plugind.actors.health.endpoint_checks import Alarms
 
 
 @attrs.define

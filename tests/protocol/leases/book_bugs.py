@@ -20,7 +20,7 @@ from unittest.mock import patch
 import attrs
 import hypothesis
 
-from plugind.protocol.leases import allocations, book, choices, states
+from plugind.protocol.leases import allocations, book, choosing, states
 from plugind.protocol.leases.allocations import Allocations
 from plugind.protocol.leases.book import Leases
 from plugind.protocol.leases.choosing import choose
@@ -126,7 +126,7 @@ def _forget_a_held_one_named_again() -> Bug:
 
 
 def _choose_without_include() -> Bug:
-    return patch.object(choices, "choose", lambda free, size, _include, *more: choose(free, size, (), *more))
+    return patch.object(choosing, "choose", lambda free, size, _include, *more: choose(free, size, (), *more))
 
 
 def _choose_reserved() -> Bug:

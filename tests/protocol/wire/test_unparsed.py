@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plugind.protocol.wire.budgets import LITTLE, UnparsedBytes
 from plugind.protocol.wire.errors import ErrorCode, WireProblem
 from plugind.protocol.wire.limits import Limits
-from plugind.protocol.wire.unparsed import LITTLE, UnparsedBytes
 
 LIMIT = Limits().unparsed_bytes
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from plugind.protocol.messages.status import Holder, NamePassed
 from plugind.protocol.plugins.info import PluginInfo
-from plugind.protocol.world.successions import MOST_FORMER, FormerHolders
+from plugind.protocol.world.kept_names import MOST_FORMER, FormerHolders
 
 
 def test_the_last_holder_of_a_name_is_remembered_for_a_limited_number_of_names() -> None:

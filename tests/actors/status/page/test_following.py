@@ -12,8 +12,7 @@ import trio
 
 from plugind.actors.http.server import Response, problem
 from plugind.actors.status.page.board import LEASES, PLUGINS, RESOURCES, Board
-from plugind.actors.status.page.daemon import follow
-from plugind.actors.status.page.user_names import UserNames
+from plugind.actors.status.page.daemon import UserNames, follow
 from plugind.protocol.leases.values import Lease, LeaseState, ProcessIdentity, ProcessOwner, Request, TimeOwner, Wanted
 from plugind.protocol.plugins.status import StateName
 from plugind.tests.actors.status.page.events import Browser

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from plugind.actors.status.page.user_names import UserNames
+from plugind.actors.status.page.daemon import UserNames
 
 
 def test_a_user_has_the_first_name_in_the_file_and_lines_of_another_form_name_nobody(tmp_path: Path) -> None:
