@@ -4,8 +4,6 @@ The names in ``__all__`` and the modules ``plugind.client`` and ``plugind.testin
 docs/api.md describes them and states what is guaranteed about them. Each name is imported when it is first used, so a
 program that only needs a configuration does not load Trio. Modules inside of the package import each other, never this
 one.
-
-PYTEST_DONT_REWRITE
 """
 
 # Type checkers take this name for true. A command imports this module first, and the module typing takes long.

@@ -1,7 +1,4 @@
-"""The command ``plugind``, and ``python -m plugind``.
-
-PYTEST_DONT_REWRITE
-"""
+"""The command ``plugind``, and ``python -m plugind``."""
 
 # The interpreter has loaded this module at its start; that of the public names imports others.
 import _signal  # type: ignore[import-not-found]  # a part of the interpreter without a stub

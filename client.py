@@ -24,8 +24,6 @@ Their times are Unix seconds, by the clock of the daemon. A :class:`Lease` is in
 time, :class:`DaemonError` if it refuses, :class:`NotReadyError` if what was waited for has not come,
 :class:`LeaseFailedError` with a :class:`Problem` if there is no lease, and :class:`LeaseLostError` if one has ended
 before the block that holds it.
-
-PYTEST_DONT_REWRITE
 """
 
 import typing as _typing

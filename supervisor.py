@@ -4,8 +4,6 @@ It starts the status actor, adds the handlers, starts the *node*, and stops them
 the reconciler with its registration actors and one watcher for each root. Only the supervisor starts actors: the
 reconciler asks it for a registration actor and gets the address. When the reconciler crashes, both worlds are lost.
 Then the registrations deregister their plugins, and the node starts again from the file system (fault 85).
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@
         assert plugin.calls[-1] == Call(0.5, "NotifyRegistrationStatus", registered=True)
 
 **The node.** :class:`SimulatedNode` runs plugind's own supervisor, actors and wire on a directory and a network in
-memory. Installing plugind installs a pytest plugin with three fixtures (:data:`FIXTURES`): ``node`` is a running
+memory. The pytest plugin ``plugind.actors.simulation.pytest_plugin`` has three fixtures (:data:`FIXTURES`). Name it in
+``pytest_plugins`` of your ``conftest.py``. ``node`` is a running
 :class:`SimulatedNode`; override ``plugind_config`` and ``plugind_handlers`` to choose its configuration and its
 handlers. Without pytest, write ``async with SimulatedNode() as node:`` under a :class:`trio.testing.MockClock` with
 ``autojump_threshold=0``.
@@ -37,8 +38,6 @@ refuses connections (:class:`MemoryNetwork`); ``node.stop()``, ``node.kill()`` a
 
 **Errors.** :class:`NotSettledError` says which sockets did not come to rest, :class:`LeakError` what was left open,
 and :class:`NodeEndedError` that the node ended while somebody waited for it.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

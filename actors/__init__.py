@@ -44,6 +44,4 @@ Each watcher joins what it is asked: ``RescanNow``, from the supervisor, and ``L
 
 The supervisor starts the registration actor that the reconciler asks for, and returns its address. Actors do not
 import each other: the supervisor gives each actor the addresses that it may use.
-
-PYTEST_DONT_REWRITE
 """

@@ -2,6 +2,4 @@
 
 A room has the name of the room in ``plugind.actors`` that uses it. The modules beside the rooms are what all of them
 speak of.
-
-PYTEST_DONT_REWRITE
 """

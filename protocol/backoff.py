@@ -1,8 +1,6 @@
 """Backoff as arithmetic: delays between attempts, and how often an actor may be restarted.
 
 The caller passes in the seed and the time: the chance of each delay is a hash, and restarts are times of its clock.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

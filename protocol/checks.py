@@ -1,7 +1,4 @@
-"""Checks of configured numbers: a value that is out of range is an error of the operator, and names its field.
-
-PYTEST_DONT_REWRITE
-"""
+"""Checks of configured numbers: a value that is out of range is an error of the operator, and names its field."""
 
 from __future__ import annotations
 

@@ -4,8 +4,6 @@
 affects no other plugin. :class:`IllegalStepError` is raised for a bug in plugind: it ends the actor, which its
 supervisor restarts. :class:`ConfigError` is raised for faults of the operator: the commands print it in one line and
 exit with code 78, or 1 for a :class:`SocketBusyError`, which may be none tomorrow.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

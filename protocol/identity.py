@@ -4,8 +4,6 @@ Device and inode number are not enough: a file system gives the number of a remo
 always. The change time does not help, since a chmod or a hard link changes it and two files may share one tick of the
 clock. The *file handle* is exact: the kernel gives each inode one that is never used again. Where a file system has no
 handles, the birth time takes its place; where it has neither, only the order of events helps (behaviour 13).
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What ``/proc/PID/stat`` says of a process.
-
-PYTEST_DONT_REWRITE
-"""
+"""What ``/proc/PID/stat`` says of a process."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Text from outside, made safe to show on a terminal, in a log line or in JSON (faults 21, 22, 91 and 94).
-
-PYTEST_DONT_REWRITE
-"""
+"""Text from outside, made safe to show on a terminal, in a log line or in JSON (faults 21, 22, 91 and 94)."""
 
 from __future__ import annotations
 

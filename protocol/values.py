@@ -11,8 +11,6 @@ Of most classes there is not even an instance until the node is ready, or ever. 
 first used: when an instance is made, or somebody asks for its attributes. Until then it has its slots and its methods.
 
 The same holds for records, which change: what an actor remembers of something, for example.
-
-PYTEST_DONT_REWRITE
 """
 
 from typing import TYPE_CHECKING

@@ -1,8 +1,6 @@
 """The version of plugind, and that of what the status socket speaks.
 
 The package's metadata and its public names both read the first one here.
-
-PYTEST_DONT_REWRITE
 """
 
 from typing import Final

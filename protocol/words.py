@@ -2,8 +2,6 @@
 
 The modules of the values that have them give them, too; here they are without these values, whose classes take longer
 to make than a command takes to ask a daemon.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ ALLOWED = {
     ("deploy/man_pages.py", "_actions"): "as above",
     ("actors/simulation/scheduling.py", "_r"): "Trio shuffles tasks by it and has no other way to seed that",
     ("actors/simulation/scheduling.py", "_ALLOW_DETERMINISTIC_SCHEDULING"): "as above",
-    ("actors/simulation/shortcuts.py", "_virtual_base"): "the number that Trio's clock of virtual time computes from",
+    ("actors/simulation/scheduling.py", "_virtual_base"): "the number that Trio's clock of virtual time computes from",
     **{
         ("tests/tools/registration_bugs.py", name): "the place in a registration's code is its state"
         for name in ("_pause_until_looked_at", "_interrupted", "_leave", "_refuse")

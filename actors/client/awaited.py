@@ -1,7 +1,4 @@
-"""What a client waits for: plugins that are registered, or devices that are healthy. Nothing here waits.
-
-PYTEST_DONT_REWRITE
-"""
+"""What a client waits for: plugins that are registered, or devices that are healthy. Nothing here waits."""
 
 from __future__ import annotations
 

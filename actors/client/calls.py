@@ -1,7 +1,4 @@
-"""One request to a daemon, and how its answer is read. Nothing here waits.
-
-PYTEST_DONT_REWRITE
-"""
+"""One request to a daemon, and how its answer is read. Nothing here waits."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The client of a daemon for programs that use Trio.
-
-PYTEST_DONT_REWRITE
-"""
+"""The client of a daemon for programs that use Trio."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What may go wrong when a program asks a daemon. Each text says what to do.
-
-PYTEST_DONT_REWRITE
-"""
+"""What may go wrong when a program asks a daemon. Each text says what to do."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 The stream of such a lease ends with the lease, and then says so. If it ends in another way, plugind was stopped or
 killed, and another connection may own the lease within a minute after its next start.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What is asked of a daemon about leases, and what its answers mean. Nothing here waits, and it imports little.
-
-PYTEST_DONT_REWRITE
-"""
+"""What is asked of a daemon about leases, and what its answers mean. Nothing here waits, and it imports little."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Where a daemon's status socket is.
-
-PYTEST_DONT_REWRITE
-"""
+"""Where a daemon's status socket is."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""How long a daemon may be silent, and what to do about one that does not answer.
-
-PYTEST_DONT_REWRITE
-"""
+"""How long a daemon may be silent, and what to do about one that does not answer."""
 
 from __future__ import annotations
 

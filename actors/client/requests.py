@@ -1,7 +1,4 @@
-"""What is asked of a daemon about its plugins and devices, and what its answers mean. Nothing here waits.
-
-PYTEST_DONT_REWRITE
-"""
+"""What is asked of a daemon about its plugins and devices, and what its answers mean. Nothing here waits."""
 
 from __future__ import annotations
 

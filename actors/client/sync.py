@@ -1,7 +1,4 @@
-"""The synchronous client of a daemon, on plain sockets: importing it loads neither Trio nor a parser of HTTP.
-
-PYTEST_DONT_REWRITE
-"""
+"""The synchronous client of a daemon, on plain sockets: importing it loads neither Trio nor a parser of HTTP."""
 
 from __future__ import annotations
 

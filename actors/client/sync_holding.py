@@ -2,8 +2,6 @@
 
 The program has the block for itself meanwhile, and the thread waits for the end of the connection, which nothing else
 tells.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""How the synchronous client speaks to a daemon: each request has a connection of its own, and a deadline.
-
-PYTEST_DONT_REWRITE
-"""
+"""How the synchronous client speaks to a daemon: each request has a connection of its own, and a deadline."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""How the client for Trio holds a lease by a connection: a task waits for the end of the connection beside the block.
-
-PYTEST_DONT_REWRITE
-"""
+"""How the client for Trio holds a lease by a connection: a task waits for its end beside the block."""
 
 from __future__ import annotations
 

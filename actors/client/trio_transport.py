@@ -1,7 +1,4 @@
-"""How the client for Trio speaks to a daemon: each request has a connection of its own, and a deadline.
-
-PYTEST_DONT_REWRITE
-"""
+"""How the client for Trio speaks to a daemon: each request has a connection of its own, and a deadline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,1 @@
-"""The command ``plugind``: one module for each of its commands, with the same two functions in each.
-
-PYTEST_DONT_REWRITE
-"""
+"""The command ``plugind``: one module for each of its commands, with the same two functions in each."""

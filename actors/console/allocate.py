@@ -2,8 +2,6 @@
 
 The command of the user is exec'ed, so that nothing stands between it and the shell. It must start quickly: what is
 imported here is little, and a test has the list.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The daemon that a command asks, and what its answers say: without Trio, for commands that must start quickly.
-
-PYTEST_DONT_REWRITE
-"""
+"""The daemon that a command asks, and what its answers say: without Trio, for commands that must start quickly."""
 
 from __future__ import annotations
 

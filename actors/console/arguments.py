@@ -1,7 +1,4 @@
-"""Values of options that several commands take.
-
-PYTEST_DONT_REWRITE
-"""
+"""Values of options that several commands take."""
 
 from __future__ import annotations
 

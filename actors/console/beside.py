@@ -1,7 +1,4 @@
-"""The plugins that a daemon has registered and its rules, for a probe that judges beside them and by these.
-
-PYTEST_DONT_REWRITE
-"""
+"""The plugins that a daemon has registered and its rules, for a probe that judges beside them and by these."""
 
 from __future__ import annotations
 

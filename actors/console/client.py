@@ -1,7 +1,4 @@
-"""The requests of the commands that wait for more than one answer, and how long they wait.
-
-PYTEST_DONT_REWRITE
-"""
+"""The requests of the commands that wait for more than one answer, and how long they wait."""
 
 from __future__ import annotations
 

@@ -4,8 +4,6 @@ Each command is a module of this package with two functions: ``add_arguments(par
 ``run(args)`` does the work and returns the exit code, or raises :class:`~plugind.actors.console.ending.CommandError`.
 Only the module of the requested command is imported, since importing the daemon takes much longer than running
 ``plugind ls``. ``docs/performance.md`` says how long each command takes to start, and a test which modules it may load.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""``plugind config``: which settings a daemon would have and where each comes from, and whether a file can be used.
-
-PYTEST_DONT_REWRITE
-"""
+"""``plugind config``: which settings a daemon would have and where each comes from, and whether a file can be used."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A daemon's configuration, made from the settings that were given and the defaults.
-
-PYTEST_DONT_REWRITE
-"""
+"""A daemon's configuration, made from the settings that were given and the defaults."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The lines of ``plugind describe`` about a CSI driver.
-
-PYTEST_DONT_REWRITE
-"""
+"""The lines of ``plugind describe`` about a CSI driver."""
 
 from __future__ import annotations
 

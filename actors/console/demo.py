@@ -4,8 +4,6 @@ The demo makes a temporary directory, embeds a node as a program would, and runs
 faulty, one dies and comes back, one is replaced, and a device of one turns unhealthy and healthy again. The program
 leases devices now and then, as any program can.
 :mod:`~plugind.actors.console.demo_display` shows what happens.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What ``plugind demo`` shows of devices: a line for each resource that has some, and how many of them are leased.
-
-PYTEST_DONT_REWRITE
-"""
+"""What ``plugind demo`` shows of devices: a line for each resource that has some, and how many of them are leased."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The display of ``plugind demo``: the table of the node with a guide, as far as the terminal has room.
-
-PYTEST_DONT_REWRITE
-"""
+"""The display of ``plugind demo``: the table of the node with a guide, as far as the terminal has room."""
 
 from __future__ import annotations
 

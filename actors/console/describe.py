@@ -1,7 +1,4 @@
-"""``plugind describe``: everything about the sockets of one plugin, or about a resource that awaits its plugin.
-
-PYTEST_DONT_REWRITE
-"""
+"""``plugind describe``: everything about the sockets of one plugin, or about a resource that awaits its plugin."""
 
 from __future__ import annotations
 

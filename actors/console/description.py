@@ -1,7 +1,4 @@
-"""A plugin line by line, with all that is known of it, and a change in one line.
-
-PYTEST_DONT_REWRITE
-"""
+"""A plugin line by line, with all that is known of it, and a change in one line."""
 
 from __future__ import annotations
 

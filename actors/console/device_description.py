@@ -1,7 +1,4 @@
-"""The lines of ``plugind describe`` about a device plugin, and about a resource that has none.
-
-PYTEST_DONT_REWRITE
-"""
+"""The lines of ``plugind describe`` about a device plugin, and about a resource that has none."""
 
 from __future__ import annotations
 

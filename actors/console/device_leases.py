@@ -1,7 +1,4 @@
-"""Which leases have the devices that other commands show.
-
-PYTEST_DONT_REWRITE
-"""
+"""Which leases have the devices that other commands show."""
 
 from __future__ import annotations
 

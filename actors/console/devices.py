@@ -1,7 +1,4 @@
-"""``plugind devices``: every device that device plugins list.
-
-PYTEST_DONT_REWRITE
-"""
+"""``plugind devices``: every device that device plugins list."""
 
 from __future__ import annotations
 

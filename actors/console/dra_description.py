@@ -1,7 +1,4 @@
-"""The lines of ``plugind describe`` about an instance of a DRA driver.
-
-PYTEST_DONT_REWRITE
-"""
+"""The lines of ``plugind describe`` about an instance of a DRA driver."""
 
 from __future__ import annotations
 

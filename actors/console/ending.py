@@ -3,8 +3,6 @@
 A command's ``run`` returns its exit code, or raises :class:`CommandError`. It prints with :func:`say`. Whatever is the
 same for all commands is in :func:`run_to_end`: an interrupt, a reader of standard output that has gone, a disk that is
 full.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

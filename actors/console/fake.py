@@ -4,8 +4,6 @@
 and how it misbehaves. This module has its socket (:func:`run_fake`), its options, and the line that it prints for each
 call. What device plugins and drivers have beyond that is in :mod:`.fake_devices`, :mod:`.fake_csi` and
 :mod:`.fake_dra`.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 It listens in the directory of device plugins and calls Register on the ``kubelet.sock`` there. When its own socket file
 is gone, it listens and registers again; when there is another ``kubelet.sock``, it registers again. The first is what
 a node does at its start to the plugins that look at their socket, and the second to those that look for the node's.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

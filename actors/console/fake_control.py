@@ -3,8 +3,6 @@
 Which commands there are, and what they do, is in the module of each type: :mod:`.fake_devices` and :mod:`.fake_csi`.
 ``answer CALL``, ``refuse CALL`` and ``hang CALL``, which all types have, say what becomes of later calls. Any shell
 writes a line into a named pipe: ``echo unhealthy gpu-0 > PIPE``. ``--command`` has commands from the start.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

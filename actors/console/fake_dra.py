@@ -1,7 +1,4 @@
-"""The options of ``plugind fake`` for DRA drivers, and the commands to them.
-
-PYTEST_DONT_REWRITE
-"""
+"""The options of ``plugind fake`` for DRA drivers, and the commands to them."""
 
 from __future__ import annotations
 

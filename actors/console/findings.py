@@ -1,7 +1,4 @@
-"""The findings of ``plugind probe``: its steps, and the fate of the plugin.
-
-PYTEST_DONT_REWRITE
-"""
+"""The findings of ``plugind probe``: its steps, and the fate of the plugin."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Following a daemon until what is waited for is there: a watch, read line by line.
-
-PYTEST_DONT_REWRITE
-"""
+"""Following a daemon until what is waited for is there: a watch, read line by line."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The value of every setting of a daemon, whoever gave it: what its configuration has.
-
-PYTEST_DONT_REWRITE
-"""
+"""The value of every setting of a daemon, whoever gave it: what its configuration has."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""``plugind install-unit``: the systemd service, printed or written to a directory for units.
-
-PYTEST_DONT_REWRITE
-"""
+"""``plugind install-unit``: the systemd service, printed or written to a directory for units."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """The calls to a plugin's endpoint that are a part of its registration, by type: those of a daemon, and the kubelet's.
 
 All of them only read. Neither calls a DRA driver before it is needed. The kubelet asks a CSI driver for the node alone.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

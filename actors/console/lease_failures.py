@@ -1,7 +1,4 @@
-"""How the commands about leases fail: what they print, and with which exit code.
-
-PYTEST_DONT_REWRITE
-"""
+"""How the commands about leases fail: what they print, and with which exit code."""
 
 from __future__ import annotations
 

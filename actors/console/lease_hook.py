@@ -2,8 +2,6 @@
 
 It is named in the lease's CDI document, and is not for people. Its failure keeps the container from starting; the
 engine shows what it prints. It waits for nothing beyond a deadline, and imports little.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

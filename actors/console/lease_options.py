@@ -1,7 +1,4 @@
-"""The options of ``plugind run`` that say who may lease which devices.
-
-PYTEST_DONT_REWRITE
-"""
+"""The options of ``plugind run`` that say who may lease which devices."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""``plugind leases --watch``: each change of a lease as it happens.
-
-PYTEST_DONT_REWRITE
-"""
+"""``plugind leases --watch``: each change of a lease as it happens."""
 
 from __future__ import annotations
 

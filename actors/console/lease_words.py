@@ -1,7 +1,4 @@
-"""Leases in the words that people read: who has which devices, since when, and until when.
-
-PYTEST_DONT_REWRITE
-"""
+"""Leases in the words that people read: who has which devices, since when, and until when."""
 
 from __future__ import annotations
 

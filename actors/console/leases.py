@@ -1,7 +1,4 @@
-"""``plugind leases``: who has which devices.
-
-PYTEST_DONT_REWRITE
-"""
+"""``plugind leases``: who has which devices."""
 
 from __future__ import annotations
 

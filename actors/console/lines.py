@@ -1,7 +1,4 @@
-"""Lines with a label and a text: whole in a pipe, and broken at spaces where a terminal is not so wide.
-
-PYTEST_DONT_REWRITE
-"""
+"""Lines with a label and a text: whole in a pipe, and broken at spaces where a terminal is not so wide."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""``plugind ls``: every plugin socket, its state, and why.
-
-PYTEST_DONT_REWRITE
-"""
+"""``plugind ls``: every plugin socket, its state, and why."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""``-o json``: the option of commands whose output a program may read.
-
-PYTEST_DONT_REWRITE
-"""
+"""``-o json``: the option of commands whose output a program may read."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""``plugind page``: everything about a node in a browser, as it changes.
-
-PYTEST_DONT_REWRITE
-"""
+"""``plugind page``: everything about a node in a browser, as it changes."""
 
 from __future__ import annotations
 

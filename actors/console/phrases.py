@@ -1,7 +1,4 @@
-"""What a daemon says of a plugin, in the words and units that people read.
-
-PYTEST_DONT_REWRITE
-"""
+"""What a daemon says of a plugin, in the words and units that people read."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The requests of the commands that want one answer, on plain sockets: without Trio, which takes longer than they do.
-
-PYTEST_DONT_REWRITE
-"""
+"""The requests of the commands that want one answer, on plain sockets: Trio takes longer than they do."""
 
 from __future__ import annotations
 

@@ -3,8 +3,6 @@
 It is meant for plugin authors. It examines the path, dials, calls GetInfo, has the type's handler validate the answer,
 dials the endpoint, and checks whether the plugin can be notified. It notifies only on request, since a registrar may
 react to a notification. The steps are in ``plugind.actors.console.probing``.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Where the socket of a probe lies: in which root, and in which directories, judged by the code of the daemon.
-
-PYTEST_DONT_REWRITE
-"""
+"""Where the socket of a probe lies: in which root, and in which directories, judged by the code of the daemon."""
 
 from __future__ import annotations
 

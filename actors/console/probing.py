@@ -3,8 +3,6 @@
 The rules are not repeated here: info is checked by :func:`~plugind.protocol.plugins.info.check_info`, and everything
 that depends on the type by the handler that a daemon would ask. Without ``--notify`` a probe changes nothing: it calls
 GetInfo, and opens a call that it does not complete.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

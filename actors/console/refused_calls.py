@@ -1,7 +1,4 @@
-"""The Register calls that were refused last, as the commands show them: nothing else tells of such a plugin.
-
-PYTEST_DONT_REWRITE
-"""
+"""The Register calls that were refused last, as the commands show them: nothing else tells of such a plugin."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""``plugind release``: the end of leases.
-
-PYTEST_DONT_REWRITE
-"""
+"""``plugind release``: the end of leases."""
 
 from __future__ import annotations
 

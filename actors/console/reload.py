@@ -1,7 +1,4 @@
-"""``plugind reload``: a daemon reads its configuration again.
-
-PYTEST_DONT_REWRITE
-"""
+"""``plugind reload``: a daemon reads its configuration again."""
 
 from __future__ import annotations
 

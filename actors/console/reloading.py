@@ -2,8 +2,6 @@
 
 It is asked by SIGHUP and by ``POST /reload``, and does one after the other. A configuration that cannot be used changes
 nothing: the one before it stays in force, and the log, the health and a metric say so (fault 89).
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

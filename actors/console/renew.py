@@ -1,7 +1,4 @@
-"""``plugind renew``: the time of a lease, from the beginning.
-
-PYTEST_DONT_REWRITE
-"""
+"""``plugind renew``: the time of a lease, from the beginning."""
 
 from __future__ import annotations
 

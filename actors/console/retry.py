@@ -1,7 +1,4 @@
-"""``plugind retry``: an attempt to register a plugin now.
-
-PYTEST_DONT_REWRITE
-"""
+"""``plugind retry``: an attempt to register a plugin now."""
 
 from __future__ import annotations
 

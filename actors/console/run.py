@@ -1,7 +1,4 @@
-"""``plugind run``: one node as a daemon, from its configuration until a signal stops it.
-
-PYTEST_DONT_REWRITE
-"""
+"""``plugind run``: one node as a daemon, from its configuration until a signal stops it."""
 
 from __future__ import annotations
 

@@ -4,8 +4,6 @@ It tells when the daemon is ready, when it reloads and when it stops, what it do
 manager has a watchdog, that it works. The watchdog is fed by a task of the loop, and only while no core actor hangs. So
 the service manager ends and restarts a daemon whose loop is blocked, and one that runs and does nothing. A handler that
 hangs is no reason for that: it delays the plugins of its type alone, and ``/healthz`` shows it.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

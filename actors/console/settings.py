@@ -1,7 +1,4 @@
-"""The settings of ``plugind run``: from its options, the environment, the files and the defaults, in that order.
-
-PYTEST_DONT_REWRITE
-"""
+"""The settings of ``plugind run``: from its options, the environment, the files and the defaults, in that order."""
 
 from __future__ import annotations
 

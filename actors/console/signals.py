@@ -2,8 +2,6 @@
 
 If a signal is sent again before it is handled, it counts once, so a burst of signals is bounded. The two signals that
 stop the daemon have a separate task, so handling another signal does not delay them.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

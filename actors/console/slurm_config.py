@@ -1,7 +1,4 @@
-"""``plugind slurm-config``: the lines by which Slurm knows the devices of this node.
-
-PYTEST_DONT_REWRITE
-"""
+"""``plugind slurm-config``: the lines by which Slurm knows the devices of this node."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The first steps of a command, before it opens a descriptor, while any signal still ends it; and its modules.
-
-PYTEST_DONT_REWRITE
-"""
+"""The first steps of a command, before it opens a descriptor, while any signal still ends it; and its modules."""
 
 from __future__ import annotations
 

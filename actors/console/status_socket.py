@@ -1,7 +1,4 @@
-"""The options about the daemon that a command asks, for commands that must start quickly.
-
-PYTEST_DONT_REWRITE
-"""
+"""The options about the daemon that a command asks, for commands that must start quickly."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 A row says first what the plugin is and why it is so. On a terminal, columns for which there is no room are left out,
 the last ones first. A name or a cause that does not fit stands whole under the row.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Times on the command line.
-
-PYTEST_DONT_REWRITE
-"""
+"""Times on the command line."""
 
 from __future__ import annotations
 

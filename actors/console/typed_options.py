@@ -1,7 +1,4 @@
-"""Settings that name plugin types, and types among them that nothing handles.
-
-PYTEST_DONT_REWRITE
-"""
+"""Settings that name plugin types, and types among them that nothing handles."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 The unit permits what a daemon needs that registers the plugins of root; a drop-in permits what one more feature needs,
 and says why. ``docs/operations.md`` has the table of all of it.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

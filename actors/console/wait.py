@@ -1,7 +1,4 @@
-"""``plugind wait``: until plugins are registered, or the reason why they are not.
-
-PYTEST_DONT_REWRITE
-"""
+"""``plugind wait``: until plugins are registered, or the reason why they are not."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""``plugind wait --resource``: until a resource has so many healthy devices.
-
-PYTEST_DONT_REWRITE
-"""
+"""``plugind wait --resource``: until a resource has so many healthy devices."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""``plugind watch``: each change of a plugin as it happens.
-
-PYTEST_DONT_REWRITE
-"""
+"""``plugind watch``: each change of a plugin as it happens."""
 
 from __future__ import annotations
 

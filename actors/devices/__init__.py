@@ -5,6 +5,4 @@ plugins that call Register there. The handler of the type follows the lists of e
 what they list: followers report to it, and it reports to the lease actor what each resource offers.
 
 The rules are in ``plugind.protocol.devices`` and ``plugind.protocol.plugins.devices``.
-
-PYTEST_DONT_REWRITE
 """

@@ -3,8 +3,6 @@
 It takes the messages of the followers and the questions of readers, and waits for nothing else: what is to be kept over
 a restart, a :class:`~plugind.actors.devices.state.Writer` writes beside it. What it decides is in
 ``plugind.protocol.devices.resources``.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

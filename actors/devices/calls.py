@@ -4,8 +4,6 @@ A refusal and a loss are told apart, since a plugin cannot be asked to take an a
 answered holds nothing for a lease that never begins, whatever its answer is. One that has not answered may still be
 preparing the devices, so that nobody may have them: its answer did not come in time, its connection was lost, or the
 follow ended.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

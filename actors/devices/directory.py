@@ -4,8 +4,6 @@ The start of the socket is made so that every plugin notices it, and none meets 
 Register when their own socket is gone, so these are deleted; others when ``kubelet.sock`` is created, so that is
 removed and made again. It is bound under another name, and gets its own by link(2) once it answers: inotify reports
 that as a CREATE, which the rename of a file would not be.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

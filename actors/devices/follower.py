@@ -9,8 +9,6 @@ worse of the two findings is reported, and of two equally bad ones that of the s
 ``ListAndWatch is not open`` or ``no device list after 10s``, then ``no answer within 3s`` or another failure of the
 checks; then what the stream says while nothing is known to be wrong: ``starting``, or healthy. The checks touch nothing
 else: the devices of a plugin that hangs stay as its last list says.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

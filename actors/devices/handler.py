@@ -1,7 +1,4 @@
-"""The handler of device plugins: it asks each for its options, and follows its lists of devices.
-
-PYTEST_DONT_REWRITE
-"""
+"""The handler of device plugins: it asks each for its options, and follows its lists of devices."""
 
 from __future__ import annotations
 

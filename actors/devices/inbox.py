@@ -4,8 +4,6 @@ Followers send without waiting, so the inbox is bounded by a rule: of each kind 
 newest waits. An actor that is slower than the plugins misses lists that are out of date, and nothing else.
 
 When the actor has crashed, the next one is sent again what is the case: the message that crashed it may be lost.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Tells the lease actor which devices can be leased, whenever that changes.
-
-PYTEST_DONT_REWRITE
-"""
+"""Tells the lease actor which devices can be leased, whenever that changes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The calls of Register in the directory of device plugins: those under way, and what was registered by them.
-
-PYTEST_DONT_REWRITE
-"""
+"""The calls of Register in the directory of device plugins: those under way, and what was registered by them."""
 
 from __future__ import annotations
 

@@ -12,8 +12,6 @@ as the daemon does, and the plugins call again.
 
 When another process replaces the socket, a kubelet for example, the server yields: it serves nothing until the daemon
 is started again, because two consumers on one directory take updates from each other.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 :class:`StateStore` is the port. The one in memory is for nodes without a file, and for tests; the file is
 ``plugind.actors.io.state_file``. A :class:`Writer` writes to the store what is to be kept, and goes on trying.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The devices actor as the supervisor has it: with all that outlives its crashes.
-
-PYTEST_DONT_REWRITE
-"""
+"""The devices actor as the supervisor has it: with all that outlives its crashes."""
 
 from __future__ import annotations
 

@@ -5,6 +5,4 @@ single names that inotify's events are about. It reports to the reconciler which
 to the status actor how the root is. A root is locked, so that no other daemon registers its plugins.
 
 Answers for behaviours 1 to 16 and faults 1 to 27. The rules are in ``plugind.protocol.discovery``.
-
-PYTEST_DONT_REWRITE
 """

@@ -5,8 +5,6 @@ Whatever lies below the root is opened beneath it, and no symbolic link on the w
 nothing decides what a look means. A look is an lstat in the open directory and, for a socket or a directory, the call
 that tells its file from a later one with the same inode number (:mod:`.file_identity`). Names that are not UTF-8 are
 decoded by ``os.fsdecode`` (fault 21).
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

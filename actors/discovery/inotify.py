@@ -2,8 +2,6 @@
 
 inotify may be missing altogether, or run out of watches (faults 17, 18 and 24). Then :attr:`Inotify.unwatched` says
 why, and only rescans find what happens in the directories that are not watched.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ share a root need not share. The file is never unlinked: between the look at a n
 have locked it. A killed daemon leaves the file behind, but no lock.
 
 Where the file cannot be made, because the root is not writable, the root itself is locked.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The roots of a node: their checks, the creation of a missing root, and the lock against a second node.
-
-PYTEST_DONT_REWRITE
-"""
+"""The roots of a node: their checks, the creation of a missing root, and the lock against a second node."""
 
 from __future__ import annotations
 

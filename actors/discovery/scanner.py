@@ -7,8 +7,6 @@ change after a look causes an event after that look, and an event from before th
 
 A *rescan* reads every directory again. It makes up for lost events, and is the only source if inotify is not
 available (behaviour 14). *Following events* looks only at the paths that events named.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -9,8 +9,6 @@ found.
 
 A dial may find another file at a path than the socket that was reported there. Then the reconciler sends ``LookNow``,
 and the watcher looks at that path at once (fault 41).
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

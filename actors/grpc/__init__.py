@@ -2,6 +2,4 @@
 
 Both halves move bytes, and have their deadlines; the frames are those of ``plugind.protocol.wire``. An endpoint is
 opened by the file that was judged, and not by a name that may lead to another file by then (fault 41).
-
-PYTEST_DONT_REWRITE
 """

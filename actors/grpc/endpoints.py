@@ -3,8 +3,6 @@
 A consumer connects to an endpoint with :meth:`Endpoints.connect` and in no other way. The file may have been replaced
 since the plugin was registered, and may not have existed then. So the file is opened without following a link, judged,
 and connected to through its descriptor; then the process that listens is judged (faults 40 and 43).
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -6,6 +6,4 @@ to the plugin, and the handler's reports to the status actor and the reconciler.
 
 Answers for behaviours 21, 22 and 37 and faults 80 to 83. The built-in handlers are in the rooms ``csi`` and ``dra`` and
 in ``plugind.actors.devices``.
-
-PYTEST_DONT_REWRITE
 """

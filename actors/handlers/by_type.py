@@ -2,8 +2,6 @@
 
 A type has at most one handler that takes plugins. A handler that was removed stays until the last of its plugins is
 deregistered; another one may take plugins of that type meanwhile.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Methods with ``async def`` run in the loop; each of their steps is measured, so that the watchdog can name the handler
 that blocks (fault 83). Methods with ``def`` run in threads. A simulated node, whose time is virtual, calls them in
 line: threads would run in an order of their own.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

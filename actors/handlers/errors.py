@@ -1,7 +1,4 @@
-"""What a handler may raise, read without trust: its classes may be a user's, and may raise themselves.
-
-PYTEST_DONT_REWRITE
-"""
+"""What a handler may raise, read without trust: its classes may be a user's, and may raise themselves."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 A server on grpc-go says so at the greatest age that it gives a connection (``MaxConnectionAge``), and when it stops in
 order. The calls under way go on, so that a stream may keep the connection open for ever.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

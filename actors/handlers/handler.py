@@ -1,7 +1,4 @@
-"""What a handler is, and the check of one that is added.
-
-PYTEST_DONT_REWRITE
-"""
+"""What a handler is, and the check of one that is added."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The plugins that a handler has registered: for each name all instances, in the order of registration.
-
-PYTEST_DONT_REWRITE
-"""
+"""The plugins that a handler has registered: for each name all instances, in the order of registration."""
 
 from __future__ import annotations
 

@@ -3,8 +3,6 @@
 A handler that has a method ``follow``, or whose ``register`` has a second parameter, is given a :class:`Link` for each
 instance. The link is open from Register until just before Deregister. ``plugind.actors.handlers.links`` has the real
 ones.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

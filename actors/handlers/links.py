@@ -8,8 +8,6 @@ stop of the node.
 Reports go up as messages: health to the status actor, roles and farewells to the reconciler. Whatever a handler reports
 faster than it can be sent is joined, so what waits has a bound: one of each kind for each link. One task sends them
 all. What the world decides about the role of an instance comes down as ``RoleChanged`` and ``PluginDisplaced``.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

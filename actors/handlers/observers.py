@@ -3,8 +3,6 @@
 Each observed plugin of a type that is followed has a link, as registered plugins have. It is opened once the plugin has
 said what it is, and dropped when its socket is gone or it does not answer any more. Plugins of other types are asked
 for their info and nothing else.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

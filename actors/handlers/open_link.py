@@ -1,7 +1,4 @@
-"""One link, with what :class:`~plugind.actors.handlers.links.Links` needs of it; and the outbox of all links.
-
-PYTEST_DONT_REWRITE
-"""
+"""One link, with what :class:`~plugind.actors.handlers.links.Links` needs of it; and the outbox of all links."""
 
 from __future__ import annotations
 

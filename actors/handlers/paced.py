@@ -1,7 +1,4 @@
-"""Takes the messages of a stream in which each replaces the one before, and no more of them than can be worked off.
-
-PYTEST_DONT_REWRITE
-"""
+"""Takes the messages of a stream in which each replaces the one before, and no more of them than can be worked off."""
 
 from __future__ import annotations
 

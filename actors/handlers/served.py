@@ -6,8 +6,6 @@ and nothing else: :meth:`Served.read` names it, so that health and log show it (
 
 A handler that has links is given one for each instance. It is opened before ``register``, ``follow`` begins once that
 has succeeded, and the link is ended before ``deregister``, all in the turn of the name.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -13,8 +13,6 @@ plugin. Its registration has just made the same call, and its list of devices ma
 
 Checks begin at times of a grid, so that those of many endpoints need few timers and wake the process rarely: a thousand
 endpoints have 33 checks in a second, which begin at four times.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

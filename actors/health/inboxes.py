@@ -3,8 +3,6 @@
 This needs no messages to or from the actors. The code that starts an actor adds its inbox here under the actor's name,
 as a function that reads it. The inboxes are read for each request for health, and also every few seconds, so that the
 log reports an actor that hangs even without such requests.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

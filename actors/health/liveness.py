@@ -12,8 +12,6 @@ alone says nothing: it may have handed its listener on, and with socket activati
 What is found is sent to the status actor, and for a stale socket to its registration. That a registered plugin serves
 or not is also sent to the reconciler, for which the life of a plugin ends with its listener (fault 49). The actor waits
 for these two inboxes alone.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

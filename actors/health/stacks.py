@@ -2,8 +2,6 @@
 
 The timer is a thread of Python, which reads the stack while it holds the interpreter's lock. The timer of
 ``faulthandler`` reads it without the lock, while the frames change, and crashes the process now and then.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

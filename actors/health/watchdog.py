@@ -3,8 +3,6 @@
 While something blocks the loop, no task runs, the watchdog's own included. So a timer outside of the loop takes its
 stack: the watchdog starts it anew before it runs out, as long as the loop turns. Afterwards the watchdog reads the
 stack. Each step of a handler's call is measured, and those that took too long are reported with the plugin.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

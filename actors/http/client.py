@@ -1,7 +1,4 @@
-"""The client of the status socket: each HTTP/1.1 request has a connection of its own.
-
-PYTEST_DONT_REWRITE
-"""
+"""The client of the status socket: each HTTP/1.1 request has a connection of its own."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Why a request is refused before anybody looks at what it asks for.
-
-PYTEST_DONT_REWRITE
-"""
+"""Why a request is refused before anybody looks at what it asks for."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 A request of the usual form is read at one look (``plugind.protocol.http.simple_requests``). h11 reads all others, and
 frames the answers that are sent piece by piece.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The kinds of places of the HTTP server, and its limits.
-
-PYTEST_DONT_REWRITE
-"""
+"""The kinds of places of the HTTP server, and its limits."""
 
 from __future__ import annotations
 

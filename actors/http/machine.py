@@ -1,8 +1,6 @@
 """A request of any form on a stream, which h11 reads, and an answer that it frames.
 
 Few requests need it, so it is imported for the first of them: that takes as long as all the rest of the server.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The places of an HTTP server: how many connections of each kind it serves at once, and who loses a place to whom.
-
-PYTEST_DONT_REWRITE
-"""
+"""The places of an HTTP server: how many connections of each kind it serves at once, and who loses a place to whom."""
 
 from __future__ import annotations
 

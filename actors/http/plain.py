@@ -1,7 +1,4 @@
-"""HTTP/1.1 requests to the status socket, without Trio and h11, for programs that must start quickly.
-
-PYTEST_DONT_REWRITE
-"""
+"""HTTP/1.1 requests to the status socket, without Trio and h11, for programs that must start quickly."""
 
 from __future__ import annotations
 

@@ -9,8 +9,6 @@ An allocation may take as long as the client likes, so it ends when the client l
 Each answer says ``Connection: close``: a new connection costs a local client microseconds, and a client cannot abuse
 connections that do not stay open. A broken connection affects no other; an error of our own is raised in the
 actor that serves.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
 """What uses descriptors, threads and the system's files, beside discovery, gRPC and HTTP.
 
 Nothing here knows of actors: files, sockets and their peers, processes, and the database of the state.
-
-PYTEST_DONT_REWRITE
 """

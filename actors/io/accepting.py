@@ -1,7 +1,4 @@
-"""Accepting connections on a socket that listens, whatever goes wrong with one of them.
-
-PYTEST_DONT_REWRITE
-"""
+"""Accepting connections on a socket that listens, whatever goes wrong with one of them."""
 
 from __future__ import annotations
 

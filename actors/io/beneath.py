@@ -7,8 +7,6 @@ a directory that only root may enter, for example. So each name is resolved from
 
 The descriptor of the root is closed again each time. A directory that is kept open gets no ``DELETE_SELF`` when it is
 removed, nor does its watch end (fault 14).
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

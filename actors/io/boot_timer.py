@@ -1,8 +1,6 @@
 """The time since the boot, with the time that the machine was suspended, and a timer that follows it.
 
 Trio's clock stands still during a suspend, so a lease of an hour would last a night longer.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The connections of clients to the status socket, and which of these clients have left.
-
-PYTEST_DONT_REWRITE
-"""
+"""The connections of clients to the status socket, and which of these clients have left."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Which kind of clock the loop has.
-
-PYTEST_DONT_REWRITE
-"""
+"""Which kind of clock the loop has."""
 
 from __future__ import annotations
 

@@ -5,8 +5,6 @@ daemon, and nobody else may write to it. That is asked of the open file, so that
 are followed: who owns the file at their end counts. The same holds of the directory of drop-ins: whoever writes there
 could put a link to any file of root's. On a mount that is read-only nobody writes, whatever the mode is: a volume of
 Kubernetes has mode 0777.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""How many file descriptors this process may have, and what is kept for when it has none left (fault 46).
-
-PYTEST_DONT_REWRITE
-"""
+"""How many file descriptors this process may have, and what is kept for when it has none left (fault 46)."""
 
 from __future__ import annotations
 

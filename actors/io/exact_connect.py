@@ -7,8 +7,6 @@ removed in the meantime, this reaches the same inode; a removed socket refuses. 
 
 Where ``/proc`` cannot be had, the file is compared, the connection is made by path, and what is at the path afterwards
 is compared again.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 ``os`` has neither name_to_handle_at(2) nor statx(2), so this module calls them through ctypes. A handle is only
 compared, never opened, so no privilege is needed. Every thread has one buffer for each call: a look allocates nothing
 but its result.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""One file, and whether it is still at its path.
-
-PYTEST_DONT_REWRITE
-"""
+"""One file, and whether it is still at its path."""
 
 from __future__ import annotations
 

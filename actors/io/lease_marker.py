@@ -10,8 +10,6 @@ directory at a time, so a marker that names only other directories tells nothing
 
 A state may also be replaced by an earlier copy of itself, which has not all leases. So the state counts the leases that
 are saved, and its marker has the same number: a state with a smaller one is older than its marker.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

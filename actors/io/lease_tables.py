@@ -1,8 +1,6 @@
 """The tables of leases in the database of the state: how they are made, read and written.
 
 The key of ``lease_device`` is the device, so that one which is leased to two cannot be written.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What the kernel says of this process, for its metrics.
-
-PYTEST_DONT_REWRITE
-"""
+"""What the kernel says of this process, for its metrics."""
 
 from __future__ import annotations
 

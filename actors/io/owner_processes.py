@@ -2,8 +2,6 @@
 
 A process has ended if there is none with its pid, if its pidfd says so, or if the process with its pid began at another
 time. One of which nothing can be read is still there: ``hidepid`` and other users' namespaces hide processes.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Who is at the other end of a unix socket, for programs that must start quickly, too.
-
-PYTEST_DONT_REWRITE
-"""
+"""Who is at the other end of a unix socket, for programs that must start quickly, too."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Processes that are watched by pidfds, all of them in one epoll, which is a descriptor that Trio can wait on.
-
-PYTEST_DONT_REWRITE
-"""
+"""Processes that are watched by pidfds, all of them in one epoll, which is a descriptor that Trio can wait on."""
 
 from __future__ import annotations
 

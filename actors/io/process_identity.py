@@ -1,7 +1,4 @@
-"""Which process a pid is now.
-
-PYTEST_DONT_REWRITE
-"""
+"""Which process a pid is now."""
 
 from __future__ import annotations
 

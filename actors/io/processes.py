@@ -2,8 +2,6 @@
 
 A process is watched by a pidfd. It comes from a connection (SO_PEERPIDFD) where the kernel can give it, because that
 also works for processes of other pid namespaces, or else from a process id (pidfd_open).
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

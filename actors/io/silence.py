@@ -1,7 +1,4 @@
-"""Why a daemon does not answer, as far as the kernel tells.
-
-PYTEST_DONT_REWRITE
-"""
+"""Why a daemon does not answer, as far as the kernel tells."""
 
 from __future__ import annotations
 

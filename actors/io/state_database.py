@@ -2,8 +2,6 @@
 
 One that can be written is locked for as long as it is open. One that cannot, since its disk is read-only for example,
 is still read.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

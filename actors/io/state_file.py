@@ -3,8 +3,6 @@
 Each access is made in a worker thread, one at a time. The database is locked for as long as it is open, so that a
 second daemon finds out at once that the directory is not its own. A file that cannot be understood is set aside, and
 never deleted: it is damaged, or a newer version of plugind has written it.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What is reported of a store that is tried again until it works: the state, the leases, the CDI files.
-
-PYTEST_DONT_REWRITE
-"""
+"""What is reported of a store that is tried again until it works: the state, the leases, the CDI files."""
 
 from __future__ import annotations
 

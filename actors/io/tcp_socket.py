@@ -1,7 +1,4 @@
-"""A TCP port that listens.
-
-PYTEST_DONT_REWRITE
-"""
+"""A TCP port that listens."""
 
 from __future__ import annotations
 

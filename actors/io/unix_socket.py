@@ -8,8 +8,6 @@ one place:
 * A socket never has a wider mode than it was asked for, not even between bind() and chmod().
 * A socket that is in the way is removed only if nothing listens on it, and at the end ours only if it still is ours.
 * accept() fails while the process has no descriptors left, and succeeds again later (fault 46).
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 ``trio.to_thread`` takes another thread for each call as it comes, with names, limits and context variables, which costs
 the loop three times as much.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -5,6 +5,4 @@ that they have ended, and has CDI files written. The status socket and the embed
 are called by followers of ``plugind.actors.devices``.
 
 The rules are in ``plugind.protocol.leases``.
-
-PYTEST_DONT_REWRITE
 """

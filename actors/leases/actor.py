@@ -8,8 +8,6 @@ When it has crashed, its state may be wrong. So the next one begins as after a r
 and what is still to be written (:class:`~plugind.actors.leases.saving.Saving`). It knows more than that:
 :class:`~plugind.actors.leases.memory.Memory` says who waits for an answer, of which leases somebody was notified, and
 which calls are under way.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 An engine reads all files of the directory whose names end in ``.json`` or ``.yaml``. So a file is written under another
 name, and renamed when it is complete.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ that is written later is removed, because whoever asked for it was told that the
 held before the daemon started is written however late, also after a crash amid its writing, since its container may be
 about to start. A removal that fails is tried again until it succeeds. Until then a container engine finds the device,
 and the hook keeps the container from starting.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Leases for the program that embeds a node.
-
-PYTEST_DONT_REWRITE
-"""
+"""Leases for the program that embeds a node."""
 
 from __future__ import annotations
 

@@ -12,8 +12,6 @@ Nobody waits to send, so the inbox is bounded by rules, one for each kind of mes
   number of leases (``plugind.protocol.leases.limits``).
 
 When the actor has crashed, the next one is sent all offers again: the message that crashed it may have been one.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

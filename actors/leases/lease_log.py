@@ -1,7 +1,4 @@
-"""What the log says of leases: that one was granted, has ended, or is uncertain, and that a caller got none.
-
-PYTEST_DONT_REWRITE
-"""
+"""What the log says of leases: that one was granted, has ended, or is uncertain, and that a caller got none."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What the lease actor knows beside the leases that are written, and what outlives its crash.
-
-PYTEST_DONT_REWRITE
-"""
+"""What the lease actor knows beside the leases that are written, and what outlives its crash."""
 
 from __future__ import annotations
 

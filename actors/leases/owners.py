@@ -2,8 +2,6 @@
 
 Processes are watched by pidfds, one for each process, however many leases it has. A process for which there is no
 descriptor is looked at every second.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -7,8 +7,6 @@ be written late is undone by a change that follows it.
 
 Writes that nobody awaits are tried again until they succeed. Of each lease only the newest such change waits. If the
 store turns out to be damaged, and an empty one takes its place, all leases are written again.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 :class:`LeaseStore` is the port. The one in memory is for nodes without a file, and for tests; the file is
 ``plugind.actors.io.state_file``, which the devices actor uses as well.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

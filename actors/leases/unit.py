@@ -1,7 +1,4 @@
-"""The lease actor as the supervisor has it: with its parts, and all that outlives its crashes.
-
-PYTEST_DONT_REWRITE
-"""
+"""The lease actor as the supervisor has it: with its parts, and all that outlives its crashes."""
 
 from __future__ import annotations
 

@@ -3,8 +3,6 @@
 As with lines (:mod:`.logs`), no actor waits for the journal or fails because of it. While its queue is full, entries
 wait here, up to :data:`~plugind.actors.logs.lines.MAX_QUEUED` bytes. More are dropped and counted, and so is an entry
 that cannot be sent, since nobody listens; a later entry says how many there were (fault 95).
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The socket of systemd's journal: one datagram for each entry, and a sealed file for one that is too large for that.
-
-PYTEST_DONT_REWRITE
-"""
+"""The socket of systemd's journal: a datagram for each entry, and a sealed file for one that is too large for that."""
 
 from __future__ import annotations
 

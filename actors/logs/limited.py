@@ -2,8 +2,6 @@
 
 :mod:`plugind.protocol.logs.limits` decides what is left out. This module writes the lines that say how much that was,
 when the time for them has come, and at the end of the node.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

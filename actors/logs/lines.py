@@ -3,8 +3,6 @@
 Formatting and queueing a line takes microseconds. Whatever happens to standard error (a reader that stops, a full disk,
 a closed pipe), no actor waits for it or fails. Lines that could not be written are counted, and a later line reports
 their number (fault 95).
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

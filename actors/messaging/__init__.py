@@ -1,4 +1,1 @@
-"""What carries messages: inboxes, who subscribes to changes, one answer for one asker, and shared timers.
-
-PYTEST_DONT_REWRITE
-"""
+"""What carries messages: inboxes, who subscribes to changes, one answer for one asker, and shared timers."""

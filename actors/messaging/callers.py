@@ -1,7 +1,4 @@
-"""The calls of the program that embeds a node. They end at the latest when the node ends.
-
-PYTEST_DONT_REWRITE
-"""
+"""The calls of the program that embeds a node. They end at the latest when the node ends."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 Every inbox is a Trio memory channel. Asks flow down with ``send_nowait`` into inboxes whose size the protocol bounds.
 Reports flow up with :func:`report`, which waits while the inbox is full: back-pressure, never a silent loss (fault 86).
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Where one task waits for one answer.
-
-PYTEST_DONT_REWRITE
-"""
+"""Where one task waits for one answer."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What the inboxes share in which a newer message takes the place of an older one.
-
-PYTEST_DONT_REWRITE
-"""
+"""What the inboxes share in which a newer message takes the place of an older one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The default handlers of a node: the built-in ones, and those of installed packages.
-
-PYTEST_DONT_REWRITE
-"""
+"""The default handlers of a node: the built-in ones, and those of installed packages."""
 
 from __future__ import annotations
 

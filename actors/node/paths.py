@@ -1,7 +1,4 @@
-"""The directories and sockets of a node, and which of them may not lie in each other.
-
-PYTEST_DONT_REWRITE
-"""
+"""The directories and sockets of a node, and which of them may not lie in each other."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""How a node reaches the system that it runs on: by default through real sockets, files and processes.
-
-PYTEST_DONT_REWRITE
-"""
+"""How a node reaches the system that it runs on: by default through real sockets, files and processes."""
 
 from __future__ import annotations
 

@@ -4,8 +4,6 @@ The vocabulary is OTP's. A child is a run function in a task and a cancel scope 
 started again after a pause, as its specification says. The pause grows with the crashes of that child, so that one that
 fails at once each time does not use up the intensity within milliseconds. When crashes come too often,
 :class:`GaveUpError` ends the supervisor (fault 85).
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

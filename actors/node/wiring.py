@@ -1,7 +1,4 @@
-"""What the supervisor makes for the actors of a node from its configuration: rules, endpoints, watchers, the log.
-
-PYTEST_DONT_REWRITE
-"""
+"""What the supervisor makes for the actors of a node from its configuration: rules, endpoints, watchers, the log."""
 
 from __future__ import annotations
 

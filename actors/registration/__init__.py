@@ -5,6 +5,4 @@ bottom, and :mod:`.tries` for what one try does. It is sent what is the case at 
 name of its plugin there, calls the plugin and the handler, and reports each change to the status actor.
 
 Answers for behaviours 20 to 45 and faults 28 to 49, 71 and 85. The rules are in ``plugind.protocol.registration``.
-
-PYTEST_DONT_REWRITE
 """

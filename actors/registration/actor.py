@@ -14,8 +14,6 @@ released. What follows decides whether a registered plugin is deregistered: a st
 deregister. After a crash the successor of the actor deregisters it, maybe a second time (fault 85).
 
 "What happens when a registered plugin's socket is replaced" in ``docs/design.md`` is an example of all of this.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The conversation with a plugin that called Register: its info was in the call, and the answer is the notification.
 
 There is nothing to dial. The consumer of its type connects to its socket, which is its endpoint.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The configuration of the registration actors.
-
-PYTEST_DONT_REWRITE
-"""
+"""The configuration of the registration actors."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 The caller sets the deadlines, except that of the dialer. Failures are worded as in the reference (behaviours 27, 28 and
 33).
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -22,8 +22,6 @@ among the open ones, or finds no descriptor. Those of retries go first, and of e
 When a dial finds that the process has no descriptor left, and there is no idle conversation, its plugin has not failed,
 and all other dials would fail alike. So dials pause (fault 46). Ten times a second as many begin as there are
 descriptors then, and one whenever a conversation ends; the pause is over once there are enough for all slots.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ The actor makes its calls to the plugin and to the handler in its one task. A me
 must be served while a call goes on. So the inbox has a *rule*, which is applied in the sender's task as soon as a
 message is sent. There is no second task that reads the inbox, since in a storm of thousands of sockets it would cost
 more than the call itself.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What messages do to a registration: which of them end a try, and what follows then.
-
-PYTEST_DONT_REWRITE
-"""
+"""What messages do to a registration: which of them end a try, and what follows then."""
 
 from __future__ import annotations
 

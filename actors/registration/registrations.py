@@ -14,8 +14,6 @@ its path (behaviour 20).
 The reconciler starts the successor of an actor that crashed, which deregisters what is pending. While no reconciler
 does so, because it has crashed too, :class:`Registrations` starts one that only deregisters, so that a handler gets the
 Deregister that it is to get also when both crash at once (fault 85).
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

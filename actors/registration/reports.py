@@ -1,7 +1,4 @@
-"""What a registration actor knows, and what it reports: to the status actor, the reconciler and the liveness actor.
-
-PYTEST_DONT_REWRITE
-"""
+"""What a registration actor knows, and what it reports: to the status actor, the reconciler and the liveness actor."""
 
 from __future__ import annotations
 

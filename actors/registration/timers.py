@@ -4,8 +4,6 @@ A cancel scope with a deadline for each step of a try would cost more than the s
 once. So the owner of all registrations has one timer: a try is first looked at :data:`FIRST_LOOK` seconds after it got
 its dial slot. From then on its actor says when it has to be looked at again: at the deadline of the step that is under
 way, or when a first try has been silent for long enough. No timer runs while no try is under way.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

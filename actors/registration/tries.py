@@ -1,7 +1,4 @@
-"""The tries of a registration. :meth:`Tries._register_socket` is a registration from top to bottom.
-
-PYTEST_DONT_REWRITE
-"""
+"""The tries of a registration. :meth:`Tries._register_socket` is a registration from top to bottom."""
 
 from __future__ import annotations
 

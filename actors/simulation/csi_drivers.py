@@ -1,7 +1,4 @@
-"""The services of a CSI driver that a script controls: who it is, what it can do, how it is, and faults of each call.
-
-PYTEST_DONT_REWRITE
-"""
+"""The services of a CSI driver that a script controls: who it is, what it can do, how it is, and faults of calls."""
 
 from __future__ import annotations
 

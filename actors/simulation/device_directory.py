@@ -2,8 +2,6 @@
 
 A call waits in the backlog of the socket until the server takes it, and is answered once: with the code and the text of
 the server, or with :data:`LOST` if its connection ends before.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The service of device plugins that a script controls: options, lists of devices, and faults of both.
-
-PYTEST_DONT_REWRITE
-"""
+"""The service of device plugins that a script controls: options, lists of devices, and faults of both."""
 
 from __future__ import annotations
 

@@ -5,8 +5,6 @@ events, which are in :mod:`plugind.actors.simulation.inotify`. It can also fail 
 events are dropped or delayed, inotify runs out, inode numbers are used again, the clock is coarse.
 
 Everything happens at once and in order; only :meth:`MemoryEvents.wait` waits. Paths are absolute.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The services of a DRA driver that a script controls: claims, the health of devices, and faults of each call.
-
-PYTEST_DONT_REWRITE
-"""
+"""The services of a DRA driver that a script controls: claims, the health of devices, and faults of each call."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The files of endpoints in memory.
-
-PYTEST_DONT_REWRITE
-"""
+"""The files of endpoints in memory."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 A crash comes from where a bug would: an actor receives a message that no actor sends, or its port raises an error that
 no port raises. An actor that hangs no longer gets a message from its inbox, although messages wait there.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""A fake device plugin whose devices are files of this machine: what it answers to Allocate, and what it is called.
-
-PYTEST_DONT_REWRITE
-"""
+"""A fake device plugin whose devices are files of this machine: what it answers to Allocate, and what it is called."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Scripted handlers that record their calls.
-
-PYTEST_DONT_REWRITE
-"""
+"""Scripted handlers that record their calls."""
 
 from __future__ import annotations
 

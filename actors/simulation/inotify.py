@@ -2,8 +2,6 @@
 
 Watches are on inodes rather than on paths. Each instance has one queue, which merges equal neighbours and overflows.
 Events can be dropped or delayed, and instances and watches can run out.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

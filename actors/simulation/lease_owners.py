@@ -1,7 +1,4 @@
-"""The ports to the owners of leases, in memory: processes that end when they are told to, and the time since the boot.
-
-PYTEST_DONT_REWRITE
-"""
+"""The ports to the owners of leases, in memory: processes that end when they are told to, and the boot's clock."""
 
 from __future__ import annotations
 

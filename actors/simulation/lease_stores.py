@@ -1,7 +1,4 @@
-"""The stores of leases in memory, with the faults of real disks: full, slow, damaged.
-
-PYTEST_DONT_REWRITE
-"""
+"""The stores of leases in memory, with the faults of real disks: full, slow, damaged."""
 
 from __future__ import annotations
 

@@ -4,8 +4,6 @@ A listener belongs to an inode of a :class:`~plugind.actors.simulation.directory
 in the kernel: a renamed socket can still be dialed, and a socket that was unlinked and made again is another one. The
 connections are those of ``plugind.actors.simulation.streams``. Errors and waits are those of
 ``plugind.actors.grpc.client.dial``.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

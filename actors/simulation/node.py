@@ -29,8 +29,6 @@ orders.
 
 Not simulated: permissions and credentials beyond "denied", bytes per second of the file system, and the kernel's
 buffers, so that a send never blocks.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Plugins of a simulated node: their answers, their faults and their processes.
-
-PYTEST_DONT_REWRITE
-"""
+"""Plugins of a simulated node: their answers, their faults and their processes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The port to processes and their listeners, in memory.
-
-PYTEST_DONT_REWRITE
-"""
+"""The port to processes and their listeners, in memory."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@
         await node.settled()
         assert node.state("csi.sock") == "registered"
 
-Installed with plugind, through the entry point group ``pytest11``. Two more fixtures are there to be overridden, in a
-``conftest.py`` or a test module: ``plugind_config`` (a :class:`~plugind.protocol.settings.config.Config`) and
+``pytest_plugins = ["plugind.actors.simulation.pytest_plugin"]`` in a ``conftest.py`` loads it. Two more fixtures are
+there to be overridden, in a ``conftest.py`` or a test module: ``plugind_config`` (a :class:`~plugind.protocol.settings.config.Config`) and
 ``plugind_handlers`` (handlers by plugin type)::
 
     @pytest.fixture
@@ -17,25 +17,20 @@ Installed with plugind, through the entry point group ``pytest11``. Two more fix
 
 A test that uses ``node`` runs under a :class:`trio.testing.MockClock` that jumps by itself. One that asks for a clock
 of its own (``autojump_clock``, ``mock_clock``) gets that one.
-
-Nothing of plugind is imported before a test asks for one of these fixtures.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import pytest
+import trio.abc
+import trio.testing
 
-if TYPE_CHECKING:
-    import trio.abc
-
-    from ...protocol.settings.config import Config
-    from ..handlers.handler import Handler
-    from .node import SimulatedNode
+from ...protocol.settings.config import Config
+from ..handlers.handler import Handler
+from .node import DEFAULT_CONFIG, SimulatedNode
 
 _R = TypeVar("_R")
 _MARK = "_plugind_virtual_time"
@@ -44,8 +39,6 @@ _MARK = "_plugind_virtual_time"
 @pytest.fixture
 def plugind_config() -> Config:
     """The configuration of ``node``: by default one without jitter, of seed 0. Override it."""
-    from .node import DEFAULT_CONFIG
-
     return DEFAULT_CONFIG
 
 
@@ -57,8 +50,6 @@ def plugind_handlers() -> Mapping[str, Handler]:
 
 async def _node(plugind_config: Config, plugind_handlers: Mapping[str, Handler]) -> AsyncIterator[SimulatedNode]:
     """A running :class:`~plugind.actors.simulation.node.SimulatedNode`, which the test is to plug plugins into."""
-    from .node import SimulatedNode
-
     async with SimulatedNode(plugind_config, handlers=plugind_handlers) as running:
         yield running
 
@@ -85,8 +76,5 @@ def _uses_our_node(item: pytest.Item) -> bool:
 def _run_in_virtual_time(
     function: Callable[..., Awaitable[_R]], *, clock: trio.abc.Clock | None = None, **options: object
 ) -> _R:
-    import trio
-    import trio.testing
-
     clock = clock or trio.testing.MockClock(autojump_threshold=0)
     return trio.run(function, clock=clock, **options)  # type: ignore[arg-type]  # whatever pytest-trio passes on

@@ -1,7 +1,4 @@
-"""What fake plugins do with a call.
-
-PYTEST_DONT_REWRITE
-"""
+"""What fake plugins do with a call."""
 
 from __future__ import annotations
 

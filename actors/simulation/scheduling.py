@@ -1,20 +1,76 @@
-"""The order in which Trio runs tasks that are ready at one moment, pinned by a seed.
+"""The order in which Trio runs tasks that are ready at one moment, pinned by a seed, and what it leaves out meanwhile.
 
 Trio shuffles the order on purpose. For one seed to give one trace, the shuffle is seeded while a simulated node runs,
 and the tasks are sorted by their age first, because the order in which Trio finds them depends on memory addresses
 (sets of tasks, equal deadlines). The names used here are private to Trio; a test fails when they change.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable, Iterator, MutableSequence
+from collections.abc import Callable, Iterator, MutableSequence, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from trio._core import _run
+from trio.testing import MockClock
+
+#: Rounds of the scheduler between two times that the kernel is asked for events while nothing is expected of it.
+QUIET_ROUNDS: Final = 100
+
+
+class _Quiet:
+    """Trio's I/O manager, which asks the kernel only when something may have come from it."""
+
+    def __init__(self, runner: Any) -> None:
+        self._manager = runner.io_manager
+        self._callbacks = runner.entry_queue
+        self._rounds = 0
+
+    def get_events(self, timeout: float) -> Sequence[object]:
+        """See Trio. While callbacks wait, and for some rounds afterwards, every round asks the kernel."""
+        callbacks = self._callbacks
+        if callbacks.queue or callbacks.idempotent_queue:
+            self._rounds = QUIET_ROUNDS
+        self._rounds += 1
+        if timeout == 0 and self._rounds < QUIET_ROUNDS:
+            return ()
+        if self._rounds > QUIET_ROUNDS + 16:
+            self._rounds = 0
+        events: Sequence[object] = self._manager.get_events(timeout)
+        return events
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._manager, name)
+
+
+@contextmanager
+def shortcuts(clock: MockClock) -> Iterator[None]:
+    """Within the block, Trio does not do what a script in virtual time needs not; ``clock`` is the clock of the run.
+
+    The kernel is asked for events only once in so many rounds of the scheduler, which is enough for Ctrl-C, or when a
+    callback from outside of the tasks waits to be run. Virtual time is read from the clock's number, without the real
+    clock below it. A trace is the same without the shortcuts.
+    """
+    runner: Any = _run.GLOBAL_RUN_CONTEXT.runner
+    manager = runner.io_manager
+
+    def jump() -> None:
+        seconds = runner.deadlines.next_deadline() - clock._virtual_base
+        if 0 < seconds < math.inf:
+            clock._virtual_base += seconds
+
+    overridden = {"current_time": lambda: clock._virtual_base, "_autojump": jump}
+    vars(clock).update(overridden)
+    runner.io_manager = _Quiet(runner)
+    try:
+        yield
+    finally:
+        runner.io_manager = manager
+        for name in overridden:
+            del vars(clock)[name]
+
 
 #: Rounds of Trio's scheduler after which a node is asked whether virtual time goes on.
 ROUNDS: Final = 20_000

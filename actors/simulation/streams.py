@@ -4,8 +4,6 @@ The bytes on them are the real wire, over Trio's memory streams. The server's en
 client's end is a :class:`~plugind.actors.grpc.client.transport.Transport` that puts bytes into the one stream and
 takes them from the other by Trio's own interface for tests. It therefore waits where a real socket waits, and a
 simulation takes less time than with a stream at that end too.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -4,6 +4,4 @@ The status actor is the only owner of the view. Actors report to it and it waits
 and the port of the metrics, and writes the events to the log.
 
 The rules are in ``plugind.protocol.status``.
-
-PYTEST_DONT_REWRITE
 """

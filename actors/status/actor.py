@@ -2,8 +2,6 @@
 
 Its loop waits only for its inbox. Changes are sent to subscribers with ``send_nowait``, and a subscriber that lags is
 dropped. Connections to the status socket are tasks of their own in the nursery of this actor; they read the view.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -7,8 +7,6 @@ The answer to a connection that is to own the lease is a stream: the lease with 
 nothing, or an empty line now and then. The lease ends when the client closes the connection. If it ends before that,
 the last line says why. If plugind has closed the connection, as a restart does, the client has a minute to show the
 token on another one.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The routes of the status socket, which ``docs/status-socket.md`` describes.
 
 A part of the status actor: it reads the view and never changes it.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

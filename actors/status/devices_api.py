@@ -2,8 +2,6 @@
 
 Each answer is made of what the devices actor says at that moment. It is asked with a deadline, so that one that hangs
 costs an answer and nothing else.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

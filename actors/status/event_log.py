@@ -1,7 +1,4 @@
-"""What the status actor logs: each change once.
-
-PYTEST_DONT_REWRITE
-"""
+"""What the status actor logs: each change once."""
 
 from __future__ import annotations
 

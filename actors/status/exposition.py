@@ -6,8 +6,6 @@ is rendered in pieces, between which other actors run, and above a number of pat
 
 A character that does not print as itself becomes an escape before prometheus-client escapes the value: a path or the
 name of a type may contain an ESC or a bidirectional control, and metrics may be read on a terminal.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The metrics of the daemon itself: its build, its process, its roots and what it expects.
 
 A part of what ``exposition.py`` renders.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Each is a message to the lease actor, and its answer. A request for a lease waits for as long as its client stays; see
 :mod:`.allocations`. All others have a deadline, so that a lease actor that hangs costs an answer and nothing else.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

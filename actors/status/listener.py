@@ -1,8 +1,6 @@
 """The socket on which the daemon answers questions about its plugins.
 
 Only its own user and root may connect, unless others may lease devices or read.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What a node serves on its status socket, and what the status actor knows. Neither needs the HTTP server.
-
-PYTEST_DONT_REWRITE
-"""
+"""What a node serves on its status socket, and what the status actor knows. Neither needs the HTTP server."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The TCP port on which a node serves its metrics, for as long as the node runs.
-
-PYTEST_DONT_REWRITE
-"""
+"""The TCP port on which a node serves its metrics, for as long as the node runs."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 A part of the status actor. Every local user can connect to a port of the loopback address, so nobody is known here, and
 a web browser can be led to it by a name of others: each request has to name a host that this machine certainly has.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

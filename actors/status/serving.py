@@ -1,7 +1,4 @@
-"""The HTTP server of the status socket and of the metrics port, as the status actor makes it for the first client.
-
-PYTEST_DONT_REWRITE
-"""
+"""The HTTP server of the status socket and of the metrics port, as the status actor makes it for the first client."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What the endless answers of the status socket have in common: JSON lines, with heartbeats where they are asked for.
-
-PYTEST_DONT_REWRITE
-"""
+"""What the endless answers of the status socket have in common: JSON lines, with heartbeats where asked for."""
 
 from __future__ import annotations
 

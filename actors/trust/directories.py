@@ -1,7 +1,4 @@
-"""Who may write to the directories that are looked at; :mod:`plugind.protocol.trust.directories` judges that.
-
-PYTEST_DONT_REWRITE
-"""
+"""Who may write to the directories that are looked at; :mod:`plugind.protocol.trust.directories` judges that."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What the system says about users: the uid of this process, the overflow uid, and the uids of user names.
-
-PYTEST_DONT_REWRITE
-"""
+"""What the system says about users: the uid of this process, the overflow uid, and the uids of user names."""
 
 from __future__ import annotations
 

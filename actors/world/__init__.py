@@ -2,6 +2,4 @@
 
 Watchers, registrations and callers report to it; it starts registrations and tells them what is the case at their
 paths. The rules are in ``plugind.protocol.world``.
-
-PYTEST_DONT_REWRITE
 """

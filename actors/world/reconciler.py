@@ -4,8 +4,6 @@ It wakes when a message arrives, takes all messages that have arrived, and carri
 ``plugind.protocol.world.worlds`` returns for each. It waits only for its inbox and, when the inbox of the status actor
 is full, for the status actor, which waits for no other actor. Its only timer is the end of a turn: while a plugin tries
 for a name that was released, the next in line waits for a second at most.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

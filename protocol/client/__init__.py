@@ -1,4 +1,1 @@
-"""What a client makes of a daemon's answers: values, from the JSON of the status socket.
-
-PYTEST_DONT_REWRITE
-"""
+"""What a client makes of a daemon's answers: values, from the JSON of the status socket."""

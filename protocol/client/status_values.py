@@ -2,8 +2,6 @@
 
 Times that are ``trio.current_time()`` inside of a node are Unix seconds here, by the clock of the daemon. What a newer
 daemon says beside that is ignored, and what an older one does not say has its default.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 A device plugin may announce itself by a call of ``v1beta1.Registration/Register`` on ``kubelet.sock`` instead of by a
 socket in a root. What is checked here is in the call alone. The rest is the same for both ways in.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

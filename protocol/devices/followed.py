@@ -1,7 +1,4 @@
-"""What one device plugin has said of its devices so far, and since when each of them is as it is.
-
-PYTEST_DONT_REWRITE
-"""
+"""What one device plugin has said of its devices so far, and since when each of them is as it is."""
 
 from __future__ import annotations
 

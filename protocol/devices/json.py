@@ -1,7 +1,4 @@
-"""The JSON forms of resources and devices, as the status socket and the commands print them.
-
-PYTEST_DONT_REWRITE
-"""
+"""The JSON forms of resources and devices, as the status socket and the commands print them."""
 
 from __future__ import annotations
 

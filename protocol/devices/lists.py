@@ -10,8 +10,6 @@ list, none is parsed again.
 What protobuf's parser accepts is accepted here, with the same result, except for what exceeds a limit.
 
 A list of many fields is read in steps, between which others run. It counts when its last step is done.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

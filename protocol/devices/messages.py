@@ -2,8 +2,6 @@
 
 The follower of a device plugin sends its messages in order: ``InstanceAdded``, then lists and losses, its role whenever
 that changes, and ``InstanceRemoved`` at the end. Messages of an instance that is not known are dropped.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The last refusals of Register calls, by resource: a plugin whose call was refused is otherwise only in the log.
-
-PYTEST_DONT_REWRITE
-"""
+"""The last refusals of Register calls, by resource: a plugin whose call was refused is otherwise only in the log."""
 
 from __future__ import annotations
 

@@ -4,8 +4,6 @@ The list of the active plugin is the resource. Another plugin's list takes its p
 of a plugin, in which the old and the new one run side by side, never lowers the capacity, in whatever order their
 messages come. When the plugin is lost, all devices count as unhealthy at once and the capacity stays, as the kubelet
 has it; the resource goes when nobody has sent a list for :data:`GRACE` seconds.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Which resources have had fewer healthy devices than are expected for so long that the log says so.
-
-PYTEST_DONT_REWRITE
-"""
+"""Which resources have had fewer healthy devices than are expected for so long that the log says so."""
 
 from __future__ import annotations
 

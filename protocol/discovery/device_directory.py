@@ -2,8 +2,6 @@
 
 The start deletes the sockets that are in the directory, as the kubelet does: plugins that watch their own socket call
 again then. So a directory is only taken that is meant for this.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 An endpoint is the socket on which a plugin serves its consumer. Calls to it are made with the rights of this node, so a
 plugin must not name any file that it likes (faults 43 and 45); :mod:`.endpoint_owners` says which plugin has which one.
 Nothing here looks at files: :mod:`plugind.actors.grpc.endpoints` does, and returns a :class:`FoundFile`.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

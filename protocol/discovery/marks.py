@@ -2,8 +2,6 @@
 
 A program may cause thousands of events in one directory, each with another name. So the marks of a directory are kept
 together, and those of the others can be taken without a look at them.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

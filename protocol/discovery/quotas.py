@@ -3,8 +3,6 @@
 A number of entries is there for a whole tree. Each directory may take half of what everything beside it leaves: its
 subdirectories do, each with all that lies below it, and so do the entries directly in it, which are one share. So a
 directory that is filled without end takes half, the next such one a quarter, and there is always room for others.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

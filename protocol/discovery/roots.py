@@ -1,7 +1,4 @@
-"""The directories in which plugins are discovered.
-
-PYTEST_DONT_REWRITE
-"""
+"""The directories in which plugins are discovered."""
 
 from __future__ import annotations
 

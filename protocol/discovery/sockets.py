@@ -25,8 +25,6 @@ Without a handle a removal event is taken as true, since file systems reuse inod
 their clock; in the case above this causes an unnecessary generation.
 
 Nothing here waits, touches a file or reads a clock.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ marks on a path until the scanner looks there.
 
 A directory is *trusted* while it has been watched without a break since its last complete scan: if there was no event,
 nothing has changed there.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

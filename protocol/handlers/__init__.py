@@ -1,4 +1,1 @@
-"""The rules of the built-in handlers: what CSI and DRA drivers say, and what is asked of them.
-
-PYTEST_DONT_REWRITE
-"""
+"""The rules of the built-in handlers: what CSI and DRA drivers say, and what is asked of them."""

@@ -1,8 +1,6 @@
 """What a CSI driver says about itself and this node: the checks of its answers, and the facts that users are shown.
 
 The calls are in ``plugind.actors.handlers.csi.driver``. Nothing here waits or reads a clock.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The topologies of registered CSI drivers: two drivers must not give one key different values.
 
 The kubelet makes labels of a node of them, of which each can have one value. Nothing here waits.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ its instances is connected. A driver of which no instance was connected for :att
 is found out once: it can be gone again only after it was usable, or after it had no instance at all.
 
 Nothing here reads a clock: each time is passed in, in seconds of Trio's clock.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What is asked of a DRA driver for resource claims, and what its answers mean. The words of errors are the kubelet's.
-
-PYTEST_DONT_REWRITE
-"""
+"""What is asked of a DRA driver for resource claims, and what its answers mean. Errors have the kubelet's words."""
 
 from __future__ import annotations
 

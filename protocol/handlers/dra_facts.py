@@ -1,7 +1,4 @@
-"""What is shown of an instance of a DRA driver: facts, as texts by their keys.
-
-PYTEST_DONT_REWRITE
-"""
+"""What is shown of an instance of a DRA driver: facts, as texts by their keys."""
 
 from __future__ import annotations
 

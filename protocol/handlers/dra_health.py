@@ -3,8 +3,6 @@
 Each message is the whole list. A device whose time has passed without a message that names it is ``Unknown``, and what
 was said of it is cleared; so one that is missing in a message becomes that later. When the connection ends, all are.
 Nothing here reads a clock: each time is passed in, in seconds of Trio's clock.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Asks for the facts of plugins anew, and says what becomes of it: ``plugind retry --facts``.
-
-PYTEST_DONT_REWRITE
-"""
+"""Asks for the facts of plugins anew, and says what becomes of it: ``plugind retry --facts``."""
 
 from __future__ import annotations
 

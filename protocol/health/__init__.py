@@ -1,6 +1,4 @@
 """The rules of health: when to look and when to check, and what follows from the answer.
 
 Answers for behaviour 15 and faults 39 to 43.
-
-PYTEST_DONT_REWRITE
 """

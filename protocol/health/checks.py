@@ -4,8 +4,6 @@ While there is a connection, a check begins each 30 s, ± 20 %, and has 3 s. Aft
 5 s apart. Three failures in a row make the endpoint unhealthy, and one success makes it healthy. When the connection
 ends, it is disconnected at once. Nothing here reads a clock or draws chance, and nothing here can change a
 registration.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -15,8 +15,6 @@ Four queues say when a socket is looked at:
 * **Refusing**: sockets on which nobody listens, which are stale, or registered and not serving. A refused connect
   disturbs nobody and costs little, so each is looked at once in every period of a rescan (behaviour 15). The looks are
   spread over the period, and are never more than one hundredth of a core.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Decides whether an actor takes its messages, from periodic readings of its inbox.
 
 The actor itself is not asked, since an actor that hangs would not answer.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The stack of a thread, and its form in one line of the log.
-
-PYTEST_DONT_REWRITE
-"""
+"""The stack of a thread, and its form in one line of the log."""
 
 from __future__ import annotations
 

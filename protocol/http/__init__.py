@@ -1,4 +1,1 @@
-"""Requests of the usual form, which are read at one look.
-
-PYTEST_DONT_REWRITE
-"""
+"""Requests of the usual form, which are read at one look."""

@@ -1,8 +1,6 @@
 """HTTP requests of the usual form, read at one look; h11 reads all others.
 
 Only what h11 accepts is accepted, and read as h11 reads it. h11 takes ten times as long.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""How each lease goes on: what is done for each action of :mod:`.states`, and whose turn it is.
-
-PYTEST_DONT_REWRITE
-"""
+"""How each lease goes on: what is done for each action of :mod:`.states`, and whose turn it is."""
 
 from __future__ import annotations
 

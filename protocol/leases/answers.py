@@ -2,8 +2,6 @@
 
 A plugin is trusted with its devices, but not to be free of mistakes: what it says is handed to container engines,
 shells and systemd, and kept in a file. So it is checked here, once, and whoever uses an :class:`Answer` relies on that.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The JSON of what is asked of leases: the bodies of requests to the status socket. Both directions.
 
 It is read strictly, since a key that is ignored may be the one that mattered.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

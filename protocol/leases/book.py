@@ -1,7 +1,4 @@
-"""The leases of a node: what follows from each message, and from time. The lease actor has the only instance.
-
-PYTEST_DONT_REWRITE
-"""
+"""The leases of a node: what follows from each message, and from time. The lease actor has the only instance."""
 
 from __future__ import annotations
 

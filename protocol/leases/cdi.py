@@ -3,8 +3,6 @@
 CDI is the Container Device Interface of the CNCF. An engine does not load a document with a field that it does not
 know, nor a device without edits, and it shows neither. So only fields of the lowest version that serves are written,
 and ``PLUGIND_LEASE`` is always among the edits.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Which devices a request gets: what must be included, what the plugin prefers, then by NUMA node and name.
-
-PYTEST_DONT_REWRITE
-"""
+"""Which devices a request gets: what must be included, what the plugin prefers, then by NUMA node and name."""
 
 from __future__ import annotations
 

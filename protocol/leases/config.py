@@ -1,7 +1,4 @@
-"""The configuration of leases.
-
-PYTEST_DONT_REWRITE
-"""
+"""The configuration of leases."""
 
 from __future__ import annotations
 

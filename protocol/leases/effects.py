@@ -1,7 +1,4 @@
-"""What follows from a message to the lease actor: the actor carries these out, in order.
-
-PYTEST_DONT_REWRITE
-"""
+"""What follows from a message to the lease actor: the actor carries these out, in order."""
 
 from __future__ import annotations
 

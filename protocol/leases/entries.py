@@ -1,7 +1,4 @@
-"""What the lease actor keeps of one lease.
-
-PYTEST_DONT_REWRITE
-"""
+"""What the lease actor keeps of one lease."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 What the plugins said was checked when it came; see :mod:`.answers`. What a form cannot carry is refused, with the name
 of a form that can.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

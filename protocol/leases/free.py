@@ -2,8 +2,6 @@
 
 A resource may have ten thousand devices, and each lease takes or gives back a few of them. So nothing here looks at all
 of them, except for the first choice from a new list: only then are they put in order.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What is asked of leases that are held: to renew them, to bind them to a container, to own them again.
-
-PYTEST_DONT_REWRITE
-"""
+"""What is asked of leases that are held: to renew them, to bind them to a container, to own them again."""
 
 from __future__ import annotations
 

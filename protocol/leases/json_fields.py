@@ -1,7 +1,4 @@
-"""What a caller asks for in JSON, read strictly: each error says what to give instead.
-
-PYTEST_DONT_REWRITE
-"""
+"""What a caller asks for in JSON, read strictly: each error says what to give instead."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Values out of JSON that somebody else may have written: each reader raises :exc:`TypeError` or :exc:`KeyError`.
-
-PYTEST_DONT_REWRITE
-"""
+"""Values out of JSON that somebody else may have written: each reader raises :exc:`TypeError` or :exc:`KeyError`."""
 
 from __future__ import annotations
 

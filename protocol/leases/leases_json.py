@@ -2,8 +2,6 @@
 
 What is asked is read strictly; see :mod:`.asked_json`. What is answered is read as far as it is known here: another
 version of plugind may say more.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

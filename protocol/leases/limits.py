@@ -1,7 +1,4 @@
-"""What a request must be like, and how much one user may have.
-
-PYTEST_DONT_REWRITE
-"""
+"""What a request must be like, and how much one user may have."""
 
 from __future__ import annotations
 

@@ -4,8 +4,6 @@ Who waits holds nothing. But those that came later cannot take what it waits for
 others as many as it wants. So nobody starves, and since nobody holds what another one waits for while it waits itself,
 there is no deadlock. One that asks for more than the healthy devices that there are keeps nobody from anything: it may
 wait for ever.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

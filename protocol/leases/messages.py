@@ -1,7 +1,4 @@
-"""The messages to the lease actor, and what it says to others.
-
-PYTEST_DONT_REWRITE
-"""
+"""The messages to the lease actor, and what it says to others."""
 
 from __future__ import annotations
 

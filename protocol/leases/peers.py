@@ -2,8 +2,6 @@
 
 A pid is a number in one pid namespace. A client in another one that says ``--owner 1`` means its own init, and the
 daemon would watch that of the host.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

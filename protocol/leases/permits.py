@@ -4,8 +4,6 @@ Such a plugin has a user whom the operator trusts with a resource, and not with 
 variable such as ``LD_PRELOAD`` or a mount over ``/etc`` would give it that. No list of dangerous names is complete, and
 a path that is checked may be another one when the container starts. So nothing is taken but device nodes, and what the
 operator permits.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

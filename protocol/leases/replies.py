@@ -1,7 +1,4 @@
-"""What those who ask about leases are told. It imports little, for commands that must start quickly.
-
-PYTEST_DONT_REWRITE
-"""
+"""What those who ask about leases are told. It imports little, for commands that must start quickly."""
 
 from __future__ import annotations
 

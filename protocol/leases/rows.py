@@ -1,7 +1,4 @@
-"""Leases as rows of the state file: a row of the table ``lease``, and the devices in ``lease_device``.
-
-PYTEST_DONT_REWRITE
-"""
+"""Leases as rows of the state file: a row of the table ``lease``, and the devices in ``lease_device``."""
 
 from __future__ import annotations
 

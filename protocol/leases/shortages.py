@@ -1,7 +1,4 @@
-"""Why a request cannot have its devices now: the texts of the kubelet, and what is wrong with single devices.
-
-PYTEST_DONT_REWRITE
-"""
+"""Why a request cannot have its devices now: the texts of the kubelet, and what is wrong with single devices."""
 
 from __future__ import annotations
 

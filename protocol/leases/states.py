@@ -2,8 +2,6 @@
 
 Users see fewer states (:attr:`Phase.shown`): a lease is ``pending`` from the choice of its devices until its owner has
 them.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 A plugin may give its devices other ids, after its own restart for example. Then a device that is leased by its old id
 is listed by a new one, which nobody has taken. So each leased id that is not listed any more makes one device less
 available. A request may ask to ignore that: if such a device was taken out of the machine, for example.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Leases as values: what is asked for, who holds it, and what the plugins have said.
-
-PYTEST_DONT_REWRITE
-"""
+"""Leases as values: what is asked for, who holds it, and what the plugins have said."""
 
 from __future__ import annotations
 

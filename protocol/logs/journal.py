@@ -2,8 +2,6 @@
 
 Texts from plugins are values of fields. One with a line end is written with its length, so that no text can begin
 another field or another entry (fault 91). See systemd's "Native Journal Protocol".
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

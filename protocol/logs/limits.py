@@ -5,8 +5,6 @@ that is removed again and again. So the lines are counted: those with the same m
 actor or user; all of that one; and all together. Beyond a limit they are left out until the window is over, and one
 line says then how many there were. Who got devices and gave them back is never left out. Only the log is thinned:
 ``watch``, histories and metrics are not.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The form of a log line: a constant message and variable fields. Each event is one line, whatever its fields hold.
-
-PYTEST_DONT_REWRITE
-"""
+"""The form of a log line: a constant message and variable fields. Each event is one line, whatever its fields hold."""
 
 from __future__ import annotations
 

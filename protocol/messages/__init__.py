@@ -2,6 +2,4 @@
 
 Events are in the past tense, asks in the imperative. ``plugind.actors`` shows which messages go where. The messages of
 the devices actor and of the lease actor are in their rooms.
-
-PYTEST_DONT_REWRITE
 """

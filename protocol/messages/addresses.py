@@ -1,8 +1,6 @@
 """The sending end of an inbox.
 
 An *address* is all that an actor has of another actor.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Messages about the configuration of a node that runs: it is read again, and what holds from then on.
-
-PYTEST_DONT_REWRITE
-"""
+"""Messages about the configuration of a node that runs: it is read again, and what holds from then on."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What the consumers of drivers tell of them, and what they are asked: a part of ``plugind.protocol.messages``.
-
-PYTEST_DONT_REWRITE
-"""
+"""What the consumers of drivers tell of them, and what they are asked: a part of ``plugind.protocol.messages``."""
 
 from __future__ import annotations
 

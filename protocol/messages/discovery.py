@@ -1,7 +1,4 @@
-"""The messages to and from watchers and the device server: which sockets are there.
-
-PYTEST_DONT_REWRITE
-"""
+"""The messages to and from watchers and the device server: which sockets are there."""
 
 from __future__ import annotations
 

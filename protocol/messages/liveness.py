@@ -1,7 +1,4 @@
-"""The messages to the liveness actor.
-
-PYTEST_DONT_REWRITE
-"""
+"""The messages to the liveness actor."""
 
 from __future__ import annotations
 

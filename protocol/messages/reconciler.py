@@ -1,7 +1,4 @@
-"""The messages to the reconciler: what is discovered, what becomes of registrations, and what callers ask for.
-
-PYTEST_DONT_REWRITE
-"""
+"""The messages to the reconciler: what is discovered, what becomes of registrations, and what callers ask for."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The messages to a registration actor.
-
-PYTEST_DONT_REWRITE
-"""
+"""The messages to a registration actor."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The messages to the status actor, and from it to those that asked or subscribed.
-
-PYTEST_DONT_REWRITE
-"""
+"""The messages to the status actor, and from it to those that asked or subscribed."""
 
 from __future__ import annotations
 

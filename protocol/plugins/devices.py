@@ -1,7 +1,4 @@
-"""Devices as values: what a device plugin lists, and what is shown of the resources that its devices make up.
-
-PYTEST_DONT_REWRITE
-"""
+"""Devices as values: what a device plugin lists, and what is shown of the resources that its devices make up."""
 
 from __future__ import annotations
 

@@ -3,8 +3,6 @@
 A handler may report as often as it likes. :class:`Reports` joins the reports of one plugin to one a second, of which
 the newest counts. That a plugin is healthy no more is never delayed, and neither are its first facts. Nothing here
 reads a clock.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 This module checks everything that a plugin announces before a handler gets it. The limits hold for every type
 (faults 51, 72 and 73). The further rules of a type belong to its handler; they are here too, as functions without a
 clock or a socket.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 The JSON forms are in ``plugind.protocol.status.json``. The messages are made of these values, so this module imports no
 message.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -3,10 +3,7 @@
 # NO CHECKED-IN PROTOBUF GENCODE
 # source: plugind/protocol/proto/dra_v1.proto
 # Protobuf Python Version: 7.35.1
-"""Generated protocol buffer code.
-
-PYTEST_DONT_REWRITE
-"""
+"""Generated protocol buffer code."""
 from google.protobuf import descriptor as _descriptor
 from .pool import POOL as _POOL
 from google.protobuf import runtime_version as _runtime_version

@@ -2,8 +2,6 @@
 
 ``grpclib.client`` has a transport on asyncio, which nothing here uses and which takes as long to import as all of the
 wire. A stub works on a channel of grpclib all the same, and a stub that grpclib's compiler plugin wrote works on ours.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

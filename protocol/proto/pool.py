@@ -7,8 +7,6 @@ Two things follow. A message field whose type comes from Google's files belongs 
 (``response.ready.value = True``), since the class in ``google.protobuf.wrappers_pb2`` is another one. And the pool
 separates nothing under protobuf's pure-Python implementation, where a second file with the same names still conflicts;
 upb, the default implementation, keeps pools apart.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@ The generated files are committed, so that users need no compiler; a test runs :
 directory and compares, so that they stay fresh. What the compilers write is changed in three places: the messages go
 into the pool of ``pool.py``, stubs have the methods of ``methods.py``, and imports inside of the package become
 relative.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -27,22 +25,16 @@ MODULE_PATH = Path("plugind") / "protocol" / "proto"
 _PACKAGE = ".".join(MODULE_PATH.parts)
 
 
-def _docstring(text: str) -> str:
-    """Return a module's docstring that keeps pytest from rewriting the module."""
-    return f'"""{text}\n\nPYTEST_DONT_REWRITE\n"""'
-
-
 #: What is replaced in the files whose names end so; each replacement must find its text.
 REWRITES = {
     "_pb2.py": (
         ("from google.protobuf import descriptor_pool as _descriptor_pool\n", "from .pool import POOL as _POOL\n"),
         ("_descriptor_pool.Default()", "_POOL"),
-        ('"""Generated protocol buffer code."""', _docstring("Generated protocol buffer code.")),
     ),
     "_grpc.py": (
         (f"import {_PACKAGE}.", "from . import "),
         (f"{_PACKAGE}.", ""),
-        ("import abc\n", _docstring("Generated stubs and service bases.") + "\nimport abc\n"),
+        ("import abc\n", '"""Generated stubs and service bases."""\nimport abc\n'),
         ("import grpclib.client\nif typing.TYPE_CHECKING:\n", "if typing.TYPE_CHECKING:\n    import grpclib.client\n"),
         ("\nfrom . import ", "\nfrom . import methods\nfrom . import "),
         ("channel: grpclib.client.Channel)", "channel: 'grpclib.client.Channel')"),
@@ -96,7 +88,7 @@ if __name__ == "__main__":
     # It takes no argument; --help says what it does, and does nothing.
     argparse.ArgumentParser(
         prog=f"python -m {_PACKAGE}.regenerate",
-        description=(__doc__ or "").removesuffix("PYTEST_DONT_REWRITE\n"),
+        description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     ).parse_args()
     for path in generate(HERE):

@@ -3,8 +3,6 @@
 A message of 64 KiB has room for 32,768 empty versions. All of them would be made into objects only to be refused, and a
 hundred plugins at once may send them. So the bytes are looked at first, field by field, and no further than the first
 version that is too many: the message up to there is enough to refuse it with the usual reason.
-
-PYTEST_DONT_REWRITE
 """
 
 from typing import Final

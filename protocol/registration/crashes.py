@@ -3,8 +3,6 @@
 A crash is a bug in plugind that one plugin can reach, so only that plugin may suffer from it. The successor first
 deregisters what its predecessor may have registered, and then waits out a backoff of its own. After
 :data:`MOST_CRASHES` crashes in a row the socket is parked.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ First attempts go before retries, so that a new plugin never waits behind thousa
 appears after it by as long as the whole burst takes; but every fourth goes to the one that has waited longest, so that
 none waits for ever. Retries go in the order of their requests. One that has waited for long counts as a first attempt
 that has: an endless burst of new sockets would otherwise end all retries.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""How a step of a registration fails, and what users and plugins are told of it.
-
-PYTEST_DONT_REWRITE
-"""
+"""How a step of a registration fails, and what users and plugins are told of it."""
 
 from __future__ import annotations
 

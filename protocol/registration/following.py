@@ -8,8 +8,6 @@ free again, is tried at once although its backoff is not over. If that held for 
 itself dialed a thousand times a second by touching its own socket. So a registration is *hurried* from then on: the
 pause after that try is one that no further event shortens. The end of the pause, a retry that a user asks for, and a
 new generation end that.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -13,8 +13,6 @@ one after twice as long; a first try is also looked at when it has been silent f
 within ten seconds, so thousands of silent sockets cost next to nothing. After the first look a plugin never has less
 than its second, which counts from the look that finds the request read. It has at most as much more as the time that it
 took to read, and at most one second after the time of the dial.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@ counts as part of the delay. A longer life, or a retry that is requested, ends t
 
 :class:`Life` is the one that goes on at a path. :class:`Lives` remembers the paths whose last life was short, and what
 the plugin there was called. It is bounded, whatever is made and removed in a root, and forgets what is long past.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

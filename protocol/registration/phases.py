@@ -1,8 +1,6 @@
 """The phases of a registration, what ends each of them, and how a retry is answered in each.
 
 The phase is where a registration is. What it does there is the code of ``plugind.actors.registration``.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

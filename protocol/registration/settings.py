@@ -1,7 +1,4 @@
-"""The settings of registrations, which may change while a node runs: deadlines, backoff, limits and trust.
-
-PYTEST_DONT_REWRITE
-"""
+"""The settings of registrations, which may change while a node runs: deadlines, backoff, limits and trust."""
 
 from __future__ import annotations
 

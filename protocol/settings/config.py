@@ -1,7 +1,4 @@
-"""The configuration of a node, with all of its defaults. Times are in seconds.
-
-PYTEST_DONT_REWRITE
-"""
+"""The configuration of a node, with all of its defaults. Times are in seconds."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Configuration files: their values, and all that is wrong with them. ``tomllib`` is imported for the first of them.
-
-PYTEST_DONT_REWRITE
-"""
+"""Configuration files: their values, and all that is wrong with them. ``tomllib`` is imported for the first of them."""
 
 from __future__ import annotations
 

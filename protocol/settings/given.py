@@ -1,7 +1,4 @@
-"""Values that somebody gave to settings, where they come from, and which of them are in force.
-
-PYTEST_DONT_REWRITE
-"""
+"""Values that somebody gave to settings, where they come from, and which of them are in force."""
 
 from __future__ import annotations
 

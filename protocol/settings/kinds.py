@@ -2,8 +2,6 @@
 
 A file has values with types, and they are taken as they are: ``true`` is no number, and a string is no list. In text,
 numbers and words stand for themselves, and a list has separators.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

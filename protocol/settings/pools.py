@@ -1,7 +1,4 @@
-"""Pools of devices, as they are written in a file, a variable or an option.
-
-PYTEST_DONT_REWRITE
-"""
+"""Pools of devices, as they are written in a file, a variable or an option."""
 
 from __future__ import annotations
 

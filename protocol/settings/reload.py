@@ -1,7 +1,4 @@
-"""Which settings may change while a node runs, and how two configurations differ.
-
-PYTEST_DONT_REWRITE
-"""
+"""Which settings may change while a node runs, and how two configurations differ."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """The rules by which a node takes plugins: whom it trusts, where it discovers plugins, and where endpoints may be.
 
 A node says them on its status socket, and ``plugind probe`` judges by them.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

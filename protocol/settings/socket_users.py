@@ -1,7 +1,4 @@
-"""Who may connect to the status socket, besides root and the user of the daemon.
-
-PYTEST_DONT_REWRITE
-"""
+"""Who may connect to the status socket, besides root and the user of the daemon."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 The keys are read from the fields, so that a field cannot be forgotten. A kind follows from the type of the field;
 those that need another one are in ``_KINDS``.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

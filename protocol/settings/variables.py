@@ -2,8 +2,6 @@
 
 The table of settings has them, too. They are repeated here, since that table takes longer to load than anything else
 that a daemon needs for its start, and many a daemon has variables that begin like these and are no settings.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

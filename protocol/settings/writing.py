@@ -1,7 +1,4 @@
-"""Values of settings as JSON and as TOML.
-
-PYTEST_DONT_REWRITE
-"""
+"""Values of settings as JSON and as TOML."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""How long calls to drivers took, as histograms with a bounded number of labels (fault 92).
-
-PYTEST_DONT_REWRITE
-"""
+"""How long calls to drivers took, as histograms with a bounded number of labels (fault 92)."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 Roles and health are decided as soon as a handler has registered a plugin, and the first report of its registration
 comes after that: when the plugin was notified, or when its first try has taken too long.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

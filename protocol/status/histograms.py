@@ -1,7 +1,4 @@
-"""Histograms of durations.
-
-PYTEST_DONT_REWRITE
-"""
+"""Histograms of durations."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 The number of labels is bounded, whatever plugins announce (fault 92). The type of a plugin is one of the built-in types
 or of those that have had a handler, and otherwise ``other``; it is ``unknown`` until the plugin has given its info.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

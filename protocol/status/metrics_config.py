@@ -1,7 +1,4 @@
-"""Where a node serves its metrics by HTTP over TCP, and by which names clients may ask there.
-
-PYTEST_DONT_REWRITE
-"""
+"""Where a node serves its metrics by HTTP over TCP, and by which names clients may ask there."""
 
 from __future__ import annotations
 

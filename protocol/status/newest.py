@@ -3,8 +3,6 @@
 A change replaces what was there, so a reader that reads rarely gets the newest value of each key once, however often it
 has changed. A reader is a number, the revision up to which it has read: nothing is kept for it, and a slow one makes
 nothing grow.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

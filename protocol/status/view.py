@@ -3,8 +3,6 @@
 Each socket is a :class:`Row`, an immutable tuple that a change replaces. A copy of the view is a copy of references, so
 a reader can keep the view of one moment for as long as it needs. A :class:`PluginStatus` is built from a row only when
 it is read, so a change takes about a microsecond.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,4 +1,1 @@
-"""The rules of trust: which users may register plugins, and which directories are safe (faults 3 and 40).
-
-PYTEST_DONT_REWRITE
-"""
+"""The rules of trust: which users may register plugins, and which directories are safe (faults 3 and 40)."""

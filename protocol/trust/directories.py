@@ -6,8 +6,6 @@ judged like the root: by its owner and its mode, at each look.
 A trusted user may own a directory below a root too. Whoever listens there is judged at each connection, and nothing is
 opened through a link, so such a user can put only their own plugins there. But an owner can remove what others have put
 there, and take the name of a plugin that is gone. So plugins of another trusted user are not taken there.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 A socket is judged by the user of the process that listens on it (SO_PEERCRED), and not by the owner of its file, which
 a plugin may change. The system's answers are in :class:`Users`, so that the rules need no system.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 For each kind of frame that carries nothing there is a budget for each period (faults 54 to 60). For each call there is
 a budget of all frames, of header work and of bytes (faults 53 to 64): whatever a peer sends, it ends.
-
-PYTEST_DONT_REWRITE
 """
 
 from typing import Final

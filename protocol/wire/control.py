@@ -1,8 +1,6 @@
 """Frames that carry no part of a response: what they do to a connection and its streams (RFC 9113 section 6).
 
 Each of them costs a budget, so that a flood of any kind ends (faults 54 to 60).
-
-PYTEST_DONT_REWRITE
 """
 
 from collections.abc import Callable

@@ -14,8 +14,6 @@ long as that is between two frames.
 
 As soon as anything else is said, the machine takes over: :func:`replay` brings it to the same state. What was sent
 until then is what the machine would have sent.
-
-PYTEST_DONT_REWRITE
 """
 
 import struct

@@ -2,8 +2,6 @@
 
 ``DialError`` means that there is no connection; ``WireError`` means that there was one, and that it broke a rule or a
 limit. Both carry an enum member and a message: a caller decides by the member and shows the message.
-
-PYTEST_DONT_REWRITE
 """
 
 import enum

@@ -1,7 +1,4 @@
-"""HTTP/2 frames as bytes, and the pieces of HPACK that our own requests need (RFC 9113 section 4, RFC 7541).
-
-PYTEST_DONT_REWRITE
-"""
+"""HTTP/2 frames as bytes, and the pieces of HPACK that our own requests need (RFC 9113 section 4, RFC 7541)."""
 
 import struct
 from collections.abc import Iterator

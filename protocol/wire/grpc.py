@@ -2,8 +2,6 @@
 
 A ``ClientCall`` assembles messages and decides the outcome of the call; the module ``outcomes`` has the mappings that
 it uses. A call has exactly one ``outcome``, the first that was decided.
-
-PYTEST_DONT_REWRITE
 """
 
 import struct

@@ -9,8 +9,6 @@ and section 4 for eviction).
 
 The memory is bounded. There is a maximum number of blocks in all, after which everything is forgotten, and a maximum
 number of new blocks for each connection, so that a single hostile plugin cannot empty the cache for the others.
-
-PYTEST_DONT_REWRITE
 """
 
 from collections.abc import Iterable, Sequence

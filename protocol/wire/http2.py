@@ -14,8 +14,6 @@ in ``outgoing``.
 
 Data is credited to the connection when it arrives, and to its stream when the stream says that it was used. A slow
 reader therefore stops only its own stream.
-
-PYTEST_DONT_REWRITE
 """
 
 from collections.abc import Callable

@@ -2,8 +2,6 @@
 
 The memory is bounded: there is a maximum number of steps in all, after which nothing is learnt for a while, and then
 everything is forgotten. So neither the time nor the memory that peers cost grows that say something new each time.
-
-PYTEST_DONT_REWRITE
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -7,8 +7,6 @@ calls ``Budgets.replenish`` when a period has passed.
 The budgets of a call are full again whenever a call begins. ``Limits()`` has none, so that a stream may run for ever;
 ``REGISTRATION_LIMITS`` are those of a call with one small answer, and ``ENDPOINT_LIMITS`` those of the connection to an
 endpoint, on which a plugin sends lists of devices for as long as it lives.
-
-PYTEST_DONT_REWRITE
 """
 
 import struct

@@ -1,7 +1,4 @@
-"""The metadata of a response, as gRPC writes it in header fields.
-
-PYTEST_DONT_REWRITE
-"""
+"""The metadata of a response, as gRPC writes it in header fields."""
 
 import binascii
 from collections.abc import Iterable

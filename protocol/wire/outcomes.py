@@ -1,7 +1,4 @@
-"""How a call ended, and the gRPC status that follows from each way to end: the mappings that gRPC defines.
-
-PYTEST_DONT_REWRITE
-"""
+"""How a call ended, and the gRPC status that follows from each way to end: the mappings that gRPC defines."""
 
 from typing import Final
 from urllib.parse import unquote

@@ -2,8 +2,6 @@
 
 This is for messages of which only a part is to be parsed, or which cost too much to parse as a whole. What is accepted
 and what is not is exactly as in protobuf's own parser; the tests compare the two.
-
-PYTEST_DONT_REWRITE
 """
 
 from typing import Final

@@ -6,8 +6,6 @@ that prefix: a response of a shape seen before costs two look-ups and the messag
 and a suffix mean what their frames and blocks meant when they were handled one by one without an error, and apart from
 the table's state that meaning depends only on what ``ClientConnection`` checks each time: windows, budgets, limits, and
 the state of the stream.
-
-PYTEST_DONT_REWRITE
 """
 
 import struct

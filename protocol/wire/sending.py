@@ -2,8 +2,6 @@
 
 No header field that we send goes through HPACK's dynamic table. The first block of a connection sets the table's size
 to zero, which is within any limit that the peer announces (RFC 7541 section 4.2); after that a block is a constant.
-
-PYTEST_DONT_REWRITE
 """
 
 from typing import Final

@@ -2,6 +2,4 @@
 
 :mod:`.worlds` returns the effects that the reconciler carries out. Answers for behaviours 19, 20 and 37 and faults 49,
 79, 80 and 85.
-
-PYTEST_DONT_REWRITE
 """

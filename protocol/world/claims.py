@@ -2,8 +2,6 @@
 
 A plugin claims its name before it is validated. :class:`Name` records the claims of one name, and
 ``plugind.protocol.world.worlds`` decides which of them to admit.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

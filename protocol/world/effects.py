@@ -1,7 +1,4 @@
-"""The effects: what ``plugind.protocol.world.worlds`` decides and the reconciler carries out.
-
-PYTEST_DONT_REWRITE
-"""
+"""The effects: what ``plugind.protocol.world.worlds`` decides and the reconciler carries out."""
 
 from __future__ import annotations
 

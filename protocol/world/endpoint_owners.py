@@ -3,8 +3,6 @@
 An endpoint belongs to the first plugin that names it. That must not let a user keep the plugins of root, or of the user
 that runs plugind, out of their own endpoints: for a privileged plugin only privileged ones count, as with names
 (fault 80). The plugin that had the endpoint stays registered then and stands by, with the reason.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 A plugin that restarts removes its socket and makes a new one, perhaps at another path. If its name were free in
 between, a plugin of another user that waits for it would get it each time (fault 80).
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

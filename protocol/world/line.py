@@ -3,8 +3,6 @@
 When a plugin leaves the name, each of them may try again, one after the other. Those of root and of the user that runs
 plugind go first: they may succeed any plugin of another user, so the name may be free for them and taken for the others
 (fault 80). They stand in a line of their own, so that the next one is found without a search.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 A name may have a thousand instances, and each one that comes or goes changes which is the highest. So nothing here
 looks at all of them.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

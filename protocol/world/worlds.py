@@ -22,8 +22,6 @@ the removal of one socket would have thousands of others dialed. :attr:`World.ne
 has; the reconciler calls :meth:`World.pass_turns` then.
 
 "What happens when a registered plugin's socket is replaced" in ``docs/design.md`` follows one path through all of this.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The benchmark of scrapes: its verdicts, and its command on a daemon without plugins.
-
-PYTEST_DONT_REWRITE
-"""
+"""The benchmark of scrapes: its verdicts, and its command on a daemon without plugins."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A page in headless Chromium, of a daemon that a test plays.
-
-PYTEST_DONT_REWRITE
-"""
+"""A page in headless Chromium, of a daemon that a test plays."""
 
 from __future__ import annotations
 

@@ -5,8 +5,6 @@ nodes the driver is killed; the alerts for exactly these nodes have to fire, and
 
 The plugins of the other nodes are served by one process for all of them. ``tests/tools/fleet.py`` runs it with 50
 nodes, and the suite with three.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 They read the files of ``deploy/prometheus`` as an operator's would, but for times: what takes minutes takes seconds.
 What Alertmanager sends is taken by a receiver of the test's own.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

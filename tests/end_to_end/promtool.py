@@ -1,7 +1,4 @@
-"""Prometheus' own tool, for the tests of the rules in ``deploy/prometheus`` and of the dashboard in ``deploy/grafana``.
-
-PYTEST_DONT_REWRITE
-"""
+"""Prometheus' own tool, for the tests of the rules in ``deploy/prometheus`` and the dashboard in ``deploy/grafana``."""
 
 from __future__ import annotations
 

@@ -4,8 +4,6 @@ Each task of a job locks the devices that it was told of, as long as a process o
 device that two jobs have at once is noticed. After each case no node may be drained, and nothing leased.
 
 ``tests/tools/slurm_nodes.py`` tries everything, and the suite a part of it.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Run in namespaces of its own by a test: starts a process that leaves it, as Slurm's steps do, and one that stays.
-
-PYTEST_DONT_REWRITE
-"""
+"""Run in namespaces of its own by a test: starts a process that leaves it, as Slurm's steps do, and one that stays."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Each alert of ``deploy/prometheus`` fires for what it is about, and each metric that says so has an alert.
-
-PYTEST_DONT_REWRITE
-"""
+"""Each alert of ``deploy/prometheus`` fires for what it is about, and each metric that says so has an alert."""
 
 from __future__ import annotations
 

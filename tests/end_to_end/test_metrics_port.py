@@ -1,7 +1,4 @@
-"""``plugind run --metrics``: a daemon that serves its metrics over TCP, and one that cannot.
-
-PYTEST_DONT_REWRITE
-"""
+"""``plugind run --metrics``: a daemon that serves its metrics over TCP, and one that cannot."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """``plugind run --observe`` as a process, beside a consumer that registers the plugins, and arranged as in its pod.
 
 The consumer is a daemon of plugind on the same root. To its plugins it is what the kubelet's plugin manager is.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""``plugind page`` as a process: what it prints, how it ends, and what it makes of daemons that come and go.
-
-PYTEST_DONT_REWRITE
-"""
+"""``plugind page`` as a process: what it prints, how it ends, and what it makes of daemons that come and go."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """The page in headless Chromium: what it shows, as it changes, with any text in it and however much there is.
 
 One browser plays all tests of this module.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

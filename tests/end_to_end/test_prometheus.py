@@ -1,8 +1,6 @@
 """What operators give to Prometheus: the exposition, alerts and records by promtool, and the queries of the dashboard.
 
 The series of the alerts are those of a daemon whose plugins fail, are killed and come back.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The example with actors of Ray: always with a stand-in for Ray, and with Ray itself where PLUGIND_RAY names it.
-
-PYTEST_DONT_REWRITE
-"""
+"""The example with actors of Ray: always with a stand-in for Ray, and with Ray itself where PLUGIND_RAY names it."""
 
 from __future__ import annotations
 

@@ -34,8 +34,7 @@ from trio.testing import MockClock
 from plugind.actors.handlers.handler import Handler
 from plugind.actors.simulation.directory import Telling
 from plugind.actors.simulation.node import DEFAULT_CONFIG, ROOT
-from plugind.actors.simulation.scheduling import EPSILON, ROUNDS
-from plugind.actors.simulation.shortcuts import shortcuts
+from plugind.actors.simulation.scheduling import EPSILON, ROUNDS, shortcuts
 from plugind.protocol.backoff import Backoff, RestartIntensity
 from plugind.protocol.errors import leaves
 from plugind.protocol.leases.config import LeasesConfig

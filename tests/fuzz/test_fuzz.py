@@ -14,7 +14,7 @@ from trio.testing import MockClock
 
 from plugind.actors.simulation import scheduling as simulation_order
 from plugind.actors.simulation.directory import MemoryDirectory
-from plugind.actors.simulation.shortcuts import shortcuts
+from plugind.actors.simulation.scheduling import shortcuts
 from plugind.tests.fuzz import run as fuzz_run
 from plugind.tests.fuzz.run import ALL, Fault, simulate
 from plugind.tests.fuzz.script import Act, numbers, write

@@ -1,7 +1,4 @@
-"""The plugins of a script: by which path their calls are judged.
-
-PYTEST_DONT_REWRITE
-"""
+"""The plugins of a script: by which path their calls are judged."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What ``deploy/`` has for fleets: the DaemonSet, and the roll-out by ssh.
-
-PYTEST_DONT_REWRITE
-"""
+"""What ``deploy/`` has for fleets: the DaemonSet, and the roll-out by ssh."""
 
 from __future__ import annotations
 

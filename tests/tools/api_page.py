@@ -27,8 +27,6 @@ import plugind
 import plugind.client
 import plugind.testing
 
-#: A word in module docstrings that is meant for pytest and not for readers.
-OPT_OUT = "PYTEST_DONT_REWRITE"
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "api.md"
 INTRODUCTION = """# The public interface
 
@@ -187,7 +185,7 @@ def markdown(text: str) -> str:
     text = re.sub(
         r":[a-z:]+:`~?([^`]*)`", lambda role: f"`{role[1].removeprefix('plugind.').rpartition('.')[2]}`", text
     )
-    text = text.replace("``", "`").replace(OPT_OUT, "")
+    text = text.replace("``", "`")
     return "\n".join(_blocks(text.splitlines())).strip()
 
 

@@ -2,8 +2,6 @@
 
 All requests go out in one piece, and one task waits for the answers, which often come in one piece too. Calls that are
 made one after another cost a write, a deadline and a pass of Trio's loop or two each.
-
-PYTEST_DONT_REWRITE
 """
 
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 A channel is one connection without a background task: see ``plugind.actors.grpc.client.driver``. Nothing reads an
 idle channel. A task that must learn when the connection ends, and have keep-alive answered meanwhile, waits in
 ``Channel.wait_closed``.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

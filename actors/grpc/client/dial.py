@@ -2,8 +2,6 @@
 
 A unix socket connects at once or not at all, so the usual dial is a few system calls without a wait. We do not use
 ``trio.open_unix_socket``, which returns an unconnected stream when the backlog is full (fault 30).
-
-PYTEST_DONT_REWRITE
 """
 
 import errno

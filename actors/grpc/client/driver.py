@@ -5,8 +5,6 @@ until something has arrived for their call, or until the leader has finished and
 therefore needs no task, no lock and no queue, and nothing outlives the caller.
 
 ``Driver.__init__`` states the invariants of this scheme, field by field.
-
-PYTEST_DONT_REWRITE
 """
 
 import contextlib

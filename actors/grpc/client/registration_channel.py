@@ -7,8 +7,6 @@ before it.
 
 A plugin that has bound its socket and does not serve yet says nothing for seconds. A caller may cancel its wait for
 such a plugin, and go on with it (:meth:`RegistrationChannel.patient_unary`).
-
-PYTEST_DONT_REWRITE
 """
 
 from collections.abc import Callable

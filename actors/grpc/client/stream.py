@@ -1,7 +1,4 @@
-"""One call on a ``Driver``, with the methods of ``grpclib.client.Stream``.
-
-PYTEST_DONT_REWRITE
-"""
+"""One call on a ``Driver``, with the methods of ``grpclib.client.Stream``."""
 
 from collections.abc import AsyncIterator
 from types import TracebackType

@@ -2,8 +2,6 @@
 
 The interface is small because one task at a time drives a channel: it sends what goes without waiting, then waits until
 there is something to read or room to send.
-
-PYTEST_DONT_REWRITE
 """
 
 import fcntl

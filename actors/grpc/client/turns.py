@@ -5,8 +5,6 @@ A connection reads at most ``Transport.read_bytes`` at once and handles frames u
 probably a flooder, and there may be hundreds of them: if each had a turn in each pass of Trio's loop, the others would
 wait for all of these turns in each of their steps. So the connections that have used up a turn line up, and one of them
 goes on in each pass of the loop.
-
-PYTEST_DONT_REWRITE
 """
 
 from typing import Final

@@ -1,6 +1,4 @@
 """The server half: it serves ``kubelet.sock``, and plugins in the test kit.
 
 Answers for the faults of a hostile caller (50 to 63): each connection has a budget.
-
-PYTEST_DONT_REWRITE
 """

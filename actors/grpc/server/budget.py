@@ -7,8 +7,6 @@ before the frames are parsed.
 
 A budget is a bucket of tokens for each kind. It is full at first and refilled by time, so that years of keep-alive are
 allowed and ten thousand PINGs in one write are not. Nothing here waits or reads a clock: the time is an argument.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

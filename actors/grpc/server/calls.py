@@ -1,7 +1,4 @@
-"""The calls in progress on one connection of the gRPC server: each is a task that runs a handler.
-
-PYTEST_DONT_REWRITE
-"""
+"""The calls in progress on one connection of the gRPC server: each is a task that runs a handler."""
 
 from __future__ import annotations
 

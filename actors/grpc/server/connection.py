@@ -3,8 +3,6 @@
 The reader feeds h2 and hands its events on; every task queues its frames in h2's buffer, which only the writer sends.
 So nothing is locked, and the frames of one reply leave in one write. Whatever a client does ends its own connection
 with an :class:`~.reports.Ending`, and nothing else.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

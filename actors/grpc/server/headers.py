@@ -1,7 +1,4 @@
-"""The header fields of requests and replies: what is read from them, and how they are written.
-
-PYTEST_DONT_REWRITE
-"""
+"""The header fields of requests and replies: what is read from them, and how they are written."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What one client of the server may cost.
-
-PYTEST_DONT_REWRITE
-"""
+"""What one client of the server may cost."""
 
 from __future__ import annotations
 

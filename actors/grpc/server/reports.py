@@ -1,7 +1,4 @@
-"""What the server reports: how each connection ended, and which handlers failed. Values only.
-
-PYTEST_DONT_REWRITE
-"""
+"""What the server reports: how each connection ended, and which handlers failed. Values only."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The request side of one call, from DATA frames to messages.
-
-PYTEST_DONT_REWRITE
-"""
+"""The request side of one call, from DATA frames to messages."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 h2 takes in all of a read before the first of its events is seen. So a stream may be gone when its request is answered,
 and every method here says what it does then.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

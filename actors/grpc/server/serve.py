@@ -7,8 +7,6 @@ own call. Each listener has a nursery, and each connection has a nursery within 
 * :func:`serve_unix` binds a path, serves until it is cancelled or stopped, and removes its own socket.
 * :func:`serve_stream` serves one connection, for instance one end of ``trio.testing.memory_stream_pair()``.
   Lockstep streams deadlock, since both sides of HTTP/2 begin by sending.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 A handler written for grpclib runs here unchanged: ``recv_message``, ``send_initial_metadata``, ``send_message``,
 ``send_trailing_metadata``, ``cancel``, ``async for``, ``metadata``, ``deadline``, ``peer``. Deadlines are times on
 Trio's clock, so a test's clock controls them.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

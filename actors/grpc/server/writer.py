@@ -1,7 +1,4 @@
-"""The one task that sends on a connection: what others queue is sent in order, in as few writes as possible.
-
-PYTEST_DONT_REWRITE
-"""
+"""The one task that sends on a connection: what others queue is sent in order, in as few writes as possible."""
 
 from __future__ import annotations
 

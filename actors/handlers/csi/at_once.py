@@ -4,8 +4,6 @@ A driver sees all of them together, and may answer in any order, or one at a tim
 order of the calls. Each call has the time that it would have if it were made once the one before it has ended.
 
 A driver that does not take so many calls at once is asked the others again, each in its turn.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

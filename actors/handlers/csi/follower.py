@@ -6,8 +6,6 @@ connected. Nothing here touches the registration: a driver that hangs or is away
 
 NodeGetInfo is called anew each ``CSIConfig.refresh``, or when somebody asks for the facts. If that fails, those from
 before hold. What the driver can do is asked for again as long as it has not said so.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The handler of CSI drivers: it asks each who it is and where it runs, and follows it.
-
-PYTEST_DONT_REWRITE
-"""
+"""The handler of CSI drivers: it asks each who it is and where it runs, and follows it."""
 
 from __future__ import annotations
 

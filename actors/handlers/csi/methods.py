@@ -2,8 +2,6 @@
 
 All of them only read. Each has a deadline, and an answer that is longer than :data:`MAX_ANSWER` is refused before any
 of it is parsed: it would be made into objects only to be refused.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

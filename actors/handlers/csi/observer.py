@@ -2,8 +2,6 @@
 
 The driver is asked GetPluginInfo and for its capabilities, and then Probe as a registered driver is. It is never asked
 NodeGetInfo, which may cost a driver something, and which the consumer that registers it asks.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The CSI drivers of one name by version.
-
-PYTEST_DONT_REWRITE
-"""
+"""The CSI drivers of one name by version."""
 
 from __future__ import annotations
 

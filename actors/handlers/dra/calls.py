@@ -1,7 +1,4 @@
-"""The calls to DRA drivers: to prepare the devices of claims, and to undo that. The words of errors are the kubelet's.
-
-PYTEST_DONT_REWRITE
-"""
+"""The calls to DRA drivers: to prepare the devices of claims, and to undo that. Errors have the kubelet's words."""
 
 from __future__ import annotations
 

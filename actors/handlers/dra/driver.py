@@ -7,8 +7,6 @@ connection, whether or not the task runs that follows it: a crash of that task i
 
 A process that hangs keeps its connection. So a driver that serves gRPC's health service is asked for its health, as
 ``plugind.protocol.health.checks`` says; one that does not implement it is asked once on each connection.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The handler of drivers for dynamic resource allocation.
-
-PYTEST_DONT_REWRITE
-"""
+"""The handler of drivers for dynamic resource allocation."""
 
 from __future__ import annotations
 

@@ -3,8 +3,6 @@
 The stream is opened while the instance is connected, if the driver announces a service for it
 (``DRAConfig.health``). One that the driver does not implement is never asked for again; a stream that ends in any other
 way is opened again after a few seconds. What becomes of the devices is in ``plugind.protocol.handlers.dra_health``.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Follows one instance of a DRA driver in observe mode: whether there is a connection to it, and nothing else.
-
-PYTEST_DONT_REWRITE
-"""
+"""Follows one instance of a DRA driver in observe mode: whether there is a connection to it, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,1 @@
-"""The page of a node in a browser: its files, and the server of ``plugind page``, which asks the daemon.
-
-PYTEST_DONT_REWRITE
-"""
+"""The page of a node in a browser: its files, and the server of ``plugind page``, which asks the daemon."""

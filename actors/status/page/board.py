@@ -2,8 +2,6 @@
 
 A browser gets the newest state of each socket, resource and lease, at most four times a second. A slow one gets fewer
 batches: nothing waits for it but the numbers up to which it has read.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

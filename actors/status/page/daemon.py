@@ -1,7 +1,4 @@
-"""Follows the watches of a daemon, and keeps the board up to date: also with whether there is a daemon.
-
-PYTEST_DONT_REWRITE
-"""
+"""Follows the watches of a daemon, and keeps the board up to date: also with whether there is a daemon."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 Their style and their program are files of their own here, and are put into the document when it is made. The policy
 that goes with it (Content-Security-Policy) admits these two by their hashes, and no other.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

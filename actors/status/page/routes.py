@@ -4,8 +4,6 @@ Every local user can connect to a port of the loopback address, so the token say
 request: cookies of one port are sent to all others of the same host, whoever listens there. No page of another origin
 can send that header, since no answer permits it (CORS), and one whose name leads here (DNS rebinding) does not name
 this host.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

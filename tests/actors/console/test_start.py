@@ -1,7 +1,4 @@
-"""The imports of a daemon leave out what none of its modules uses.
-
-PYTEST_DONT_REWRITE
-"""
+"""The imports of a daemon leave out what none of its modules uses."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a process says of itself agrees with what the kernel says of it to others.
-
-PYTEST_DONT_REWRITE
-"""
+"""What a process says of itself agrees with what the kernel says of it to others."""
 
 from __future__ import annotations
 

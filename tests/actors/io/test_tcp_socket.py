@@ -1,7 +1,4 @@
-"""A TCP port that listens: how fast it takes connections, and that its address can be used again.
-
-PYTEST_DONT_REWRITE
-"""
+"""A TCP port that listens: how fast it takes connections, and that its address can be used again."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a plugin keeps while nothing happens at it: there may be ten thousand of them.
-
-PYTEST_DONT_REWRITE
-"""
+"""What a plugin keeps while nothing happens at it: there may be ten thousand of them."""
 
 from __future__ import annotations
 

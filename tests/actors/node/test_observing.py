@@ -1,8 +1,6 @@
 """A node in observe mode: plugins are found, asked what they are and how they are, and told nothing.
 
 Each test is a timeline in virtual time of a simulated node.
-
-PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

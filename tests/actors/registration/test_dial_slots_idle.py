@@ -1,7 +1,4 @@
-"""Conversations in which the plugin reads nothing: they delay no newcomer, and go first when descriptors run short.
-
-PYTEST_DONT_REWRITE
-"""
+"""Conversations in which the plugin reads nothing: they delay no newcomer, and go first when descriptors run short."""
 
 from __future__ import annotations
 

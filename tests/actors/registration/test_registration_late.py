@@ -1,7 +1,4 @@
-"""Plugins that listen and do not serve yet, and plugins that read and stay silent (fault 32).
-
-PYTEST_DONT_REWRITE
-"""
+"""Plugins that listen and do not serve yet, and plugins that read and stay silent (fault 32)."""
 
 from __future__ import annotations
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib.metadata import entry_points
 from pathlib import Path
 
 PROJECT = """
@@ -53,9 +52,6 @@ class TestOther:
 def run_pytest(project: Path, *arguments: str) -> str:
     """Run a test session in a process of its own."""
     command = [sys.executable, "-m", "pytest", "-q", "-W", "error", *arguments, str(project)]
-    if not entry_points(group="pytest11", name="plugind"):
-        # The environment may have been installed before the entry point existed.
-        command += ["-p", "plugind.actors.simulation.pytest_plugin"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=project)
     return done.stdout + done.stderr
 
@@ -67,23 +63,15 @@ def snippets(page: str) -> list[str]:
 
 
 def test_a_project_that_uses_the_fixture_tests_in_virtual_time(tmp_path: Path) -> None:
-    """With plugind installed, a test needs only the name of the fixture."""
+    """The first block of the page is the line of the ``conftest.py``."""
     (tmp_path / "test_ours.py").write_text(PROJECT)
     (tmp_path / "pytest.ini").write_text("[pytest]\ntrio_mode = true\n")
-    for number, block in enumerate(snippets("testing.md")):
+    conftest, *blocks = snippets("testing.md")
+    (tmp_path / "conftest.py").write_text(conftest)
+    for number, block in enumerate(blocks):
         # Each block is a separate module, since each must work when it is copied.
         (tmp_path / f"test_block_{number}.py").write_text(block)
     output = run_pytest(tmp_path)
     assert "8 passed" in output, output
     assert "1 failed" in output, output
     assert "assert None == 'registered'" in output, output
-
-
-def test_the_plugin_imports_nothing_from_plugind_for_tests_that_do_not_use_it(tmp_path: Path) -> None:
-    """The plugin is loaded in every test session of an environment with plugind."""
-    (tmp_path / "test_other.py").write_text(
-        "import sys\n\ndef test_it():\n    assert 'plugind.supervisor' not in sys.modules\n"
-        "    assert 'trio' not in sys.modules\n"
-    )
-    output = run_pytest(tmp_path, "-p", "no:trio", "-p", "no:hypothesispytest")
-    assert "1 passed" in output, output

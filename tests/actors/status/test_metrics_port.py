@@ -1,7 +1,4 @@
-"""The metrics port over real connections: what is asked there, by which hosts, and what hostile clients achieve.
-
-PYTEST_DONT_REWRITE
-"""
+"""The metrics port over real connections: what is asked there, by which hosts, and what hostile clients achieve."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The address for metrics, and the hosts by which clients may ask there.
-
-PYTEST_DONT_REWRITE
-"""
+"""The address for metrics, and the hosts by which clients may ask there."""
 
 from __future__ import annotations
 
