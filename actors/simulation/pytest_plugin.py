@@ -8,8 +8,8 @@
         assert node.state("csi.sock") == "registered"
 
 ``pytest_plugins = ["plugind.actors.simulation.pytest_plugin"]`` in a ``conftest.py`` loads it. Two more fixtures are
-there to be overridden, in a ``conftest.py`` or a test module: ``plugind_config`` (a :class:`~plugind.protocol.settings.config.Config`) and
-``plugind_handlers`` (handlers by plugin type)::
+there to be overridden, in a ``conftest.py`` or a test module: ``plugind_config``
+(a :class:`~plugind.protocol.settings.config.Config`) and ``plugind_handlers`` (handlers by plugin type)::
 
     @pytest.fixture
     def plugind_handlers() -> dict[str, Handler]:
