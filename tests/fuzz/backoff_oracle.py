@@ -59,6 +59,7 @@ class BackoffOracle:
         self._last_trigger: dict[str | None, float] = {}
         #: When each path was first dialed since a state of rest of it was shown: a first try is silent at first.
         self._dialed: dict[str, float] = {}
+        self._last_dial: dict[str, float] = {}
         #: Sockets that were touched before the daemon could look at them.
         self._unseen: set[str] = set()
         #: When instances of each name went.
@@ -72,6 +73,7 @@ class BackoffOracle:
         """Forget all tries: the daemon ended."""
         self._tries.clear()
         self._dialed.clear()
+        self._last_dial.clear()
         self._freed.clear()
         self._claims.clear()
 
@@ -133,6 +135,7 @@ class BackoffOracle:
         self._abandoned(path)
         tries, now = self._tries.get(path), trio.current_time()
         self._dialed.setdefault(path, now)
+        self._last_dial[path] = now
         if tries is None or tries.trying:
             return
         is_expected = (
@@ -173,6 +176,8 @@ class BackoffOracle:
         if status.state not in (StateName.LEAVING, StateName.GONE):
             # The end of a generation may be shown after the first dial of the next one.
             self._dialed.pop(status.socket, None)
+            if (last_dial := self._last_dial.get(status.socket, -math.inf)) >= status.since - EPSILON:
+                self._dialed[status.socket] = last_dial
         tries = self._tries.get(status.socket)
         if tries is None or tries.generation != status.generation:
             before = tries

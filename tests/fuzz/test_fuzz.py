@@ -151,6 +151,11 @@ def test_a_handler_that_starts_again_may_take_what_a_reconciler_asked_that_has_c
     assert simulate(20162, events=40, only=(1, 2, 4, 40)).violations == ()
 
 
+def test_a_retry_may_reach_a_newer_socket_that_was_dialed_before_the_older_one_is_shown_as_waiting() -> None:
+    only = (10, 43, 58, 62, 82, 85, 88, 96, 109, 111, 114, 241)
+    assert simulate(7312425, events=200, only=only).violations == ()
+
+
 def test_a_socket_is_replaced_at_rest_at_a_time_at_which_a_scan_can_tell() -> None:
     """A plugin that changed its user in this very moment is parked, and no event says that it is replaced."""
     only = (1, 18, 27, 98, 123, 124, 149, 198, 199, 200, 230)
