@@ -41,7 +41,7 @@ WRAPPERS = "Mgoogle/protobuf/wrappers.proto=github.com/golang/protobuf/ptypes/wr
 #: A field that may be missing, which Debian's generator does not know, and the same message as one that it knows.
 OPTIONAL, AS_ONEOF = re.compile(r"optional (\w+ (\w+) = \d+;)"), r"oneof _\2 { \1 }"
 #: Seconds in which grpc-go must be compiled.
-BUILD_DEADLINE = 240.0
+BUILD_DEADLINE = 900.0
 
 
 @functools.cache
