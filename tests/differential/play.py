@@ -19,7 +19,7 @@ from plugind.tests.differential.world import World
 #: backoff doubles from half a second.
 QUIET = 2.5
 #: Seconds after which the next act comes although something new happens.
-PATIENCE = 20.0
+PATIENCE = 60.0
 LOOK = 0.1
 
 

@@ -6,7 +6,8 @@
     python3 -m tests.tools.interpreters --list
     python3 -m tests.tools.interpreters /usr/bin/python3 --blocks test
 
-The commands run as they are printed, in fresh clones of what is committed, in which nothing is installed before. This
+The commands run as they are printed, in fresh clones of what is committed, in which nothing is installed before. The
+clones of one interpreter run side by side: what the tests print is shown as it comes, and the rest at the end. This
 module needs nothing but the standard library.
 """
 
@@ -21,14 +22,16 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import IO, Final, NamedTuple
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 #: Where version managers keep interpreters that are not on the path.
 MANAGED: Final = (".pyenv/versions/*/bin", ".local/share/uv/python/*/bin", ".local/share/mise/installs/python/*/bin")
 #: README's blocks of commands. Those of one line share a clone, since each uses what the first one has installed.
+#: The last line is what takes the longest.
 CLONES: Final = (("demo", "try", "devices", "site"), ("test",))
 BLOCKS: Final = tuple(name for names in CLONES for name in names)
 #: The demonstration runs until Ctrl-C; its last plugin has its state when this is shown.
@@ -99,31 +102,32 @@ class Clone(NamedTuple):
     directory: Path
     environment: dict[str, str]
 
-    def run(self, name: str) -> bool:
+    def run(self, name: str, out: IO[str]) -> bool:
         """Run one block of README, and return whether it succeeded."""
-        print(f"-- {name}", flush=True)
+        print(f"-- {name}", file=out, flush=True)
         with subprocess.Popen(
             ["bash", "-euc", block(name)],
             cwd=self.directory,
             env=self.environment,
-            stdout=subprocess.PIPE if name == "demo" else None,
+            stdout=subprocess.PIPE if name == "demo" else out,
+            stderr=out,
             text=True,
             # A terminal sends Ctrl-C to the whole process group.
             start_new_session=True,
         ) as shell:
             try:
                 if shell.stdout is not None:
-                    self._interrupt_when_settled(shell)
+                    self._interrupt_when_settled(shell, out)
                 return shell.wait(_PATIENCE) in ((0, -signal.SIGINT, 128 + signal.SIGINT) if name == "demo" else (0,))
             finally:
                 if shell.poll() is None:
                     os.killpg(shell.pid, signal.SIGKILL)
 
     @staticmethod
-    def _interrupt_when_settled(shell: subprocess.Popen[str]) -> None:
+    def _interrupt_when_settled(shell: subprocess.Popen[str], out: IO[str]) -> None:
         assert shell.stdout is not None
         for line in shell.stdout:
-            print(line, end="", flush=True)
+            print(line, end="", file=out, flush=True)
             if SETTLED in line:
                 os.killpg(shell.pid, signal.SIGINT)
 
@@ -146,11 +150,21 @@ def clone(interpreter: Interpreter) -> Iterator[Clone]:
 def run(interpreter: Interpreter, blocks: Sequence[str]) -> list[str]:
     """Run these blocks of README, and return those that failed."""
     print(f"== {interpreter.executable}, CPython {'.'.join(map(str, interpreter.version))}", flush=True)
-    failed: list[str] = []
-    for names in CLONES:
-        if wanted := [name for name in names if name in blocks]:
-            with clone(interpreter) as fresh:
-                failed += [name for name in wanted if not fresh.run(name)]
+
+    def run_in_a_clone(names: Sequence[str], out: IO[str]) -> list[str]:
+        with clone(interpreter) as fresh:
+            return [name for name in names if not fresh.run(name, out)]
+
+    *others, longest = [wanted for names in CLONES if (wanted := [name for name in names if name in blocks])]
+    with ExitStack() as stack:
+        pool = stack.enter_context(ThreadPoolExecutor())
+        files = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in others]
+        running = [pool.submit(run_in_a_clone, *one) for one in zip(others, files, strict=True)]
+        failed = run_in_a_clone(longest, sys.stdout)
+        for ended, file in zip(running, files, strict=True):
+            failed += ended.result()
+            file.seek(0)
+            print(file.read(), end="", flush=True)
     return failed
 
 
