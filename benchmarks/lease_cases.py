@@ -130,7 +130,6 @@ PARTS = {
         "protocol.leases.leases_json",
         "protocol.leases.asked_json",
         "protocol.leases.json_",
-        "protocol.http.simple_requests",
         "protocol.text",
         "protocol.status.json",
     ),

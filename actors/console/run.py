@@ -66,7 +66,6 @@ LOADED_WHEN_READY = (
     "..handlers.dra.calls",
     "..leases.actor",
     "..http.server",
-    "..http.machine",
     "..status.serving",
     ".in_force",
     "...protocol.settings.files",

@@ -1,41 +1,66 @@
-"""One request on a stream, and the answer to it: the bytes of both.
-
-A request of the usual form is read at one look (``plugind.protocol.http.simple_requests``). h11 reads all others, and
-frames the answers that are sent piece by piece.
-"""
+"""One request on a stream, which h11 reads, and the answer to it, which h11 frames."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+from http import HTTPStatus
+from typing import Final
 
-import attrs
+import h11
 import trio
 
-from ...protocol.http.simple_requests import SimpleRequest, head_of, read
+from ...protocol.values import value
+from ...protocol.version import STATUS_FIELD, spoken
 from ..io.client_streams import ClientStream
-from .errors import check_head
-
-if TYPE_CHECKING:
-    from .machine import Machine
 
 Headers = Sequence[tuple[str, str]]
+#: How h11 shows the bytes that it could not read.
+_SHOWN_BYTES: Final = re.compile(r"""bytearray\(b('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\)""")
 
 
-@attrs.define(eq=False)
+class BadRequestError(Exception):
+    """What was received is no request; ``status`` is that of the answer."""
+
+    def __init__(self, text: str, status: int = 400) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class TooLargeError(Exception):
+    """The body of a request is over the limit."""
+
+
+@value
+class Received:
+    """A request as it was sent: the target is percent-encoded."""
+
+    method: str
+    target: str
+    body: bytes
+    #: The header ``Host``; None if there is none, which HTTP/1.0 permits.
+    host: str | None
+    #: The header ``Authorization``; None if there is none, or more than one.
+    authorization: str | None
+    #: In which version of the status socket the client is answered.
+    version: int
+
+
 class HttpExchange:
     """What is received and sent on one connection."""
 
-    stream: trio.abc.Stream
-    _most_header: int
-    _most_body: int
-    #: All that was received, if it was a request of the usual form.
-    _received: bytes = b""
-    #: The version of the status socket in which the client is answered.
-    version: int = 1
-    _machine: Machine | None = None
+    def __init__(self, stream: trio.abc.Stream, most_header: int, most_body: int) -> None:
+        self.stream = stream
+        #: The version of the status socket in which the client is answered.
+        self.version = 1
+        self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=most_header)
+        self._most_header = most_header
+        self._most_body = most_body
+        #: How many bytes were received.
+        self._received = 0
 
-    async def receive(self) -> SimpleRequest:
+    async def receive(self) -> Received:
         """Return the request, once it is whole.
 
         Raises:
@@ -43,21 +68,40 @@ class HttpExchange:
           TooLargeError: if its body is over the limit.
           trio.BrokenResourceError: if the client left before it sent anything, or in the midst of it.
         """
-        first = bytes(await self.stream.receive_some(65536))
-        if not first:
+        with _refusing():
+            return await self._receive()
+
+    async def _receive(self) -> Received:
+        head: h11.Request | None = None
+        body = bytearray()
+        while True:
+            event = self._h11.next_event()
+            if event is h11.NEED_DATA:
+                await self._receive_more(head)
+            elif isinstance(event, h11.Request):
+                head = event
+                # h11 has a limit only for a head that is not whole yet.
+                if self._received - len(self._h11.trailing_data[0]) > self._most_header:
+                    raise BadRequestError(f"its head is over {self._most_header} bytes", 431)
+            elif isinstance(event, h11.Data):
+                body += event.data
+                if len(body) > self._most_body:
+                    raise TooLargeError
+            elif head is None:
+                raise trio.BrokenResourceError("the client closed before it sent a request")
+            else:
+                return _request(head, bytes(body))
+
+    async def _receive_more(self, head: h11.Request | None) -> None:
+        if self._h11.they_are_waiting_for_100_continue:
+            if head is not None and _least_body(head) > self._most_body:
+                raise TooLargeError
+            await self.stream.send_all(self._framed(h11.InformationalResponse(status_code=100, headers=[])))
+        data = bytes(await self.stream.receive_some(65536))
+        if not data and self._h11.their_state is h11.IDLE and not self._h11.trailing_data[0]:
             raise trio.BrokenResourceError("the client closed before it sent a request")
-        request = read(first)
-        if request is None or len(request.body) > self._most_body:
-            self._machine = self._new_machine(first)
-            return await self._machine.receive(self.stream, self._most_body)
-        check_head(len(first) - len(request.body), self._most_header)
-        self._received = first
-        return request
-
-    def _new_machine(self, received: bytes) -> Machine:
-        from .machine import Machine
-
-        return Machine(received, self._most_header)
+        self._received += len(data)
+        self._h11.receive_data(data)
 
     # --- the answer ---------------------------------------------------------------------------------------------------
 
@@ -68,15 +112,31 @@ class HttpExchange:
           trio.TooSlowError: if the client does not take it in time.
           OSError: if the client has left; so does trio.BrokenResourceError.
         """
-        answer = head_of(status, (*headers, ("Content-Length", str(length)))) + body
-        sent = self._send_at_once(answer)
+        answer = self.begin(status, (*headers, ("Content-Length", str(length))))
+        answer += self.go_on(body) + self.end()
+        # Most answers have room at once, and need no deadline therefore.
+        sent = self.stream.send_now(answer) if isinstance(self.stream, ClientStream) else 0
         if sent < len(answer):
             with trio.fail_after(seconds):
                 await self.stream.send_all(answer[sent:])
 
-    def _send_at_once(self, data: bytes) -> int:
-        """Send as much as there is room for; return how much that is. Most answers need no deadline therefore."""
-        return self.stream.send_now(data) if isinstance(self.stream, ClientStream) else 0
+    def begin(self, status: int, headers: Headers) -> bytes:
+        """Return the head of an answer, after which the connection is closed."""
+        reason = HTTPStatus(status).phrase.encode("ascii")
+        return self._framed(
+            h11.Response(status_code=status, headers=[*headers, ("Connection", "close")], reason=reason)
+        )
+
+    def go_on(self, piece: bytes) -> bytes:
+        """Return the bytes of one piece of the body."""
+        return self._framed(h11.Data(data=piece)) if piece else b""
+
+    def end(self) -> bytes:
+        """Return the bytes of the end of the body."""
+        return self._framed(h11.EndOfMessage())
+
+    def _framed(self, event: h11.Event) -> bytes:
+        return self._h11.send(event) or b""
 
     async def close(self) -> None:
         """End the connection."""
@@ -85,22 +145,32 @@ class HttpExchange:
         else:
             await trio.aclose_forcefully(self.stream)
 
-    def begin(self, status: int, headers: Headers) -> bytes:
-        """Return the head of an answer that is sent piece by piece."""
-        if self._machine is None:
-            self._machine = self._new_machine(self._received)
-            self._machine.skip_request()
-        return self._machine.begin(status, headers)
 
-    def go_on(self, piece: bytes) -> bytes:
-        """Return the bytes of one piece of the body."""
-        return self._begun.go_on(piece)
+@contextlib.contextmanager
+def _refusing() -> Iterator[None]:
+    try:
+        yield
+    except h11.RemoteProtocolError as error:
+        # h11 shows the bytes as its buffer has them.
+        raise BadRequestError(_SHOWN_BYTES.sub(r"\1", str(error)), error.error_status_hint) from error
 
-    def end(self) -> bytes:
-        """Return the bytes of the end of the body."""
-        return self._begun.end()
 
-    @property
-    def _begun(self) -> Machine:
-        assert self._machine is not None, "the answer has begun"
-        return self._machine
+def _least_body(head: h11.Request) -> int:
+    """Return how many bytes the body has that is announced; of one in chunks only that it has some is known."""
+    length = next((int(text) for name, text in head.headers if name == b"content-length"), None)
+    return 1 if length is None else length
+
+
+def _request(head: h11.Request, body: bytes) -> Received:
+    if head.http_version not in (b"1.0", b"1.1"):
+        raise BadRequestError("only HTTP/1.1 is supported", 505)
+    # h11 refuses a second one.
+    host = next((text.decode("latin-1") for name, text in head.headers if name == b"host"), None)
+    credentials = [text.decode("latin-1") for name, text in head.headers if name == b"authorization"]
+    authorization = credentials[0] if len(credentials) == 1 else None
+    version = spoken(next((text for name, text in head.headers if name == STATUS_FIELD), None))
+    try:
+        method, target = head.method.decode("ascii"), head.target.decode("ascii")
+        return Received(method, target, body, host, authorization, version)
+    except ValueError as error:
+        raise BadRequestError(f"the request's target cannot be read: {error}") from error

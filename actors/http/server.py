@@ -23,15 +23,13 @@ from urllib.parse import parse_qsl, urlsplit
 import attrs
 import trio
 
-from ...protocol.http.simple_requests import SimpleRequest
 from ...protocol.values import value
 from ...protocol.version import STATUS_HEADER
 from ..io.accepting import Listener
 from ..io.client_streams import ClientStream, ClientWatch
 from ..io.descriptors import DescriptorReserve
 from ..io.unix_socket import Credentials, peer_credentials, peer_groups
-from .errors import BadRequestError, TooLargeError
-from .exchange import HttpExchange
+from .exchange import BadRequestError, HttpExchange, Received, TooLargeError
 from .limits import HttpLimits, Place
 from .places import AllPlaces, Connection, Standing
 
@@ -334,7 +332,7 @@ def _late(request: Request | None, limits: HttpLimits) -> Response:
     return problem(503, f"no answer within {limits.response:g} seconds")
 
 
-def _request_of(received: SimpleRequest, peer: Credentials | None) -> Request:
+def _request_of(received: Received, peer: Credentials | None) -> Request:
     path, query, host = received.target, {}, received.host
     if not path.startswith("/") or "?" in path or "#" in path or path.startswith("//"):
         try:

@@ -28,7 +28,7 @@ from importlib import import_module
 from typing import Any, Final
 from unittest.mock import patch
 
-import plugind.actors.http.machine
+import plugind.actors.http.server
 import plugind.actors.io.state_database
 import plugind.actors.status.exposition  # noqa: F401 - so that forks have all of these, which users may not read
 from plugind.actors.console import run

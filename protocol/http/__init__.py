@@ -1,1 +1,0 @@
-"""Requests of the usual form, which are read at one look."""
