@@ -91,7 +91,7 @@ def watch_target(daemon: Daemon, path: str = "/watch") -> str:
 
 def has_heartbeats(reply: Reply) -> bool:
     """Return whether the stream has heartbeats. A daemon without them, which is older, may be silent for ever."""
-    beats = "heartbeat" in reply.headers
+    beats = "heartbeat" in reply.head.headers
     if not beats:
         reply.timeout = math.inf
     return beats

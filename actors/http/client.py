@@ -6,15 +6,14 @@ import collections
 import contextlib
 import errno
 import math
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 
 import attrs
-import h11
 import trio
 
-from ...protocol.version import STATUS_HEADER, STATUS_VERSION, incompatibility
 from ..io.silence import CHECK, QUESTION, UnreachableError, user_of, why_silent
 from ..io.unix_socket import connect, stream_socket
+from .asking import Asking, Head, NotHttpError
 
 __all__ = ["UnreachableError"]  # what is defined elsewhere
 
@@ -26,16 +25,20 @@ MAX_ANSWER = 256 * 1024 * 1024
 class Reply:
     """An answer whose body has still to be read."""
 
-    status: int
-    headers: Mapping[str, str]
+    head: Head
     #: Seconds for the next part of the body to come.
     timeout: float
     _exchange: _Exchange
 
     @property
+    def status(self) -> int:
+        """The code of the answer."""
+        return self.head.status
+
+    @property
     def version(self) -> str | None:
         """The version of the status socket; None with a daemon that does not say it."""
-        return self.headers.get(STATUS_HEADER.lower())
+        return self.head.version
 
     @property
     def uid(self) -> int:
@@ -49,8 +52,7 @@ class Reply:
           UnreachableError: if the connection ends within the body, or nothing comes in time.
         """
         with self._exchange.limited(self.timeout):
-            event = await self._exchange.next_event()
-        return bytes(event.data) if isinstance(event, h11.Data) else b""
+            return await self._exchange.piece()
 
     async def body(self) -> bytes:
         """Return the whole body.
@@ -134,18 +136,13 @@ async def ask(
     Raises:
       UnreachableError: if there is no answer in time, none in HTTP, or one of a daemon that cannot be asked.
     """
-    exchange = _Exchange(path, patience)
+    exchange = _Exchange(path, Asking(method, target, body), patience)
     try:
         with exchange.limited(timeout):
             await exchange.connect()
-            await exchange.send(method, target, body)
-            head = await exchange.next_event()
-        if not isinstance(head, h11.Response):
-            raise UnreachableError(path, "the answer is not HTTP")
-        headers = {name.decode("ascii"): value.decode("latin-1") for name, value in head.headers}
-        if (why := incompatibility(headers.get(STATUS_HEADER.lower()))) is not None:
-            raise UnreachableError(path, why)
-        yield Reply(head.status_code, headers, timeout, exchange)
+            await exchange.send()
+            head = await exchange.head()
+        yield Reply(head, timeout, exchange)
     finally:
         await exchange.close()
 
@@ -153,12 +150,12 @@ async def ask(
 class _Exchange:
     """A request and its answer, on a connection of their own."""
 
-    def __init__(self, path: str, patience: float) -> None:
+    def __init__(self, path: str, asking: Asking, patience: float) -> None:
         self.path = path
+        self._asking = asking
         self.patience = patience
         self._socket = stream_socket()
         self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(self._socket))
-        self._http = h11.Connection(h11.CLIENT)
 
     @property
     def uid(self) -> int:
@@ -190,29 +187,31 @@ class _Exchange:
             except OSError as error:
                 raise UnreachableError(self.path, error.strerror or str(error), error.errno) from error
 
-    async def send(self, method: str, target: str, body: bytes) -> None:
-        headers = [
-            *(("Host", "plugind"), ("Connection", "close"), ("Content-Length", str(len(body)))),
-            (STATUS_HEADER, str(STATUS_VERSION)),
-        ]
-        asked = self._http.send(h11.Request(method=method, target=target, headers=headers)) or b""
-        asked += self._http.send(h11.Data(data=body)) or b""
-        asked += self._http.send(h11.EndOfMessage()) or b""
+    async def send(self) -> None:
         # A server that refuses early may close before it has read everything; its answer has still arrived.
         with contextlib.suppress(trio.BrokenResourceError):
-            await self._stream.send_all(asked)
+            await self._stream.send_all(self._asking.sent)
 
-    async def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+    async def head(self) -> Head:
+        with self._unreachable():
+            while (head := self._asking.head()) is None:
+                self._asking.receive(await self._receive())
+            return head
+
+    async def piece(self) -> bytes:
+        with self._unreachable():
+            while (piece := self._asking.piece()) is None:
+                self._asking.receive(await self._receive())
+            return piece
+
+    @contextlib.contextmanager
+    def _unreachable(self) -> Iterator[None]:
         try:
-            while True:
-                event = self._http.next_event()
-                if event is not h11.NEED_DATA:
-                    return event
-                self._http.receive_data(await self._receive())
+            yield
         except trio.BrokenResourceError as error:
             raise UnreachableError(self.path, "the daemon left", errno.ECONNRESET) from error
-        except h11.RemoteProtocolError as error:
-            raise UnreachableError(self.path, f"the answer is not whole or not HTTP: {error}") from error
+        except NotHttpError as error:
+            raise UnreachableError(self.path, str(error)) from error
 
     async def _receive(self) -> bytes:
         while True:

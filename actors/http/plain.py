@@ -1,4 +1,4 @@
-"""HTTP/1.1 requests to the status socket, without Trio and h11, for programs that must start quickly."""
+"""Requests to the status socket on plain sockets, without Trio, for programs that must start quickly."""
 
 from __future__ import annotations
 
@@ -8,26 +8,20 @@ import math
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
-from ...protocol.version import STATUS_HEADER, STATUS_VERSION, incompatibility
 from ..io.silence import CHECK, QUESTION, UnreachableError, user_of, why_silent
+from .asking import Asking, NotHttpError
+
+__all__ = ["NotHttpError"]  # what is defined elsewhere
 
 #: Bytes of the largest answer that :func:`request` reads.
 MAX_ANSWER: Final = 1024 * 1024
-#: Bytes of the head of an answer.
-_MAX_HEAD: Final = 64 * 1024
 #: Seconds between two tries while the daemon's backlog is full, of which nothing tells the end.
 _PAUSE: Final = 0.02
 #: Bytes of a path that a ``sockaddr_un`` holds.
 _MAX_PATH: Final = 107
-_NOT_HTTP: Final = "the answer is not whole or not HTTP"
-_NOT_WHOLE: Final = "the answer is not whole"
-
-
-class NotHttpError(Exception):
-    """The answer is not whole, too large, not HTTP, or of a daemon that cannot be asked; the text says which."""
 
 
 class SilentError(TimeoutError):
@@ -64,18 +58,9 @@ class Reply:
         self._received = received
         #: The user of the daemon.
         self.uid = received.uid
-        first, *lines = received.until(b"\r\n\r\n", _MAX_HEAD).split(b"\r\n")
-        words = first.split(b" ", 2)
-        if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not _is_number(words[1], 3):
-            raise NotHttpError(_NOT_HTTP)
-        self.status = int(words[1])
-        self.headers = _headers(lines)
-        if self.headers.get("transfer-encoding", "chunked").lower() != "chunked":
-            raise NotHttpError("the answer has a transfer encoding, and chunked alone is known here")
-        #: The version of the status socket; None with a daemon that does not say it.
-        self.version = self.headers.get(STATUS_HEADER.lower())
-        if (why := incompatibility(self.version)) is not None:
-            raise NotHttpError(why)
+        while (head := received.asking.head()) is None:
+            received.more()
+        self.status, self.version = head.status, head.version
 
     def wait_for_ever(self) -> None:
         """Wait for the rest of the body for as long as the daemon keeps the connection."""
@@ -93,25 +78,11 @@ class Reply:
           OSError: if the daemon goes away.
           NotHttpError: if the body is not whole.
         """
-        length = self.headers.get("content-length", "")
-        if "transfer-encoding" in self.headers:
-            return self._chunks()
-        if _is_number(length.encode(), 12):
-            return self._received.exactly(int(length))
-        return iter(self._received.some, b"")
-
-    def _chunks(self) -> Iterator[bytes]:
-        while size := self._size():
-            yield from self._received.exactly(size)
-            self._received.until(b"\r\n", 0)
-        while self._received.until(b"\r\n", _MAX_HEAD):
-            pass  # A trailer.
-
-    def _size(self) -> int:
-        try:
-            return int(self._received.until(b"\r\n", 256).partition(b";")[0], 16)
-        except ValueError:
-            raise NotHttpError(_NOT_HTTP) from None
+        while (piece := self._received.asking.piece()) != b"":
+            if piece is None:
+                self._received.more()
+            else:
+                yield piece
 
     def body(self, most: int) -> bytes:
         """Return the whole body, of at most so many bytes.
@@ -163,15 +134,12 @@ def asked(
     deadline = began + min(seconds, total)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         _connect(connection, path, deadline)
-        head = (
-            f"{method} {target} HTTP/1.1\r\nHost: plugind\r\nConnection: close\r\nContent-Length: {len(body)}\r\n"
-            f"{STATUS_HEADER}: {STATUS_VERSION}\r\n\r\n"
-        )
+        asking = Asking(method, target, body)
         # A server that refuses early may close before it has read everything; its answer has still arrived.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             _limit(connection, deadline)
-            connection.sendall(head.encode("ascii") + body)
-        received = _Received(connection, path, deadline, patience)
+            connection.sendall(asking.sent)
+        received = _Received(connection, asking, path, deadline, patience)
         reply = Reply(received)
         if silence is not None:
             received.silence, received.deadline = silence, began + total
@@ -212,29 +180,28 @@ def _connect(connection: socket.socket, path: str, deadline: float) -> None:
 
 
 class _Received:
-    """What has come from the daemon and is not read yet."""
+    """The connection on which the answer comes."""
 
-    def __init__(self, connection: socket.socket, path: str, deadline: float, patience: float) -> None:
+    def __init__(self, connection: socket.socket, asking: Asking, path: str, deadline: float, patience: float) -> None:
+        self.asking = asking
         self._connection = connection
         self._path = path
         #: The user of the process at the other end.
         self.uid = user_of(connection)
-        self._there = bytearray()
         #: Until when all must be there, and how many seconds each part may take.
         self.deadline = deadline
         self.silence = math.inf
         #: After how many seconds without any part it is asked whether the daemon answers at all.
         self.patience = patience
 
-    def _more(self) -> bool:
-        """Wait for more; return whether there is any."""
+    def more(self) -> None:
+        """Wait for more of the answer, or for its end."""
         deadline = min(self.deadline, time.monotonic() + self.silence)
         while (piece := self._next(min(deadline, time.monotonic() + self.patience))) is None:
             if time.monotonic() >= deadline:
                 raise SilentError(why_silent(self._connection))
             self._check()
-        self._there += piece
-        return bool(piece)
+        self.asking.receive(piece)
 
     def _check(self) -> None:
         """Ask whether the daemon answers at all."""
@@ -257,43 +224,3 @@ class _Received:
         """End the connection."""
         with contextlib.suppress(OSError):  # The daemon may have done so before.
             self._connection.shutdown(socket.SHUT_RDWR)
-
-    def until(self, end: bytes, most: int) -> bytes:
-        """Return what stands before ``end``, at most so many bytes, and drop both."""
-        while (found := self._there.find(end)) < 0:
-            if len(self._there) > most + len(end) or not self._more():
-                raise NotHttpError(_NOT_HTTP)
-        if found > most:
-            raise NotHttpError(_NOT_HTTP)
-        before = bytes(self._there[:found])
-        del self._there[: found + len(end)]
-        return before
-
-    def some(self, most: int = 65536) -> bytes:
-        """Return what is there, or comes next, at most so many bytes; nothing at the end."""
-        if not self._there:
-            self._more()
-        piece = bytes(self._there[:most])
-        del self._there[:most]
-        return piece
-
-    def exactly(self, length: int) -> Iterator[bytes]:
-        """Yield so many bytes in pieces."""
-        while length:
-            piece = self.some(min(length, 65536))
-            if not piece:
-                raise NotHttpError(_NOT_WHOLE)
-            length -= len(piece)
-            yield piece
-
-
-def _headers(lines: list[bytes]) -> Mapping[str, str]:
-    found = {}
-    for line in lines:
-        name, _, text = line.partition(b":")
-        found[name.decode("latin-1").lower()] = text.strip().decode("latin-1")
-    return found
-
-
-def _is_number(text: bytes, most: int) -> bool:
-    return text.isdigit() and len(text) <= most

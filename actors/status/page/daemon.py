@@ -215,7 +215,7 @@ class _Follower:
             ) as reply:
                 if reply.status != 200:
                     raise await _refusal(reply)
-                if "heartbeat" not in reply.headers:
+                if "heartbeat" not in reply.head.headers:
                     raise WatchEndedError("this daemon is too old for the page", missing=True)
                 await self._take(reply.lines())
         except UnreachableError as error:

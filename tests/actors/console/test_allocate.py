@@ -591,7 +591,7 @@ def test_allocate_loads_little() -> None:
     """It stands before each command of the user."""
     code = (
         "import sys; from plugind.actors.console.commands import main, command; command('allocate');"
-        "heavy = {'trio', 'h11', 'rich', 'email', 'http', 'ssl', 'sqlite3', 'asyncio', 'subprocess', 'logging', 'pwd',"
+        "heavy = {'trio', 'rich', 'email', 'http', 'ssl', 'sqlite3', 'asyncio', 'subprocess', 'logging', 'pwd',"
         " 'google', 'grpclib', 'prometheus_client', 'plugind.supervisor', 'plugind.protocol.messages',"
         " 'plugind.protocol.leases.messages', 'plugind.protocol.plugins.info', 'plugind.actors.client.sync'};"
         "print(*sorted(heavy & set(sys.modules)))"

@@ -64,7 +64,7 @@ LS = COMMAND | {
     *(f"plugind.actors.console.{name}" for name in ("answers", "ls", "phrases", "plain")),
     *(f"plugind.actors.console.{name}" for name in ("status_socket", "table", "times")),
     "plugind.actors.http",
-    "plugind.actors.http.plain",
+    *(f"plugind.actors.http.{name}" for name in ("asking", "plain")),
     "plugind.actors.io",
     *(f"plugind.actors.io.{name}" for name in ("peers", "silence")),
     *(f"plugind.protocol.{name}" for name in ("text", "words")),
@@ -146,8 +146,7 @@ def test_the_version_and_the_help_need_no_module_of_a_command(words: list[str]) 
 @pytest.mark.parametrize("output", ["json", "name", "wide"])
 def test_ls_needs_neither_trio_nor_attrs(output: str, status: str) -> None:
     modules = imported(RUN, "ls", "-o", output, "--status", status)
-    assert (ours(modules), packages(modules), modules & HEAVY) == (LS, set(), set())
-    assert "inspect" not in modules
+    assert (ours(modules), packages(modules), modules & HEAVY) == (LS, {"h11"}, set())
 
 
 def test_a_daemon_that_is_ready_has_imported_what_registers_plugins_and_no_more(tmp_path: Path) -> None:
