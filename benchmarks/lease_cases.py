@@ -126,7 +126,6 @@ PARTS = {
         "actors.io.unix_socket",
         "actors.status",
         "actors.messaging.callers",
-        "actors.messaging.one_answer",
         "protocol.leases.leases_json",
         "protocol.leases.asked_json",
         "protocol.leases.json_",

@@ -16,6 +16,8 @@ from hypothesis import HealthCheck, settings
 
 from plugind.tests.fork_server import ForkingPopen
 
+pytest_plugins = ["plugind.actors.simulation.pytest_plugin"]
+
 # No property is about time, and on a busy machine an example takes as long as it takes. The profile that is loaded
 # stays otherwise: Hypothesis has one of its own for CI.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -1,1 +1,1 @@
-"""What carries messages: inboxes, who subscribes to changes, one answer for one asker, and shared timers."""
+"""What carries messages: inboxes, who subscribes to changes, and shared timers."""

@@ -28,7 +28,6 @@ from ...protocol.messages.addresses import Address
 from ...protocol.status.json import Json
 from ..http.places import Place
 from ..http.server import LateResponse, Response, Send, busy, json_response, problem
-from ..messaging.one_answer import OneAnswer
 from .streams import JSON_LINES, heartbeat_headers
 
 #: The status of the answer to a request that failed.
@@ -84,7 +83,7 @@ class Allocations:
     leases: Address[LeasesMessage]
     #: ``CLOCK_BOOTTIME`` in nanoseconds.
     boottime: Callable[[], int]
-    _replies: set[OneAnswer[Lease | Failure]] = attrs.field(factory=set)
+    _replies: set[trio.MemorySendChannel[Lease | Failure]] = attrs.field(factory=set)
     _owned: set[_Owned] = attrs.field(factory=set)
     _ending: trio.Event = attrs.field(factory=trio.Event)
 
@@ -92,7 +91,7 @@ class Allocations:
         """Wait for nothing any more, and end all streams. Leases that belong to connections stay."""
         self._ending.set()
         for reply in self._replies:
-            reply.end()
+            reply.close()
         for owned in self._owned:
             owned.to_end.close()
 
@@ -120,11 +119,12 @@ class Allocations:
     async def _make(self, ticket: int, ask: Ask, answer: Callable[[Lease], Response]) -> Response:
         if self._ending.is_set():
             return problem(503, _STOPPING)
-        reply: OneAnswer[Lease | Failure] = OneAnswer()
+        reply, answers = trio.open_memory_channel[Lease | Failure](1)
         self._replies.add(reply)
         self.leases.send_nowait(ask(ticket, reply))
         try:
-            found = await reply.receive()
+            with answers:
+                found = await answers.receive()
         except trio.EndOfChannel:
             self.leases.send_nowait(AskerLeft(ticket))
             return problem(503, _STOPPING)

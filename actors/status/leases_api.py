@@ -42,7 +42,6 @@ from ..http.server import Request, Response, json_response, problem
 from ..io.owner_processes import may_run
 from ..io.process_identity import identity_of
 from ..io.unix_socket import Credentials
-from ..messaging.one_answer import OneAnswer
 from .allocations import Allocations, failed, new_token, owner_by
 from .streams import JSON_LINES, Backlog, Stream, Unsent, heartbeat_headers, next_messages, pause_of, send_pieces
 
@@ -177,10 +176,10 @@ class _Routes:
                 return None
 
     async def _answer(self, ask: Callable[[Address[T]], LeasesMessage], deadline: float) -> T:
-        answer: OneAnswer[T] = OneAnswer()
-        self._leases.send_nowait(ask(answer))
-        with trio.move_on_after(deadline):
-            return await answer.receive()
+        reply, answers = trio.open_memory_channel[T](1)
+        self._leases.send_nowait(ask(reply))
+        with trio.move_on_after(deadline), answers:
+            return await answers.receive()
         raise _NoAnswerError(f"the lease actor has not answered within {deadline:g} s")
 
     async def snapshot(self, deadline: float) -> LeasesSnapshot:
