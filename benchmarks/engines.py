@@ -24,7 +24,7 @@ from typing import Final
 
 import attrs
 
-from plugind.benchmarks.peers.slurm.cluster import PATIENCE, Cluster, cluster, until
+from plugind.benchmarks.peers.slurm.cluster import PATIENCE, Cluster, running_cluster, until
 from plugind.benchmarks.peers.slurm.files import NODES, Way, call_parts
 from plugind.benchmarks.peers.slurm.namespaces import TOO_LONG, lacking, run_isolated
 from plugind.benchmarks.report.files import add_json_argument, write_json
@@ -81,7 +81,8 @@ def added(turns: Sequence[Turn]) -> list[Added]:
 def added_table(results: Sequence[Added]) -> str:
     """Return the table of what the parts add."""
     lines: list[list[Cell]] = [
-        [it.way, it.load, it.jobs, it.without_ms, it.with_ms, it.adds_ms, it.ratio] for it in results
+        [result.way, result.load, result.jobs, result.without_ms, result.with_ms, result.adds_ms, result.ratio]
+        for result in results
     ]
     return table(["who chooses", "jobs", "number", "without, ms a job", "with", "adds", "times"], lines)
 
@@ -89,49 +90,49 @@ def added_table(results: Sequence[Added]) -> str:
 # --- inside of the namespaces -----------------------------------------------------------------------------------------
 
 
-def turns(it: Cluster, options: argparse.Namespace) -> Iterator[Turn]:
+def turns(cluster: Cluster, options: argparse.Namespace) -> Iterator[Turn]:
     """Measure in turns, without the parts and with them."""
     progress = Progress(4 * options.rounds)
     for _ in range(options.rounds):
         for parts in (False, True):
-            _switch(it, parts=parts)
-            progress.step(f"{it.way.value}: {ROW}, {'with' if parts else 'without'} the parts")
-            each = [_timed(it, 1, "-wn1") for _ in range(options.row // options.rounds)]
-            yield Turn(it.way.value, ROW, parts, len(each), tuple(each))
-            progress.step(f"{it.way.value}: {AT_ONCE}, {'with' if parts else 'without'} the parts")
-            many = _timed(it, options.at_once) / options.at_once
-            yield Turn(it.way.value, AT_ONCE, parts, options.at_once, (many,))
+            _switch(cluster, parts=parts)
+            progress.step(f"{cluster.way.value}: {ROW}, {'with' if parts else 'without'} the parts")
+            each = [_timed(cluster, 1, "-wn1") for _ in range(options.row // options.rounds)]
+            yield Turn(cluster.way.value, ROW, parts, len(each), tuple(each))
+            progress.step(f"{cluster.way.value}: {AT_ONCE}, {'with' if parts else 'without'} the parts")
+            many = _timed(cluster, options.at_once) / options.at_once
+            yield Turn(cluster.way.value, AT_ONCE, parts, options.at_once, (many,))
     progress.end()
 
 
-def _switch(it: Cluster, *, parts: bool) -> None:
+def _switch(cluster: Cluster, *, parts: bool) -> None:
     """Have Slurm call the parts or not; return once jobs on all nodes have leases accordingly."""
-    call_parts(it.directory, called=parts)
-    it.slurm("scontrol", "reconfigure")
+    call_parts(cluster.directory, called=parts)
+    cluster.slurm("scontrol", "reconfigure")
 
     def is_so() -> bool:
-        job = it.submit(1, 0, f"-N{len(NODES)}")
-        until("the job has ended", lambda: not it.queued())
-        return {bool(record.lease) for record in it.records(job)} == {parts}
+        job = cluster.submit(1, 0, f"-N{len(NODES)}")
+        until("the job has ended", lambda: not cluster.queued())
+        return {bool(record.lease) for record in cluster.records(job)} == {parts}
 
     until(f"jobs have {'leases' if parts else 'none'}", is_so)
 
 
-def _timed(it: Cluster, jobs: int, *options: str) -> float:
+def _timed(cluster: Cluster, jobs: int, *options: str) -> float:
     """Return the milliseconds until so many jobs, which begin at once, have left Slurm."""
-    command = ["srun", "--quiet", f"--gres={it.way.gres}:1", "--ntasks=1", "--chdir=/tmp", *options, "true"]
+    command = ["srun", "--quiet", f"--gres={cluster.way.gres}:1", "--ntasks=1", "--chdir=/tmp", *options, "true"]
     began = time.monotonic()
-    running = [subprocess.Popen(command, env=it.environment, stdin=subprocess.DEVNULL) for _ in range(jobs)]
+    running = [subprocess.Popen(command, env=cluster.environment, stdin=subprocess.DEVNULL) for _ in range(jobs)]
     for process in running:
         if code := process.wait(PATIENCE):
             raise subprocess.CalledProcessError(code, command)
-    until("the jobs have left", lambda: not it.queued(), pause=0.01)
+    until("the jobs have left", lambda: not cluster.queued(), pause=0.01)
     return (time.monotonic() - began) * 1000
 
 
 def _inside(options: argparse.Namespace) -> int:
-    with cluster(options.inside, Way(options.way), confined=False, parts=False) as it:
-        found = [attrs.asdict(turn) for turn in turns(it, options)]
+    with running_cluster(options.inside, Way(options.way), confined=False, parts=False) as cluster:
+        found = [attrs.asdict(turn) for turn in turns(cluster, options)]
     (options.inside / _RESULT).write_text(json.dumps(found))
     return 0
 
@@ -184,7 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 1
         found += measured
     results = added(found)
-    rows: list[Row] = [{**attrs.asdict(it), "machine": machine()} for it in results]
+    rows: list[Row] = [{**attrs.asdict(result), "machine": machine()} for result in results]
     print(json.dumps(rows, indent=2) if options.output == "json" else f"{machine()}\n\n{added_table(results)}")
     write_json(options, rows)
     return 0

@@ -204,7 +204,7 @@ def parts(store: str, place: Place, cost: Turn, number: int) -> list[Part]:
     each = (cost.loop_ms or 0.0) * 1000 / sum(hits.values())
     found = [Part(store=store, part=part, us=count * each) for part, count in hits.items()]
     threads = Part(store=store, part="the write, in its thread, with fsync", us=(cost.threads_ms or 0.0) * 1000)
-    return sorted([*found, threads], key=lambda it: -it.us)
+    return sorted([*found, threads], key=lambda part: -part.us)
 
 
 # --- a line of callers ------------------------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ def measure_parts(options: argparse.Namespace, measured: Sequence[Turn]) -> list
     """Divide what the cheapest turns of the daemon have cost."""
     found: list[Part] = []
     for store, disk in STORES.items():
-        cost = min((it for it in measured if (it.store, it.who) == (store, DAEMON)), key=lambda it: it.ms)
+        cost = min((turn for turn in measured if (turn.store, turn.who) == (store, DAEMON)), key=lambda turn: turn.ms)
         with places(_DEVICES, disk=disk) as place:
             found += parts(store, place, cost, options.number * _PARTS_TURNS)
     return found
@@ -116,36 +116,36 @@ def measure_command(options: argparse.Namespace) -> list[Command]:
 def turns_table(results: Sequence[Turn]) -> str:
     """Return the table of turns: the least and the median of each, and the ratios of the least."""
     lines: list[list[Cell]] = []
-    for store in dict.fromkeys(it.store for it in results):
-        runs = {who: [it for it in results if (it.store, it.who) == (store, who)] for who in _whos(results)}
-        least = {who: min(it.ms for it in found) for who, found in runs.items()}
+    for store in dict.fromkeys(turn.store for turn in results):
+        runs = {who: [turn for turn in results if (turn.store, turn.who) == (store, who)] for who in _whos(results)}
+        least = {who: min(turn.ms for turn in found) for who, found in runs.items()}
         for who, found in runs.items():
-            best = min(found, key=lambda it: it.ms)
+            best = min(found, key=lambda turn: turn.ms)
             of = [least[DAEMON] / least[who] if who != DAEMON else None]
-            middle = Spread.of([it.ms for it in found]).median
+            middle = Spread.of([turn.ms for turn in found]).median
             lines.append([store, who, best.ms, middle, best.loop_ms, best.threads_ms, *of])
     head = ["state in", "who", "CPU ms, least", "median", "loop", "threads", "times dearer is a lease"]
     return table(head, lines)
 
 
 def _whos(results: Sequence[Turn]) -> list[str]:
-    return list(dict.fromkeys(it.who for it in results))
+    return list(dict.fromkeys(turn.who for turn in results))
 
 
 def parts_table(results: Sequence[Part]) -> str:
     """Return the table of parts, the dearest first."""
     lines: list[list[Cell]] = []
-    for store in dict.fromkeys(it.store for it in results):
-        mine = [it for it in results if it.store == store]
-        total = sum(it.us for it in mine)
-        lines += [[store, it.part, it.us, f"{it.us / total:.0%}"] for it in mine]
+    for store in dict.fromkeys(cost.store for cost in results):
+        mine = [cost for cost in results if cost.store == store]
+        total = sum(cost.us for cost in mine)
+        lines += [[store, cost.part, cost.us, f"{cost.us / total:.0%}"] for cost in mine]
         lines.append([store, "all", total, "100%"])
     return table(["state in", "part of allocate + release", "µs", "share"], lines)
 
 
 def figures_table(results: Sequence[Queued | Held | Died | SlowDisk]) -> str:
     """Return a table with a line for each figure, and a column for each result."""
-    rows = [attrs.asdict(it) for it in results]
+    rows = [attrs.asdict(result) for result in results]
     return table(
         ["", *[f"run {number + 1}" for number in range(len(rows))]],
         [[_words(name), *[row[name] for row in rows]] for name in rows[0]],
@@ -165,16 +165,16 @@ def commands_table(results: Sequence[Command]) -> str:
     """Return the table of programs, and how many empty programs each takes."""
     first = results[0].what
     lines: list[list[Cell]] = []
-    least = {what: _least_of(results, what) for what in dict.fromkeys(it.what for it in results)}
+    least = {what: _least_of(results, what) for what in dict.fromkeys(command.what for command in results)}
     for what, (ms, cpu) in least.items():
-        middle = Spread.of([it.ms for it in results if it.what == what]).median
+        middle = Spread.of([command.ms for command in results if command.what == what]).median
         lines.append([what, ms, middle, cpu, ms / least[first][0], cpu / least[first][1]])
     return table(["program", "ms, least", "median", "CPU ms, least", "times", "times the CPU"], lines)
 
 
 def _least_of(results: Sequence[Command], what: str) -> tuple[float, float]:
-    mine = [it for it in results if it.what == what]
-    return min(it.ms for it in mine), min(it.cpu_ms for it in mine)
+    mine = [command for command in results if command.what == what]
+    return min(command.ms for command in mine), min(command.cpu_ms for command in mine)
 
 
 # --- the command line -------------------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(machine())
     for case, results, text in cases(options):
         print("\n".join(["", TITLES[case], "", text]), flush=True)
-        rows += [{"case": case, **attrs.asdict(it), "machine": machine()} for it in results]
+        rows += [{"case": case, **attrs.asdict(result), "machine": machine()} for result in results]
     write_json(options, rows)
     return 0
 

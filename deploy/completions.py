@@ -44,7 +44,7 @@ def completions() -> Mapping[str, str]:
     """Return the script for each shell, by its name."""
     parser, of_options = whole_parser(), _of_options()
     for action in actions_of(parser):
-        meant = next((of_options[it] for it in action.option_strings if it in of_options), None)
+        meant = next((of_options[option] for option in action.option_strings if option in of_options), None)
         if meant is None and isinstance(action.metavar, str):
             meant = _MEANINGS.get(action.metavar)
         if meant is not None:
@@ -56,7 +56,7 @@ def completions() -> Mapping[str, str]:
 def _of_options() -> Mapping[str, Mapping[str, str | dict[str, str]]]:
     """Return what is offered for the values of options, where that is none of a few words."""
     types = sorted(built_in_handlers())
-    times = [f"{it}=" for it in types]
+    times = [f"{name}=" for name in types]
     return {
         "--type": _words("types", types),
         "--handler-timeout": _words("handler_times", times),
@@ -68,7 +68,7 @@ def _of_options() -> Mapping[str, Mapping[str, str | dict[str, str]]]:
 def _words(name: str, words: Sequence[str]) -> Mapping[str, str | dict[str, str]]:
     """Return what offers ``words``, of which none has a character that a shell expands. shtab has no such type."""
     function, listed = f"_plugind_{name}", " ".join(words)
-    with_value, others = ([it for it in words if it.endswith("=") is has] for has in (True, False))
+    with_value, others = ([word for word in words if word.endswith("=") is has] for has in (True, False))
     in_zsh = [f"  compadd {how}-- {' '.join(some)}\n" for how, some in (("-S '' ", with_value), ("", others)) if some]
     return {
         "bash": function,

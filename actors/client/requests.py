@@ -46,4 +46,4 @@ def _resources(content: object) -> tuple[ResourceStatus, ...]:
 def _all(read: Callable[[object], T], content: object) -> tuple[T, ...]:
     if not isinstance(content, list):
         raise StatusFormError("it is no list")
-    return tuple(read(it) for it in content)
+    return tuple(read(element) for element in content)

@@ -101,7 +101,7 @@ def resources_in(answer: bytes) -> list[Plugin]:
     """
     decoded = _decoded(answer)
     resources = decoded.get("resources") if isinstance(decoded, dict) else None
-    if not isinstance(resources, list) or not all(isinstance(it, dict) for it in resources):
+    if not isinstance(resources, list) or not all(isinstance(resource, dict) for resource in resources):
         raise CommandError("the daemon's answer is not a list of resources")
     return resources
 

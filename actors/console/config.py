@@ -102,7 +102,7 @@ def _of_files(args: argparse.Namespace) -> dict[str, Any]:
         settings = daemon.read_configuration(args, os.environ)
     except ConfigError as error:
         raise _unusable(error) from error
-    return {"files": list(settings.files), "settings": [row(it) for it in in_force(settings)]}
+    return {"files": list(settings.files), "settings": [row(entry) for entry in in_force(settings)]}
 
 
 def _of_daemon(args: argparse.Namespace) -> dict[str, Any]:
@@ -130,20 +130,20 @@ def _unusable(error: ConfigError) -> CommandError:
 def _lines(report: Mapping[str, Any]) -> Iterator[str]:
     for path in report["files"]:
         yield f"# {escaped(path)}\n"
-    for it in report.get("waiting", ()):
-        yield f"# waits for a restart: {escaped(it['key'])} = {to_toml(it['value'])}  # {_source_of(it)}\n"
+    for entry in report.get("waiting", ()):
+        yield f"# waits for a restart: {escaped(entry['key'])} = {to_toml(entry['value'])}  # {_source_of(entry)}\n"
     section = ""
-    for it in report["settings"]:
-        above, _, name = escaped(it["key"]).rpartition(".")
+    for entry in report["settings"]:
+        above, _, name = escaped(entry["key"]).rpartition(".")
         if above != section:
             section = above
             yield f"\n[{section}]\n"
-        assigned = f"{name} = {to_toml(it['value'])}"
-        yield f"{assigned:{_WIDTH}}  # {_source_of(it)}\n"
+        assigned = f"{name} = {to_toml(entry['value'])}"
+        yield f"{assigned:{_WIDTH}}  # {_source_of(entry)}\n"
 
 
-def _source_of(it: Mapping[str, Any]) -> str:
-    source = it["source"]
+def _source_of(entry: Mapping[str, Any]) -> str:
+    source = entry["source"]
     return escaped(str(Source(source["kind"], source["name"] or "", source["line"])))
 
 
@@ -177,7 +177,7 @@ def _problems(error: ConfigError) -> list[dict[str, Any]]:
     """Return where each problem is, as far as that is known, and what it is."""
     if not isinstance(error, SettingsError):
         return [{"source": None, "text": str(error)}]
-    return [{"source": source_row(it.source), "text": it.text} for it in error.problems]
+    return [{"source": source_row(problem.source), "text": problem.text} for problem in error.problems]
 
 
 def _files(args: argparse.Namespace) -> tuple[ConfigFile, ...]:

@@ -91,10 +91,10 @@ def configured(given: Mapping[str, Given], environment: Mapping[str, str], files
     Raises:
       ConfigError: if that cannot work.
     """
-    problems = unresolved(it for it in given.values() if it.key != _TRUSTED)
+    problems = unresolved(setting for setting in given.values() if setting.key != _TRUSTED)
     if problems:
         raise SettingsError(problems)
-    values = {key: it.value for key, it in given.items()}
+    values = {key: setting.value for key, setting in given.items()}
     return Configured(
         config=_config(given, values, environment),
         status=values.get("status") or default_status_path(),
@@ -110,10 +110,10 @@ def configured(given: Mapping[str, Given], environment: Mapping[str, str], files
 def unresolved(given: Iterable[Given]) -> tuple[Problem, ...]:
     """Return the users and groups in ``given`` that the system does not know, and ranges that are too large."""
     return tuple(
-        Problem(it.source, f"{it.key}: {text}")
-        for it in given
-        if it.key in _NAMES_IN
-        for text in _NAMES_IN[it.key](it.value)
+        Problem(setting.source, f"{setting.key}: {text}")
+        for setting in given
+        if setting.key in _NAMES_IN
+        for text in _NAMES_IN[setting.key](setting.value)
     )
 
 
@@ -276,7 +276,7 @@ def _leases(given: Mapping[str, Given]) -> LeasesConfig:
             _resolved(given.get("leases.users.group"), gid_of, None),
         ),
         pools=_resolved(given.get("leases.pools"), _pools_of, ()),
-        limits=LeaseLimits(**_part("leases.limits", {key: it.value for key, it in given.items()})),
+        limits=LeaseLimits(**_part("leases.limits", {key: setting.value for key, setting in given.items()})),
         operators=_resolved(given.get("leases.operators"), uids_of, frozenset()),
         permitted=_resolved(given.get("leases.permitted"), tuple, ()),
         # A daemon that forgot its leases at a restart would give the same devices to others.

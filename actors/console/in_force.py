@@ -52,15 +52,15 @@ def source_row(source: Source) -> dict[str, Any]:
     return {"kind": source.kind, "name": source.name or None, "line": source.line}
 
 
-def row(it: InForce) -> dict[str, Any]:
+def row(entry: InForce) -> dict[str, Any]:
     """Return a setting for JSON."""
     return {
-        "key": it.setting.key,
-        "value": to_json(it.value),
-        "source": source_row(it.source),
-        "option": OPTIONS.get(it.setting.key),
-        "variable": it.setting.variable,
-        "change_needs": it.change_needs,
+        "key": entry.setting.key,
+        "value": to_json(entry.value),
+        "source": source_row(entry.source),
+        "option": OPTIONS.get(entry.setting.key),
+        "variable": entry.setting.variable,
+        "change_needs": entry.change_needs,
     }
 
 

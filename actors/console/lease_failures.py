@@ -32,7 +32,7 @@ def fail(error: ClientError, form: str | None = None) -> int:
     if form == "json":
         holders = error.holders if isinstance(error, LeaseFailedError) else ()
         boottime = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-        say_error(why, **{"holders": [lease_to_json(it, boottime) for it in holders]} if holders else {})
+        say_error(why, **{"holders": [lease_to_json(holder, boottime) for holder in holders]} if holders else {})
     if isinstance(error, NoDaemonError):
         return EXIT_NO_DAEMON
     if not isinstance(error, LeaseFailedError):

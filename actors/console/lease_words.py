@@ -39,7 +39,7 @@ def device_words(lease: Lease) -> list[str]:
 
 def wanted_words(lease: Lease) -> str:
     """Return what a lease waits for."""
-    return ",".join(f"{it.count} of {escaped(it.resource)}" for it in lease.request.wanted)
+    return ",".join(f"{wanted.count} of {escaped(wanted.resource)}" for wanted in lease.request.wanted)
 
 
 def since(lease: Lease) -> str:

@@ -110,8 +110,10 @@ def _recover(path: str, *, as_json: bool) -> int:
     answer(path, recovery(), seconds=WRITING)
     processes = list(_processes())
     if processes:
-        listed = {it.id for it in answer(path, all_leases(), seconds=ANSWER_TIMEOUT, silence=ANSWER_TIMEOUT).leases}
-        processes = [it for it in processes if it[1] not in listed]
+        listed = {
+            lease.id for lease in answer(path, all_leases(), seconds=ANSWER_TIMEOUT, silence=ANSWER_TIMEOUT).leases
+        }
+        processes = [process for process in processes if process[1] not in listed]
     for pid, lease in processes:
         complain(
             f"hint: process {pid} may use devices: its environment, which anybody can forge, names the lease"
@@ -126,12 +128,14 @@ def _recover(path: str, *, as_json: bool) -> int:
 def _processes() -> Iterator[tuple[int, str]]:
     """Yield the processes whose environment names a lease, and the lease."""
     name = f"{LEASE}=".encode()
-    for pid in sorted(int(it) for it in os.listdir("/proc") if it.isdecimal()):
+    for pid in sorted(int(entry) for entry in os.listdir("/proc") if entry.isdecimal()):
         with suppress(OSError):  # It has ended, or is another user's.
             with open(f"/proc/{pid}/environ", "rb") as file:
                 variables = file.read().split(b"\0")
             # The first one is what the process itself finds.
-            yield from [(pid, os.fsdecode(it.removeprefix(name))) for it in variables if it.startswith(name)][:1]
+            yield from [
+                (pid, os.fsdecode(variable.removeprefix(name))) for variable in variables if variable.startswith(name)
+            ][:1]
 
 
 def lines(found: LeasesSnapshot, width: int | None = None) -> Iterator[str]:

@@ -188,8 +188,8 @@ def _judging_by(rules: Rules | None, options: ProbeOptions, asked: str) -> Probe
     if rules is None:
         return options
     roots = (
-        attrs.evolve(it, deprecated=it.deprecated or options.deprecated, insecure=it.insecure or options.insecure)
-        for it in rules.roots
+        attrs.evolve(root, deprecated=root.deprecated or options.deprecated, insecure=root.insecure or options.insecure)
+        for root in rules.roots
     )
     return attrs.evolve(
         options,

@@ -43,7 +43,7 @@ def say_whose_rules(found: Findings, options: ProbeOptions) -> None:
         detail = f"the daemon at {options.asked} is older and does not show them: those of the options are applied"
         found.note("rules", Verdict.WARNING, detail)
         return
-    users = dict.fromkeys(("0", str(options.users.own), *(uids_of(it, options.users) for it in options.trust.uids)))
+    users = dict.fromkeys(("0", str(options.users.own), *(uids_of(uid, options.users) for uid in options.trust.uids)))
     roots = (root.path + (", insecure or not" if root.insecure else "") for root in options.roots)
     detail = (
         f"from the daemon at {options.asked}: plugins of the users {', '.join(users)}, in {' and '.join(roots)}, with"
@@ -58,10 +58,10 @@ def check_place(found: Findings, path: str, options: ProbeOptions) -> None:
         return
     root = root_at(path, options)
     if options.roots and root not in options.roots:
-        named = ", ".join(it.path for it in options.roots)
+        named = ", ".join(allowed.path for allowed in options.roots)
         detail = f"{path} is in no root of the daemon, {named}: move it there, or run plugind with --root {root.path}"
         found.wrong("root", detail, Fate.IGNORED)
-    hidden = [it for it in between(root.path, path) if os.path.basename(it).startswith(".")]
+    hidden = [directory for directory in between(root.path, path) if os.path.basename(directory).startswith(".")]
     if hidden:
         found.wrong("directory", f"{hidden[0]} begins with a dot, so that daemons ignore it", Fate.IGNORED)
     if root.insecure:

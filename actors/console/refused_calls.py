@@ -24,7 +24,7 @@ async def refused_calls(daemon: Daemon) -> dict[str, str]:
     except ValueError as error:
         raise CommandError(f"the daemon's answer is not JSON: {error}") from error
     found = answer if isinstance(answer, list) else []
-    return {str(it.get("resource")): _words(it) for it in found if isinstance(it, dict)}
+    return {str(call.get("resource")): _words(call) for call in found if isinstance(call, dict)}
 
 
 def _words(call: dict[str, object]) -> str:

@@ -94,4 +94,4 @@ def _decoded(answer: bytes) -> dict[str, object]:
 
 def _strings(answer: dict[str, object], key: str) -> list[str]:
     found = answer.get(key)
-    return [escaped(it) for it in found if isinstance(it, str)] if isinstance(found, list) else []
+    return [escaped(text) for text in found if isinstance(text, str)] if isinstance(found, list) else []

@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
     client = SyncClient(status_path(args))
     try:
         found = {resource.name: resource for resource in client.devices()}
-        all_of = [_gres(client, args, name, it) for name, it in _chosen(args.named, found.values())]
+        all_of = [_gres(client, args, name, resource) for name, resource in _chosen(args.named, found.values())]
     except ClientError as error:
         return fail(error)
     say("\n".join(_texts(all_of, args.node, args.parts, args.pool)))
@@ -164,13 +164,13 @@ def _node_of(client: SyncClient, resource: str, device: str, pool: str | None) -
 
 
 def _texts(all_of: Sequence[Gres], node: str, parts: str, pool: str | None) -> Iterator[str]:
-    counts = ",".join(f"{it.name}:{it.number}" for it in all_of)
-    types = ",".join(it.name for it in all_of)
-    confined = _CONFINED if any(it.files for it in all_of) else ""
+    counts = ",".join(f"{gres.name}:{gres.number}" for gres in all_of)
+    types = ",".join(gres.name for gres in all_of)
+    confined = _CONFINED if any(gres.files for gres in all_of) else ""
     yield _SLURM_CONF.format(types=types, node=node, counts=counts, parts=parts, confined=confined)
-    lines = [line for it in all_of for line in _gres_lines(it, node)]
+    lines = [line for gres in all_of for line in _gres_lines(gres, node)]
     yield "".join(f"{line}\n" for line in ["# gres.conf; several lines of one GRES stay in this order", *lines])
-    yield "".join(f"{line}\n" for line in ["# /etc/plugind/slurm-gres", *(_map_line(it, pool) for it in all_of)])
+    yield "".join(f"{line}\n" for line in ["# /etc/plugind/slurm-gres", *(_map_line(gres, pool) for gres in all_of)])
 
 
 def _gres_lines(gres: Gres, node: str) -> Iterator[str]:

@@ -53,8 +53,8 @@ def wanted(given: str) -> Wanted:
 def strictest(wanted: Iterable[Wanted]) -> list[Wanted]:
     """Return each resource once, with the greatest of its numbers."""
     numbers: dict[str, int] = {}
-    for it in wanted:
-        numbers[it.name] = max(it.number, numbers.get(it.name, 0))
+    for resource in wanted:
+        numbers[resource.name] = max(resource.number, numbers.get(resource.name, 0))
     return [Wanted(name, number) for name, number in numbers.items()]
 
 
@@ -76,7 +76,7 @@ class Waiting:
     @property
     def done(self) -> bool:
         """Whether all have enough healthy devices."""
-        return all(self.healthy(it.name) >= it.number for it in self.wanted)
+        return all(self.healthy(resource.name) >= resource.number for resource in self.wanted)
 
     @property
     def over(self) -> bool:
@@ -100,14 +100,14 @@ class Waiting:
         else:
             self.resources[name] = resource
 
-    def why_not(self, it: Wanted) -> str:
+    def why_not(self, resource: Wanted) -> str:
         """Return one line that says why a resource has not enough healthy devices."""
-        name = escaped(it.name)
+        name, wanted = escaped(resource.name), _devices(resource.number)
         if self.failure is not None:
-            return f"cannot tell whether {name} has {_devices(it.number)}: {self.failure.line}"
+            return f"cannot tell whether {name} has {wanted}: {self.failure.line}"
         if not self.has_list:
-            return f"cannot tell whether {name} has {_devices(it.number)}: the daemon has not sent its whole list yet"
-        return f"{name} has {self.healthy(it.name)} of {_devices(it.number)}: {self._reason(it.name)}"
+            return f"cannot tell whether {name} has {wanted}: the daemon has not sent its whole list yet"
+        return f"{name} has {self.healthy(resource.name)} of {wanted}: {self._reason(resource.name)}"
 
     def _reason(self, name: str) -> str:
         refused = [self.refused[name]] if name in self.refused else []
@@ -147,26 +147,29 @@ def run(daemon: Daemon, resources: list[Wanted], timeout: float, *, as_json: boo
     waiting = Waiting(strictest(resources), CommandError(unanswered, EXIT_UNREACHABLE))
     trio.run(_wait, daemon, waiting, timeout)
     if as_json:
-        say(json.dumps({"done": waiting.done, "resources": [_report(waiting, it) for it in waiting.wanted]}) + "\n")
+        say(
+            json.dumps({"done": waiting.done, "resources": [_report(waiting, resource) for resource in waiting.wanted]})
+            + "\n"
+        )
         return waiting.exit_code
-    for it in waiting.wanted:
-        if waiting.healthy(it.name) < it.number:
-            complain(waiting.why_not(it))
+    for resource in waiting.wanted:
+        if waiting.healthy(resource.name) < resource.number:
+            complain(waiting.why_not(resource))
         elif waiting.done:
-            say(f"{escaped(it.name)} has {_devices(waiting.healthy(it.name))}\n")
+            say(f"{escaped(resource.name)} has {_devices(waiting.healthy(resource.name))}\n")
     return waiting.exit_code
 
 
-def _report(waiting: Waiting, it: Wanted) -> dict[str, Json]:
+def _report(waiting: Waiting, resource: Wanted) -> dict[str, Json]:
     """Return whether a resource has the devices that are wanted, and why it has not."""
-    healthy = waiting.healthy(it.name)
-    done = healthy >= it.number
+    healthy = waiting.healthy(resource.name)
+    done = healthy >= resource.number
     return {
-        "resource": it.name,
+        "resource": resource.name,
         "done": done,
-        "wanted": it.number,
+        "wanted": resource.number,
         "healthy": healthy,
-        "why_not": None if done else waiting.why_not(it),
+        "why_not": None if done else waiting.why_not(resource),
     }
 
 

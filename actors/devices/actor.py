@@ -193,7 +193,7 @@ class _Devices:
             note(Level.INFO, "expected devices are there again")
             return
         status = self._resources.status(found.name)
-        sick = () if status is None else tuple(it.id for it in status.devices() if not it.healthy)
+        sick = () if status is None else tuple(device.id for device in status.devices() if not device.healthy)
         note(
             Level.WARNING,
             "expected devices are missing",

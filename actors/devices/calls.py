@@ -266,10 +266,10 @@ def _plain(said: api.ContainerAllocateResponse) -> Answer:
     """Return what a plugin has said as values; of a list that is too long only so much that this is seen."""
     return Answer(
         dict(_some(said.envs.items())),
-        tuple(Mount(it.host_path, it.container_path, it.read_only) for it in _some(said.mounts)),
-        tuple(Node(it.host_path, it.container_path, it.permissions) for it in _some(said.devices)),
+        tuple(Mount(mount.host_path, mount.container_path, mount.read_only) for mount in _some(said.mounts)),
+        tuple(Node(device.host_path, device.container_path, device.permissions) for device in _some(said.devices)),
         dict(_some(said.annotations.items())),
-        tuple(it.name for it in _some(said.cdi_devices)),
+        tuple(device.name for device in _some(said.cdi_devices)),
     )
 
 

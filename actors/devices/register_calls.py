@@ -222,7 +222,9 @@ class RegisterCalls:
         if self._closed is not None:
             raise CallRefusedError(Status.UNAVAILABLE, self._closed)
         if path not in self._registered and not self._has_room():
-            self._registered = {path: it for path, it in self._registered.items() if self._is_there(it)}
+            self._registered = {
+                path: registration for path, registration in self._registered.items() if self._is_there(registration)
+            }
             if not self._has_room():
                 limit = self._config.limits.kept
                 raise CallRefusedError(Status.RESOURCE_EXHAUSTED, f"{limit} device plugins have called already")
@@ -248,10 +250,12 @@ class RegisterCalls:
 
     async def look(self) -> None:
         """End the registrations whose socket is gone, or another one: nothing is left to wait for, or to show."""
-        for registration in [it for it in self._under_way.values() if not self._is_there(it)]:
+        gone = [registration for registration in self._under_way.values() if not self._is_there(registration)]
+        for registration in gone:
             text = f"{registration.info.endpoint} was removed before the plugin was registered"
             await self._give_up(registration, text, Outcome.FAILED)
-        for registration in [it for it in self._refused.values() if not self._is_there(it)]:
+        gone = [registration for registration in self._refused.values() if not self._is_there(registration)]
+        for registration in gone:
             await self._give_up(registration, "the socket was removed", Outcome.FAILED)
 
     def suspend(self) -> None:
@@ -263,7 +267,11 @@ class RegisterCalls:
     async def report_again(self) -> None:
         """Report everything to a new reconciler, as far as the sockets are still there; calls wait on."""
         there = [registration for registration in self._kept() if self._is_there(registration)]
-        self._registered = {it.info.endpoint: it for it in self._registered.values() if it in there}
+        self._registered = {
+            registration.info.endpoint: registration
+            for registration in self._registered.values()
+            if registration in there
+        }
         for registration in there:
             if registration in self._kept():
                 await report(self._config.reconciler, registration.appeared(self._config.path))

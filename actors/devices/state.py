@@ -157,7 +157,7 @@ class Writer:
         """Do all that is to be done now."""
         if not self._is_read:
             resources = await self._read()
-            found([it for it in resources if it.name not in self._unwritten])
+            found([resource for resource in resources if resource.name not in self._unwritten])
         await self._begin()
         changes = tuple(self._unwritten.values())
         if changes:

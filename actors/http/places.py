@@ -97,7 +97,7 @@ class AllPlaces:
         return other and len(self._others_with(place)) >= self._share(place)
 
     def _others_with(self, place: Place) -> list[Connection]:
-        return [it for it in self._holders[place] if it.standing is not Standing.ALLOWED]
+        return [connection for connection in self._holders[place] if connection.standing is not Standing.ALLOWED]
 
     def _share(self, place: Place) -> int:
         return max(1, self._limits[place] // 2)

@@ -123,7 +123,7 @@ class LeaseMarker:
           ConfigError: if leases of another state may be held of the devices in one that is new, or if that cannot be
             found out. Then nothing has changed.
         """
-        added = _places_of([it for it in directories if it not in self._directories])
+        added = _places_of([directory for directory in directories if directory not in self._directories])
         try:
             for instance, path in self._markers():
                 if instance not in self._own and self._tells(path, added, dated=instance is not None, may_live=True):
@@ -161,7 +161,7 @@ class LeaseMarker:
             if own is None:
                 own = self._own[instance] = self._made(self._path(instance))
             own.places = tuple(dict.fromkeys((*own.places, *places, *_places_of(directories))))
-            _write(own.descriptor, "".join(f"{it}\0" for it in (self._boot, f"{own.serial:016}", *own.places)))
+            _write(own.descriptor, "".join(f"{field}\0" for field in (self._boot, f"{own.serial:016}", *own.places)))
             own.directories = directories
         except OSError as error:
             raise StateError(

@@ -64,20 +64,20 @@ def end_other_boots(database: sqlite3.Connection, boot_id: str) -> None:
     database.execute("DELETE FROM lease WHERE boot_id <> ?", (boot_id,))
 
 
-def change(database: sqlite3.Connection, it: Change, boot_id: str) -> None:
+def write_change(database: sqlite3.Connection, change: Change, boot_id: str) -> None:
     """Make one change within a transaction.
 
     Raises:
       ConflictError: if a device is in another lease, or SQLite cannot keep a value.
     """
-    match it:
+    match change:
         case SaveLease():
             try:
-                _save(database, it.lease, boot_id)
+                _save(database, change.lease, boot_id)
             except (sqlite3.IntegrityError, sqlite3.DataError, UnicodeError, OverflowError) as error:
-                raise ConflictError(_why(database, it.lease, error)) from error
+                raise ConflictError(_why(database, change.lease, error)) from error
         case DeleteLease():
-            database.execute("DELETE FROM lease WHERE id = ?", (it.id,))
+            database.execute("DELETE FROM lease WHERE id = ?", (change.id,))
         case EndWithholding():
             database.execute("DELETE FROM meta WHERE key = 'withheld'")
 
@@ -97,7 +97,7 @@ def _save(database: sqlite3.Connection, lease: Lease, boot_id: str) -> None:
 def size_of(lease: Lease) -> int:
     """Return about how many bytes the texts in the rows of a lease have."""
     texts = [*_columns_of(row_of(lease, "")), *(text for row in device_rows_of(lease) for text in row)]
-    return sum(len(it) for it in texts if isinstance(it, str))
+    return sum(len(text) for text in texts if isinstance(text, str))
 
 
 def _devices_of(database: sqlite3.Connection, lease: str) -> DeviceRows:

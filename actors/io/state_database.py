@@ -315,7 +315,7 @@ def write(database: sqlite3.Connection, groups: Sequence[Group], now: float, boo
 
 def size_of(groups: Sequence[Group]) -> int:
     """Return how many bytes the texts of the largest lease have that is to be written."""
-    saved = (it.lease for group in groups for it in group if isinstance(it, leases_effects.SaveLease))
+    saved = (change.lease for group in groups for change in group if isinstance(change, leases_effects.SaveLease))
     return max(map(lease_tables.size_of, saved), default=0)
 
 
@@ -367,14 +367,14 @@ def _write_group(database: sqlite3.Connection, group: Group, now: float, boot: s
     return conflict
 
 
-def _write_change(database: sqlite3.Connection, it: Change, now: float, boot: str) -> None:
-    match it:
+def _write_change(database: sqlite3.Connection, change: Change, now: float, boot: str) -> None:
+    match change:
         case Remember():
-            database.execute("INSERT OR REPLACE INTO resource VALUES(?, ?, ?)", (it.name, it.capacity, now))
+            database.execute("INSERT OR REPLACE INTO resource VALUES(?, ?, ?)", (change.name, change.capacity, now))
         case Forget():
-            database.execute("DELETE FROM resource WHERE name = ?", (it.name,))
+            database.execute("DELETE FROM resource WHERE name = ?", (change.name,))
         case _:
-            lease_tables.change(database, it, boot)
+            lease_tables.write_change(database, change, boot)
 
 
 def keeps_no_lease(database: sqlite3.Connection) -> bool:

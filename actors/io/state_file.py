@@ -42,7 +42,7 @@ _RECOVER = (
 
 
 @attrs.define(eq=False)
-class _Waiting:
+class _Submission:
     """Groups of changes that are to be written."""
 
     groups: Sequence[state_database.Group]
@@ -94,7 +94,7 @@ class StateFile:
         #: How many times an empty file has taken the place of one that cannot be understood.
         self.replaced = 0
         #: What waits for a thread, which takes all of it.
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[_Submission] = deque()
         #: Why the leases that may be held are not known; to be noted in the database.
         self._withheld: str | None = None
         self._database: sqlite3.Connection | None = None
@@ -177,18 +177,18 @@ class StateFile:
         return await self._write_groups(groups)
 
     async def _write_groups(self, groups: Sequence[state_database.Group]) -> Sequence[str | None]:
-        waiting = _Waiting(groups)
-        self._waiting.append(waiting)
+        submission = _Submission(groups)
+        self._waiting.append(submission)
         try:
             # The thread may begin at once and takes what waits then, so all that this turn asks for has to wait first.
             await trio.lowlevel.checkpoint()
-            await self._in_thread(partial(self._write, waiting))
+            await self._in_thread(partial(self._write, submission))
         except BaseException:
             with suppress(ValueError):
-                self._waiting.remove(waiting)  # Whoever asked has left, and no thread has begun.
+                self._waiting.remove(submission)  # Whoever asked has left, and no thread has begun.
             raise
-        assert waiting.conflicts is not None
-        return waiting.conflicts
+        assert submission.conflicts is not None
+        return submission.conflicts
 
     def close(self) -> None:
         """Close the file, unless an access that was given up goes on; then its end closes it."""
@@ -301,31 +301,31 @@ class StateFile:
             state_database.try_room(database, self._failed)
             self._failed = None
 
-    def _write(self, waiting: _Waiting) -> None:
+    def _write(self, submission: _Submission) -> None:
         """Write what waits, in one transaction; another thread may have done that."""
-        if waiting.error is not None:
-            raise waiting.error
-        if waiting.conflicts is None:
+        if submission.error is not None:
+            raise submission.error
+        if submission.conflicts is None:
             together = self._take_waiting()
             try:
                 self._write_all(together)
             except Exception as error:
-                size = max(state_database.size_of(it.groups) for it in together)
+                size = max(state_database.size_of(each.groups) for each in together)
                 self._failed = max(self._failed or 0, size)
-                for it in together:
-                    it.error = error
+                for each in together:
+                    each.error = error
                 raise
 
-    def _take_waiting(self) -> list[_Waiting]:
+    def _take_waiting(self) -> list[_Submission]:
         taken = []
         with suppress(IndexError):
             while True:
                 taken.append(self._waiting.popleft())
         return taken
 
-    def _write_all(self, together: Sequence[_Waiting]) -> None:
+    def _write_all(self, together: Sequence[_Submission]) -> None:
         database = self._begin()
-        groups = [group for it in together for group in it.groups]
+        groups = [group for each in together for group in each.groups]
         changes = [change for group in groups for change in group]
         if saves := any(isinstance(change, SaveLease) for change in changes):
             self._marker.put(self._instance)
@@ -336,8 +336,8 @@ class StateFile:
             self._marker.note(self._instance, state_database.serial(database))
         if any(isinstance(change, DeleteLease | EndWithholding) for change in changes):
             self._mark(database)
-        for it in together:
-            it.conflicts, conflicts = conflicts[: len(it.groups)], conflicts[len(it.groups) :]
+        for each in together:
+            each.conflicts, conflicts = conflicts[: len(each.groups)], conflicts[len(each.groups) :]
 
     def _mark(self, database: sqlite3.Connection) -> None:
         if state_database.keeps_no_lease(database):

@@ -109,7 +109,7 @@ class LeaseActor:
             address.send_nowait(m.CallWithdrawn(lease))
         for asked in self._memory.take_asked():
             send_answer(asked.reply, m.Failure(m.Problem.UNAVAILABLE, CRASHED))
-        for gone in [it for it in self._memory.shown.values() if self._book.find(it.id) is None]:
+        for gone in [lease for lease in self._memory.shown.values() if self._book.find(lease.id) is None]:
             self._show(attrs.evolve(gone, state=LeaseState.GONE, reason=CRASHED))
         match self._memory.take_in_hand():
             case None:
@@ -140,7 +140,7 @@ class LeaseActor:
         """Note what is lost if the actor crashes over this message, or has crashed before it."""
         self._memory.note(message)
         if isinstance(message, m.StoreRead):
-            self._files.clean_later([it.cdi_name for it in message.kept.leases if it.cdi_name is not None])
+            self._files.clean_later([lease.cdi_name for lease in message.kept.leases if lease.cdi_name is not None])
 
     def _tell_reader(self, reader: m.LeasesAsked | m.ShowAsked | m.LeasesSubscribed) -> None:
         match reader:

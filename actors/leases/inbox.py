@@ -50,8 +50,12 @@ class LeasesInbox(Queued[LeasesMessage]):
 
         Returns what the store has said, which does not wait any more: whoever starts again asks for it.
         """
-        read = [it for it in self._queue.values() if isinstance(it, StoreRead)]
-        others = [it for it in self._queue.values() if not isinstance(it, OfferChanged | OfferEnded | StoreRead)]
+        read = [message for message in self._queue.values() if isinstance(message, StoreRead)]
+        others = [
+            message
+            for message in self._queue.values()
+            if not isinstance(message, OfferChanged | OfferEnded | StoreRead)
+        ]
         self._queue = OrderedDict(self._offers)
         self._queue.update((object(), message) for message in others)
         self._lot.unpark_all()

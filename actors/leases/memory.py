@@ -64,7 +64,9 @@ class LeaseCounts:
         for name, number in snapshot.free.items():
             label = self._labels.label(name)
             free[label] = free.get(label, 0) + number
-        durations = {label: attrs.evolve(it, counts=[*it.counts]) for label, it in self._durations.items()}
+        durations = {
+            label: attrs.evolve(histogram, counts=[*histogram.counts]) for label, histogram in self._durations.items()
+        }
         return attrs.evolve(
             snapshot, counts=counts, leased=leased, free=free, failures=dict(self._failures), durations=durations
         )

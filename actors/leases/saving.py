@@ -171,7 +171,10 @@ class Saving:
         await self._begin()
         unwritten = tuple(self._unwritten.items())
         under_way = self._take_queue()
-        groups: list[Sequence[Change]] = [*((change,) for _, change in unwritten), *(it.changes for it in under_way)]
+        groups: list[Sequence[Change]] = [
+            *((change,) for _, change in unwritten),
+            *(write.changes for write in under_way),
+        ]
         conflicts: Sequence[str | None] = ()
         if groups:
             self._began = trio.current_time()
@@ -317,7 +320,7 @@ class Saving:
         for write in self._under_way:
             if write.number in late:
                 self._answer(write, self._late, unknown=True)
-        for write in [it for it in self._queue if it.number in late]:
+        for write in [write for write in self._queue if write.number in late]:
             self._queue.remove(write)
             self._answer(write, self._late)
 

@@ -92,8 +92,8 @@ class Mail(Reports):
     def _forget_triggers(self) -> None:
         """Forget what would bring forward the try that begins now: ten retries that were asked for are one try."""
         self._pending += tuple(self._receive() for _ in range(self._inbox.waiting))
-        self._hurried = self._hurried or any(isinstance(it, following.HURRYING) for it in self._pending)
-        self._pending = tuple(it for it in self._pending if not isinstance(it, following.Trigger))
+        self._hurried = self._hurried or any(isinstance(message, following.HURRYING) for message in self._pending)
+        self._pending = tuple(message for message in self._pending if not isinstance(message, following.Trigger))
 
     def _sort_all(self) -> None:
         """Read the messages that have come, at the beginning of a phase of a try."""

@@ -197,7 +197,7 @@ class Api:
         devices = await self._devices_of(rows)
         now, unix = trio.current_time(), self.config.wall()
         described = ((row, described_to_json(self._with_warnings(row), now, unix, request.version)) for row in rows)
-        return json_response(200, [it | devices.get(row.last.socket, {}) for row, it in described])
+        return json_response(200, [plugin | devices.get(row.last.socket, {}) for row, plugin in described])
 
     async def _devices_of(self, rows: list[Row]) -> dict[str, dict[str, Json]]:
         """Return what is said of the device plugins among ``rows``, by socket."""
@@ -254,7 +254,7 @@ class Api:
             if pause is not None:
                 await send(b"\n")
             while messages := await next_messages(reader, pause):
-                changes = b"".join(it for it in messages if isinstance(it, bytes))
+                changes = b"".join(message for message in messages if isinstance(message, bytes))
                 if changes:
                     await send(changes)
                     send.sent(messages)

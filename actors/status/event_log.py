@@ -322,7 +322,7 @@ def _to_log(report: RootReported) -> dict[tuple[str, Condition], DirectoryReport
     """Return the directories with which something is wrong, but for an insecure root: that has a line of its own."""
     reports = report.directories
     own = report.root, Condition.INSECURE
-    return {(it.path, it.condition): it for it in reports if (it.path, it.condition) != own}
+    return {(other.path, other.condition): other for other in reports if (other.path, other.condition) != own}
 
 
 _AS_IT_SHOULD_BE = (Watching.EVENTS, Watching.SERVING, Watching.ABSENT)

@@ -87,7 +87,7 @@ class Unsent:
         if stream in self._streams:
             self.total += count
         while self.total > self.most:
-            most = max(self._streams, key=lambda it: it.held)
+            most = max(self._streams, key=lambda other: other.held)
             self._leave(most)
             most.scope.cancel()
 

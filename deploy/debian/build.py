@@ -93,7 +93,7 @@ def _install(library: Path, scratch: Path) -> None:
 def _clean(library: Path) -> None:
     """Remove what only pip and tests need, strip what is compiled, and make no module a program."""
     shutil.rmtree(library / "bin", ignore_errors=True)
-    for of_tests in [it for name in _TESTS for it in library.rglob(name)]:
+    for of_tests in [path for name in _TESTS for path in library.rglob(name)]:
         shutil.rmtree(of_tests) if of_tests.is_dir() else of_tests.unlink(missing_ok=True)
     for metadata in library.glob("*.dist-info"):
         for name in _OF_PIP:

@@ -63,12 +63,12 @@ def documents() -> Mapping[str, bytes]:
 def missing(text: str, there: Iterable[str]) -> Iterator[str]:
     """Yield each path that a page names as code and that is not among the files ``there``."""
     files = frozenset(there)
-    yield from (it for it in _NAME_IN_PAGE.findall(text) if not _is_there(it, files))
+    yield from (name for name in _NAME_IN_PAGE.findall(text) if not _is_there(name, files))
 
 
 def _is_there(name: str, files: frozenset[str]) -> bool:
     begin = name.rstrip("*").rstrip("/")
-    return name in files or any(it.startswith(f"{begin}/") for it in files)
+    return name in files or any(file.startswith(f"{begin}/") for file in files)
 
 
 def _marked(text: str, there: Iterable[str]) -> str:
@@ -93,5 +93,5 @@ def _text(name: str) -> str:
 
 
 def _files(pattern: str) -> Iterator[str]:
-    found = (it for it in _REPOSITORY.glob(pattern) if it.is_file() and it.suffix != ".pyc")
-    return (str(it.relative_to(_REPOSITORY)) for it in found)
+    found = (path for path in _REPOSITORY.glob(pattern) if path.is_file() and path.suffix != ".pyc")
+    return (str(path.relative_to(_REPOSITORY)) for path in found)

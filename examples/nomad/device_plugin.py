@@ -65,7 +65,7 @@ class Devices:
             return dict.fromkeys(self._last_ids, str(error))
         if found.state not in (ResourceState.LISTED, ResourceState.LOST):
             return dict.fromkeys(self._last_ids, found.reason or f"the resource is {found.state}")
-        health = {it.id: "" if it.healthy else found.reason or it.health for it in found.devices()}
+        health = {device.id: "" if device.healthy else found.reason or device.health for device in found.devices()}
         for lease in leases:
             if not lease.id.startswith(PREFIX):
                 for device in health.keys() & set(lease.devices.get(self.resource, ())):
@@ -222,12 +222,12 @@ def _given(lease: Lease) -> Any:
     return nomad.ContainerReservation(
         envs={**answer.env, "PLUGIND_LEASE": lease.id, "PLUGIND_DEVICES": devices},
         mounts=[
-            nomad.Mount(task_path=it.container_path, host_path=it.host_path, read_only=it.read_only)
-            for it in answer.mounts
+            nomad.Mount(task_path=mount.container_path, host_path=mount.host_path, read_only=mount.read_only)
+            for mount in answer.mounts
         ],
         devices=[
-            nomad.DeviceSpec(task_path=it.container_path, host_path=it.host_path, permissions=it.permissions)
-            for it in answer.nodes
+            nomad.DeviceSpec(task_path=node.container_path, host_path=node.host_path, permissions=node.permissions)
+            for node in answer.nodes
         ],
     )
 

@@ -63,7 +63,7 @@ def look(client: SyncClient) -> set[str]:
         return set()
     node = answer("/v1/agent/self")["stats"]["client"]["node_id"]
     shown = answer(f"/v1/node/{node}/allocations")
-    ends = [(devices_of(it), end_of(it)) for it in shown]
+    ends = [(devices_of(lease), end_of(lease)) for lease in shown]
     return {lease.id for lease in leases if has_ended(lease, ends)}
 
 

@@ -117,7 +117,7 @@ def _entry_of(content: Any) -> HistoryEntry:
 
 
 def _resource_of(content: Any) -> ResourceStatus:
-    devices = [(_device_of(it), _unix(it["since"])) for it in a(list, content.get("devices", []))]
+    devices = [(_device_of(device), _unix(device["since"])) for device in a(list, content.get("devices", []))]
     goes_in = _number_or_none(content["goes_in"])
     age = number(content["age"])
     since = _unix(content["since"])

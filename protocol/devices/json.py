@@ -85,13 +85,16 @@ def described_to_json(
 
     The unhealthy devices are named if its list is the one that counts.
     """
-    instance = next((it for it in resource.instances if (it.socket, it.generation) == (socket, generation)), None)
+    instance = next(
+        (instance for instance in resource.instances if (instance.socket, instance.generation) == (socket, generation)),
+        None,
+    )
     if instance is None:
         return None
     unhealthy = [device for device in resource.devices() if not device.healthy] if resource.socket == socket else []
     return instance_to_json(instance, now, unix) | {
         "resource": encodable(resource.name),
         "state": resource.state.value,
-        "standby": sum(not it.active for it in resource.instances),
+        "standby": sum(not followed.active for followed in resource.instances),
         "unhealthy": [device_to_json(device, now, unix) for device in unhealthy[:NAMED]],
     }

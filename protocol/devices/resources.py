@@ -137,13 +137,15 @@ class Resource:
 
     def choose(self) -> Followed | None:
         """Return the plugin whose list counts: the active one, as soon as it has sent one."""
-        listed = [it for it in self.instances.values() if it.lists]
-        if active := [it for it in listed if it.active]:
-            return max(active, key=lambda it: it.decided)
+        listed = [instance for instance in self.instances.values() if instance.lists]
+        if active := [instance for instance in listed if instance.active]:
+            return max(active, key=lambda instance: instance.decided)
         if self.serving is not None and not self.serving.removed:
             return self.serving
         # The world is about to make another one active: the next one that it would take.
-        return max(reversed(listed), key=lambda it: (it.plugin.privileged, it.live), default=self.serving)
+        return max(
+            reversed(listed), key=lambda instance: (instance.plugin.privileged, instance.live), default=self.serving
+        )
 
     def judge(self) -> ResourceState:
         """Return its state now."""
@@ -151,7 +153,7 @@ class Resource:
             return ResourceState.LISTED if self.serving.live else ResourceState.LOST
         if self.state is ResourceState.GONE:
             return ResourceState.GONE
-        if any(it.lost_since is None for it in self.instances.values()):
+        if any(instance.lost_since is None for instance in self.instances.values()):
             return ResourceState.STARTING
         return ResourceState.LOST
 
@@ -164,7 +166,7 @@ class Resource:
             self.since,
             self.reason,
             None if self.until == math.inf else self.until,
-            tuple(it.status() for it in self.instances.values()),
+            tuple(instance.status() for instance in self.instances.values()),
             None if serving is None else serving.plugin.socket,
             _EMPTY if serving is None else serving.listed,
             {} if serving is None else dict(serving.changed),
@@ -183,7 +185,7 @@ class Resource:
             case ResourceState.LOST if self.serving is not None:
                 return self.serving.reason
             case ResourceState.LOST:
-                return next((it.reason for it in self.instances.values() if it.reason), _REMOVED)
+                return next((instance.reason for instance in self.instances.values() if instance.reason), _REMOVED)
             case _:
                 return None
 
@@ -285,14 +287,14 @@ class Resources:
     def expect(self, before: Iterable[KnownResource], now: float) -> list[Effect]:
         """Await from ``now`` on the resources of ``before`` the restart that are not there."""
         self._effects = []
-        for it in before:
-            if it.name not in self._resources and len(self._resources) < self._max:
-                self._remembered[it.name] = None
-                end = self._ends[it.name] = now + GRACE
-                self._resources[it.name] = Resource(
-                    it.name, now, ResourceState.AWAITED, until=end, last_capacity=it.capacity
+        for resource in before:
+            if resource.name not in self._resources and len(self._resources) < self._max:
+                self._remembered[resource.name] = None
+                end = self._ends[resource.name] = now + GRACE
+                self._resources[resource.name] = Resource(
+                    resource.name, now, ResourceState.AWAITED, until=end, last_capacity=resource.capacity
                 )
-                self._effects.append(Changed(it.name))
+                self._effects.append(Changed(resource.name))
         return self._effects
 
     def pass_time(self, now: float) -> list[Effect]:
@@ -325,12 +327,12 @@ class Resources:
     def _new_resource(self, message: InstanceAdded) -> Resource | None:
         name = message.plugin.name
         if len(self._resources) >= self._max:
-            without = [it for it in self._resources.values() if not it.instances]
+            without = [resource for resource in self._resources.values() if not resource.instances]
             if not without:
                 reason = f"{self._max} resources have device plugins already"
                 self._effects.append(Refused(name, message.plugin.socket, reason))
                 return None
-            oldest = min(without, key=lambda it: it.until)
+            oldest = min(without, key=lambda resource: resource.until)
             self._let_go(oldest, f"another resource has taken its place, since there may be {self._max}", message.time)
         resource = self._resources[name] = Resource(name, message.time)
         return resource

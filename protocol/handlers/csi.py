@@ -101,7 +101,7 @@ def checked_node_info(node_id: str, max_volumes: int, segments: Mapping[str, str
     volumes, warning = _checked_volumes(max_volumes)
     topology = tuple(sorted(segments.items()))
     warnings = (_long_node_id(node_id), warning, wrong_with(topology))
-    return NodeInfo(node_id, volumes, topology, tuple(it for it in warnings if it is not None))
+    return NodeInfo(node_id, volumes, topology, tuple(warning for warning in warnings if warning is not None))
 
 
 def _long_node_id(node_id: str) -> str | None:
@@ -152,7 +152,10 @@ def can(capabilities: str) -> str:
     if capabilities.startswith(_NOT_KNOWN) or capabilities == _NONE:
         return capabilities
     said = capabilities.split(", ")
-    return ", ".join([word for name, word in _CAN.items() if name in said] + [it for it in said if it not in _CAN])
+    return ", ".join(
+        [word for name, word in _CAN.items() if name in said]
+        + [capability for capability in said if capability not in _CAN]
+    )
 
 
 # --- facts ------------------------------------------------------------------------------------------------------------

@@ -99,7 +99,7 @@ class _Driver:
 
     @property
     def connected(self) -> int:
-        return sum(it.connected is not None for it in self.instances.values())
+        return sum(instance.connected is not None for instance in self.instances.values())
 
     def best(self) -> Plugin | None:
         """Return the instance that is used, as the world decides on roles: see :meth:`Drivers.active`."""
@@ -191,7 +191,7 @@ class Drivers:
     def instances(self, name: str) -> tuple[Plugin, ...]:
         """Return the instances of a driver, the newest last."""
         driver = self._drivers.get(name)
-        return () if driver is None else tuple(it.plugin for it in driver.instances.values())
+        return () if driver is None else tuple(instance.plugin for instance in driver.instances.values())
 
     def connected_since(self, plugin: Plugin) -> float | None:
         """Return since when an instance is connected; None if it is not."""

@@ -98,7 +98,10 @@ class Allocations:
             self._impatient.discard(lease)
             self.step(self.entries[lease], Event.GRANTED)
         if self._impatient:
-            self.fail(min((self.entries[it] for it in self._impatient), key=lambda it: it.arrival), Problem.UNAVAILABLE)
+            self.fail(
+                min((self.entries[lease_id] for lease_id in self._impatient), key=lambda entry: entry.arrival),
+                Problem.UNAVAILABLE,
+            )
             self.serve()  # Those behind it may have what was reserved for it.
 
     def touch(self, entry: Entry) -> None:
@@ -138,7 +141,7 @@ class Allocations:
             self.step(entry, Event.TIMED_OUT, failure)
             return
         self._line.add(lease, entry.arrival, entry.lease.request)
-        if all(it.waits(self.now) for it in entry.askers.values()):
+        if all(asker.waits(self.now) for asker in entry.askers.values()):
             self.ends.set(lease, entry.next_end())
         else:
             self._impatient.add(lease)
@@ -187,8 +190,8 @@ class Allocations:
 
     def _choose(self, entry: Entry) -> None:
         self.ends.forget(entry.lease.id)
-        for it in self._choices.choose(entry, self._reserved):
-            self._call(entry, it)
+        for call in self._choices.choose(entry, self._reserved):
+            self._call(entry, call)
         if not entry.asked:
             self.step(entry, Event.CHOSEN)
 
@@ -236,7 +239,7 @@ class Allocations:
 
     def prepare(self, entry: Entry) -> None:
         """Ask the plugin of the next resource to prepare its devices; go on if all have."""
-        name = next((it for it in entry.resources if it not in entry.answers), None)
+        name = next((resource for resource in entry.resources if resource not in entry.answers), None)
         entry.preparing = name
         if name is None:
             self._join(entry)
@@ -323,7 +326,7 @@ class Allocations:
             ValueError: A device is in two of ``pools``.
         """
         self.stock.sort_into(pools)
-        for entry in [it for it in self.entries.values() if it.phase is Phase.QUEUED]:
+        for entry in [entry for entry in self.entries.values() if entry.phase is Phase.QUEUED]:
             failure = pool_failure_of(entry.lease.request, entry.lease.uid, self.stock.pools)
             if failure is not None:
                 self.step(entry, Event.TIMED_OUT, failure)
@@ -348,7 +351,7 @@ class Allocations:
         before = self._line.reserved_before(entry.arrival, self.stock)
         text = shortage(self.stock, before, request, entry.lease.uid)
         holders = islice(self.stock.holders(entry.resources), MAX_HOLDERS)
-        return Failure(problem, text, tuple(self.entries[it].lease for it in holders))
+        return Failure(problem, text, tuple(self.entries[lease_id].lease for lease_id in holders))
 
     def withheld_failure(self) -> Failure:
         """Return why nobody gets any device."""

@@ -65,9 +65,9 @@ def checked(answer: Answer) -> Answer:
     for key, text in answer.annotations.items():
         _check_pair(key, text, "annotation")
     inside = _Inside()
-    for it in _things(answer):
-        _check_paths(it)
-        inside.put("", it)
+    for edit in _edits(answer):
+        _check_paths(edit)
+        inside.put("", edit)
     for name in answer.cdi_devices:
         if not _CDI_NAME.fullmatch(name):
             raise AnswerError(f"{_quoted(name)} is no name of a CDI device, such as vendor.com/gpu=0")
@@ -76,7 +76,7 @@ def checked(answer: Answer) -> Answer:
     )
 
 
-def _things(answer: Answer) -> tuple[Mount | Node, ...]:
+def _edits(answer: Answer) -> tuple[Mount | Node, ...]:
     return (*answer.mounts, *answer.nodes)
 
 
@@ -100,9 +100,9 @@ def _texts(answer: Answer) -> Iterable[str]:
     for texts in (answer.env, answer.annotations):
         yield from texts.keys()
         yield from texts.values()
-    for it in _things(answer):
-        yield it.host_path
-        yield it.container_path
+    for edit in _edits(answer):
+        yield edit.host_path
+        yield edit.container_path
     yield from answer.cdi_devices
 
 
@@ -126,17 +126,19 @@ def _check_pair(name: str, text: str, kind: str) -> None:
         raise AnswerError(f"the value of the {kind} {_quoted(name)} has a NUL")
 
 
-def _check_paths(it: Mount | Node) -> None:
-    for kind, path in (("host", it.host_path), ("container", it.container_path)):
+def _check_paths(edit: Mount | Node) -> None:
+    for kind, path in (("host", edit.host_path), ("container", edit.container_path)):
         if not path.startswith("/"):
             raise AnswerError(f"the {kind} path {_quoted(path)} is not absolute")
         if _CONTROL.search(path):
             raise AnswerError(f"the {kind} path {_quoted(path)} has a control character")
         if len(path.encode()) > MAX_PATH:
             raise AnswerError(f"the {kind} path {_quoted(path)} is longer than {MAX_PATH} bytes")
-    if isinstance(it, Node) and not (it.permissions and len(set(it.permissions) & set("rwm")) == len(it.permissions)):
+    if isinstance(edit, Node) and not (
+        edit.permissions and len(set(edit.permissions) & set("rwm")) == len(edit.permissions)
+    ):
         raise AnswerError(
-            f"the permissions of {_quoted(it.host_path)} are {_quoted(it.permissions)}: they are some of r, w and m"
+            f"the permissions of {_quoted(edit.host_path)} are {_quoted(edit.permissions)}: they are some of r, w and m"
         )
 
 
@@ -160,8 +162,8 @@ def joined(answers: Mapping[str, Answer]) -> Answer:
     for resource, answer in answers.items():
         env.put(resource, answer.env)
         annotations.put(resource, answer.annotations)
-        for it in _things(answer):
-            inside.put(resource, it)
+        for edit in _edits(answer):
+            inside.put(resource, edit)
         names = _once(names, answer.cdi_devices)
     return Answer(env.texts, inside.mounts, inside.nodes, annotations.texts, names)
 
@@ -193,16 +195,16 @@ class _Inside:
     def __init__(self) -> None:
         self._there: dict[str, tuple[str, Mount | Node]] = {}
 
-    def put(self, resource: str, it: Mount | Node) -> None:
-        by, there = self._there.setdefault(it.container_path, (resource, it))
-        if there != it:
+    def put(self, resource: str, edit: Mount | Node) -> None:
+        by, there = self._there.setdefault(edit.container_path, (resource, edit))
+        if there != edit:
             two = f"{by} and {resource} put" if by != resource else "it puts"
-            raise AnswerError(f"{two} different things at {_quoted(it.container_path)}")
+            raise AnswerError(f"{two} different things at {_quoted(edit.container_path)}")
 
     @property
     def mounts(self) -> tuple[Mount, ...]:
-        return tuple(it for _, it in self._there.values() if isinstance(it, Mount))
+        return tuple(edit for _, edit in self._there.values() if isinstance(edit, Mount))
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        return tuple(it for _, it in self._there.values() if isinstance(it, Node))
+        return tuple(edit for _, edit in self._there.values() if isinstance(edit, Node))

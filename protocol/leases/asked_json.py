@@ -92,7 +92,7 @@ def _wish_to_json(owner: OwnerWish) -> dict[str, Json]:
 def request_to_json(request: Request) -> dict[str, Json]:
     """Return the JSON form of what a lease is to give."""
     return {
-        "resources": {encodable(it.resource): it.count for it in request.wanted},
+        "resources": {encodable(wanted.resource): wanted.count for wanted in request.wanted},
         "ids": encodables(request.ids),
         "include": encodables(request.include),
         "pool": request.pool,

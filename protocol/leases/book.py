@@ -222,7 +222,7 @@ class Leases:
                 entry = self._new_entry(asked)
         if failure is not None:
             self._all.answer(asked.reply, failure)
-            self._all.report_failure(tuple(it.resource for it in asked.request.wanted), asked.uid, failure)
+            self._all.report_failure(tuple(wanted.resource for wanted in asked.request.wanted), asked.uid, failure)
         elif entry is not None:
             entry.tickets.add(asked.ticket)
             self._all.tickets[asked.ticket] = entry.lease.id
@@ -367,7 +367,7 @@ class Leases:
             return
         if entry.phase is not Phase.FILING:
             # It is held, from before a restart of plugind: its container may run already.
-            warnings = tuple(it for it in entry.lease.warnings if not it.startswith(_NO_FILE))
+            warnings = tuple(warning for warning in entry.lease.warnings if not warning.startswith(_NO_FILE))
             if message.error is not None:
                 warnings = (*warnings, f"{_NO_FILE}{message.error}")
             if warnings != entry.lease.warnings:

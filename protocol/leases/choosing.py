@@ -40,7 +40,7 @@ def choose(
             chosen[device_id] = free[device_id]
     if missing := size - len(chosen):
         used = chosen.keys() | without
-        beside = frozenset(node for it in chosen.values() for node in it.numa)
+        beside = frozenset(node for device in chosen.values() for node in device.numa)
         nodes = _nodes(free.number_near(used), missing, beside)
         others = free.in_order(partial(_distance, nodes), used)
         chosen |= {device.id: device for device in islice(others, missing)}
@@ -100,8 +100,8 @@ class Choices:
         """Take devices for a lease, and return the calls to the plugins that may prefer others."""
         entry.preferred.clear()
         self._take(entry, reserved)
-        calls = [it for wanted in entry.lease.request.wanted if (it := self._call(entry, wanted, reserved))]
-        entry.asked = {it.call.resource for it in calls}
+        calls = [call for wanted in entry.lease.request.wanted if (call := self._call(entry, wanted, reserved))]
+        entry.asked = {call.call.resource for call in calls}
         return calls
 
     def choose_again(self, entry: Entry, reserved: Reserved) -> bool:

@@ -88,7 +88,7 @@ class Entry:
 
     def next_end(self) -> float:
         """Until when all of its askers wait for devices; infinity if there are none."""
-        return min((it.deadline or 0.0 for it in self.askers.values()), default=math.inf)
+        return min((asker.deadline or 0.0 for asker in self.askers.values()), default=math.inf)
 
     @property
     def resources(self) -> tuple[str, ...]:

@@ -114,9 +114,10 @@ def docker(lease: Lease) -> str:
     answer = _answer(lease)
     if answer.cdi_devices or any(key.startswith(CDI_ANNOTATION) for key in answer.annotations):
         raise FormError("a plugin has named CDI devices, which Docker's plain options cannot give: use -o cdi")
-    options = [("--device", _fields(it.host_path, it.container_path, it.permissions)) for it in answer.nodes]
+    options = [("--device", _fields(node.host_path, node.container_path, node.permissions)) for node in answer.nodes]
     options += [
-        ("-v", _fields(it.host_path, it.container_path, "ro" if it.read_only else "rw")) for it in answer.mounts
+        ("-v", _fields(mount.host_path, mount.container_path, "ro" if mount.read_only else "rw"))
+        for mount in answer.mounts
     ]
     options += [("-e", f"{name}={text}") for name, text in variables(lease, inside=True).items()]
     return _line(options)
@@ -153,8 +154,8 @@ def text(lease: Lease) -> str:
     answer = _answer(lease)
     rows = [("lease", lease.id)]
     rows += [("devices", f"{resource}: {', '.join(ids)}") for resource, ids in lease.devices.items()]
-    rows += [("node", _place(it, it.permissions)) for it in answer.nodes]
-    rows += [("mount", _place(it, _rights(it))) for it in answer.mounts]
+    rows += [("node", _place(node, node.permissions)) for node in answer.nodes]
+    rows += [("mount", _place(mount, _rights(mount))) for mount in answer.mounts]
     rows += [("variable", f"{name}={word}") for name, word in answer.env.items()]
     rows += [("annotation", f"{key}={word}") for key, word in answer.annotations.items()]
     names = () if lease.cdi_name is None else (f"{CDI_KIND}={lease.cdi_name}",)
@@ -162,8 +163,8 @@ def text(lease: Lease) -> str:
     return "".join(f"{kind:<12}{escaped(words)}\n" for kind, words in rows)
 
 
-def _place(it: Mount | Node, rights: str) -> str:
-    path = it.host_path if it.host_path == it.container_path else f"{it.host_path} -> {it.container_path}"
+def _place(edit: Mount | Node, rights: str) -> str:
+    path = edit.host_path if edit.host_path == edit.container_path else f"{edit.host_path} -> {edit.container_path}"
     return f"{path} ({rights})"
 
 

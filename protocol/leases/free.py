@@ -115,7 +115,7 @@ class FreeDevices(Mapping[str, Device]):
     def number_near(self, without: Iterable[str] = ()) -> Counter[Nodes]:
         """Return how many devices are near to each set of NUMA nodes that is not empty, those ``without`` left out."""
         number = Counter({nodes: len(near) for nodes, near in self._near.items()})
-        number.subtract(frozenset(self._devices[it].numa) for it in without if it in self._devices)
+        number.subtract(frozenset(self._devices[device_id].numa) for device_id in without if device_id in self._devices)
         del number[frozenset()]
         return +number
 

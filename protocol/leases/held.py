@@ -105,7 +105,7 @@ class HeldLeases:
 
     def _undo(self, entry: Entry, amendment: Amendment) -> None:
         before, grace, end = amendment.before, amendment.grace, amendment.end
-        later = next((number for number, it in self._amendments.items() if it.id == amendment.id), None)
+        later = next((number for number, other in self._amendments.items() if other.id == amendment.id), None)
         if later is not None:
             # The next change began with what is not written: if it cannot be written either, both are undone.
             self._amendments[later] = attrs.evolve(self._amendments[later], before=before, grace=grace, end=end)

@@ -41,12 +41,12 @@ def number(found: object) -> float:
 
 def every(read: Callable[[Any], T], found: Any) -> tuple[T, ...]:
     """Return what ``read`` makes of each element of a list."""
-    return tuple(read(it) for it in a(list, found))
+    return tuple(read(element) for element in a(list, found))
 
 
 def texts(found: Any) -> tuple[str, ...]:
     """Return a list of texts."""
-    return every(lambda it: a(str, it), found)
+    return every(lambda element: a(str, element), found)
 
 
 def text_by_text(found: Any) -> Mapping[str, str]:
@@ -56,7 +56,7 @@ def text_by_text(found: Any) -> Mapping[str, str]:
 
 def encodables(found: Iterable[str]) -> list[str]:
     """Return texts as JSON can have them; see :func:`~plugind.protocol.text.encodable`."""
-    return [encodable(it) for it in found]
+    return [encodable(text) for text in found]
 
 
 def answer_of(content: Any) -> Answer:
@@ -75,12 +75,12 @@ def answer_to_json(answer: Answer) -> dict[str, Json]:
     return {
         "env": dict(answer.env),
         "mounts": [
-            {"host_path": it.host_path, "container_path": it.container_path, "read_only": it.read_only}
-            for it in answer.mounts
+            {"host_path": mount.host_path, "container_path": mount.container_path, "read_only": mount.read_only}
+            for mount in answer.mounts
         ],
         "nodes": [
-            {"host_path": it.host_path, "container_path": it.container_path, "permissions": it.permissions}
-            for it in answer.nodes
+            {"host_path": node.host_path, "container_path": node.container_path, "permissions": node.permissions}
+            for node in answer.nodes
         ],
         "annotations": dict(answer.annotations),
         "cdi_devices": list(answer.cdi_devices),

@@ -72,7 +72,7 @@ def failure_of(asked: LeaseAsked, pools: Pools) -> Failure | None:
 
 def reserved_failure_of(name: str | None, uid: int, operators: frozenset[int]) -> Failure | None:
     """Return why a user may not give a new lease this name."""
-    prefix = next((it for it in RESERVED_PREFIXES if name is not None and name.startswith(it)), None)
+    prefix = next((prefix for prefix in RESERVED_PREFIXES if name is not None and name.startswith(prefix)), None)
     if prefix is None or uid in operators:
         return None
     return Failure(Problem.FORBIDDEN, f"ids that begin with {prefix} are for root's tools: give the lease another id")

@@ -129,7 +129,7 @@ def _columns_of(owner: Owner) -> _OwnerColumns:
 
 def _json_of_request(request: Request, seconds: float | None) -> dict[str, object]:
     return {
-        "resources": {it.resource: it.count for it in request.wanted},
+        "resources": {wanted.resource: wanted.count for wanted in request.wanted},
         "ids": request.ids,
         "include": request.include,
         "container": request.container,

@@ -76,7 +76,7 @@ def _few(devices: Collection[str]) -> str:
 def _elsewhere(stock: Stock, reserved: Reserved, request: Request, wanted: Wanted, uid: int) -> str:
     """Return what the user could take from other pools. One that is closed to the user is not spoken of."""
     places = [*stock.pools.admitting(wanted.resource, uid), None]
-    others = [(it, attrs.evolve(request, pool=it)) for it in places if it != request.pool]
+    others = [(pool, attrs.evolve(request, pool=pool)) for pool in places if pool != request.pool]
     free = ((pool, number) for pool, asked in others if (number := available(stock, reserved, asked, wanted)))
     said = [f"{number} in {_place(pool)}" for pool, number in islice(free, _MOST_POOLS)]
     how = "ask with --pool" if request.pool is None else "ask with another --pool, or without one"
@@ -115,7 +115,7 @@ def unhealthy_since(stock: Stock, lease: Lease) -> str | None:
         text = f"previously allocated devices are no longer healthy; cannot allocate unhealthy devices {name}"
         if any(device_id in listed and not listed[device_id].healthy for device_id in ids):
             return text
-        gone = [device_id for device_id, it in _missing(stock, name, ids) if not it.renamed]
+        gone = [device_id for device_id, device in _missing(stock, name, ids) if not device.renamed]
         if gone and resource is not None and resource.offered:
             return f"{text} (no longer listed: {_few(gone)})"
     return None
@@ -130,10 +130,12 @@ def missing_devices(stock: Stock, lease: Lease) -> str | None:
 
 def _missing(stock: Stock, name: str, ids: Iterable[str]) -> Iterator[tuple[str, Missing]]:
     missing = stock.missing(name)
-    return ((it, missing[it]) for it in ids if it in missing and missing[it].is_clear)
+    return (
+        (device_id, missing[device_id]) for device_id in ids if device_id in missing and missing[device_id].is_clear
+    )
 
 
 def _missing_of(name: str, missing: Mapping[str, Missing]) -> str:
-    renamed = any(it.renamed for it in missing.values())
+    renamed = any(device.renamed for device in missing.values())
     other_ids = ", and unknown ids are listed: they may have these by now" if renamed else ""
     return f"unhealthy, no longer listed by the plugin of {name}: {_few(missing)}{other_ids}"

@@ -122,12 +122,12 @@ class Pools:
 
     def admitting(self, resource: str, uid: int) -> Iterator[str]:
         """Yield the names of the pools of a resource from which a user may take devices."""
-        return (it.name for it in self._pools.get(resource, {}).values() if it.admits(uid))
+        return (pool.name for pool in self._pools.get(resource, {}).values() if pool.admits(uid))
 
     def of(self, resource: str, device: str) -> str | None:
         """Return the name of the pool that has the device, or None."""
         pools = self._pools.get(resource)
-        return None if pools is None else next((it.name for it in pools.values() if it.has(device)), None)
+        return None if pools is None else next((pool.name for pool in pools.values() if pool.has(device)), None)
 
     def sorted(self, resource: str, devices: Iterable[Device]) -> Mapping[str | None, Mapping[str, Device]]:
         """Return devices of a resource by pool and id."""
@@ -183,7 +183,7 @@ class Stock:
     def is_healthy(self, name: str, ids: Iterable[str]) -> bool:
         """Whether the plugin is there, and these devices of it are healthy."""
         listed = self._resources[name].offer.devices.devices
-        return self.is_offered(name) and all(it in listed and listed[it].healthy for it in ids)
+        return self.is_offered(name) and all(device_id in listed and listed[device_id].healthy for device_id in ids)
 
     def healthy(self, place: Place) -> Mapping[str, Device]:
         """Return the healthy devices of a resource and pool, taken or not; none while nothing can be leased."""
@@ -239,13 +239,17 @@ class Stock:
         self.pools = Pools(pools)
         for name, resource in self._resources.items():
             listed = resource.offer.devices.devices.values()
-            resource.place_all(self.pools.sorted(name, (it for it in listed if it.health == HEALTHY)))
+            resource.place_all(self.pools.sorted(name, (device for device in listed if device.health == HEALTHY)))
 
     def offer(self, offer: Offer, now: float = 0.0) -> set[str]:
         """Take another offer of a resource; return the leases whose devices were missing for long."""
         resource = self._resources.setdefault(offer.resource, Resource(Offer(offer.resource)))
         before, resource.offer, resource.registered = resource.offer.devices, offer, True
-        leases = {resource.taken[device_id] for device_id, it in resource.missing.items() if it.is_clear}
+        leases = {
+            resource.taken[device_id]
+            for device_id, missing_device in resource.missing.items()
+            if missing_device.is_clear
+        }
         self._sort(resource, before, now)
         return leases
 
@@ -269,8 +273,8 @@ class Stock:
         resource = self._resources.pop(name, None)
         if resource is not None and resource.taken:
             missing = {device_id: resource.missing.get(device_id) or Missing() for device_id in resource.taken}
-            for it in missing.values():
-                it.due = math.inf
+            for missing_device in missing.values():
+                missing_device.due = math.inf
             self._resources[name] = Resource(Offer(name), taken=resource.taken, missing=missing)
 
     def take(self, lease: str, name: str, ids: Collection[str]) -> None:
@@ -310,7 +314,9 @@ class Stock:
         self._miss(resource, before, difference, time)
         if 2 * (len(difference.changed) + len(difference.removed)) > len(now):
             # To put all devices in order anew takes less time than to find the place of each one.
-            resource.place_all(self.pools.sorted(name, (it for it in now.devices.values() if it.health == HEALTHY)))
+            resource.place_all(
+                self.pools.sorted(name, (device for device in now.devices.values() if device.health == HEALTHY))
+            )
             return
         for device_id in difference.removed:
             resource.drop(device_id, self.pools.of(name, device_id))
@@ -325,8 +331,8 @@ class Stock:
             return
         for device in difference.changed:
             missing.pop(device.id, None)
-        unknown = (it.id not in before.devices and it.id not in resource.taken for it in difference.changed)
+        unknown = (device.id not in before.devices and device.id not in resource.taken for device in difference.changed)
         renamed = any(unknown)
-        for it in missing.values():
-            it.listed_without(now, is_offered=resource.offered, renamed=renamed)
-            self.next_missing = min(self.next_missing, it.due)
+        for missing_device in missing.values():
+            missing_device.listed_without(now, is_offered=resource.offered, renamed=renamed)
+            self.next_missing = min(self.next_missing, missing_device.due)

@@ -164,7 +164,7 @@ class Answer:
     def needs_container(self) -> bool:
         """Whether something has another path inside of a container than outside: a plain process cannot use it."""
         moved: tuple[Mount | Node, ...] = (*self.mounts, *self.nodes)
-        return any(it.host_path != it.container_path for it in moved)
+        return any(edit.host_path != edit.container_path for edit in moved)
 
 
 # --- the lease --------------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ class WrongValueError(ValueError):
 
     def each_of(self, key: str) -> tuple[str, ...]:
         """Return each text, with the key before it."""
-        return tuple(f"{key} {it}" if it.startswith(("is ", "must ")) else f"{key}: {it}" for it in self.texts)
+        return tuple(f"{key} {text}" if text.startswith(("is ", "must ")) else f"{key}: {text}" for text in self.texts)
 
 
 class Kind(Protocol):
@@ -352,7 +352,9 @@ class ListOf:
             words = [word for word in text.split(self.separator) if word]
             return self._all(lambda word: self.kind.from_text(word, here), words)
         return self._all(
-            lambda it: self.kind.from_text(it, here) if isinstance(it, str) else self.kind.from_toml(it),
+            lambda element: (
+                self.kind.from_text(element, here) if isinstance(element, str) else self.kind.from_toml(element)
+            ),
             _of_toml(text, 'a list in brackets must be one of TOML, such as ["a", "b"]'),
         )
 

@@ -80,6 +80,6 @@ def _rules(answer: object) -> Rules:
     return Rules(
         Trust(tuple(parse_trusted_user(str(entry)) for entry in answer["trusted_uids"])),
         Users(int(answer["uid"]), None if overflow is None else int(overflow)),
-        tuple(Root(str(it["root"]), bool(it["deprecated"]), bool(it["insecure"])) for it in answer["roots"]),
+        tuple(Root(str(root["root"]), bool(root["deprecated"]), bool(root["insecure"])) for root in answer["roots"]),
         tuple(map(str, answer["endpoint_directories"])),
     )

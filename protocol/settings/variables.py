@@ -58,6 +58,6 @@ def meant_by(name: str) -> str | None:
     word = name.removeprefix(PREFIX)[:_COMPARED].upper()
     if re.fullmatch(_OF_KUBERNETES, word):
         return None
-    candidates = sorted(it.removeprefix(PREFIX) for it in {*NAMES, CONFIG_VARIABLE})
+    candidates = sorted(known.removeprefix(PREFIX) for known in {*NAMES, CONFIG_VARIABLE})
     close = difflib.get_close_matches(word, candidates, 1, _ALIKE)
     return PREFIX + close[0] if close else None

@@ -31,7 +31,7 @@ def _item(value: Any) -> Any:
             return f"{first}-{last}"
         case PoolGiven():
             pool = {"name": value.name, "resource": value.resource, "ids": value.ids, "users": value.users}
-            return {name: to_json(it) for name, it in pool.items() if it}
+            return {name: to_json(value) for name, value in pool.items() if value}
         case _:
             return value
 
@@ -48,7 +48,7 @@ def to_toml(value: Any) -> str:
         case list():
             return f"[{', '.join(map(to_toml, value))}]"
         case dict():
-            pairs = ", ".join(f"{_key(name)} = {to_toml(it)}" for name, it in value.items())
+            pairs = ", ".join(f"{_key(name)} = {to_toml(member)}" for name, member in value.items())
             return f"{{ {pairs} }}" if pairs else "{}"
         case _:
             return repr(value)

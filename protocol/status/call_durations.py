@@ -44,6 +44,6 @@ class CallDurations:
 
     def of(self, family: CallFamily) -> Iterator[tuple[tuple[str, str, str], Histogram]]:
         """Yield the histograms of a family with their labels: driver, method and code."""
-        for (it, name, method, code), durations in self._durations.items():
-            if it is family:
+        for (counted, name, method, code), durations in self._durations.items():
+            if counted is family:
                 yield (name, method, code_word(code)), durations

@@ -51,7 +51,7 @@ def plugin_to_json(plugin: PluginStatus, now: float, unix: float, version: int =
         "type": _text(plugin.type),
         "name": _text(plugin.name),
         "endpoint": _text(plugin.endpoint),
-        "versions": None if plugin.versions is None else [encodable(it) for it in plugin.versions],
+        "versions": None if plugin.versions is None else [encodable(supported) for supported in plugin.versions],
         **_state(plugin, version),
         "reason": _text(plugin.reason),
         "cause": _text(plugin.cause),

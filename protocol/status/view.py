@@ -178,10 +178,10 @@ class Row(NamedTuple):
     def steps(self) -> tuple[tuple[Step, float], ...]:
         """How many seconds each step took of the present or last try; one that was made twice in it counts as one."""
         seconds: dict[Step, float] = {}
-        for it in self.finished + self.last.finished:
-            step = _STEPS.get(it.operation)
+        for finished in self.finished + self.last.finished:
+            step = _STEPS.get(finished.operation)
             if step is not None:
-                seconds[step] = seconds.get(step, 0.0) + it.seconds
+                seconds[step] = seconds.get(step, 0.0) + finished.seconds
         return tuple(seconds.items())
 
     @property

@@ -26,7 +26,7 @@ def test_what_the_parts_add_is_the_difference_of_the_medians_of_all_turns() -> N
         Turn("ids", ROW, parts=False, jobs=1, ms=(200.0,)),
         Turn("ids", ROW, parts=True, jobs=1, ms=(500.0,)),
     ]
-    found = [attrs.asdict(it) for it in added(turns)]
+    found = [attrs.asdict(result) for result in added(turns)]
     for row in found:
         assert row.pop("machine_load") >= 0
     assert found == [

@@ -163,7 +163,7 @@ async def _fleet(directory: Path, nodes: int, broken: set[int]) -> AsyncIterator
             if number not in broken:
                 await plugins.start(_serve, started.root / "csi.sock", FakePlugin("CSIPlugin", DRIVER))
         await listed(daemons[0], RESOURCE)
-        yield [_Node(f"node-{number:02}", it, await _address(it)) for number, it in enumerate(daemons)]
+        yield [_Node(f"node-{number:02}", daemon, await _address(daemon)) for number, daemon in enumerate(daemons)]
         plugins.cancel_scope.cancel()
 
 

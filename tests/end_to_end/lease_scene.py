@@ -122,7 +122,7 @@ class Scene:
         except UnreachableError:
             self._check_that_it_runs()
             return None
-        return {it["resource"]: it["allocatable"] for it in answer["resources"]}.get(resource)
+        return {row["resource"]: row["allocatable"] for row in answer["resources"]}.get(resource)
 
     def _check_that_it_runs(self) -> None:
         stat = Path(f"/proc/{self.pid}/stat").read_bytes()
@@ -173,12 +173,12 @@ class Scene:
 
     async def leases(self) -> dict[str, Any]:
         _, answer = await self.get("GET", "/v1/leases")
-        return {it["id"]: it for it in answer["leases"]}
+        return {lease["id"]: lease for lease in answer["leases"]}
 
     async def until_states(self, *states: str) -> None:
         """Wait until the leases are in these states."""
         with trio.fail_after(DEADLINE):
-            while sorted(it["state"] for it in (await self.leases()).values()) != [*states]:  # noqa: ASYNC110 - as above
+            while sorted(lease["state"] for lease in (await self.leases()).values()) != [*states]:  # noqa: ASYNC110 - as above
                 await trio.sleep(0.02)
 
     def files(self) -> list[str]:
@@ -213,7 +213,7 @@ class Plug:
 
 
 @asynccontextmanager
-async def scene(directory: Path, forks: Forks, devices: int = 2) -> AsyncIterator[Scene]:
+async def open_scene(directory: Path, forks: Forks, devices: int = 2) -> AsyncIterator[Scene]:
     """Make a node whose plugin has some devices; its daemon is still to be started."""
     for name in ("root", "cdi", "state"):
         (directory / name).mkdir(mode=0o700)

@@ -30,7 +30,7 @@ async def conditions(node: Daemon, wanted: dict[str, str]) -> dict[str, object]:
             answer = await health(node)
             roots = answer["roots"]
             assert isinstance(roots, list)
-            if {it["path"]: it["condition"] for it in roots[0]["directories"]} == wanted:
+            if {directory["path"]: directory["condition"] for directory in roots[0]["directories"]} == wanted:
                 return answer
             await trio.sleep(0.02)
 

@@ -44,12 +44,12 @@ class Node:
     async def until(self, **states: str) -> None:
         """Wait until leases, by id, are in these states, and there are no others."""
         with trio.fail_after(DEADLINE):
-            while {name: it["state"] for name, it in (await leases(self.daemon)).items()} != states:  # noqa: ASYNC110
+            while {name: lease["state"] for name, lease in (await leases(self.daemon)).items()} != states:  # noqa: ASYNC110
                 await trio.sleep(0.02)  # It is in another process.
 
 
 @asynccontextmanager
-async def node(
+async def running_node(
     directory: Path,
     *ids: str,
     options: Sequence[str] = (),
@@ -76,73 +76,75 @@ async def code_of(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> i
 
 @pytest.mark.usefixtures("real_processes")
 async def test_a_command_has_its_device_until_it_is_killed_and_a_waiter_is_next(tmp_path: Path) -> None:
-    async with node(tmp_path, "GPU-0") as it:
-        with it.started("allocate", f"{GPU}=1", "--id", "first", "--", "sleep", "600") as first:
-            await it.until(first="held")
-            assert (await leases(it.daemon))["first"]["owner"]["pid"] == first.pid
-            refused = await it.plugind("allocate", f"{GPU}=1", "--", "true")
+    async with running_node(tmp_path, "GPU-0") as node:
+        with node.started("allocate", f"{GPU}=1", "--id", "first", "--", "sleep", "600") as first:
+            await node.until(first="held")
+            assert (await leases(node.daemon))["first"]["owner"]["pid"] == first.pid
+            refused = await node.plugind("allocate", f"{GPU}=1", "--", "true")
             assert refused.code == 125
             assert refused.err.splitlines()[0] == (
                 f"plugind: requested number of devices unavailable for {GPU}. Requested: 1, Available: 0"
             )
             assert refused.err.splitlines()[1].startswith(f"  GPU-0: first, pid {first.pid} of ")
             words = 'test "$PLUGIND_LEASE $PLUGIND_DEVICES" = "second example.com/gpu=GPU-0" && exit 7'
-            with it.started("allocate", f"{GPU}=1", "--wait", "1m", "--id", "second", "--", "sh", "-c", words) as next_:
-                await it.until(first="held", second="queued")
+            with node.started(
+                "allocate", f"{GPU}=1", "--wait", "1m", "--id", "second", "--", "sh", "-c", words
+            ) as next_:
+                await node.until(first="held", second="queued")
                 first.kill()
                 assert await code_of(next_) == 7
-        await it.until()
+        await node.until()
 
 
 async def test_an_interrupted_wait_is_withdrawn(tmp_path: Path) -> None:
-    async with node(tmp_path, "GPU-0") as it:
-        assert (await it.plugind("allocate", f"{GPU}=1", "--until-release", "--id", "a")).code == 0
-        with it.started("allocate", f"{GPU}=1", "--wait", "1m", "--ttl", "9", "--id", "b") as waiting:
-            await it.until(a="held", b="queued")
+    async with running_node(tmp_path, "GPU-0") as node:
+        assert (await node.plugind("allocate", f"{GPU}=1", "--until-release", "--id", "a")).code == 0
+        with node.started("allocate", f"{GPU}=1", "--wait", "1m", "--ttl", "9", "--id", "b") as waiting:
+            await node.until(a="held", b="queued")
             waiting.send_signal(signal.SIGINT)
             assert await code_of(waiting) == 130
-        await it.until(a="held")
-        late = await it.plugind("allocate", f"{GPU}=1", "--wait", "0.1", "--ttl", "9")
+        await node.until(a="held")
+        late = await node.plugind("allocate", f"{GPU}=1", "--wait", "0.1", "--ttl", "9")
         assert (late.code, late.out) == (124, "")
-        assert [(await it.plugind("release", "a")).code for _ in range(2)] == [0, 1]
-        await it.until()
+        assert [(await node.plugind("release", "a")).code for _ in range(2)] == [0, 1]
+        await node.until()
 
 
 @pytest.mark.usefixtures("real_processes")
 async def test_a_lease_for_a_time_is_given_again_by_its_name_and_renewed(tmp_path: Path) -> None:
-    async with node(tmp_path, "GPU-0", "GPU-1") as it:
+    async with running_node(tmp_path, "GPU-0", "GPU-1") as node:
         asking = ("allocate", f"{GPU}=1", "--ttl", "1h", "--id", "bench", "-o", "env")
-        first = await it.plugind(*asking)
+        first = await node.plugind(*asking)
         assert first.out.splitlines()[1:3] == ['PLUGIND_LEASE="bench"', f'PLUGIND_DEVICES="{GPU}=GPU-0"']
-        assert (await it.plugind(*asking)).out == first.out
-        other = await it.plugind("allocate", f"{GPU}=2", "--ttl", "1h", "--id", "bench")
+        assert (await node.plugind(*asking)).out == first.out
+        other = await node.plugind("allocate", f"{GPU}=2", "--ttl", "1h", "--id", "bench")
         assert (other.code, other.err) == (2, "plugind: lease bench exists with another request\n")
-        before = (await leases(it.daemon))["bench"]["owner"]["expires_boottime_ns"]
-        assert (await it.plugind("renew", "bench")).out == "bench ends in 3600 s\n"
-        assert (await leases(it.daemon))["bench"]["owner"]["expires_boottime_ns"] > before
-        assert (await it.plugind("allocate", f"{GPU}=1", "--ttl", "0.1", "--id", "short")).code == 0
-        await ended(it.daemon, "short")
-        table = (await it.plugind("devices")).out.splitlines()
+        before = (await leases(node.daemon))["bench"]["owner"]["expires_boottime_ns"]
+        assert (await node.plugind("renew", "bench")).out == "bench ends in 3600 s\n"
+        assert (await leases(node.daemon))["bench"]["owner"]["expires_boottime_ns"] > before
+        assert (await node.plugind("allocate", f"{GPU}=1", "--ttl", "0.1", "--id", "short")).code == 0
+        await ended(node.daemon, "short")
+        table = (await node.plugind("devices")).out.splitlines()
         assert ["bench" in line for line in table[1:3]] == [True, False]
-        described = (await it.plugind("describe", GPU)).out
+        described = (await node.plugind("describe", GPU)).out
         assert "\nLeases:     1: bench (time, GPU-0, 00:00:" in described
 
 
 async def test_a_command_is_stopped_when_its_device_turns_unhealthy(tmp_path: Path) -> None:
-    async with node(tmp_path, "GPU-0", "GPU-1") as it:
+    async with running_node(tmp_path, "GPU-0", "GPU-1") as node:
         words = ("allocate", f"{GPU}=1", "--stop-on-unhealthy", "--id")
-        with it.started(*words, "a", "--", "sleep", "600") as first, it.started(*words, "b", "--", "sleep", "600"):
-            await it.until(a="held", b="held")
-            sick = (await leases(it.daemon))["a"]["devices"][GPU][0]
+        with node.started(*words, "a", "--", "sleep", "600") as first, node.started(*words, "b", "--", "sleep", "600"):
+            await node.until(a="held", b="held")
+            sick = (await leases(node.daemon))["a"]["devices"][GPU][0]
             well = "GPU-1" if sick == "GPU-0" else "GPU-0"
-            it.devices.show(Device(sick, "Unhealthy"), Device(well))
+            node.devices.show(Device(sick, "Unhealthy"), Device(well))
             assert await code_of(first) == -signal.SIGTERM
-            await it.until(b="held")
+            await node.until(b="held")
 
 
 async def test_the_clients_lease_of_a_daemon(tmp_path: Path) -> None:
-    async with node(tmp_path, "GPU-0", "GPU-1") as it:
-        client, other = Client(it.daemon.status), SyncClient(it.daemon.status)
+    async with running_node(tmp_path, "GPU-0", "GPU-1") as node:
+        client, other = Client(node.daemon.status), SyncClient(node.daemon.status)
         async with client.watch_leases() as changes, client.allocate({GPU: 2}) as lease:
             assert lease.devices == {GPU: ("GPU-0", "GPU-1")}
             assert await client.leases() == await trio.to_thread.run_sync(other.leases) == (lease,)
@@ -153,7 +155,7 @@ async def test_the_clients_lease_of_a_daemon(tmp_path: Path) -> None:
                 await client.take({GPU: 1}, seconds=60, wait=60)
             assert scope.cancelled_caught
             # Once the daemon has noticed, nobody waits for what is released.
-            await it.until(**{lease.id: "held"})
+            await node.until(**{lease.id: "held"})
             with trio.fail_after(DEADLINE):
                 while (await anext(changes)).state is not LeaseState.HELD:
                     pass
@@ -161,7 +163,7 @@ async def test_the_clients_lease_of_a_daemon(tmp_path: Path) -> None:
 
         def block() -> None:
             with other.allocate({GPU: 1}, id="mine") as lease:
-                assert [it.id for it in other.leases("mi")] == [lease.id] == ["mine"]
+                assert [listed.id for listed in other.leases("mi")] == [lease.id] == ["mine"]
 
         await trio.to_thread.run_sync(block)
         taken = await client.take({GPU: 1}, seconds=60)

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from plugind.actors.http.client import ask
-from plugind.tests.end_to_end.lease_scene import Forks, Scene, scene
+from plugind.tests.end_to_end.lease_scene import Forks, Scene, open_scene
 from plugind.tests.end_to_end.processes import DEADLINE
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts file systems")
@@ -18,102 +18,102 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts file
 LABELS = {str(number): "x" * 200 for number in range(16)}
 
 
-def filler(it: Scene) -> str:
+def filler(scene: Scene) -> str:
     """Return the path of a file on the disk of the daemon, which no other process has."""
-    return f"/proc/{it.pid}/root{it.state}/filler"
+    return f"/proc/{scene.pid}/root{scene.state}/filler"
 
 
-def fill(it: Scene) -> None:
-    with open(filler(it), "wb", buffering=0) as file, suppress(OSError):
+def fill(scene: Scene) -> None:
+    with open(filler(scene), "wb", buffering=0) as file, suppress(OSError):
         while file.write(bytes(512)):
             pass
 
 
-async def problem(it: Scene) -> str | None:
+async def problem(scene: Scene) -> str | None:
     """Return what is wrong with the state."""
-    _, answer = await it.get("GET", "/v1/leases")
+    _, answer = await scene.get("GET", "/v1/leases")
     found: str | None = answer.get("problem")
     return found
 
 
-async def metric(it: Scene, name: str) -> float:
+async def metric(scene: Scene, name: str) -> float:
     """Return the value of a metric without labels."""
     with trio.fail_after(DEADLINE):
-        async with ask(it.status, "GET", "/metrics") as reply:
+        async with ask(scene.status, "GET", "/metrics") as reply:
             lines = (await reply.body()).decode().splitlines()
     return float(next(line for line in lines if line.startswith(f"{name} ")).split()[1])
 
 
-async def until_failures(it: Scene, number: int) -> None:
+async def until_failures(scene: Scene, number: int) -> None:
     """Wait until so many reads and writes of the state have failed."""
     with trio.fail_after(DEADLINE):
-        while await metric(it, "plugind_state_failures_total") < number:  # noqa: ASYNC110 - it is in another process
+        while await metric(scene, "plugind_state_failures_total") < number:  # noqa: ASYNC110 - it is in another process
             await trio.sleep(0.02)
 
 
 async def test_a_full_disk_is_seen_by_those_who_watch_until_it_has_room(tmp_path: Path, forks: Forks) -> None:
     """Also while nobody asks for anything, and nothing is left to write."""
-    async with scene(tmp_path, forks, devices=40) as it:
-        await it.start(mount="tiny")
-        status, given = await it.lease()
+    async with open_scene(tmp_path, forks, devices=40) as scene:
+        await scene.start(mount="tiny")
+        status, given = await scene.lease()
         held = 1
-        fill(it)
+        fill(scene)
         while status == 201:
-            status, given = await it.lease(labels=LABELS)
+            status, given = await scene.lease(labels=LABELS)
             held += status == 201
         assert (status, given["problem"]) == (507, "storage")
-        assert len(await it.leases()) == held
-        await until_failures(it, 3)
-        assert await metric(it, "plugind_state_failing") == 1
-        _, health = await it.get("GET", "/healthz")
-        (leases,) = [it for it in health["actors"] if it["name"] == "leases"]
+        assert len(await scene.leases()) == held
+        await until_failures(scene, 3)
+        assert await metric(scene, "plugind_state_failing") == 1
+        _, health = await scene.get("GET", "/healthz")
+        (leases,) = [actor for actor in health["actors"] if actor["name"] == "leases"]
         assert leases["status"] == "degraded"
         assert "database or disk is full; free space" in leases["reason"]
         assert "the leases are kept again" not in (tmp_path / "log").read_text()
-        os.unlink(filler(it))
+        os.unlink(filler(scene))
         with trio.fail_after(DEADLINE):
-            while await metric(it, "plugind_state_failing"):  # noqa: ASYNC110 - as above
+            while await metric(scene, "plugind_state_failing"):  # noqa: ASYNC110 - as above
                 await trio.sleep(0.02)
         assert (tmp_path / "log").read_text().count("the leases are kept again") == 1
-        assert await problem(it) is None
+        assert await problem(scene) is None
 
 
 async def test_on_a_full_disk_nothing_is_given_and_what_is_released_is_free(tmp_path: Path, forks: Forks) -> None:
     """What is written needs little space, so some leases succeed yet. A release cannot be written either: it is written
     when the disk has room again.
     """
-    async with scene(tmp_path, forks, devices=40) as it:
-        await it.start(mount="tiny")
-        status, given = await it.lease()
+    async with open_scene(tmp_path, forks, devices=40) as scene:
+        await scene.start(mount="tiny")
+        status, given = await scene.lease()
         held = [given["id"]]
-        fill(it)
+        fill(scene)
         while status == 201:
-            status, given = await it.lease(labels=LABELS)
+            status, given = await scene.lease(labels=LABELS)
             held += [given["id"]] if status == 201 else []
         assert (status, given["problem"]) == (507, "storage")
         assert "database or disk is full; free space" in given["error"]
-        assert sorted(await it.leases()) == sorted(held)
-        released = [await it.get("DELETE", f"/v1/leases/{name}") for name in held]
+        assert sorted(await scene.leases()) == sorted(held)
+        released = [await scene.get("DELETE", f"/v1/leases/{name}") for name in held]
         assert {status for status, _ in released} == {200}
         assert "database or disk is full; free space" in released[-1][1]["unwritten"]
-        assert await it.leases() == {}
-        os.unlink(filler(it))
+        assert await scene.leases() == {}
+        os.unlink(filler(scene))
         with trio.fail_after(DEADLINE):
-            while await problem(it) is not None:  # noqa: ASYNC110 - it is in another process
+            while await problem(scene) is not None:  # noqa: ASYNC110 - it is in another process
                 await trio.sleep(0.02)
-        await it.all_are_free()
+        await scene.all_are_free()
 
 
 async def test_on_a_read_only_disk_leases_are_known_and_none_is_given(tmp_path: Path, forks: Forks) -> None:
-    async with scene(tmp_path, forks) as it:
-        await it.start()
-        _, lease = await it.lease(id="kept")
-        await it.kill()
-        await it.start(mount="read-only")
-        assert await it.leases() == {"kept": lease}
-        status, failed = await it.lease()
+    async with open_scene(tmp_path, forks) as scene:
+        await scene.start()
+        _, lease = await scene.lease(id="kept")
+        await scene.kill()
+        await scene.start(mount="read-only")
+        assert await scene.leases() == {"kept": lease}
+        status, failed = await scene.lease()
         assert (status, failed["problem"]) == (507, "storage")
         assert "its file system is read-only; mount it with rw, or use --state" in failed["error"]
-        assert await it.leases() == {"kept": lease}
-        assert (await it.get("DELETE", "/v1/leases/kept"))[0] == 200
-        assert await it.leases() == {}
+        assert await scene.leases() == {"kept": lease}
+        assert (await scene.get("DELETE", "/v1/leases/kept"))[0] == 200
+        assert await scene.leases() == {}

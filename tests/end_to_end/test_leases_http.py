@@ -79,7 +79,7 @@ async def owning(status: str, target: str, body: object) -> AsyncIterator[Any]:
 
 
 async def held(started: Daemon) -> list[str]:
-    return [it["id"] for it in (await asked(started, "GET", "/v1/leases"))[1]["leases"] if it["state"] == "held"]
+    return [row["id"] for row in (await asked(started, "GET", "/v1/leases"))[1]["leases"] if row["state"] == "held"]
 
 
 async def until_held(started: Daemon, *names: str) -> None:
@@ -94,7 +94,7 @@ async def test_a_lease_over_http_ends_with_its_release_its_process_or_its_connec
         assert (status, given["devices"], given["uid"]) == (201, {GPU: ["gpu-0"]}, os.geteuid())
         status, failed = await lease(started)
         text = f"requested number of devices unavailable for {GPU}. Requested: 1, Available: 0"
-        assert (status, failed["error"], [it["id"] for it in failed["holders"]]) == (409, text, ["first"])
+        assert (status, failed["error"], [holder["id"] for holder in failed["holders"]]) == (409, text, ["first"])
         assert (await asked(started, "DELETE", "/v1/leases/first"))[0] == 200
 
         async with plugin_process(["sleep", "600"]) as owner:

@@ -109,8 +109,8 @@ async def test_devices_of_one_numa_node_are_preferred_and_made_ready(node: Node)
     assert node.plugins[resource].line(call="PreStartContainer")["ids"] == ["numa-1", "numa-3"]
     status, other = await allocate(node.daemon, resource, 2)
     assert (status, other["devices"]) == (201, {resource: ["numa-0", "numa-2"]})
-    for it in (lease, other):
-        await release(node.daemon, it["id"])
+    for held in (lease, other):
+        await release(node.daemon, held["id"])
 
 
 @pytest.mark.parametrize("call", HANGS)

@@ -65,7 +65,9 @@ async def all_there(node: Daemon) -> None:
     states = {"good": "registered", "odd": "parked", "stale": "stale", "link": "parked", "bad": "waiting"}
     wanted = {str(node.root / f"{name}.sock"): state for name, state in states.items()}
     async with node.watch() as watch:
-        await watch.until(lambda watch: wanted.items() <= {path: it["state"] for path, it in watch.now.items()}.items())
+        await watch.until(
+            lambda watch: wanted.items() <= {path: row["state"] for path, row in watch.now.items()}.items()
+        )
 
 
 async def on_terminal(columns: int, *words: str, colour: bool = True) -> tuple[int, str]:

@@ -23,7 +23,7 @@ from plugind.tests.end_to_end.go_programs import go_program
 from plugind.tests.end_to_end.leasing import allocate, leases
 from plugind.tests.end_to_end.packages import go_package
 from plugind.tests.end_to_end.processes import DEADLINE
-from plugind.tests.end_to_end.test_lease_commands import GPU, node
+from plugind.tests.end_to_end.test_lease_commands import GPU, running_node
 from plugind.tests.packaging.test_deploy import configured
 
 pytestmark = pytest.mark.extended
@@ -37,16 +37,16 @@ NODE, SECRET = "f7476465-4d6e-c0de-26d0-e383c49be941", "5b2a0d0c"
 async def test_an_agent_on_go_plugin_reserves_devices_for_one_task_and_then_for_another(tmp_path: Path) -> None:
     go_package("github.com/hashicorp/go-plugin", "golang-github-hashicorp-go-plugin-dev")
     agent = await trio.to_thread.run_sync(go_program, "nomad_agent")
-    async with node(tmp_path, "GPU-0", "GPU-1", "GPU-2", options=POOL) as it:
-        status, held = await allocate(it.daemon, GPU, pool="nomad", ids=["GPU-2"], id="train")
+    async with running_node(tmp_path, "GPU-0", "GPU-1", "GPU-2", options=POOL) as node:
+        status, held = await allocate(node.daemon, GPU, pool="nomad", ids=["GPU-2"], id="train")
         assert status == 201, held
-        plugin = [sys.executable, str(EXAMPLE / "device_plugin.py"), "--resource", GPU, "--status", it.daemon.status]
+        plugin = [sys.executable, str(EXAMPLE / "device_plugin.py"), "--resource", GPU, "--status", node.daemon.status]
         with trio.fail_after(2 * DEADLINE):
             done = await trio.run_process([agent, *plugin], capture_stdout=True, capture_stderr=True, check=False)
         assert done.returncode == 0, done.stderr.decode()
         said = [json.loads(line) for line in done.stdout.splitlines()]
         both, one = (line["lease"] for line in said if "lease" in line)
-        assert set(await leases(it.daemon)) == {"train", one}
+        assert set(await leases(node.daemon)) == {"train", one}
         taken = f"user {os.getuid()} has it by the lease train"
         name = "example.com/gpu/gpu"
         assert said[:-4] == [
@@ -150,17 +150,17 @@ def ending(status: str, address: str) -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.usefixtures("real_processes")
 async def test_the_leases_of_tasks_that_have_ended_are_released_and_no_others(tmp_path: Path) -> None:
     staying = ("unsteady", "not-shown", "given-again", "at-its-end")
-    async with node(tmp_path, "GPU-0", "GPU-1", *staying, options=POOL) as it:
+    async with running_node(tmp_path, "GPU-0", "GPU-1", *staying, options=POOL) as node:
         for device in ("GPU-0", "GPU-1", *staying):
-            await allocate(it.daemon, GPU, pool="nomad", ids=[device], id=f"nomad-{device}")
+            await allocate(node.daemon, GPU, pool="nomad", ids=[device], id=f"nomad-{device}")
 
         async def until(*left: str) -> None:
-            await it.until(**{f"nomad-{device}": "held" for device in left})
+            await node.until(**{f"nomad-{device}": "held" for device in left})
 
         with served() as (api, address):
             api.shown = {"GPU-0 ": RUNNING, "GPU-1 ": RUNNING, "at-its-end ": ("complete", "running")}
             api.shown |= {"given-again before": ENDED, "given-again now": RUNNING}
-            with ending(it.daemon.status, address) as process:
+            with ending(node.daemon.status, address) as process:
                 await api.looked_at(3)
                 await until("GPU-0", "GPU-1", *staying)
                 api.shown["GPU-0 "] = ENDED

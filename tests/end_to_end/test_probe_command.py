@@ -74,7 +74,7 @@ async def test_a_probe_does_not_affect_a_registered_plugin(foreign: Foreign, pat
         assert "NotifyRegistrationStatus" not in await plugin.rest()
 
 
-@pytest.mark.parametrize("foreign", [GRPCIO, GRPCLIB, PYDRA], ids=lambda it: it.label)
+@pytest.mark.parametrize("foreign", [GRPCIO, GRPCLIB, PYDRA], ids=lambda program: program.label)
 async def test_real_plugins_satisfy_the_kubelet(foreign: Foreign, tmp_path: Path) -> None:
     """Behaviour 44: the kubelet calls a CSI driver and a device plugin when it registers them; these serve the call."""
     path = tmp_path / "a.sock"

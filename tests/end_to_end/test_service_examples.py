@@ -22,7 +22,7 @@ from plugind.testing import FakeDevices
 from plugind.tests.end_to_end.containers import OPTIONS, Engine, engine
 from plugind.tests.end_to_end.leasing import ended, leases
 from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, daemon
-from plugind.tests.end_to_end.test_lease_commands import Node, code_of, node
+from plugind.tests.end_to_end.test_lease_commands import Node, code_of, running_node
 from plugind.tests.end_to_end.test_podman import PLACES, remove_files
 from plugind.tests.end_to_end.test_service_unit import analyze
 
@@ -93,7 +93,7 @@ class Service:
         )
 
 
-def service(name: str, it: Node, directory: Path, **programs: str) -> Service:
+def service(name: str, node: Node, directory: Path, **programs: str) -> Service:
     """Return an example for a daemon, with plugind, a server and a runtime directory that exist."""
     directory.mkdir(exist_ok=True)
     server = directory / "server"
@@ -101,7 +101,7 @@ def service(name: str, it: Node, directory: Path, **programs: str) -> Service:
     server.chmod(0o755)
     (directory / "run" / name).mkdir(parents=True)
     own = {"/usr/bin/plugind": shlex.join(PLUGIND), "/usr/local/bin/server": str(server)}
-    return Service(name, directory / "run", it.daemon.status, own | programs)
+    return Service(name, directory / "run", node.daemon.status, own | programs)
 
 
 def said(process: subprocess.Popen[str]) -> str:
@@ -132,50 +132,50 @@ def test_each_example_is_tested() -> None:
 
 
 async def test_a_service_of_one_process_has_its_device_until_that_ends(tmp_path: Path) -> None:
-    async with node(tmp_path, "GPU-0") as it:
-        unit = service("leased-process", it, tmp_path)
+    async with running_node(tmp_path, "GPU-0") as node:
+        unit = service("leased-process", node, tmp_path)
         with unit.main() as first:
             lease, devices = (await trio.to_thread.run_sync(said, first)).split()
             assert devices == "example.com/gpu=GPU-0"
-            assert (await leases(it.daemon))[lease]["owner"]["pid"] == first.pid
+            assert (await leases(node.daemon))[lease]["owner"]["pid"] == first.pid
             assert await trio.to_thread.run_sync(stop, first) == -signal.SIGTERM
         with unit.main() as again:
             # It waits where the end of the first one is not noticed yet.
             other, devices = (await trio.to_thread.run_sync(said, again)).split()
             assert (other != lease, devices) == (True, "example.com/gpu=GPU-0")
             again.kill()
-        await it.until()
+        await node.until()
 
 
 async def test_a_unit_keeps_its_devices_until_all_of_it_has_ended(tmp_path: Path) -> None:
-    async with node(tmp_path, "GPU-0") as it:
-        unit = service("leased-unit", it, tmp_path)
+    async with running_node(tmp_path, "GPU-0") as node:
+        unit = service("leased-unit", node, tmp_path)
         assert await trio.to_thread.run_sync(unit.do, "ExecStartPre") == [0]
         assert os.stat(unit.setting("EnvironmentFile").removeprefix("-")).st_mode & 0o777 == 0o600
         with unit.main() as main:
             assert await trio.to_thread.run_sync(said, main) == "unit:leased-unit example.com/gpu=GPU-0"
             main.kill()
-        await it.until(**{"unit:leased-unit": "held"})
+        await node.until(**{"unit:leased-unit": "held"})
         assert await trio.to_thread.run_sync(unit.do, "ExecStopPost") == [0]
-        await it.until()
+        await node.until()
 
 
 async def test_a_unit_whose_devices_were_left_over_starts_with_the_same(tmp_path: Path) -> None:
     """The machine was without plugind when the unit ended, so nothing was released."""
-    async with node(tmp_path, "GPU-0") as it:
-        unit = service("leased-unit", it, tmp_path)
+    async with running_node(tmp_path, "GPU-0") as node:
+        unit = service("leased-unit", node, tmp_path)
         for _ in range(2):
             assert await trio.to_thread.run_sync(unit.do, "ExecStartPre") == [0]
         assert unit.environment()["PLUGIND_DEVICES"] == "example.com/gpu=GPU-0"
         assert [await trio.to_thread.run_sync(unit.do, "ExecStopPost") for _ in range(2)] == [[0], [0]]
-        await it.until()
+        await node.until()
 
 
 async def test_a_service_does_not_start_without_plugind(tmp_path: Path) -> None:
     with daemon(tmp_path) as absent:
         pass
-    it = Node(absent, FakeDevices())
-    unit, process = service("leased-unit", it, tmp_path / "a"), service("leased-process", it, tmp_path / "b")
+    node = Node(absent, FakeDevices())
+    unit, process = service("leased-unit", node, tmp_path / "a"), service("leased-process", node, tmp_path / "b")
     assert await trio.to_thread.run_sync(unit.do, "ExecStartPre") == [3]
     assert await trio.to_thread.run_sync(process.do, "ExecStart") == [125]
     # systemd runs it after a start that has failed, too, and then says that it has failed.
@@ -204,14 +204,14 @@ async def test_a_container_of_a_service_has_its_device_until_it_ends(
     programs = {"/usr/bin/podman": shlex.join(podman.podman), "registry.example.com/server": image}
     grace = {"protocol.leases.book.GRACE": 0.2}
     request.addfinalizer(lambda: remove_files(tmp_path / "state" / "state.db"))
-    async with node(tmp_path, "GPU-0", timeouts=grace, environment=PLACES) as it:
-        unit = service("leased-container", it, tmp_path, **programs)
+    async with running_node(tmp_path, "GPU-0", timeouts=grace, environment=PLACES) as node:
+        unit = service("leased-container", node, tmp_path, **programs)
         # Podman hands a signal on once it has attached itself to the container that it has started. A signal that
         # comes amid that may be lost.
         for end, codes in ((signal.SIGTERM, {7, -signal.SIGTERM}), (signal.SIGKILL, {-signal.SIGKILL})):
             with unit.main() as main:
                 assert await trio.to_thread.run_sync(said, main) == "example.com/gpu=GPU-0"
-                (lease,) = (await leases(it.daemon)).values()
+                (lease,) = (await leases(node.daemon)).values()
                 assert lease["owner"]["init"] is not None
                 try:
                     main.send_signal(end)
@@ -223,6 +223,6 @@ async def test_a_container_of_a_service_has_its_device_until_it_ends(
                     main.kill()
             if end == signal.SIGKILL:
                 # Podman has gone, and its container has not.
-                assert lease["id"] in await leases(it.daemon)
+                assert lease["id"] in await leases(node.daemon)
             assert await trio.to_thread.run_sync(unit.do, "ExecStopPost") == [0]
-            await ended(it.daemon, lease["id"])
+            await ended(node.daemon, lease["id"])

@@ -131,11 +131,11 @@ class Slurm:
 
     async def held(self) -> dict[str, list[str]]:
         """Return the devices of each lease."""
-        return {name: list(it["devices"][GPU]) for name, it in (await leases(self.daemon)).items()}
+        return {name: list(lease["devices"][GPU]) for name, lease in (await leases(self.daemon)).items()}
 
 
 @asynccontextmanager
-async def slurm(directory: Path) -> AsyncIterator[Slurm]:
+async def scripted_slurm(directory: Path) -> AsyncIterator[Slurm]:
     devices = FakeDevices(Device(f"GPU-{number}") for number in range(4))
     plugin = FakePlugin("DevicePlugin", GPU, ("v1beta1",), serves=[devices])
     with daemon(directory, "--state", str(directory / "kept")) as started:
@@ -169,65 +169,65 @@ def test_a_part_is_a_script_that_a_shell_and_shellcheck_accept(name: str) -> Non
 
 
 async def test_a_job_has_the_devices_that_slurm_chose_from_the_prolog_to_the_epilog(tmp_path: Path) -> None:
-    async with slurm(tmp_path) as it:
-        answer = it.devices.answer = api.AllocateResponse()
+    async with scripted_slurm(tmp_path) as slurm:
+        answer = slurm.devices.answer = api.AllocateResponse()
         answer.container_responses.add().envs["WORDS"] = 'a "b" $(c) `d` \\e'
-        assert await it.part("prolog", SLURM_JOB_GPUS="1,3") == Done(0, "", "")
-        assert await it.held() == {LEASE: ["GPU-1", "GPU-3"]}
-        labels = (await leases(it.daemon))[LEASE]["request"]["labels"]
+        assert await slurm.part("prolog", SLURM_JOB_GPUS="1,3") == Done(0, "", "")
+        assert await slurm.held() == {LEASE: ["GPU-1", "GPU-3"]}
+        labels = (await leases(slurm.daemon))[LEASE]["request"]["labels"]
         assert labels == {"job": "77", "user": "alice"}
-        assert it.variables.stat().st_mode & 0o777 == 0o600
-        exported = await it.part("task-prolog")
+        assert slurm.variables.stat().st_mode & 0o777 == 0o600
+        exported = await slurm.part("task-prolog")
         assert exported.out.splitlines() == [
             'export WORDS=a "b" $(c) `d` \\e',
             f"export PLUGIND_LEASE={LEASE}",
             f"export PLUGIND_DEVICES={GPU}=GPU-1,GPU-3",
             "export PLUGIND_NODES=",
         ]
-        assert await it.part("epilog") == Done(0, "", "")
-        assert (await it.held(), list(it.variables.parent.iterdir()), it.updates) == ({}, [], [])
-        assert await it.part("epilog") == Done(0, "", "")
+        assert await slurm.part("epilog") == Done(0, "", "")
+        assert (await slurm.held(), list(slurm.variables.parent.iterdir()), slurm.updates) == ({}, [], [])
+        assert await slurm.part("epilog") == Done(0, "", "")
 
 
 async def test_the_number_of_devices_comes_from_slurm_for_this_node_alone(tmp_path: Path) -> None:
-    async with slurm(tmp_path) as it:
-        it.says(map=f"# none\n\ngpu\t{GPU}\n", hostnames=f"{HERE}\nn2\n")
-        it.shows("nic:1(IDX:0),gpu:a100(CNT:3)")
-        assert await it.part("prolog") == Done(0, "", "")
-        assert {name: len(ids) for name, ids in (await it.held()).items()} == {LEASE: 3}
-        assert (await it.part("epilog")).code == 0
-        it.says(hostnames="n2\nn3\n")
-        assert await it.part("prolog") == Done(0, "", "")
-        assert (await it.held(), it.variables.exists()) == ({}, False)
+    async with scripted_slurm(tmp_path) as slurm:
+        slurm.says(map=f"# none\n\ngpu\t{GPU}\n", hostnames=f"{HERE}\nn2\n")
+        slurm.shows("nic:1(IDX:0),gpu:a100(CNT:3)")
+        assert await slurm.part("prolog") == Done(0, "", "")
+        assert {name: len(ids) for name, ids in (await slurm.held()).items()} == {LEASE: 3}
+        assert (await slurm.part("epilog")).code == 0
+        slurm.says(hostnames="n2\nn3\n")
+        assert await slurm.part("prolog") == Done(0, "", "")
+        assert (await slurm.held(), slurm.variables.exists()) == ({}, False)
 
 
 async def test_of_gpus_of_several_types_a_job_has_those_that_slurm_shows(tmp_path: Path) -> None:
-    async with slurm(tmp_path) as it:
-        it.says(map=f"gpu {GPU} ids=GPU-0,GPU-1,GPU-2,GPU-3\n", hostnames=f"{HERE}\n")
-        it.shows("gpu:a:0(IDX:),gpu:b:1(IDX:1),gpu:c:1(IDX:3)")
+    async with scripted_slurm(tmp_path) as slurm:
+        slurm.says(map=f"gpu {GPU} ids=GPU-0,GPU-1,GPU-2,GPU-3\n", hostnames=f"{HERE}\n")
+        slurm.shows("gpu:a:0(IDX:),gpu:b:1(IDX:1),gpu:c:1(IDX:3)")
         # In the environment Slurm has those of one type.
-        assert await it.part("prolog", SLURM_JOB_GPUS="3") == Done(0, "", "")
-        assert await it.held() == {LEASE: ["GPU-1", "GPU-3"]}
-        assert (await it.part("epilog")).code == 0
+        assert await slurm.part("prolog", SLURM_JOB_GPUS="3") == Done(0, "", "")
+        assert await slurm.held() == {LEASE: ["GPU-1", "GPU-3"]}
+        assert (await slurm.part("epilog")).code == 0
         # A job without GPUs is no question.
-        (it.directory / "job").unlink()
-        assert await it.part("prolog") == Done(0, "", "")
-        assert await it.held() == {}
+        (slurm.directory / "job").unlink()
+        assert await slurm.part("prolog") == Done(0, "", "")
+        assert await slurm.held() == {}
 
 
 async def test_a_task_with_gpus_that_begins_without_a_prolog_is_refused(tmp_path: Path) -> None:
-    async with slurm(tmp_path) as it:
+    async with scripted_slurm(tmp_path) as slurm:
         none = "plugind: no lease has the GPUs of job 77 here, since its prolog has not ended\n"
-        assert await it.part("task-prolog", SLURM_JOB_GPUS="1") == Done(1, "", none)
-        assert await it.part("task-prolog", SLURM_STEP_GPUS="1") == Done(1, "", none)
+        assert await slurm.part("task-prolog", SLURM_JOB_GPUS="1") == Done(1, "", none)
+        assert await slurm.part("task-prolog", SLURM_STEP_GPUS="1") == Done(1, "", none)
         # The prolog has begun.
-        it.variables.parent.mkdir()
-        it.variables.touch()
-        assert await it.part("task-prolog", SLURM_JOB_GPUS="1") == Done(1, "", none)
+        slurm.variables.parent.mkdir()
+        slurm.variables.touch()
+        assert await slurm.part("task-prolog", SLURM_JOB_GPUS="1") == Done(1, "", none)
         # A job without GPUs, and GPUs that are no resource of plugind.
-        assert await it.part("task-prolog") == Done(0, "", "")
-        it.says(map=f"nic {GPU}\n")
-        assert await it.part("task-prolog", SLURM_JOB_GPUS="1") == Done(0, "", "")
+        assert await slurm.part("task-prolog") == Done(0, "", "")
+        slurm.says(map=f"nic {GPU}\n")
+        assert await slurm.part("task-prolog", SLURM_JOB_GPUS="1") == Done(0, "", "")
 
 
 @pytest.mark.parametrize(
@@ -236,165 +236,165 @@ async def test_a_task_with_gpus_that_begins_without_a_prolog_is_refused(tmp_path
 async def test_the_first_job_of_an_array_or_of_several_components_gets_its_own_devices(
     tmp_path: Path, of: str, one: str
 ) -> None:
-    async with slurm(tmp_path) as it:
-        it.says(map=f"gpu {GPU}\n", hostnames=f"{HERE}\n")
+    async with scripted_slurm(tmp_path) as slurm:
+        slurm.says(map=f"gpu {GPU}\n", hostnames=f"{HERE}\n")
         mine, other = (SHOWN.format(of=of, name="x", nodes="n[1-2]", gres=f"gpu(CNT:{n})", comment="") for n in (2, 1))
         # By the id alone Slurm shows all of them.
-        it.says(**{"job": f"{mine}\n\n{other}", f"job.{one}": mine})
-        assert await it.part("prolog") == Done(0, "", "")
-        assert {name: len(ids) for name, ids in (await it.held()).items()} == {LEASE: 2}
+        slurm.says(**{"job": f"{mine}\n\n{other}", f"job.{one}": mine})
+        assert await slurm.part("prolog") == Done(0, "", "")
+        assert {name: len(ids) for name, ids in (await slurm.held()).items()} == {LEASE: 2}
 
 
 async def test_the_name_and_the_comment_of_a_job_give_it_no_devices(tmp_path: Path) -> None:
-    async with slurm(tmp_path) as it:
-        it.says(map=f"gpu {GPU}\n", hostnames=f"{HERE}\n")
-        it.shows("", name=FORGED, comment=FORGED)
-        assert await it.part("prolog") == Done(0, "", "")
-        it.shows("gpu:2(IDX:0-1)", name=FORGED_NAME)
+    async with scripted_slurm(tmp_path) as slurm:
+        slurm.says(map=f"gpu {GPU}\n", hostnames=f"{HERE}\n")
+        slurm.shows("", name=FORGED, comment=FORGED)
+        assert await slurm.part("prolog") == Done(0, "", "")
+        slurm.shows("gpu:2(IDX:0-1)", name=FORGED_NAME)
         ambiguous = "plugind: job 77: what Slurm shows of it is ambiguous, so it gets no devices\n"
-        assert await it.part("prolog") == Done(0, "", ambiguous)
-        assert await it.held() == {}
-        it.says(map=f"gpu {GPU} ids=GPU-3,GPU-2\nnic {GPU}\n")
-        it.shows("gpu:a:1(IDX:0),gpu:b:1(IDX:1)", name=FORGED, comment=FORGED)
-        assert await it.part("prolog") == Done(0, "", "")
-        assert await it.held() == {LEASE: ["GPU-3", "GPU-2"]}
+        assert await slurm.part("prolog") == Done(0, "", ambiguous)
+        assert await slurm.held() == {}
+        slurm.says(map=f"gpu {GPU} ids=GPU-3,GPU-2\nnic {GPU}\n")
+        slurm.shows("gpu:a:1(IDX:0),gpu:b:1(IDX:1)", name=FORGED, comment=FORGED)
+        assert await slurm.part("prolog") == Done(0, "", "")
+        assert await slurm.held() == {LEASE: ["GPU-3", "GPU-2"]}
 
 
 async def test_a_prolog_that_fails_leaves_no_lease(tmp_path: Path) -> None:
-    async with slurm(tmp_path) as it:
-        it.says(map=f"gpu {GPU} ids=GPU-0\nmore {GPU}\n", hostnames=f"{HERE}\n")
-        it.shows("gpu:1(IDX:0),more(CNT:4)")
-        failed = await it.part("prolog", SLURM_JOB_GPUS="0")
+    async with scripted_slurm(tmp_path) as slurm:
+        slurm.says(map=f"gpu {GPU} ids=GPU-0\nmore {GPU}\n", hostnames=f"{HERE}\n")
+        slurm.shows("gpu:1(IDX:0),more(CNT:4)")
+        failed = await slurm.part("prolog", SLURM_JOB_GPUS="0")
         assert (failed.code, failed.err.splitlines()[-1]) == (1, f"plugind: job 77: {GPU} gives no 4 devices")
-        assert (await it.held(), it.variables.exists()) == ({}, False)
-        it.shows("gpu:1(IDX:1),more(CNT:4)")
-        failed = await it.part("prolog", SLURM_JOB_GPUS="1")
-        why = f"{GPU}: Slurm chose the devices 1, and {it.directory / 'map'} has only the ids GPU-0"
+        assert (await slurm.held(), slurm.variables.exists()) == ({}, False)
+        slurm.shows("gpu:1(IDX:1),more(CNT:4)")
+        failed = await slurm.part("prolog", SLURM_JOB_GPUS="1")
+        why = f"{GPU}: Slurm chose the devices 1, and {slurm.directory / 'map'} has only the ids GPU-0"
         assert (failed.code, failed.err) == (1, f"plugind: job 77: {why}\n")
         # Without an answer of Slurm, nobody knows what the job has.
-        (it.directory / "job").unlink()
-        assert (await it.part("prolog", SLURM_JOB_GPUS="0")).code == 1
+        (slurm.directory / "job").unlink()
+        assert (await slurm.part("prolog", SLURM_JOB_GPUS="0")).code == 1
 
 
 async def test_a_job_without_devices_needs_no_plugind(tmp_path: Path) -> None:
-    async with slurm(tmp_path) as it:
+    async with scripted_slurm(tmp_path) as slurm:
         nowhere = {"PLUGIND_STATUS": str(tmp_path / "nowhere")}
-        it.says(map=f"gpu {GPU}\n", hostnames=f"{HERE}\n")
-        it.shows("other:1(IDX:0)")
-        assert await it.part("prolog", **nowhere) == await it.part("epilog", **nowhere) == Done(0, "", "")
+        slurm.says(map=f"gpu {GPU}\n", hostnames=f"{HERE}\n")
+        slurm.shows("other:1(IDX:0)")
+        assert await slurm.part("prolog", **nowhere) == await slurm.part("epilog", **nowhere) == Done(0, "", "")
 
 
 async def test_a_job_that_is_requeued_gets_devices_again_unless_its_processes_live(tmp_path: Path) -> None:
-    async with slurm(tmp_path) as it:
-        assert (await it.part("prolog", SLURM_JOB_GPUS="0")).code == 0
+    async with scripted_slurm(tmp_path) as slurm:
+        assert (await slurm.part("prolog", SLURM_JOB_GPUS="0")).code == 0
         again = {"SLURM_JOB_GPUS": "0-1", "SLURM_JOB_RESTART_COUNT": "1"}
         with process_of_the_job() as pid:
-            refused = await it.part("prolog", **again)
+            refused = await slurm.part("prolog", **again)
             words = f"plugind: job 77: processes of an earlier run live and have devices: {pid} \n"
             # As often as Slurm tries.
-            assert await it.part("prolog", **again) == refused
-            assert (refused.code, refused.err, await it.held()) == (1, words, {LEASE: ["GPU-0"]})
-        assert (await it.part("prolog", **again)).code == 0
-        assert await it.held() == {LEASE.replace(":0:", ":1:"): ["GPU-0", "GPU-1"]}
+            assert await slurm.part("prolog", **again) == refused
+            assert (refused.code, refused.err, await slurm.held()) == (1, words, {LEASE: ["GPU-0"]})
+        assert (await slurm.part("prolog", **again)).code == 0
+        assert await slurm.held() == {LEASE.replace(":0:", ":1:"): ["GPU-0", "GPU-1"]}
 
 
 async def test_the_epilog_keeps_the_devices_of_processes_that_live_and_reconciling_frees_them(tmp_path: Path) -> None:
-    async with slurm(tmp_path) as it:
-        assert (await it.part("prolog", SLURM_JOB_GPUS="0")).code == 0
-        it.says(jobs="")
+    async with scripted_slurm(tmp_path) as slurm:
+        assert (await slurm.part("prolog", SLURM_JOB_GPUS="0")).code == 0
+        slurm.says(jobs="")
         with process_of_the_job() as pid:
-            assert (await it.part("epilog")).code == 0
+            assert (await slurm.part("epilog")).code == 0
             reason = f"plugind: leases: job 77 has ended, and its processes live: {pid} "
             drained = f"update nodename={HERE} state=drain reason={reason}"
-            assert (await it.held(), it.updates) == ({LEASE: ["GPU-0"]}, [drained])
-            it.says(node=NODE.format("IDLE+DRAIN", f" Reason={reason} [root@2026-01-01T00:00:00]"), updates="")
-            assert (await it.part("plugind-slurm-reconcile", PLUGIND_SLURM_APART="0")).code == 0
-            assert (await it.held(), it.updates) == ({LEASE: ["GPU-0"]}, [])
-        assert (await it.part("plugind-slurm-reconcile", PLUGIND_SLURM_APART="0")).code == 0
-        assert (await it.held(), it.updates) == ({}, [f"update nodename={HERE} state=resume"])
+            assert (await slurm.held(), slurm.updates) == ({LEASE: ["GPU-0"]}, [drained])
+            slurm.says(node=NODE.format("IDLE+DRAIN", f" Reason={reason} [root@2026-01-01T00:00:00]"), updates="")
+            assert (await slurm.part("plugind-slurm-reconcile", PLUGIND_SLURM_APART="0")).code == 0
+            assert (await slurm.held(), slurm.updates) == ({LEASE: ["GPU-0"]}, [])
+        assert (await slurm.part("plugind-slurm-reconcile", PLUGIND_SLURM_APART="0")).code == 0
+        assert (await slurm.held(), slurm.updates) == ({}, [f"update nodename={HERE} state=resume"])
 
 
 async def test_an_epilog_without_plugind_drains_the_node_and_keeps_what_it_needs_to_try_again(tmp_path: Path) -> None:
-    async with slurm(tmp_path) as it:
-        assert (await it.part("prolog", SLURM_JOB_GPUS="0")).code == 0
-        assert (await it.part("epilog", PLUGIND_STATUS=str(tmp_path / "nowhere"))).code == 0
+    async with scripted_slurm(tmp_path) as slurm:
+        assert (await slurm.part("prolog", SLURM_JOB_GPUS="0")).code == 0
+        assert (await slurm.part("epilog", PLUGIND_STATUS=str(tmp_path / "nowhere"))).code == 0
         reason = "plugind: leases: job 77 has ended, and plugind does not release what it has"
         drained = f"update nodename={HERE} state=drain reason={reason}"
-        assert (await it.held(), it.updates, it.variables.exists()) == ({LEASE: ["GPU-0"]}, [drained], True)
-        assert (await it.part("epilog")).code == 0
-        assert (await it.held(), it.variables.exists()) == ({}, False)
+        assert (await slurm.held(), slurm.updates, slurm.variables.exists()) == ({LEASE: ["GPU-0"]}, [drained], True)
+        assert (await slurm.part("epilog")).code == 0
+        assert (await slurm.held(), slurm.variables.exists()) == ({}, False)
 
 
 async def test_a_lease_without_a_job_ends_with_the_second_look_and_not_while_slurm_is_silent(tmp_path: Path) -> None:
-    async with slurm(tmp_path) as it:
-        assert (await it.part("prolog", SLURM_JOB_GPUS="2")).code == 0
+    async with scripted_slurm(tmp_path) as slurm:
+        assert (await slurm.part("prolog", SLURM_JOB_GPUS="2")).code == 0
         reconcile = "plugind-slurm-reconcile"
-        note = it.directory / "state" / f"absent.{HERE}" / LEASE
-        assert ((await it.part(reconcile)).code, note.exists()) == (0, False)
-        it.says(jobs="78\n")
-        assert ((await it.part(reconcile)).code, note.exists()) == (0, True)
+        note = slurm.directory / "state" / f"absent.{HERE}" / LEASE
+        assert ((await slurm.part(reconcile)).code, note.exists()) == (0, False)
+        slurm.says(jobs="78\n")
+        assert ((await slurm.part(reconcile)).code, note.exists()) == (0, True)
         # A second look that is too early, and two that see nothing.
-        assert ((await it.part(reconcile)).code, await it.held()) == (0, {LEASE: ["GPU-2"]})
+        assert ((await slurm.part(reconcile)).code, await slurm.held()) == (0, {LEASE: ["GPU-2"]})
         note.write_text("0\n")
-        (it.directory / "jobs").unlink()
-        assert ((await it.part(reconcile)).code, await it.held()) == (1, {LEASE: ["GPU-2"]})
-        it.says(jobs="", config="")
-        assert ((await it.part(reconcile)).code, await it.held()) == (1, {LEASE: ["GPU-2"]})
-        it.says(config="ClusterName = test\n")
-        assert ((await it.part(reconcile)).code, await it.held()) == (0, {})
-        assert (note.exists(), it.variables.exists(), it.updates) == (False, False, [])
+        (slurm.directory / "jobs").unlink()
+        assert ((await slurm.part(reconcile)).code, await slurm.held()) == (1, {LEASE: ["GPU-2"]})
+        slurm.says(jobs="", config="")
+        assert ((await slurm.part(reconcile)).code, await slurm.held()) == (1, {LEASE: ["GPU-2"]})
+        slurm.says(config="ClusterName = test\n")
+        assert ((await slurm.part(reconcile)).code, await slurm.held()) == (0, {})
+        assert (note.exists(), slurm.variables.exists(), slurm.updates) == (False, False, [])
 
 
 @pytest.mark.parametrize("rest", ["1/x:0:0:gpu", "1:0:0:*", "1:0:0", "x:0:0:gpu", "1:0:0:gpu held nobody root"])
 async def test_reconciling_names_what_is_no_lease_of_a_job_and_goes_on(tmp_path: Path, rest: str) -> None:
-    async with slurm(tmp_path) as it:
+    async with scripted_slurm(tmp_path) as slurm:
         odd = f"slurm:test:{HERE}:{rest}"
-        assert (await allocate(it.daemon, GPU, id=odd, ids=["GPU-0"]))[0] == 201
-        assert (await it.part("prolog", SLURM_JOB_GPUS="2")).code == 0
-        it.says(jobs="")
-        done = await it.part("plugind-slurm-reconcile", PLUGIND_SLURM_APART="0")
-        assert (done.code, await it.held()) == (0, {odd: ["GPU-0"]})
+        assert (await allocate(slurm.daemon, GPU, id=odd, ids=["GPU-0"]))[0] == 201
+        assert (await slurm.part("prolog", SLURM_JOB_GPUS="2")).code == 0
+        slurm.says(jobs="")
+        done = await slurm.part("plugind-slurm-reconcile", PLUGIND_SLURM_APART="0")
+        assert (done.code, await slurm.held()) == (0, {odd: ["GPU-0"]})
         if " " not in rest:
             assert f"left alone, since it is no lease of a job: {odd} " in done.err
 
 
 async def test_a_lease_that_has_the_form_of_a_job_and_another_owner_is_no_lease_of_a_job(tmp_path: Path) -> None:
-    async with slurm(tmp_path) as it:
+    async with scripted_slurm(tmp_path) as slurm:
         owner = {"kind": "time", "seconds": 600}
-        assert (await allocate(it.daemon, GPU, id=LEASE, owner=owner))[0] == 201
-        it.says(jobs="")
-        done = await it.part("plugind-slurm-reconcile", PLUGIND_SLURM_APART="0")
-        assert (done.code, list(await it.held()), LEASE in done.err) == (0, [LEASE], True)
+        assert (await allocate(slurm.daemon, GPU, id=LEASE, owner=owner))[0] == 201
+        slurm.says(jobs="")
+        done = await slurm.part("plugind-slurm-reconcile", PLUGIND_SLURM_APART="0")
+        assert (done.code, list(await slurm.held()), LEASE in done.err) == (0, [LEASE], True)
 
 
 async def test_reconciling_leaves_the_variables_of_a_run_that_has_begun_since_the_first_look(tmp_path: Path) -> None:
-    async with slurm(tmp_path) as it:
-        assert (await it.part("prolog", SLURM_JOB_GPUS="2")).code == 0
-        it.says(jobs="")
-        assert (await it.part("plugind-slurm-reconcile", PLUGIND_SLURM_APART="600")).code == 0
-        after = (it.directory / "state" / f"absent.{HERE}" / LEASE).stat().st_mtime + 1
-        os.utime(it.variables, (after, after))
-        assert (await it.part("plugind-slurm-reconcile", PLUGIND_SLURM_APART="0")).code == 0
-        assert (await it.held(), it.variables.exists()) == ({}, True)
+    async with scripted_slurm(tmp_path) as slurm:
+        assert (await slurm.part("prolog", SLURM_JOB_GPUS="2")).code == 0
+        slurm.says(jobs="")
+        assert (await slurm.part("plugind-slurm-reconcile", PLUGIND_SLURM_APART="600")).code == 0
+        after = (slurm.directory / "state" / f"absent.{HERE}" / LEASE).stat().st_mtime + 1
+        os.utime(slurm.variables, (after, after))
+        assert (await slurm.part("plugind-slurm-reconcile", PLUGIND_SLURM_APART="0")).code == 0
+        assert (await slurm.held(), slurm.variables.exists()) == ({}, True)
 
 
 async def test_a_job_that_is_back_needs_two_looks_again(tmp_path: Path) -> None:
-    async with slurm(tmp_path) as it:
-        assert (await it.part("prolog", SLURM_JOB_GPUS="2")).code == 0
-        note = it.directory / "state" / f"absent.{HERE}" / LEASE
+    async with scripted_slurm(tmp_path) as slurm:
+        assert (await slurm.part("prolog", SLURM_JOB_GPUS="2")).code == 0
+        note = slurm.directory / "state" / f"absent.{HERE}" / LEASE
         note.parent.mkdir()
         note.write_text("0\n")
-        assert ((await it.part("plugind-slurm-reconcile")).code, note.exists()) == (0, False)
-        assert await it.held() == {LEASE: ["GPU-2"]}
+        assert ((await slurm.part("plugind-slurm-reconcile")).code, note.exists()) == (0, False)
+        assert await slurm.held() == {LEASE: ["GPU-2"]}
 
 
 async def test_the_node_is_drained_while_a_device_is_unhealthy_and_only_for_that(tmp_path: Path) -> None:
-    async with slurm(tmp_path) as it:
-        assert ((await it.part("health")).code, it.updates) == (0, [])
-        it.devices.show(*(Device(f"GPU-{number}", "Unhealthy" if number else "Healthy") for number in range(4)))
-        await it.healthy(1)
-        assert (await it.part("health")).code == 0
-        (drained,) = it.updates
+    async with scripted_slurm(tmp_path) as slurm:
+        assert ((await slurm.part("health")).code, slurm.updates) == (0, [])
+        slurm.devices.show(*(Device(f"GPU-{number}", "Unhealthy" if number else "Healthy") for number in range(4)))
+        await slurm.healthy(1)
+        assert (await slurm.part("health")).code == 0
+        (drained,) = slurm.updates
         assert drained.startswith(
             f"update nodename={HERE} state=drain reason=plugind: devices: {GPU} has 1 of 4 healthy"
         )
@@ -402,11 +402,11 @@ async def test_the_node_is_drained_while_a_device_is_unhealthy_and_only_for_that
         other = NODE.format("IDLE+DRAIN", " Reason=a fan is broken [root@2026-01-01T00:00:00]")
         ours = NODE.format("IDLE+DRAIN", f" Reason={reason} [root@2026-01-01T00:00:00]")
         for shown in (other, ours):
-            it.says(node=shown, updates="")
-            assert ((await it.part("health")).code, it.updates) == (0, [])
-        it.devices.show(*(Device(f"GPU-{number}") for number in range(4)))
-        await it.healthy(4)
-        it.says(node=other)
-        assert ((await it.part("health")).code, it.updates) == (0, [])
-        it.says(node=ours)
-        assert ((await it.part("health")).code, it.updates) == (0, [f"update nodename={HERE} state=resume"])
+            slurm.says(node=shown, updates="")
+            assert ((await slurm.part("health")).code, slurm.updates) == (0, [])
+        slurm.devices.show(*(Device(f"GPU-{number}") for number in range(4)))
+        await slurm.healthy(4)
+        slurm.says(node=other)
+        assert ((await slurm.part("health")).code, slurm.updates) == (0, [])
+        slurm.says(node=ours)
+        assert ((await slurm.part("health")).code, slurm.updates) == (0, [f"update nodename={HERE} state=resume"])

@@ -45,7 +45,9 @@ async def test_the_file_of_an_older_plugind_is_used_and_brought_up_to_date(tmp_p
         await node.ready()
         status, body = await node.get("/v1/devices")
         assert status == 200
-        assert [(it["resource"], it["state"]) for it in json.loads(body)["resources"]] == [(GPU, "awaited")]
+        assert [(resource["resource"], resource["state"]) for resource in json.loads(body)["resources"]] == [
+            (GPU, "awaited")
+        ]
         node.process.terminate()
         assert await node.ended() == 0
     assert version_of(path) == VERSION

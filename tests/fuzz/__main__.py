@@ -178,7 +178,10 @@ def _print_json(args: argparse.Namespace, result: SeedResult) -> None:
         "events": result.events,
         "virtual_seconds": round(result.virtual_seconds, 6),
         "trace": result.trace_hash,
-        "violations": [{"oracle": it.oracle, "time": it.time, "text": it.text} for it in result.violations],
+        "violations": [
+            {"oracle": violation.oracle, "time": violation.time, "text": violation.text}
+            for violation in result.violations
+        ],
     }
     if result.violations:
         found["repeat"] = _command(args, result.seed, args.only)

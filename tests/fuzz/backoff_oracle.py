@@ -119,7 +119,7 @@ class BackoffOracle:
         name, now = None if tries.last is None else tries.last.name, trio.current_time()
         if name is None:
             return False
-        others = sum(it.last is not None and it.last.name == name for it in self._tries.values()) - 1
+        others = sum(known.last is not None and known.last.name == name for known in self._tries.values()) - 1
         return any(now - time <= others * TURN + EPSILON for time in self._freed.get(name, ()))
 
     def touched(self, path: str | None = None) -> None:

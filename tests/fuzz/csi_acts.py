@@ -229,8 +229,8 @@ class CSIDrivers(Drivers[ScriptedCSIDriver]):
 
     def lasting(self) -> list[Driver[ScriptedCSIDriver]]:
         """See :class:`Drivers`. The others of a name have lower versions, and may be refused."""
-        highest = [max(present, key=lambda it: it.number) for name in self.names if (present := self.of(name))]
-        return [it for it in self.drivers.values() if it in highest or self.is_registered(it)]
+        highest = [max(present, key=lambda driver: driver.number) for name in self.names if (present := self.of(name))]
+        return [driver for driver in self.drivers.values() if driver in highest or self.is_registered(driver)]
 
     def ask(self, driver: Driver[ScriptedCSIDriver], chance: random.Random) -> None:
         """Let somebody ask for the facts of a driver anew."""
@@ -303,7 +303,8 @@ class CSIDrivers(Drivers[ScriptedCSIDriver]):
     def _compare_topologies(self, now: float) -> None:
         """No two drivers that are registered give one key different values: one of them is refused."""
         zones = [
-            {dict(it.facts).get("topology.zone", "") for it in self._registered(name)} - {""} for name in self.names
+            {dict(plugin.facts).get("topology.zone", "") for plugin in self._registered(name)} - {""}
+            for name in self.names
         ]
         collides = all(zones) and len(set.union(*zones)) > 1
         self._collides_since = min(self._collides_since, now) if collides else math.inf

@@ -155,14 +155,16 @@ class DeviceActs:
         if self._listed_at.get(instance.name) == now:
             return
         self._listed_at[instance.name] = now
-        others = [it.listed for it in self._oracle.present(instance.name) if it is not instance and it.listed]
+        others = [
+            other.listed for other in self._oracle.present(instance.name) if other is not instance and other.listed
+        ]
         if instance.listed is None and others:
             # A surge: the new plugin lists what the old one does.
             healths = dict(others[-1])
         elif instance.listed is None or chance.random() < 0.3:
             healths = {f"d{number}": HEALTHY for number in range(chance.randrange(_MOST + 1))}
         else:
-            healths = {it: chance.choice((HEALTHY, HEALTHY, UNHEALTHY, "Sick")) for it in instance.listed}
+            healths = {device_id: chance.choice((HEALTHY, HEALTHY, UNHEALTHY, "Sick")) for device_id in instance.listed}
         self._oracle.listed(instance, healths, now)
         devices = self._made(instance.socket, healths)
         self._send(ListReceived(instance.socket, instance.generation, devices, now))
@@ -183,10 +185,10 @@ class DeviceActs:
     def _decide(self, name: str, chance: random.Random) -> None:
         """The newest plugin with a list that is up to date is active, or else the newest one."""
         present = self._oracle.present(name)
-        live = [it for it in present if it.live] or present
-        wanted = {it: it is live[-1] for it in present}
-        has = {it: it.active for it in present} | dict(self._roles)
-        decided = [(it, active) for it, active in wanted.items() if has[it] is not active]
+        live = [instance for instance in present if instance.live] or present
+        wanted = {instance: instance is live[-1] for instance in present}
+        has = {instance: instance.active for instance in present} | dict(self._roles)
+        decided = [(instance, active) for instance, active in wanted.items() if has[instance] is not active]
         self._roles += chance.sample(decided, len(decided))
         if chance.random() < 0.5 or self._is_behind():
             self._send_roles(chance)

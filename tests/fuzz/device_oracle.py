@@ -163,13 +163,13 @@ class DeviceOracle:
 
     def _update(self, name: str, now: float) -> None:
         resource = self._resource(name)
-        listed = [it for it in resource.present if it.listed is not None]
-        active = sorted((it for it in listed if it.active), key=lambda it: it.decided)
+        listed = [instance for instance in resource.present if instance.listed is not None]
+        active = sorted((instance for instance in listed if instance.active), key=lambda instance: instance.decided)
         serving = resource.serving
         if active:
             serving = active[-1]
         elif (serving is None or serving not in resource.present) and listed:
-            serving = ([it for it in listed if it.live] or listed)[-1]
+            serving = ([instance for instance in listed if instance.live] or listed)[-1]
         if serving is not None and (serving.live or resource.state is not ResourceState.GONE):
             resource.serving = serving
         self._enter(resource, now)
@@ -207,7 +207,7 @@ class DeviceOracle:
 
     def _check(self, status: ResourceStatus, resource: _Resource, shown: Shown) -> None:
         if shown not in resource.recent:
-            least = min(len(it) for it in resource.recent)
+            least = min(len(devices) for devices in resource.recent)
             if len(shown) < least:
                 self._violated("surge", f"{status.name} is shown with {len(shown)} devices, and has {least} at least")
             self._violated("devices", f"{status.name} is shown with {shown}, and had {resource.recent}")
@@ -252,7 +252,7 @@ def _state(resource: _Resource) -> ResourceState:
         return ResourceState.LISTED if resource.serving.live else ResourceState.LOST
     if resource.state is ResourceState.GONE:
         return ResourceState.GONE
-    waits = any(it.lost_since is None for it in resource.present)
+    waits = any(instance.lost_since is None for instance in resource.present)
     return ResourceState.STARTING if waits else ResourceState.LOST
 
 

@@ -149,7 +149,9 @@ class ScriptedDRADriver(FakeDRADriver):
 
     def _tell(self, reports: Iterable[DeviceReport]) -> tuple[DeviceReport, ...]:
         number, self._reported = next(self._numbers), tuple(reports)
-        self.show(*(attrs.evolve(it, message=f"{LIST}{number} {it.message}".strip()) for it in self._reported))
+        self.show(
+            *(attrs.evolve(report, message=f"{LIST}{number} {report.message}".strip()) for report in self._reported)
+        )
         return self._reported
 
     def repeat(self) -> None:
@@ -178,9 +180,11 @@ class ScriptedDRADriver(FakeDRADriver):
             case 2:
                 self._tell([*reports, attrs.evolve(well, pool="")])
             case 3:
-                self._tell([*reports, *(attrs.evolve(it, status=DeviceStatus.UNHEALTHY) for it in reports)])
+                self._tell([*reports, *(attrs.evolve(report, status=DeviceStatus.UNHEALTHY) for report in reports)])
             case _:
-                self._tell(DeviceReport("pool", f"gpu-{it}", DeviceStatus.HEALTHY) for it in range(MAX_DEVICES + 1))
+                self._tell(
+                    DeviceReport("pool", f"gpu-{number}", DeviceStatus.HEALTHY) for number in range(MAX_DEVICES + 1)
+                )
 
 
 def new_service(chance: random.Random) -> ScriptedDRADriver:

@@ -242,7 +242,11 @@ class Drivers(abc.ABC, Generic[S]):
         """
         if self.node.directory.telling is Telling.HANDLES:
             return set()
-        return {status.name for status in self.statuses.values() if any("belongs to" in it for it in status.warnings)}
+        return {
+            status.name
+            for status in self.statuses.values()
+            if any("belongs to" in warning for warning in status.warnings)
+        }
 
     def is_taken_for_another(self, path: str) -> bool:
         """Whether the endpoint of the driver at ``path`` may be taken for another plugin's, so that it has none.
@@ -251,7 +255,7 @@ class Drivers(abc.ABC, Generic[S]):
         """
         status = self.statuses.get(path)
         words = () if status is None else (status.cause or "", *status.warnings)
-        return self.node.directory.telling is not Telling.HANDLES and any("belongs to" in it for it in words)
+        return self.node.directory.telling is not Telling.HANDLES and any("belongs to" in warning for warning in words)
 
     def is_registered(self, driver: Driver[S]) -> bool:
         """Whether an instance is shown as registered."""
@@ -357,7 +361,7 @@ class Drivers(abc.ABC, Generic[S]):
     ) -> Driver[S]:
         """Let an instance of the driver ``name`` start; the one process of two that is asked starts ``late``."""
         stem = name.partition(".")[0]
-        letter = next(it for it in "abcdefgh" if self._path(stem, it) not in self.drivers)
+        letter = next(letter for letter in "abcdefgh" if self._path(stem, letter) not in self.drivers)
         path, number = self._path(stem, letter), next(self._numbers)
         service = self.new_service(name, chance) if service is None else service
         is_one = not late and chance.random() < 0.3

@@ -239,7 +239,7 @@ class HandlerOracle:
                 if self._endpoints is not None:
                     admitted = self._asked.get(plugin.socket, trio.current_time())
                     earlier = self._plugins_besides(plugin, until=admitted)
-                    later = [it for it in self._plugins_besides(plugin) if it not in earlier]
+                    later = [other for other in self._plugins_besides(plugin) if other not in earlier]
                     self._endpoints.validating(plugin, earlier, later)
                 self._validated.pop(plugin.socket, None)
             case "register":

@@ -135,7 +135,11 @@ class HealthOracle:
 
     def health(self, path: str) -> tuple[Health | None, str | None]:
         """Return how the newest instance at a path is shown, and why."""
-        shown = [it.status for (of, _), it in self._instances.items() if of == path and it.status is not None]
+        shown = [
+            instance.status
+            for (of, _), instance in self._instances.items()
+            if of == path and instance.status is not None
+        ]
         newest = max(shown, key=lambda status: status.generation, default=None)
         return (None, None) if newest is None else (newest.health, newest.health_reason)
 

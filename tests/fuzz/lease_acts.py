@@ -218,8 +218,8 @@ class LeaseActs:
             "disk": (7, Fault.DISK, lambda: self._change_disk(chance)),
             "crash": (8, Fault.CRASHES, lambda: self._crash(chance)),
         }
-        possible = {name: it for name, it in acts.items() if it[1] is None or it[1] in self._faults}
-        (name,) = chance.choices([*possible, "time"], [*(it[0] for it in possible.values()), 9])
+        possible = {name: act for name, act in acts.items() if act[1] is None or act[1] in self._faults}
+        (name,) = chance.choices([*possible, "time"], [*(act[0] for act in possible.values()), 9])
         self._trace.line("lease", name)
         if name == "time":
             await self._sleep(chance.choice(_PAUSES))
@@ -381,7 +381,7 @@ class LeaseActs:
         written = {lease.id: (lease.state, dict(lease.devices)) for lease in self.store.leases.values()}
         waiting = {name for name, (state, _) in shown.items() if state is LeaseState.QUEUED}
         found = []
-        if self.store.noticed and {name: it for name, it in shown.items() if name not in waiting} != written:
+        if self.store.noticed and {name: lease for name, lease in shown.items() if name not in waiting} != written:
             found.append(f"shown are {shown}, and written are {written}")
         files = {lease.cdi_name for lease in self.oracle.shown.values() if lease.cdi_name is not None}
         if files != self._files_there():

@@ -143,7 +143,9 @@ class LeaseCallers:
         """Let somebody ask once more for a lease with a name, mostly for the same."""
         askings = self._oracle.askings.values()
         # The lease of a connection would have two.
-        named = [it for it in askings if it.id is not None and not isinstance(it.owner, ConnectionOwner)]
+        named = [
+            asking for asking in askings if asking.id is not None and not isinstance(asking.owner, ConnectionOwner)
+        ]
         if not named:
             return
         asking = chance.choice(named)
@@ -155,10 +157,10 @@ class LeaseCallers:
 
     def leave(self, chance: random.Random) -> None:
         """Let a caller leave: mostly one that waits, or one that has its answer, which did not reach it."""
-        asking = _choice(chance, [it for it in self._oracle.askings.values() if it.waits])
+        asking = _choice(chance, [asking for asking in self._oracle.askings.values() if asking.waits])
         if asking is None or chance.random() < 0.2:
-            answered = [it.asking for it in self._oracle.holdings.values() if it.ended is None]
-            asking = _choice(chance, [it for it in answered if not it.left]) or asking
+            answered = [holding.asking for holding in self._oracle.holdings.values() if holding.ended is None]
+            asking = _choice(chance, [asking for asking in answered if not asking.left]) or asking
         if asking is not None:
             self._trace("lease", "leave", asking.ticket)
             self._oracle.leaves(asking)
@@ -266,9 +268,9 @@ class LeaseCallers:
 
     def _holding(self, chance: random.Random, kind: type[Owner] | None = None) -> Holding | None:
         holdings = [
-            it
-            for it in self._oracle.holdings.values()
-            if it.ended is None and (kind is None or isinstance(it.lease.owner, kind))
+            holding
+            for holding in self._oracle.holdings.values()
+            if holding.ended is None and (kind is None or isinstance(holding.lease.owner, kind))
         ]
         return _choice(chance, holdings)
 
@@ -286,5 +288,5 @@ def _choice(chance: random.Random, items: list[T]) -> T | None:
 
 
 def _words(request: Request) -> str:
-    wanted = ",".join(f"{it.resource}={it.count}" for it in request.wanted)
+    wanted = ",".join(f"{each.resource}={each.count}" for each in request.wanted)
     return f"{wanted} ids={request.ids} include={request.include} pool={request.pool}"

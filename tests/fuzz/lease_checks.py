@@ -76,7 +76,7 @@ class LeaseChecks:
         self._check_agreement()
 
     def _ask_for_all(self, resource: str, pool: str | None) -> Asking:
-        in_pools = sum(len(it.ids) for it in POOLS if it.resource == resource)
+        in_pools = sum(len(other.ids) for other in POOLS if other.resource == resource)
         count = PIECES[resource] - in_pools if pool is None else in_pools
         request = Request((Wanted(resource, count),), pool=pool)
         return self._acts.callers.ask_for(request, NoOwner())

@@ -146,7 +146,7 @@ class LeaseOracle:
 
     def _check_pieces(self, lease: Lease) -> None:
         for resource in lease.devices:
-            sure = [it for it in self.holdings.values() if self.is_sure(it)]
+            sure = [holding for holding in self.holdings.values() if self.is_sure(holding)]
             held = sum(len(holding.lease.devices.get(resource, ())) for holding in sure)
             if held > self._pieces[resource] and resource not in self._ignored:
                 self._violated(
@@ -176,7 +176,7 @@ class LeaseOracle:
         return holding is not None and holding.lease.created == lease.created and self.is_sure(holding)
 
     def _check_devices(self, request: Request, lease: Lease) -> None:
-        wanted = {it.resource: it.count for it in request.wanted}
+        wanted = {each.resource: each.count for each in request.wanted}
         named = set(request.ids or request.include)
         if {name: len(set(devices)) for name, devices in lease.devices.items()} != wanted or not named <= {
             device for devices in lease.devices.values() for device in devices
@@ -225,12 +225,12 @@ class LeaseOracle:
         now = trio.current_time()
         for holding in self.holdings.values():
             match holding.lease.owner:
-                case ProcessOwner(process=it) if it == process:
+                case ProcessOwner(process=owner) if owner == process:
                     if not holding.released:
                         # Also if it was released before, and the daemon was killed before it knew.
                         holding.ended = now
                     holding.is_over = holding.released = True
-                case ContainerOwner(init=it) if it == process:
+                case ContainerOwner(init=owner) if owner == process:
                     holding.until = now + GRACE
                 case _:
                     pass
@@ -439,7 +439,9 @@ class LeaseOracle:
     def _check_refused(self, lease: Lease, now: float) -> None:
         if lease.state not in (LeaseState.PENDING, LeaseState.UNCERTAIN):
             return
-        refused = [self._preparations.refusals[it] for it in things(lease) if it in self._preparations.refusals]
+        refused = [
+            self._preparations.refusals[device] for device in things(lease) if device in self._preparations.refusals
+        ]
         since = self._since[lease.id]
         times = [time for time in refused if time >= since and max(time, self._disturbed) + SOON < now]
         asking = self._asking_of(lease)
@@ -456,7 +458,10 @@ class LeaseOracle:
         return asking if asking is not None and asking.id is None else None
 
     def _check_deadline(self, asking: Asking, now: float) -> None:
-        shown = next((it for it in self.shown.values() if it.request == asking.request and it.uid == asking.uid), None)
+        shown = next(
+            (lease for lease in self.shown.values() if lease.request == asking.request and lease.uid == asking.uid),
+            None,
+        )
         due = max(asking.deadline or 0.0, asking.asked, self._disturbed) + SOON
         if shown is not None and shown.state is not LeaseState.QUEUED:
             due += PREPARED

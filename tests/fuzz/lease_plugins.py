@@ -150,7 +150,7 @@ class LeasePlugins:
         """Let a plugin of ``resource`` start."""
         name = resource.rpartition("/")[2]
         letters = (f"{name}-{letter}.sock" for letter in "abcd")
-        path = next(path for it in letters if (path := os.path.join(FOUND, it)) not in self.plugins)
+        path = next(path for letter in letters if (path := os.path.join(FOUND, letter)) not in self.plugins)
         service = LeasedDevices(resource, self._oracle, options)
         service.on_call = lambda call: self.on_call(call)
         if self.node.directory.exists(path):

@@ -153,7 +153,7 @@ class LineOracle:
             if {(wanted.resource, device) for device in named} & things(lease):
                 return True
             given = lease.devices.get(wanted.resource, ())
-            kept = {thing for it in self._kept() for thing in things(it)}
+            kept = {thing for kept in self._kept() for thing in things(kept)}
             there = [
                 device
                 for device in self._resources[wanted.resource].ever
@@ -166,8 +166,8 @@ class LineOracle:
 
     def _kept(self) -> list[Lease]:
         """Return the leases that have had their devices throughout the instant."""
-        both = ((it, _same(self._now, it)) for it in self._before.values() if it.devices)
-        return [it for it, now in both if now is not None and now.devices]
+        both = ((lease, _same(self._now, lease)) for lease in self._before.values() if lease.devices)
+        return [lease for lease, now in both if now is not None and now.devices]
 
     def _could(self, request: Request, devices: Mapping[str, frozenset[str]]) -> bool:
         """Whether these devices were enough, if nobody had any."""
@@ -188,7 +188,7 @@ class LineOracle:
                 fitting.add(waiting.id)
             elif self._could(waiting.request, healthy):
                 reserved.append(waiting.request)
-        self._fits_since = {it: self._fits_since.get(it, now) for it in fitting}
+        self._fits_since = {lease_id: self._fits_since.get(lease_id, now) for lease_id in fitting}
 
     def _fits(self, request: Request, taken: set[Thing], reserved: Iterable[Request]) -> bool:
         named = set(request.ids or request.include)
@@ -199,10 +199,10 @@ class LineOracle:
             kept_for_others = 0
             for other in reserved:
                 names = set(other.ids or other.include)
-                free -= names if any(it.resource == wanted.resource for it in other.wanted) else set()
+                free -= names if any(theirs.resource == wanted.resource for theirs in other.wanted) else set()
                 if other.pool == request.pool:
                     kept_for_others += sum(
-                        it.count - len(names) for it in other.wanted if it.resource == wanted.resource
+                        theirs.count - len(names) for theirs in other.wanted if theirs.resource == wanted.resource
                     )
             unlisted = sum(name == wanted.resource and device not in resource.listed for name, device in taken)
             missing = 0 if request.ignore_missing else unlisted
@@ -233,4 +233,4 @@ class LineOracle:
         return {device for device in devices if self._pool(resource, device) == request.pool}
 
     def _pool(self, resource: str, device: str) -> str | None:
-        return next((it.name for it in self._pools if it.resource == resource and it.has(device)), None)
+        return next((pool.name for pool in self._pools if pool.resource == resource and pool.has(device)), None)

@@ -111,13 +111,16 @@ class OfferChecks:
             self._check_newest(resource)
 
     def _check_newest(self, resource: str) -> None:
-        offers, status = [it for it in self._lasting() if it.resource == resource], self._offers.oracle.status(resource)
+        offers, status = (
+            [offer for offer in self._lasting() if offer.resource == resource],
+            self._offers.oracle.status(resource),
+        )
         if not offers:
             return
         if status is None or status.state is not ResourceState.LISTED:
             self._trace.violated("devices", f"{resource} is shown as {status}, and its plugins are well")
             return
-        serving = next((it for it in offers if it.path == status.socket), None)
+        serving = next((offer for offer in offers if offer.path == status.socket), None)
         if serving is None or serving.shown != serving.newest:
             self._trace.violated("devices", f"{resource} is shown as {status}, which is no newest list")
 

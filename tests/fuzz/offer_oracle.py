@@ -109,7 +109,7 @@ class OfferOracle:
     def send_list(self, offer: Offer, chance: random.Random, *, count: int, well: bool = False) -> None:
         """Let a plugin list so many devices; all of them are healthy if it is ``well``."""
         number = next(self._numbers)
-        healths = {f"d{it}": HEALTHY if well else chance.choice(_HEALTHS) for it in range(count)}
+        healths = {f"d{index}": HEALTHY if well else chance.choice(_HEALTHS) for index in range(count)}
         self._lists[number] = _List(offer, healths)
         offer.newest = number
         offer.service.show(*(Device(name, health, (number,)) for name, health in healths.items()))

@@ -97,19 +97,26 @@ class PatienceOracle:
     def _conversation(self, status: PluginStatus) -> _Conversation | None:
         """Return the conversation that has ended with what is shown. The next one may have begun in that instant."""
         latest = status.since - FIRST_LOOK + EPSILON
-        return next((it for it in reversed(self._conversations.get(status.socket, ())) if it.asked <= latest), None)
+        return next(
+            (
+                conversation
+                for conversation in reversed(self._conversations.get(status.socket, ()))
+                if conversation.asked <= latest
+            ),
+            None,
+        )
 
-    def _problems(self, it: _Conversation, error: str, now: float) -> Iterator[str]:
-        begun = it.begun(now)
+    def _problems(self, conversation: _Conversation, error: str, now: float) -> Iterator[str]:
+        begun = conversation.begun(now)
         if error.startswith("no answer in "):
             if begun is None:
-                yield f"it had neither read nor said anything since {it.asked:.6f}"
+                yield f"it had neither read nor said anything since {conversation.asked:.6f}"
             else:
-                earliest, latest = self._bounds(it, begun, now)
+                earliest, latest = self._bounds(conversation, begun, now)
                 if not earliest - EPSILON <= now <= latest + EPSILON:
                     yield f"its second began at {begun:.6f}, and ends from {earliest:.6f} to {latest:.6f}"
         elif error.startswith("its process listens, "):
-            due = max(it.asked + self._timeouts.get_info, it.dialed + self._timeouts.dial)
+            due = max(conversation.asked + self._timeouts.get_info, conversation.dialed + self._timeouts.dial)
             if begun is not None and begun < now - EPSILON:
                 yield f"it had read or said something at {begun:.6f}"
             if abs(now - due) > EPSILON:
@@ -117,20 +124,20 @@ class PatienceOracle:
         elif error == NEEDED and begun is not None and begun < now - EPSILON:
             yield f"it had read or said something at {begun:.6f}, and its connection was closed for another"
 
-    def _bounds(self, it: _Conversation, begun: float, now: float) -> tuple[float, float]:
+    def _bounds(self, conversation: _Conversation, begun: float, now: float) -> tuple[float, float]:
         """Return when the second of a plugin that has not answered ends at the earliest and at the latest."""
-        second, heard = self._timeouts.get_info, it.end.heard_at
+        second, heard = self._timeouts.get_info, conversation.end.heard_at
         if heard is not None and heard > now + EPSILON:
             heard = None
         if heard is not None and heard <= begun:
             return heard + second, heard + second
-        first_look = it.asked + FIRST_LOOK
+        first_look = conversation.asked + FIRST_LOOK
         # A look in the same instant may find the request read, or not.
-        earliest = it.asked if begun <= first_look + EPSILON else begun
+        earliest = conversation.asked if begun <= first_look + EPSILON else begun
         if begun < first_look - EPSILON:
-            latest = it.asked if heard is None or heard > first_look + EPSILON else heard
+            latest = conversation.asked if heard is None or heard > first_look + EPSILON else heard
         else:
-            last_look = max(it.asked + second, it.dialed + self._timeouts.dial)
-            latest = min(it.asked + max(second, 2 * (begun - it.asked)), last_look)
+            last_look = max(conversation.asked + second, conversation.dialed + self._timeouts.dial)
+            latest = min(conversation.asked + max(second, 2 * (begun - conversation.asked)), last_look)
             latest = latest if heard is None else min(latest, heard)
         return earliest + second, latest + second

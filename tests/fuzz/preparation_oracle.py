@@ -99,11 +99,13 @@ class PreparationOracle:
 
     def process_ended(self, process: Process | None) -> None:
         """The process has ended, and with it all that it was at."""
-        self._open[:] = [it for it in self._open if it.process is not process]
+        self._open[:] = [preparing for preparing in self._open if preparing.process is not process]
 
     def recovered(self) -> None:
         """An operator has said that no device is in use that is of no lease which is known."""
-        self._open[:] = [it for it in self._open if any(self.is_written(*thing) for thing in it.things())]
+        self._open[:] = [
+            preparing for preparing in self._open if any(self.is_written(*thing) for thing in preparing.things())
+        ]
 
     def rebooted(self) -> None:
         """The machine has booted."""

@@ -315,7 +315,11 @@ class _Simulation:
                     self._oracle,
                     self._handler,
                     background,
-                    [it for it in (self._device_calls, self._offers, self._leases, self._drivers) if it is not None],
+                    [
+                        drivers
+                        for drivers in (self._device_calls, self._offers, self._leases, self._drivers)
+                        if drivers is not None
+                    ],
                 )
                 await self._play(script, daemon)
                 await self._calm_down(daemon)

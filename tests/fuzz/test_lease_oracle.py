@@ -155,7 +155,7 @@ async def test_what_was_refused_to_a_lease_that_ends_is_not_refused_to_the_next_
     await trio.sleep(60)
     judged.oracle.check(0.0)
     words = "refused: lease next (pending, ContainerOwner, lab.com/gpu=d0) is shown, and was refused"
-    assert [it for it in judged.found if it.startswith("refused")] == ([] if ends else [words])
+    assert [violation for violation in judged.found if violation.startswith("refused")] == ([] if ends else [words])
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ class Bench:
 
 
 def devices(number: int, count: int, health: str = HEALTHY) -> list[Device]:
-    return [Device(f"d{it}", health, (number,)) for it in range(count)]
+    return [Device(f"d{index}", health, (number,)) for index in range(count)]
 
 
 def test_only_what_was_listed_is_shown_and_never_an_older_list() -> None:

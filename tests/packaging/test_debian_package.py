@@ -60,9 +60,9 @@ def test_the_package_has_all_that_an_operator_looks_for() -> None:
     ]
     assert {path: modes.get(path) for path in expected} == dict.fromkeys(expected, "-rw-r--r--")
     slurm = {path: mode for path, mode in modes.items() if path.startswith("/usr/share/plugind/slurm/")}
-    of_tree = {f"/usr/share/plugind/slurm/{it.name}": it for it in (REPOSITORY / "deploy/slurm").iterdir()}
+    of_tree = {f"/usr/share/plugind/slurm/{path.name}": path for path in (REPOSITORY / "deploy/slurm").iterdir()}
     assert slurm == {"/usr/share/plugind/slurm/": "drwxr-xr-x"} | {
-        path: "-rwxr-xr-x" if os.access(it, os.X_OK) else "-rw-r--r--" for path, it in of_tree.items()
+        path: "-rwxr-xr-x" if os.access(source, os.X_OK) else "-rw-r--r--" for path, source in of_tree.items()
     }
     assert modes["/usr/bin/plugind"] == "-rwxr-xr-x"
     assert modes["/etc/plugind/plugind.toml.d/"] == "drwxr-xr-x"

@@ -43,7 +43,7 @@ def test_with_all_comments_taken_away_the_configuration_file_has_each_setting_wi
         assert setting.key in DEFAULTS or value == setting.default, setting.key
 
     def left(table: dict[str, object]) -> list[object]:
-        return [it for value in table.values() for it in (left(value) if isinstance(value, dict) else [value])]
+        return [item for value in table.values() for item in (left(value) if isinstance(value, dict) else [value])]
 
     assert left(whole) == []
 
@@ -124,8 +124,8 @@ def test_what_a_document_of_the_package_names_is_in_the_package_or_said_to_be_el
     assert {"README.md", "SECURITY.md", "docs/operations.md", "docs/leases.md"} <= {*pages}
     for name, text in pages.items():
         assert [*missing(OF_SOURCE.sub("", text), files)] == [], name
-        links = [it for it in LINK.findall(text) if "://" not in it]
-        assert [it for it in links if str(Path(name).parent / it) not in files] == [], name
+        links = [link for link in LINK.findall(text) if "://" not in link]
+        assert [link for link in links if str(Path(name).parent / link) not in files] == [], name
         # Without Sphinx, its directives would be seen.
         assert "```{" not in text
 

@@ -72,11 +72,11 @@ def _spellings(parser: argparse.ArgumentParser) -> set[str]:
 
 
 def _section(parser: argparse.ArgumentParser, level: int, others: set[str]) -> str:
-    shown = [it for it in parser._actions if it.help != argparse.SUPPRESS and it.dest != "help"]
-    actions = [it for it in shown if others.isdisjoint(it.option_strings)]
+    shown = [action for action in parser._actions if action.help != argparse.SUPPRESS and action.dest != "help"]
+    actions = [action for action in shown if others.isdisjoint(action.option_strings)]
     parts = [f"{'#' * level} {_name(parser)}", prose(parser.description or ""), _fenced(_usage(parser, shown))]
     for group in parser._action_groups:
-        listed = [it for it in group._group_actions if it in actions and it.help is not None]
+        listed = [action for action in group._group_actions if action in actions and action.help is not None]
         if listed:
             title = [f"*{prose(group.title)}:*"] if group.title and group.title not in _USUAL else []
             parts += [*title, _table(listed)]
@@ -93,8 +93,8 @@ def _name(parser: argparse.ArgumentParser) -> str:
 def _usage(parser: argparse.ArgumentParser, actions: Sequence[argparse.Action]) -> str:
     if parser.usage is not None:
         return parser.usage.replace("%(prog)s", parser.prog)
-    words = [_name(parser), *["[options]" for it in actions if it.option_strings][:1]]
-    return " ".join([*words, *(_positional(it) for it in actions if not it.option_strings)])
+    words = [_name(parser), *["[options]" for action in actions if action.option_strings][:1]]
+    return " ".join([*words, *(_positional(action) for action in actions if not action.option_strings)])
 
 
 def _positional(action: argparse.Action) -> str:
@@ -121,7 +121,7 @@ def _word(action: argparse.Action) -> str:
 
 def _table(actions: Sequence[argparse.Action]) -> str:
     kind = "option" if actions[0].option_strings else "argument"
-    rows = [f"| {_cell(_spelled(it))} | {prose(_help(it))} |" for it in actions]
+    rows = [f"| {_cell(_spelled(action))} | {prose(_help(action))} |" for action in actions]
     return "\n".join([f"| {kind} | meaning |", "|---|---|", *rows])
 
 

@@ -24,7 +24,7 @@ def let_the_newest_plugin_serve_at_once() -> Iterator[None]:
     """A device plugin that takes over counts before it has listed a device."""
 
     def hasty(resource: resources.Resource) -> Followed | None:
-        active = [it for it in resource.instances.values() if it.active]
+        active = [instance for instance in resource.instances.values() if instance.active]
         return active[-1] if active else resource.serving
 
     with patch.object(resources.Resource, "choose", hasty):

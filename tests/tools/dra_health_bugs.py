@@ -60,7 +60,7 @@ def let_all_words_hold_for_30_seconds() -> Iterator[None]:
     """What a driver says of a device holds for 30 s, whatever time it names."""
 
     def shorten(_: DeviceHealths, reports: list[DeviceReport]) -> list[DeviceReport]:
-        return [DeviceReport(it.pool, it.device, it.status, it.message) for it in reports]
+        return [DeviceReport(report.pool, report.device, report.status, report.message) for report in reports]
 
     with _changed_reports(shorten):
         yield
@@ -71,8 +71,8 @@ def forget_devices_that_are_missing() -> Iterator[None]:
     """A device that a message leaves out is unknown at once."""
 
     def add(healths: DeviceHealths, reports: list[DeviceReport]) -> list[DeviceReport]:
-        said = {(it.pool, it.device) for it in reports}
-        missing = [(it.pool, it.device) for it in healths if (it.pool, it.device) not in said]
+        said = {(report.pool, report.device) for report in reports}
+        missing = [(health.pool, health.device) for health in healths if (health.pool, health.device) not in said]
         return [*reports, *(DeviceReport(*device, DeviceStatus.UNKNOWN, "", 3600.0) for device in missing)]
 
     with _changed_reports(add):

@@ -88,7 +88,7 @@ def give_devices_twice() -> Iterator[None]:
     def give_back(self: Stock, name: str, ids: Collection[str]) -> None:
         there = self._resources.get(name)
         if there is not None:
-            give_back_all(self, name, [it for it in ids if it in there.taken])
+            give_back_all(self, name, [device_id for device_id in ids if device_id in there.taken])
 
     give_back_all = Stock.give_back
     with patch.object(Stock, "take", take_what_is_offered), patch.object(Stock, "give_back", give_back):
@@ -101,7 +101,7 @@ def give_unhealthy_devices() -> Iterator[None]:
     offer = Stock.offer
 
     def offer_all(self: Stock, offered: Offer, now: float) -> set[str]:
-        well = [Device(it.id, HEALTHY, it.numa) for it in offered.devices.devices.values()]
+        well = [Device(device.id, HEALTHY, device.numa) for device in offered.devices.devices.values()]
         return offer(self, attrs.evolve(offered, devices=DeviceList(well)), now)
 
     with patch.object(Stock, "offer", offer_all):

@@ -36,7 +36,7 @@ def decisions(phase: Phase) -> Iterator[tuple[list[str], str, tuple[str, ...]]]:
         except IllegalStepError:
             continue
         if (after, actions) != (phase, ()):
-            groups.setdefault((after.value, tuple(it.value for it in actions)), []).append(event.value)
+            groups.setdefault((after.value, tuple(action.value for action in actions)), []).append(event.value)
     for (after_word, words), events in groups.items():
         yield events, after_word, words
 

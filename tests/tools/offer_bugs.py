@@ -46,14 +46,14 @@ def _say_after_a_crash(words: Callable[[Plugin], InstanceMessage]) -> AbstractCo
 @contextmanager
 def lose_devices_when_a_follow_crashes() -> Iterator[None]:
     """Once a follow has crashed, its devices count as lost until it runs again."""
-    with _say_after_a_crash(lambda it: ListLost(it.socket, it.generation, "planted", trio.current_time())):
+    with _say_after_a_crash(lambda plugin: ListLost(plugin.socket, plugin.generation, "planted", trio.current_time())):
         yield
 
 
 @contextmanager
 def remove_devices_when_a_follow_crashes() -> Iterator[None]:
     """Once a follow has crashed, its plugin counts as deregistered."""
-    with _say_after_a_crash(lambda it: InstanceRemoved(it.socket, it.generation, trio.current_time())):
+    with _say_after_a_crash(lambda plugin: InstanceRemoved(plugin.socket, plugin.generation, trio.current_time())):
         yield
 
 

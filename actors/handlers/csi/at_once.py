@@ -29,7 +29,9 @@ class AskedAtOnce:
     def __init__(self, channel: Channel, methods: Sequence[AnyMethod], counted: Counted) -> None:
         self._channel = channel
         self._counted = counted
-        self._under_way = CallsAtOnce(channel, [method.sent for method in methods], sum(it.timeout for it in methods))
+        self._under_way = CallsAtOnce(
+            channel, [method.sent for method in methods], sum(method.timeout for method in methods)
+        )
         #: The calls whose answers were not looked at.
         self._left = dict(zip(methods, self._under_way.calls, strict=True))
 

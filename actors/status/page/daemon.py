@@ -152,16 +152,18 @@ def _version(answer: Mapping[str, Any]) -> Json:
 
 def _health(answer: Mapping[str, Any]) -> Json:
     """Return the word for all of a daemon, a line for each part that is not well, and how many sockets are queued."""
-    parts = [(it.get("root"), it) for it in _objects(answer.get("roots"))]
-    parts += [(it.get("name"), it) for it in _objects(answer.get("actors"))]
-    reasons = [f"{name} is {it.get('status')}: {it.get('reason')}" for name, it in parts if it.get("status") != "ok"]
+    parts = [(root.get("root"), root) for root in _objects(answer.get("roots"))]
+    parts += [(actor.get("name"), actor) for actor in _objects(answer.get("actors"))]
+    reasons = [
+        f"{name} is {part.get('status')}: {part.get('reason')}" for name, part in parts if part.get("status") != "ok"
+    ]
     queued = answer.get("queued")
     count = queued if isinstance(queued, int) else 0
     return {"status": str(answer.get("status")), "reasons": reasons[:MOST_REASONS], "queued": count}
 
 
 def _objects(found: object) -> list[Mapping[str, Any]]:
-    return [it for it in found if isinstance(it, dict)] if isinstance(found, list) else []
+    return [element for element in found if isinstance(element, dict)] if isinstance(found, list) else []
 
 
 @attrs.define

@@ -324,7 +324,7 @@ def _ended(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
 
 
 @contextmanager
-def cluster(
+def running_cluster(
     directory: Path, way: Way, *, confined: bool, apart: int = 2, expire: int = 10, parts: bool = True
 ) -> Iterator[Cluster]:
     """Start a cluster in a new directory; end it at exit.
@@ -338,6 +338,6 @@ def cluster(
     # Jobs are another user's.
     directory.chmod(0o755)
     with ExitStack() as stack:
-        it = Cluster(directory, way, confined, stack)
-        it.start(apart, expire, parts=parts)
-        yield it
+        cluster = Cluster(directory, way, confined, stack)
+        cluster.start(apart, expire, parts=parts)
+        yield cluster

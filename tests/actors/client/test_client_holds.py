@@ -37,8 +37,8 @@ BUSY = answer(503, {"error": "plugind is about to stop: ask again"})
 def stream(*leases: Lease, end: bool = False) -> bytes:
     """Return the answer to a connection; the first lease has the token. It stays open without an ``end``."""
     said = b"".join(
-        json.dumps(lease_to_json(it) | ({} if number else {"token": "secret"})).encode() + b"\n"
-        for number, it in enumerate(leases)
+        json.dumps(lease_to_json(lease) | ({} if number else {"token": "secret"})).encode() + b"\n"
+        for number, lease in enumerate(leases)
     )
     head = b"HTTP/1.1 201 Created\r\nPlugind-Status-Version: 2\r\nTransfer-Encoding: chunked\r\n\r\n"
     return head + b"%x\r\n%s\r\n" % (len(said), said) + (b"0\r\n\r\n" if end else b"")
@@ -138,7 +138,7 @@ async def test_a_connection_that_was_interrupted_comes_back_with_its_token(make:
                 await until_lost(held)
     assert held.lease.warnings == ("again",)
     assert lines(server) == ["POST /v1/leases", *3 * ["POST /v1/leases/a1b2/resume"]]
-    assert [it.body for it in server.requests[1:]] == 3 * [{"token": "secret"}]
+    assert [request.body for request in server.requests[1:]] == 3 * [{"token": "secret"}]
 
 
 async def test_a_block_ends_while_its_connection_is_interrupted(make: Make, tmp_path: Path) -> None:

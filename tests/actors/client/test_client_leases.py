@@ -56,7 +56,7 @@ async def allocated(client: Any, resources: dict[str, int], **more: Any) -> Asyn
 
 
 def lines(server: LeaseServer) -> list[str]:
-    return [it.line.removesuffix(" HTTP/1.1") for it in server.requests]
+    return [request.line.removesuffix(" HTTP/1.1") for request in server.requests]
 
 
 # --- a block ----------------------------------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ async def test_the_leases_are_listed(make: Make, tmp_path: Path) -> None:
 
 async def test_leases_are_followed(make: Make, tmp_path: Path) -> None:
     gone = attrs.evolve(LEASE, state=LeaseState.GONE)
-    said = b"".join(json.dumps({"time": "t", **lease_to_json(it)}).encode() + b"\n" for it in (LEASE, gone))
+    said = b"".join(json.dumps({"time": "t", **lease_to_json(lease)}).encode() + b"\n" for lease in (LEASE, gone))
     async with asking(make, tmp_path, chunked(said + b"\n")) as (client, server):
         assert await client.leases_watched() == [LEASE, gone]
     assert lines(server) == ["GET /v1/leases/watch?heartbeat=1.25"]

@@ -35,7 +35,7 @@ PATH = "/nowhere/status.sock"
 
 def chunked(*pieces: bytes, end: bool = True) -> bytes:
     head = b"HTTP/1.1 200 OK\r\nPlugind-Status-Version: 2\r\nTransfer-Encoding: chunked\r\nHeartbeat: 5\r\n\r\n"
-    return head + b"".join(b"%x\r\n%s\r\n" % (len(it), it) for it in pieces) + (b"0\r\n\r\n" if end else b"")
+    return head + b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces) + (b"0\r\n\r\n" if end else b"")
 
 
 def line(**changes: Any) -> bytes:
@@ -138,7 +138,7 @@ async def test_a_watch_yields_each_line_until_the_daemon_stops(make: Make, tmp_p
     """An empty line is a heartbeat. A line may come in pieces."""
     lines = line() + b"\n" + line(state="gone")
     async with asking(make, tmp_path, chunked(lines[:30], lines[30:-3], lines[-3:])) as (client, server):
-        assert [it.state for it in await client.watched()] == ["registered", "gone"]
+        assert [plugin.state for plugin in await client.watched()] == ["registered", "gone"]
     assert server.requests[0].line == "GET /watch?heartbeat=1.25 HTTP/1.1"
 
 
@@ -280,7 +280,7 @@ def test_what_the_block_of_a_watch_raises_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_each_error_is_a_client_error() -> None:
-    assert all(issubclass(it, ClientError) for it in (NoDaemonError, DaemonError, NotReadyError))
+    assert all(issubclass(error, ClientError) for error in (NoDaemonError, DaemonError, NotReadyError))
 
 
 # --- what is loaded ---------------------------------------------------------------------------------------------------

@@ -319,7 +319,9 @@ def test_a_lease_that_cannot_be_printed_is_released_unless_it_was_named(
     done = plugind(said, "allocate", f"{GPU}=1", "--until-release", "-o", "env", *words)
     assert (done.code, done.out) == (1, "")
     assert done.err == f"plugind: the answer needs a container: use -o cdi; the lease a1b2 was {kept}\n"
-    assert [it.line for it in done.asked[1:]] == (["DELETE /v1/leases/a1b2 HTTP/1.1"] if kept == "released" else [])
+    assert [request.line for request in done.asked[1:]] == (
+        ["DELETE /v1/leases/a1b2 HTTP/1.1"] if kept == "released" else []
+    )
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
@@ -442,7 +444,10 @@ def test_each_lease_is_released_and_one_that_is_not_there_is_an_error(plugind: R
     ended = answer(200, released_to_json(Released(("a",))))
     done = plugind([gone, ended], "release", "b/2", "a")
     assert (done.code, done.out, done.err) == (1, "", "plugind: there is no lease b/2\n")
-    assert [it.line for it in done.asked] == ["DELETE /v1/leases/b%2F2 HTTP/1.1", "DELETE /v1/leases/a HTTP/1.1"]
+    assert [request.line for request in done.asked] == [
+        "DELETE /v1/leases/b%2F2 HTTP/1.1",
+        "DELETE /v1/leases/a HTTP/1.1",
+    ]
 
 
 def test_with_if_exists_one_that_is_not_there_is_no_error(plugind: Run) -> None:
@@ -487,7 +492,9 @@ def test_withheld_devices_are_told_and_freed(plugind: Run) -> None:
 def test_leases_are_followed_until_the_daemon_stops(plugind: Run, tmp_path: Path) -> None:
     waits = attrs.evolve(LEASE, id="b2", state=LeaseState.QUEUED, devices={})
     gone = attrs.evolve(LEASE, state=LeaseState.GONE, reason="it was released")
-    said = b"".join(json.dumps({"time": "x", **lease_to_json(it)}).encode() + b"\n" for it in (LEASE, waits, gone))
+    said = b"".join(
+        json.dumps({"time": "x", **lease_to_json(lease)}).encode() + b"\n" for lease in (LEASE, waits, gone)
+    )
     done = plugind([OK + said + b"\n"], "leases", "--watch")
     assert done.asked[0].line == "GET /v1/leases/watch?heartbeat=1.25 HTTP/1.1"
     assert [line.split() for line in done.out.splitlines()] == [
@@ -546,8 +553,11 @@ def test_recover_names_the_processes_whose_leases_are_not_listed(plugind: Run) -
     with ExitStack() as stack:
         lost, held = (stack.enter_context(sleeping(PLUGIND_LEASE=name)) for name in ("lo\udcffst\n", LEASE.id))
         done = plugind([answer(200, {"recovered": True}), listed], "leases", "recover", "--none-held", "-o", "json")
-    assert [it.line.split()[:2] for it in done.asked] == [["POST", "/v1/leases/recover"], ["GET", "/v1/leases"]]
-    named = [it for it in json.loads(done.out)["processes"] if it["pid"] in (lost.pid, held.pid)]
+    assert [request.line.split()[:2] for request in done.asked] == [
+        ["POST", "/v1/leases/recover"],
+        ["GET", "/v1/leases"],
+    ]
+    named = [found for found in json.loads(done.out)["processes"] if found["pid"] in (lost.pid, held.pid)]
     assert named == [{"pid": lost.pid, "lease": "lo\\xffst\n"}]
     hint = (
         f"plugind: hint: process {lost.pid} may use devices: its environment, which anybody can forge, names the lease"

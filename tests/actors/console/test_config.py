@@ -79,7 +79,7 @@ def test_an_option_counts_before_a_variable_and_that_before_a_file(scene: Scene)
     scene.write("stable_after = 5\nhung_after = 5\n", drop_in="20.toml")
     given = scene.read("--set", "hung_after=8", PLUGIND_HUNG_AFTER="6", PLUGIND_STABLE_AFTER="6").given
     beside = f"{scene.file}.d"
-    assert {key: (it.value, str(it.source)) for key, it in given.items()} == {
+    assert {key: (setting.value, str(setting.source)) for key, setting in given.items()} == {
         "rescan": (3.0, f"{scene.file}:1"),
         "max_instances": (4, f"{beside}/10.toml:1"),
         "stable_after": (6.0, "PLUGIND_STABLE_AFTER"),

@@ -296,7 +296,7 @@ def test_a_device_that_is_leased_has_its_lease_and_who_has_it() -> None:
     name = str(devices[0]["id"])
     lease = attrs.evolve(LEASE, devices={str(gpu["resource"]): (name,)})
     add_leases([gpu], [lease])
-    assert [(it["lease"], it["leased_by"]) for it in devices[:2]] == [("a1b2", "pid 991"), (None, None)]
+    assert [(device["lease"], device["leased_by"]) for device in devices[:2]] == [("a1b2", "pid 991"), (None, None)]
     shown_line = next(line for line in lines([gpu]) if f" {name} " in line)
     assert f" {devices[0]['health']} " in shown_line
     assert "  a1b2 (pid 991)" in shown_line

@@ -51,7 +51,7 @@ def modules_of(node: ast.ImportFrom, package: str) -> Iterator[str]:
         yield base
         spec = find_spec(base)
         if spec is not None and spec.submodule_search_locations is not None:
-            yield from (name for it in node.names if find_spec(name := f"{base}.{it.name}") is not None)
+            yield from (name for alias in node.names if find_spec(name := f"{base}.{alias.name}") is not None)
 
 
 def test_a_daemon_that_is_ready_has_every_module_that_one_of_its_functions_imports() -> None:

@@ -123,7 +123,7 @@ def test_a_wait_in_vain_says_of_each_plugin_why(asking: Any) -> None:
     done = asking([answer(200, [plugin])], "wait", "red.example.com", "blue.example.com", "--timeout", "0")
     assert done.code == 1
     assert done.said["done"] is False
-    assert [(it["name"], it["done"]) for it in done.said["plugins"]] == [
+    assert [(row["name"], row["done"]) for row in done.said["plugins"]] == [
         ("red.example.com", True),
         ("blue.example.com", False),
     ]
@@ -193,6 +193,9 @@ def test_a_check_says_where_each_problem_is(
     assert main(words) == 78
     found = json.loads(capsys.readouterr().out)
     assert found["usable"] is False
-    places = [(it["source"]["kind"], it["source"]["name"], it["source"]["line"]) for it in found["problems"]]
+    places = [
+        (problem["source"]["kind"], problem["source"]["name"], problem["source"]["line"])
+        for problem in found["problems"]
+    ]
     assert places == [("file", str(file), 2), ("file", str(file), 4)]
     assert "rescam" in found["problems"][0]["text"]

@@ -53,7 +53,7 @@ def test_a_line_that_would_say_the_same_again_is_not_printed(later: PluginStatus
 )
 def test_whatever_a_reader_would_act_on_is_printed_and_its_end_too(later: PluginStatus) -> None:
     news = News()
-    assert [news.take(line(it)) for it in (GOOD, later)] == [True, True]
+    assert [news.take(line(plugin)) for plugin in (GOOD, later)] == [True, True]
     if later.socket == GOOD.socket:
         assert news.take(line(GOOD))
 
@@ -61,7 +61,7 @@ def test_whatever_a_reader_would_act_on_is_printed_and_its_end_too(later: Plugin
 def test_a_plugin_is_disconnected_once_until_it_is_connected_again() -> None:
     """How the connection ended, and a second later why there is no other one, are one outage."""
     news = News()
-    assert [news.take(line(it)) for it in (GOOD, CLOSED, REFUSED, CLOSED, GOOD, REFUSED)] == [
+    assert [news.take(line(plugin)) for plugin in (GOOD, CLOSED, REFUSED, CLOSED, GOOD, REFUSED)] == [
         True,
         True,
         False,
@@ -74,13 +74,13 @@ def test_a_plugin_is_disconnected_once_until_it_is_connected_again() -> None:
 def test_a_reason_for_being_unhealthy_is_printed_anew() -> None:
     news = News()
     other = attrs.evolve(SLOW, health_reason="the disk is full")
-    assert [news.take(line(it)) for it in (GOOD, SLOW, other, SLOW)] == [True, True, True, True]
+    assert [news.take(line(plugin)) for plugin in (GOOD, SLOW, other, SLOW)] == [True, True, True, True]
 
 
 def test_an_event_is_always_printed_and_the_line_after_it_only_if_it_says_more() -> None:
     news, event = News(), "facts: max-volumes is 8, was 16"
     said = [line(GOOD), line(GOOD, event), line(GOOD, event), line(GOOD), line(GONE), line(GONE, "driver-gone: b")]
-    assert [news.take(it) for it in said] == [True, True, True, False, True, True]
+    assert [news.take(text) for text in said] == [True, True, True, False, True, True]
 
 
 def test_nothing_is_kept_of_a_socket_that_is_gone() -> None:

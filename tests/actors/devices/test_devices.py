@@ -212,7 +212,7 @@ async def test_a_subscriber_is_told_of_what_an_actor_that_crashed_had_taken(
     running.send("poison")  # type: ignore[arg-type]
     await trio.sleep(1.0)
     seen = [changes.receive_nowait() for _ in range(changes.statistics().current_buffer_used)]
-    assert [it.resource.capacity for it in seen if isinstance(it, ResourceChanged)] == [1]
+    assert [change.resource.capacity for change in seen if isinstance(change, ResourceChanged)] == [1]
 
 
 async def test_what_a_plugin_said_before_it_left_is_taken_after_a_crash(
@@ -266,7 +266,11 @@ async def test_a_subscriber_gets_each_change_after_the_snapshot(
     running.send(received("/a", listed("Healthy", "Sick")))  # Nothing is different.
     running.send(lost("/a"))
     seen = [(await changes.receive()) for _ in range(2)]
-    assert [(it.resource.capacity, it.resource.allocatable) for it in seen if isinstance(it, ResourceChanged)] == [
+    assert [
+        (change.resource.capacity, change.resource.allocatable)
+        for change in seen
+        if isinstance(change, ResourceChanged)
+    ] == [
         (2, 1),
         (2, 0),
     ]
@@ -362,7 +366,7 @@ async def test_a_store_that_cannot_be_read_in_time_is_gone_without(autojump_cloc
     async with running.started():
         running.send(added("/a", "v.com/a"))
         snapshot = await running.snapshot()
-        assert (snapshot.time, [it.name for it in snapshot.resources]) == (DEADLINE, ["v.com/a"])
+        assert (snapshot.time, [resource.name for resource in snapshot.resources]) == (DEADLINE, ["v.com/a"])
         assert snapshot.problem == "the state was not read within 5 s"
 
 
@@ -373,11 +377,13 @@ async def test_a_store_that_cannot_be_read_at_the_start_is_read_later(autojump_c
         running.send(added("/a", "v.com/a"), received("/a", listed("Healthy", "Sick")))
         await trio.sleep(10.0)
         snapshot = await running.snapshot()
-        assert ([it.name for it in snapshot.resources], snapshot.problem) == (["v.com/a"], "no disk")
+        assert ([resource.name for resource in snapshot.resources], snapshot.problem) == (["v.com/a"], "no disk")
         assert running.store.resources == {GPU: 3, "v.com/a": 1}
         running.store.failure = None
         await trio.sleep(30.0)
-        assert [(it.name, it.state, it.last_capacity) for it in (await running.snapshot()).resources] == [
+        assert [
+            (resource.name, resource.state, resource.last_capacity) for resource in (await running.snapshot()).resources
+        ] == [
             ("v.com/a", ResourceState.LISTED, None),
             (GPU, ResourceState.AWAITED, 3),
         ]

@@ -37,8 +37,8 @@ class Log:
             return
         assert fields["name"] == GPU
         assert (level is Level.WARNING) == ("advice" in fields)
-        found: dict[str, Field] = {name: it for name, it in fields.items() if name not in ("name", "advice")}
-        self.lines.append((message, {name: it for name, it in found.items() if it is not None}))
+        found: dict[str, Field] = {name: value for name, value in fields.items() if name not in ("name", "advice")}
+        self.lines.append((message, {name: value for name, value in found.items() if value is not None}))
 
     def take(self) -> list[Line]:
         lines, self.lines = self.lines, []

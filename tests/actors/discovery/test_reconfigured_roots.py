@@ -23,7 +23,7 @@ SOCKET = f"{OTHER}/b.sock"
 
 
 def rooted(*roots: str | Root) -> Config:
-    return attrs.evolve(DEFAULT_CONFIG, roots=tuple(Root(it) if isinstance(it, str) else it for it in roots))
+    return attrs.evolve(DEFAULT_CONFIG, roots=tuple(Root(root) if isinstance(root, str) else root for root in roots))
 
 
 def watched(snapshot: Snapshot) -> dict[str, str]:
@@ -181,7 +181,9 @@ async def test_a_root_that_cannot_be_used_is_shown_and_nothing_else_suffers(auto
         await node.supervisor.wait_scanned()
         snapshot = await node.snapshot()
         assert watched(snapshot) == {FIRST: "events", OTHER: "unavailable"}
-        assert [(it.reason, it.ready) for it in snapshot.roots if it.root == OTHER] == [("another node has it", False)]
+        assert [(root.reason, root.ready) for root in snapshot.roots if root.root == OTHER] == [
+            ("another node has it", False)
+        ]
         del node.directory.refused_roots[OTHER]
         await trio.sleep(60.0)
         assert watched(await node.snapshot()) == {FIRST: "events", OTHER: "events"}

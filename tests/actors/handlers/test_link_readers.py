@@ -72,75 +72,75 @@ async def attended() -> AsyncIterator[Attended]:
     made, readers = memory_connection(), Readers()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(readers.serve)
-        it = Attended(readers, Channel(made.client), made.server)
-        nursery.start_soon(it.hear)
+        connection = Attended(readers, Channel(made.client), made.server)
+        nursery.start_soon(connection.hear)
         await wait_all_tasks_blocked()
-        it.others = trio.lowlevel.current_statistics().tasks_living
-        await it.theirs.send_all(HELLO)
-        yield it
+        connection.others = trio.lowlevel.current_statistics().tasks_living
+        await connection.theirs.send_all(HELLO)
+        yield connection
         nursery.cancel_scope.cancel()
 
 
 async def test_a_channel_that_nobody_uses_has_a_task_that_reads_it(autojump_clock: MockClock) -> None:
-    async with attended() as it:
-        it.attend()
-        assert await it.tasks() == 1
-        assert await it.answers_pings()
-        it.theirs.half_close()
-        assert await it.tasks() == 0
-        assert it.lost == 1
+    async with attended() as connection:
+        connection.attend()
+        assert await connection.tasks() == 1
+        assert await connection.answers_pings()
+        connection.theirs.half_close()
+        assert await connection.tasks() == 0
+        assert connection.lost == 1
 
 
 async def test_a_channel_that_is_used_at_once_needs_no_other_task(autojump_clock: MockClock) -> None:
-    async with attended() as it, trio.open_nursery() as nursery:
-        it.attend()
-        nursery.start_soon(it.channel.wait_closed)
-        assert await it.tasks() == 1
-        assert await it.answers_pings()
-        it.theirs.half_close()
+    async with attended() as connection, trio.open_nursery() as nursery:
+        connection.attend()
+        nursery.start_soon(connection.channel.wait_closed)
+        assert await connection.tasks() == 1
+        assert await connection.answers_pings()
+        connection.theirs.half_close()
         # Its end is told all the same, by a task that ends then.
-        assert await it.tasks() == 0
-        assert it.lost == 1
+        assert await connection.tasks() == 0
+        assert connection.lost == 1
 
 
 async def test_a_channel_is_read_on_when_a_call_has_ended(autojump_clock: MockClock) -> None:
-    async with attended() as it:
-        await it.theirs.send_all(answer(1))
-        it.attend()
-        await get_info(it.channel, 1.0)
-        assert await it.tasks() == 1
-        assert await it.answers_pings()
+    async with attended() as connection:
+        await connection.theirs.send_all(answer(1))
+        connection.attend()
+        await get_info(connection.channel, 1.0)
+        assert await connection.tasks() == 1
+        assert await connection.answers_pings()
         # The task of the link reads for a call, too.
-        await it.theirs.send_all(answer(3))
-        await get_info(it.channel, 1.0)
-        assert await it.tasks() == 1
-        it.channel.close()
-        assert await it.tasks() == 0
+        await connection.theirs.send_all(answer(3))
+        await get_info(connection.channel, 1.0)
+        assert await connection.tasks() == 1
+        connection.channel.close()
+        assert await connection.tasks() == 0
 
 
 async def test_a_channel_is_read_on_when_a_call_was_cancelled(autojump_clock: MockClock) -> None:
-    async with attended() as it:
-        it.attend()
+    async with attended() as connection:
+        connection.attend()
         with trio.move_on_after(2):
-            await get_info(it.channel, None)
-        assert await it.answers_pings()
-        assert await it.tasks() == 1
+            await get_info(connection.channel, None)
+        assert await connection.answers_pings()
+        assert await connection.tasks() == 1
 
 
 async def test_who_goes_on_at_once_leaves_no_room_for_another_task(autojump_clock: MockClock) -> None:
     """Register makes calls, and follow waits for the end of the connection right after them."""
-    async with attended() as it, trio.open_nursery() as nursery:
+    async with attended() as connection, trio.open_nursery() as nursery:
 
         async def register() -> None:
-            await get_info(it.channel, 1.0)
-            nursery.start_soon(it.channel.wait_closed)
+            await get_info(connection.channel, 1.0)
+            nursery.start_soon(connection.channel.wait_closed)
 
-        await it.theirs.send_all(answer(1))
-        it.attend()
+        await connection.theirs.send_all(answer(1))
+        connection.attend()
         nursery.start_soon(register)
-        assert await it.tasks() == 1
-        it.theirs.half_close()
-        assert await it.tasks() == 0
+        assert await connection.tasks() == 1
+        connection.theirs.half_close()
+        assert await connection.tasks() == 0
 
 
 class Dialing:

@@ -214,7 +214,7 @@ async def test_unread_requests_of_other_users_push_out_their_own_alone() -> None
     async with connections(own, guest, guest, guest) as made:
         for connection in made:
             places.take(connection, Place.UNREAD)
-        assert [it.scope.cancel_called for it in made] == [False, True, False, False]
+        assert [each.scope.cancel_called for each in made] == [False, True, False, False]
 
 
 async def test_an_allocation_needs_a_descriptor_of_its_own() -> None:

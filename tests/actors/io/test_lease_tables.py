@@ -61,7 +61,7 @@ async def save(file: StateFile, *changes: Change) -> str | None:
 
 
 async def names_in(file: StateFile) -> list[str]:
-    return [it.id for it in (await file.read_leases()).leases]
+    return [known.id for known in (await file.read_leases()).leases]
 
 
 def markers(directory: Path) -> list[str]:
@@ -100,7 +100,7 @@ def synchronous(database: sqlite3.Connection) -> str:
 
 def levels(statements: list[str]) -> list[str]:
     """Return the transactions in them, and what says whether these wait for the disk."""
-    words = (it.removeprefix("PRAGMA synchronous = ").split()[0] for it in statements)
+    words = (statement.removeprefix("PRAGMA synchronous = ").split()[0] for statement in statements)
     return [word for word in words if word in ("BEGIN", "COMMIT", "FULL", "NORMAL")]
 
 
@@ -132,11 +132,11 @@ def test_the_devices_of_a_lease_are_written_once(tmp_path: Path) -> None:
         pending = lease("a", "GPU-1", "GPU-0")
         held = attrs.evolve(pending, state=LeaseState.HELD)
         rows = []
-        for it in (pending, held, attrs.evolve(held, devices={GPU: ("GPU-0", "GPU-1")})):
+        for written in (pending, held, attrs.evolve(held, devices={GPU: ("GPU-0", "GPU-1")})):
             before = database.total_changes
-            assert write(database, [[SaveLease(it)]], 1.5, "this boot") == [None]
+            assert write(database, [[SaveLease(written)]], 1.5, "this boot") == [None]
             rows.append(database.total_changes - before)
-            assert leases(database, "", "this boot").leases == (it,)
+            assert leases(database, "", "this boot").leases == (written,)
     assert rows == [4, 2, 6]
 
 
@@ -666,7 +666,7 @@ async def test_a_change_that_is_not_made_does_not_count(tmp_path: Path) -> None:
     assert await save(file, SaveLease(lease("b", "GPU-0"))) is not None
     assert serial() == before
     again: list[list[Change]] = [[SaveLease(lease("c", "GPU-1"))], [SaveLease(lease("b", "GPU-0"))], [DeleteLease("a")]]
-    assert [it is None for it in await file.write_leases(again)] == [True, False, True]
+    assert [conflict is None for conflict in await file.write_leases(again)] == [True, False, True]
     assert serial() == before + 1
     await file.write([Remember(GPU, 4)])
     assert serial() == before + 1
@@ -860,8 +860,8 @@ async def test_a_process_that_is_killed_amid_commits_leaves_all_or_nothing(tmp_p
             process.send_signal(signal.SIGKILL)
         file = file_in(tmp_path)
         found = (await file.read_leases()).leases
-        assert [sorted(it.devices["v.com/a"]) for it in found] in ([], [["0", "1"], ["2", "3"]])
-        await save(file, *(DeleteLease(it.id) for it in found))
+        assert [sorted(known.devices["v.com/a"]) for known in found] in ([], [["0", "1"], ["2", "3"]])
+        await save(file, *(DeleteLease(known.id) for known in found))
         file.close()
 
 

@@ -114,7 +114,7 @@ async def test_a_thousand_owners_that_die_at_once_are_told() -> None:
             with trio.fail_after(60):
                 ended = [await messages.receive() for _ in pids]
             nursery.cancel_scope.cancel()
-        assert {it.id for it in ended if isinstance(it, OwnerEnded)} == set(map(str, pids))
+        assert {message.id for message in ended if isinstance(message, OwnerEnded)} == set(map(str, pids))
 
 
 _HIDDEN = """

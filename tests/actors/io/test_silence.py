@@ -44,7 +44,7 @@ async def test_who_waits_long_gives_up_on_a_daemon_that_answers_nothing(ask: Ask
         with trio.fail_after(60):
             while len(server.requests) < 2:  # noqa: ASYNC110 - a thread reads them
                 await trio.sleep(0.01)
-        assert [it.line for it in server.requests] == ["POST /v1/leases HTTP/1.1", "HEAD /healthz HTTP/1.1"]
+        assert [request.line for request in server.requests] == ["POST /v1/leases HTTP/1.1", "HEAD /healthz HTTP/1.1"]
 
 
 async def test_who_waits_long_waits_on_while_the_daemon_answers_others(

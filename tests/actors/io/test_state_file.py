@@ -330,7 +330,9 @@ async def test_a_file_that_can_only_be_read_is_read_with_its_journal(tmp_path: P
     """Also without root; a journal is not lost, and nothing is made beside the file."""
     await leave_behind(tmp_path, killed=killed)
     before = sorted(os.listdir(tmp_path / "state"))
-    assert read_only(str(tmp_path / "state/state.db"), lambda it: resources(it, "")) == [KnownResource(GPU, 4)]
+    assert read_only(str(tmp_path / "state/state.db"), lambda connection: resources(connection, "")) == [
+        KnownResource(GPU, 4)
+    ]
     assert sorted(os.listdir(tmp_path / "state")) == before
 
 

@@ -82,7 +82,7 @@ async def test_a_result_after_the_end_of_the_loop_is_dropped() -> None:
             nursery.cancel_scope.cancel()
 
     await trio.to_thread.run_sync(trio.run, ask_and_leave)
-    (thread,) = [it for it in threading.enumerate() if it.name == "left behind"]
+    (thread,) = [thread for thread in threading.enumerate() if thread.name == "left behind"]
     worker.close()
     goes_on.set()
     await trio.to_thread.run_sync(thread.join)

@@ -91,36 +91,36 @@ async def running(devices: int) -> AsyncIterator[Running]:
 
 async def test_a_thousand_owners_that_end_at_once_free_all_their_devices(autojump_clock: object) -> None:
     """Whoever waits for all of them gets them."""
-    async with running(1000) as it:
-        owners = [ProcessOwner(it.processes.start(1000 + number)) for number in range(1000)]
-        answers = [it.ask(owner) for owner in owners]
+    async with running(1000) as setup:
+        owners = [ProcessOwner(setup.processes.start(1000 + number)) for number in range(1000)]
+        answers = [setup.ask(owner) for owner in owners]
         given = [await answer.receive() for answer in answers]
         assert len({lease.devices[GPU] for lease in given if isinstance(lease, Lease)}) == 1000
-        waiter = it.ask(NoOwner(), 1000, wait=60.0)
+        waiter = setup.ask(NoOwner(), 1000, wait=60.0)
         for owner in owners:
-            it.processes.end(owner.process.pid)
+            setup.processes.end(owner.process.pid)
         lease = await waiter.receive()
         assert isinstance(lease, Lease)
-        assert await it.leases() == (lease,)
-        assert it.processes.watched == 0
+        assert await setup.leases() == (lease,)
+        assert setup.processes.watched == 0
 
 
 async def test_the_wall_clock_decides_nothing(autojump_clock: object) -> None:
     """Fault 90: it jumps by a day, to and fro, while a lease lasts for 100 seconds and somebody waits for 50."""
-    async with running(1) as it:
-        lease = await it.ask(TimeOwner(100.0)).receive()
+    async with running(1) as setup:
+        lease = await setup.ask(TimeOwner(100.0)).receive()
         assert isinstance(lease, Lease)
-        waiter = it.ask(NoOwner(), wait=50.0)
+        waiter = setup.ask(NoOwner(), wait=50.0)
         for seconds, jump in ((20.0, 86400.0), (29.0, -2 * 86400.0)):
             await trio.sleep(seconds)
-            it.jump.append(jump)
-            assert [it.state for it in await it.leases()] == [LeaseState.HELD, LeaseState.QUEUED]
+            setup.jump.append(jump)
+            assert [listed.state for listed in await setup.leases()] == [LeaseState.HELD, LeaseState.QUEUED]
             await wait_all_tasks_blocked()
         await trio.sleep(2.0)
         answer = waiter.receive_nowait()
         assert isinstance(answer, Failure)
         assert answer.problem is m.Problem.TIMEOUT
         await trio.sleep(48.0)
-        assert await it.leases() == (lease,)
+        assert await setup.leases() == (lease,)
         await trio.sleep(2.0)
-        assert await it.leases() == ()
+        assert await setup.leases() == ()

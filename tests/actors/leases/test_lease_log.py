@@ -45,7 +45,7 @@ class Log:
 
     def event(self, level: Level, message: str, /, **fields: Field) -> None:
         if "lease" in message or "devices are withheld" in message or "owner" in message:
-            self.lines.append((level, message, {name: it for name, it in fields.items() if it is not None}))
+            self.lines.append((level, message, {name: value for name, value in fields.items() if value is not None}))
 
     def take(self) -> list[tuple[Level, str, dict[str, Field]]]:
         lines, self.lines = self.lines, []

@@ -99,10 +99,11 @@ async def test_many_leases_are_taken_up_in_steps_of_the_loop(
     monkeypatch.setattr(Leases, "start", counted)
     names = [f"{number:03}" for number in range(300)]
     kept = {
-        it: Lease(it, 0, request((GPU, 1)), NoOwner(), LeaseState.HELD, 0.0, {GPU: (it,)}, Answer()) for it in names
+        name: Lease(name, 0, request((GPU, 1)), NoOwner(), LeaseState.HELD, 0.0, {GPU: (name,)}, Answer())
+        for name in names
     }
     async with running(MemoryLeaseStore(kept, lasting=True)) as unit:
-        assert [it.id for it in (await snapshot(unit)).leases] == names
+        assert [lease.id for lease in (await snapshot(unit)).leases] == names
     assert (sum(steps), max(steps)) == (300, BATCH)
 
 

@@ -21,7 +21,7 @@ from plugind.protocol.leases.messages import (
 from plugind.protocol.leases.values import NoOwner
 from plugind.tests.protocol.leases.script import GPU, NIC, offer
 
-GPUS, MORE_GPUS, NICS = (OfferChanged(offer(*it)) for it in ((["a"], GPU), (["a", "b"], GPU), (["n"], NIC)))
+GPUS, MORE_GPUS, NICS = (OfferChanged(offer(*listed)) for listed in ((["a"], GPU), (["a", "b"], GPU), (["n"], NIC)))
 ASKER, OWNER = AskerLeft(1), OwnerEnded("a", NoOwner())
 
 

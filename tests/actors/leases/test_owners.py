@@ -36,7 +36,7 @@ class Setup:
         self.owners.watch(WatchOwner(lease, owner))
 
     async def ended(self) -> list[str]:
-        return [it.id for it in await self.messages_until_now() if isinstance(it, OwnerEnded)]
+        return [message.id for message in await self.messages_until_now() if isinstance(message, OwnerEnded)]
 
     async def messages_until_now(self) -> list[OwnerEnded | PluginEnded]:
         await wait_all_tasks_blocked()
@@ -63,111 +63,111 @@ async def running(most: int = 1000) -> AsyncIterator[Setup]:
 
 async def test_all_leases_of_a_process_end_with_it(autojump_clock: object) -> None:
     """They cost one watch. A lease that is forgotten is not reported."""
-    async with running() as it:
-        owner, other = it.processes.start(991), it.processes.start(992)
+    async with running() as setup:
+        owner, other = setup.processes.start(991), setup.processes.start(992)
         for number in range(10_000):
-            it.watch(f"l{number:05}", ProcessOwner(owner))
-        it.watch("container", ContainerOwner(owner))
-        it.watch("other", ProcessOwner(other))
-        it.owners.forget("l00000")
-        assert it.processes.watched == 2
-        it.processes.end(991)
-        found = await it.ended()
+            setup.watch(f"l{number:05}", ProcessOwner(owner))
+        setup.watch("container", ContainerOwner(owner))
+        setup.watch("other", ProcessOwner(other))
+        setup.owners.forget("l00000")
+        assert setup.processes.watched == 2
+        setup.processes.end(991)
+        found = await setup.ended()
         assert set(found) == {"container", *(f"l{number:05}" for number in range(1, 10_000))}
         assert len(found) == 10_000
-        assert await it.ended() == []
-        it.owners.forget("other")
-        assert it.processes.watched == 0
+        assert await setup.ended() == []
+        setup.owners.forget("other")
+        assert setup.processes.watched == 0
 
 
 async def test_one_that_has_ended_before_is_told_at_once(autojump_clock: object) -> None:
     """Also if another process has its pid by now, and if it was one of another boot."""
-    async with running() as it:
-        first = it.processes.start(991)
-        second = it.processes.start(991)
-        it.watch("old", ProcessOwner(first))
-        it.watch("new", ProcessOwner(second))
-        it.watch("boot", ProcessOwner(attrs.evolve(second, boot_id="another boot")))
-        assert await it.ended() == ["old", "boot"]
+    async with running() as setup:
+        first = setup.processes.start(991)
+        second = setup.processes.start(991)
+        setup.watch("old", ProcessOwner(first))
+        setup.watch("new", ProcessOwner(second))
+        setup.watch("boot", ProcessOwner(attrs.evolve(second, boot_id="another boot")))
+        assert await setup.ended() == ["old", "boot"]
 
 
 async def test_a_lease_is_bound_to_another_owner(autojump_clock: object) -> None:
     """A container that is restarted within its grace has another init."""
-    async with running() as it:
-        first, second = it.processes.start(1), it.processes.start(2)
-        it.watch("a", ContainerOwner(first))
-        it.watch("a", ContainerOwner(second))
-        it.processes.end(1)
-        assert await it.ended() == []
-        it.processes.end(2)
-        assert await it.ended() == ["a"]
+    async with running() as setup:
+        first, second = setup.processes.start(1), setup.processes.start(2)
+        setup.watch("a", ContainerOwner(first))
+        setup.watch("a", ContainerOwner(second))
+        setup.processes.end(1)
+        assert await setup.ended() == []
+        setup.processes.end(2)
+        assert await setup.ended() == ["a"]
 
 
 async def test_without_descriptors_processes_are_looked_at_every_second(autojump_clock: object) -> None:
     """As soon as there are descriptors they are watched."""
-    async with running(most=1) as it:
-        processes = [it.processes.start(pid) for pid in (1, 2, 3)]
+    async with running(most=1) as setup:
+        processes = [setup.processes.start(pid) for pid in (1, 2, 3)]
         for process in processes:
-            it.watch(f"of {process.pid}", ProcessOwner(process))
-        it.processes.end(3)
-        assert await it.ended() == []
+            setup.watch(f"of {process.pid}", ProcessOwner(process))
+        setup.processes.end(3)
+        assert await setup.ended() == []
         await trio.sleep(1)
-        assert await it.ended() == ["of 3"]
-        it.processes.end(1)
+        assert await setup.ended() == ["of 3"]
+        setup.processes.end(1)
         await trio.sleep(1)
-        it.processes.end(2)
-        assert await it.ended() == ["of 1", "of 2"]
+        setup.processes.end(2)
+        assert await setup.ended() == ["of 1", "of 2"]
 
 
 async def test_a_time_ends_also_while_the_machine_is_suspended(autojump_clock: object) -> None:
     """A lease of an hour does not last a night longer."""
-    async with running() as it:
-        it.watch("hour", it.in_seconds(3600))
-        it.watch("minute", it.in_seconds(60))
+    async with running() as setup:
+        setup.watch("hour", setup.in_seconds(3600))
+        setup.watch("minute", setup.in_seconds(60))
         await trio.sleep(59)
-        assert await it.ended() == []
+        assert await setup.ended() == []
         await trio.sleep(1)
-        assert await it.ended() == ["minute"]
-        it.clock.suspend(8 * 3600)
-        assert await it.ended() == ["hour"]
+        assert await setup.ended() == ["minute"]
+        setup.clock.suspend(8 * 3600)
+        assert await setup.ended() == ["hour"]
 
 
 async def test_a_renewed_time_ends_later(autojump_clock: object) -> None:
     """And one that is forgotten does not end. Renewals without end do not fill the memory."""
-    async with running() as it:
-        it.watch("a", it.in_seconds(10))
-        it.watch("b", it.in_seconds(10))
-        it.owners.forget("b")
+    async with running() as setup:
+        setup.watch("a", setup.in_seconds(10))
+        setup.watch("b", setup.in_seconds(10))
+        setup.owners.forget("b")
         for _ in range(1000):
-            it.watch("a", it.in_seconds(20))
-        assert len(it.owners._times._heap) < 100
+            setup.watch("a", setup.in_seconds(20))
+        assert len(setup.owners._times._heap) < 100
         await trio.sleep(19)
-        assert await it.ended() == []
+        assert await setup.ended() == []
         await trio.sleep(1)
-        assert await it.ended() == ["a"]
+        assert await setup.ended() == ["a"]
 
 
 @pytest.mark.parametrize("owner", [NoOwner(), ContainerOwner(), ConnectionOwner("hash"), TimeOwner(60.0)])
 async def test_other_owners_are_not_watched(owner: Owner, autojump_clock: object) -> None:
-    async with running() as it:
-        it.watch("a", owner)
+    async with running() as setup:
+        setup.watch("a", owner)
         await trio.sleep(10_000)
-        assert await it.ended() == []
+        assert await setup.ended() == []
 
 
 async def test_the_process_of_a_lease_is_stopped_if_it_is_watched(autojump_clock: object) -> None:
     """One that could not be watched is tried once more; nothing is sent to a pid."""
-    async with running(most=1) as it:
-        first, second = it.processes.start(991), it.processes.start(992)
-        it.watch("first", ProcessOwner(first))
-        it.watch("second", ProcessOwner(second))
-        it.owners.stop(StopOwner("first", first, 0, "unhealthy"))
+    async with running(most=1) as setup:
+        first, second = setup.processes.start(991), setup.processes.start(992)
+        setup.watch("first", ProcessOwner(first))
+        setup.watch("second", ProcessOwner(second))
+        setup.owners.stop(StopOwner("first", first, 0, "unhealthy"))
         with pytest.raises(OSError, match="it is not watched by a descriptor"):
-            it.owners.stop(StopOwner("second", second, 0, "unhealthy"))
-        it.owners.forget("first")
-        it.owners.stop(StopOwner("second", second, 1000, "unhealthy"))
-        it.owners.stop(StopOwner("first", first, 0, "unhealthy"))
-        assert it.processes.stopped == [(first, 0), (second, 1000)]
+            setup.owners.stop(StopOwner("second", second, 0, "unhealthy"))
+        setup.owners.forget("first")
+        setup.owners.stop(StopOwner("second", second, 1000, "unhealthy"))
+        setup.owners.stop(StopOwner("first", first, 0, "unhealthy"))
+        assert setup.processes.stopped == [(first, 0), (second, 1000)]
 
 
 KEY = ("/r/a.sock", 1)

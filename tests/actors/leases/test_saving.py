@@ -110,135 +110,135 @@ async def running(*, is_open: bool = True) -> AsyncIterator[Setup]:
 
 async def test_what_is_asked_for_in_one_turn_is_one_transaction(autojump_clock: object) -> None:
     """And all that comes while it is under way is the next one."""
-    async with running() as it:
-        it.store.open = trio.Event()
+    async with running() as setup:
+        setup.store.open = trio.Event()
         for number in range(3):
-            it.saving.write(save(number, f"l{number}", f"GPU-{number}"))
+            setup.saving.write(save(number, f"l{number}", f"GPU-{number}"))
         await wait_all_tasks_blocked()
-        it.saving.write(delete(3, "l0"))
-        it.saving.write(save(4, "l4", "GPU-0"))
-        it.store.open.set()
+        setup.saving.write(delete(3, "l0"))
+        setup.saving.write(save(4, "l4", "GPU-0"))
+        setup.store.open.set()
         await wait_all_tasks_blocked()
-        assert it.store.transactions == [3, 2]
-        assert it.received() == [Saved(0), Saved(1), Saved(2), Saved(4)]
-        assert it.names == ["l1", "l2", "l4"]
+        assert setup.store.transactions == [3, 2]
+        assert setup.received() == [Saved(0), Saved(1), Saved(2), Saved(4)]
+        assert setup.names == ["l1", "l2", "l4"]
 
 
 async def test_a_double_lease_is_answered_and_the_others_are_written(autojump_clock: object) -> None:
-    async with running() as it:
-        it.saving.write(save(1, "first", "GPU-0"))
-        it.saving.write(save(2, "second", "GPU-0"))
-        it.saving.write(save(3, "third", "GPU-1"))
+    async with running() as setup:
+        setup.saving.write(save(1, "first", "GPU-0"))
+        setup.saving.write(save(2, "second", "GPU-0"))
+        setup.saving.write(save(3, "third", "GPU-1"))
         await wait_all_tasks_blocked()
-        assert it.received() == [Saved(1), Saved(2, f"GPU-0 of {GPU} is in the lease first"), Saved(3)]
-        assert it.names == ["first", "third"]
+        assert setup.received() == [Saved(1), Saved(2, f"GPU-0 of {GPU} is in the lease first"), Saved(3)]
+        assert setup.names == ["first", "third"]
 
 
 async def test_a_store_that_hangs_is_told_in_time_and_no_other_transaction_begins(autojump_clock: object) -> None:
     """A late success is undone by the write that follows the answer; what has not begun is never written."""
-    async with running() as it:
-        it.store.open = trio.Event()
-        it.saving.write(save(1, "begun", "GPU-0"))
+    async with running() as setup:
+        setup.store.open = trio.Event()
+        setup.saving.write(save(1, "begun", "GPU-0"))
         await trio.sleep(1)
-        it.saving.write(save(2, "waiting", "GPU-1"))
+        setup.saving.write(save(2, "waiting", "GPU-1"))
         await trio.sleep(DEADLINE - 0.5)
-        assert it.received() == [Saved(1, LATE, unknown=True)]
-        assert it.saving.problem == LATE
-        it.saving.write(delete(3, "begun"))
-        it.saving.write(save(4, "next", "GPU-0"))
+        assert setup.received() == [Saved(1, LATE, unknown=True)]
+        assert setup.saving.problem == LATE
+        setup.saving.write(delete(3, "begun"))
+        setup.saving.write(save(4, "next", "GPU-0"))
         await trio.sleep(1)
-        assert it.received() == [Saved(2, LATE)]
-        assert it.store.transactions == [1]
-        it.store.open.set()
+        assert setup.received() == [Saved(2, LATE)]
+        assert setup.store.transactions == [1]
+        setup.store.open.set()
         await wait_all_tasks_blocked()
-        assert it.received() == [Saved(4)]
-        assert it.names == ["next"]
-        assert it.saving.problem is None
+        assert setup.received() == [Saved(4)]
+        assert setup.names == ["next"]
+        assert setup.saving.problem is None
 
 
 async def test_a_late_failure_of_what_was_answered_says_nothing_more(autojump_clock: object) -> None:
-    async with running() as it:
-        it.store.open, it.store.error = trio.Event(), StateError("no disk")
-        it.saving.write(save(1, "begun", "GPU-0"))
+    async with running() as setup:
+        setup.store.open, setup.store.error = trio.Event(), StateError("no disk")
+        setup.saving.write(save(1, "begun", "GPU-0"))
         await trio.sleep(DEADLINE + 1)
-        it.store.open.set()
+        setup.store.open.set()
         await wait_all_tasks_blocked()
-        assert it.received() == [Saved(1, LATE, unknown=True)]
-        assert not it.store.leases
+        assert setup.received() == [Saved(1, LATE, unknown=True)]
+        assert not setup.store.leases
 
 
 async def test_a_full_disk_fails_what_is_awaited_and_tries_the_rest_again(autojump_clock: object) -> None:
     """It is tried again with growing pauses, and at once with what somebody awaits, before it."""
-    async with running() as it:
-        it.saving.write(save(1, "held", "GPU-0"))
+    async with running() as setup:
+        setup.saving.write(save(1, "held", "GPU-0"))
         await wait_all_tasks_blocked()
-        it.store.error = StateError("the disk is full")
-        it.saving.write(save(2, "new", "GPU-1"))
-        it.saving.write(delete(3, "held"))
+        setup.store.error = StateError("the disk is full")
+        setup.saving.write(save(2, "new", "GPU-1"))
+        setup.saving.write(delete(3, "held"))
         await wait_all_tasks_blocked()
-        assert it.received() == [Saved(1), Saved(2, "the disk is full")]
-        assert it.saving.problem == "the disk is full"
+        assert setup.received() == [Saved(1), Saved(2, "the disk is full")]
+        assert setup.saving.problem == "the disk is full"
         await trio.sleep(100)
-        assert len(it.store.transactions) == 9  # The first one, and those after 0, 1, 3, 7, 15, 31, 61 and 91 s.
-        it.store.error = None
-        it.saving.write(save(4, "again", "GPU-0"))
+        assert len(setup.store.transactions) == 9  # The first one, and those after 0, 1, 3, 7, 15, 31, 61 and 91 s.
+        setup.store.error = None
+        setup.saving.write(save(4, "again", "GPU-0"))
         await wait_all_tasks_blocked()
-        assert it.store.transactions[-1] == 2
-        assert it.received() == [Saved(4)]
-        assert it.names == ["again"]
-        assert it.saving.problem is None
+        assert setup.store.transactions[-1] == 2
+        assert setup.received() == [Saved(4)]
+        assert setup.names == ["again"]
+        assert setup.saving.problem is None
 
 
 async def test_what_nobody_tries_again_fails_until_the_disk_has_room(autojump_clock: object) -> None:
     """That nothing is left to write does not show that the disk is better: each allocation would fail."""
-    async with running() as it:
-        it.store.error = StateError("the disk is full")
-        it.saving.write(save(1, "new", "GPU-0"))
+    async with running() as setup:
+        setup.store.error = StateError("the disk is full")
+        setup.saving.write(save(1, "new", "GPU-0"))
         await trio.sleep(100)
-        assert it.received() == [Saved(1, "the disk is full")]
-        assert (it.saving.problem, it.saving.failures) == ("the disk is full", 8)
-        it.store.error = None
+        assert setup.received() == [Saved(1, "the disk is full")]
+        assert (setup.saving.problem, setup.saving.failures) == ("the disk is full", 8)
+        setup.store.error = None
         await trio.sleep(30)
-        assert (it.saving.problem, it.saving.failures) == (None, 8)
+        assert (setup.saving.problem, setup.saving.failures) == (None, 8)
 
 
 async def test_what_failed_is_written_when_the_disk_is_back(autojump_clock: object) -> None:
-    async with running() as it:
-        it.saving.write(save(1, "held", "GPU-0"))
+    async with running() as setup:
+        setup.saving.write(save(1, "held", "GPU-0"))
         await wait_all_tasks_blocked()
-        it.store.error = StateError("its file system is read-only")
-        it.saving.write(delete(2, "held"))
+        setup.store.error = StateError("its file system is read-only")
+        setup.saving.write(delete(2, "held"))
         await trio.sleep(10)
-        assert it.names == ["held"]
-        it.store.error = None
+        assert setup.names == ["held"]
+        setup.store.error = None
         await trio.sleep(30)
-        assert it.names == []
+        assert setup.names == []
 
 
 async def test_of_each_lease_only_the_newest_change_waits(autojump_clock: object) -> None:
     """So a disk that is full for a week costs no memory; an older change does not come after a newer one."""
-    async with running() as it:
-        it.store.error = StateError("full")
+    async with running() as setup:
+        setup.store.error = StateError("full")
         for number in range(100):
-            it.saving.write(save(number, "a", f"GPU-{number}", awaited=False))
+            setup.saving.write(save(number, "a", f"GPU-{number}", awaited=False))
         await trio.sleep(100)
-        assert it.store.transactions[-1] == 1
-        it.store.error = None
-        it.saving.write(save(100, "a", "GPU-9"))
+        assert setup.store.transactions[-1] == 1
+        setup.store.error = None
+        setup.saving.write(save(100, "a", "GPU-9"))
         await trio.sleep(100)
-        assert it.store.leases == {"a": lease("a", "GPU-9")}
+        assert setup.store.leases == {"a": lease("a", "GPU-9")}
 
 
 async def test_what_contradicts_the_store_is_tried_again(autojump_clock: object) -> None:
-    async with running() as it:
-        it.saving.write(save(1, "first", "GPU-0"))
-        it.saving.write(save(2, "second", "GPU-0", awaited=False))
+    async with running() as setup:
+        setup.saving.write(save(1, "first", "GPU-0"))
+        setup.saving.write(save(2, "second", "GPU-0", awaited=False))
         await trio.sleep(10)
-        assert it.saving.problem == f"GPU-0 of {GPU} is in the lease first"
-        it.saving.write(delete(3, "first"))
+        assert setup.saving.problem == f"GPU-0 of {GPU} is in the lease first"
+        setup.saving.write(delete(3, "first"))
         await trio.sleep(60)
-        assert it.names == ["second"]
-        assert it.saving.problem is None
+        assert setup.names == ["second"]
+        assert setup.saving.problem is None
 
 
 async def test_a_store_that_cannot_be_read_at_the_start_is_read_later(autojump_clock: object) -> None:
@@ -281,103 +281,103 @@ async def test_another_daemons_store_is_an_error_of_the_start() -> None:
 
 async def test_a_crash_amid_a_write_leaves_its_outcome_unknown(autojump_clock: object) -> None:
     """What is awaited is answered so when it runs again; what is not awaited is written again."""
-    async with running() as it:
-        it.store.open = trio.Event()
+    async with running() as setup:
+        setup.store.open = trio.Event()
         async with trio.open_nursery() as nursery:
-            other = Saving(it.store, it.saving._reply, SILENT)
-            it.store.open.set()
+            other = Saving(setup.store, setup.saving._reply, SILENT)
+            setup.store.open.set()
             await other.open()
-            it.store.open = trio.Event()
+            setup.store.open = trio.Event()
             nursery.start_soon(other.run)
             other.write(save(1, "a", "GPU-0"))
             other.write(save(2, "b", "GPU-1", awaited=False))
             await wait_all_tasks_blocked()
             nursery.cancel_scope.cancel()
-        it.store.open.set()
+        setup.store.open.set()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(other.run)
             await wait_all_tasks_blocked()
             nursery.cancel_scope.cancel()
-        assert it.received() == [Saved(1, "plugind has stopped amid a write", unknown=True)]
-        assert it.names == ["b"]
+        assert setup.received() == [Saved(1, "plugind has stopped amid a write", unknown=True)]
+        assert setup.names == ["b"]
 
 
 async def test_leases_are_written_again_to_a_store_that_was_replaced(autojump_clock: object) -> None:
     """A damaged file is set aside while plugind runs; what it withholds ends, since no lease is lost."""
-    async with running() as it:
-        it.saving.write(save(1, "a", "GPU-0"))
-        it.saving.write(save(2, "b", "GPU-1"))
-        it.saving.write(save(3, "c", "GPU-2"))
+    async with running() as setup:
+        setup.saving.write(save(1, "a", "GPU-0"))
+        setup.saving.write(save(2, "b", "GPU-1"))
+        setup.saving.write(save(3, "c", "GPU-2"))
         await wait_all_tasks_blocked()
-        it.store.leases, it.store.withheld = {}, "it was damaged"
-        it.store.replaced += 1
-        it.saving.write(delete(4, "b"))
-        it.saving.write(save(5, "c", "GPU-3"))
+        setup.store.leases, setup.store.withheld = {}, "it was damaged"
+        setup.store.replaced += 1
+        setup.saving.write(delete(4, "b"))
+        setup.saving.write(save(5, "c", "GPU-3"))
         await trio.sleep(10)
-        assert it.store.leases == {"a": lease("a", "GPU-0"), "c": lease("c", "GPU-3")}
-        assert it.store.withheld is None
-        assert it.saving.problem is None
+        assert setup.store.leases == {"a": lease("a", "GPU-0"), "c": lease("c", "GPU-3")}
+        assert setup.store.withheld is None
+        assert setup.saving.problem is None
 
 
 async def test_a_write_is_answered_only_when_it_is_in_the_store_that_was_put_in_place(autojump_clock: object) -> None:
     """A store that is set aside while a write is under way may have that write, which its successor then lacks."""
-    async with running() as it:
-        it.saving.write(save(1, "a", "GPU-0"))
+    async with running() as setup:
+        setup.saving.write(save(1, "a", "GPU-0"))
         await wait_all_tasks_blocked()
-        it.store.damaged_after = 1
-        it.store.transactions.clear()
-        it.saving.write(save(2, "b", "GPU-1"))
+        setup.store.damaged_after = 1
+        setup.store.transactions.clear()
+        setup.saving.write(save(2, "b", "GPU-1"))
         await wait_all_tasks_blocked()
-        assert it.received() == [Saved(1), Saved(2)]
-        assert it.names == ["a", "b"]
+        assert setup.received() == [Saved(1), Saved(2)]
+        assert setup.names == ["a", "b"]
 
 
 async def test_after_failures_a_store_that_was_put_in_place_is_written_to_without_a_pause(
     autojump_clock: object,
 ) -> None:
     """Whoever awaits the write is answered at once, and not that it failed (seed 2600357)."""
-    async with running() as it:
-        it.store.error = StateError("disk is full")
-        it.saving.write(save(1, "a", "g0", awaited=False))
+    async with running() as setup:
+        setup.store.error = StateError("disk is full")
+        setup.saving.write(save(1, "a", "g0", awaited=False))
         # It is tried after 0, 1, 3, 7, 15, 31 and 61 s. The next pause is of 30 s, too.
         await trio.sleep_until(65)
-        assert it.store.transactions == [1] * 7
-        it.store.error, it.store.replaced = None, 1
-        it.store.withheld = "the file of the leases was damaged"
-        it.saving.write(Write(2, (EndWithholding(),), awaited=True))
+        assert setup.store.transactions == [1] * 7
+        setup.store.error, setup.store.replaced = None, 1
+        setup.store.withheld = "the file of the leases was damaged"
+        setup.saving.write(Write(2, (EndWithholding(),), awaited=True))
         await wait_all_tasks_blocked()
-        assert (it.received(), it.names) == ([Saved(2)], ["a"])
-        leases = await it.store.read_leases()
+        assert (setup.received(), setup.names) == ([Saved(2)], ["a"])
+        leases = await setup.store.read_leases()
         assert leases.withheld is None
-        assert (trio.current_time(), it.saving.problem) == (65, None)
+        assert (trio.current_time(), setup.saving.problem) == (65, None)
 
 
 async def test_a_lease_in_the_place_of_another_is_kept_by_the_store_that_was_put_in_place(
     autojump_clock: object,
 ) -> None:
     """What is written again is what holds in the end, and no lease whose device the new store has in another."""
-    async with running() as it:
-        it.saving.write(save(1, "a", "GPU-0"))
+    async with running() as setup:
+        setup.saving.write(save(1, "a", "GPU-0"))
         await wait_all_tasks_blocked()
-        it.store.replaced, it.store.leases = 1, {}
-        it.saving.write(delete(2, "a"))
-        it.saving.write(save(3, "b", "GPU-0"))
+        setup.store.replaced, setup.store.leases = 1, {}
+        setup.saving.write(delete(2, "a"))
+        setup.saving.write(save(3, "b", "GPU-0"))
         await wait_all_tasks_blocked()
-        assert it.received() == [Saved(1), Saved(3)]
-        assert it.names == ["b"]
-        assert it.saving.problem is None
+        assert setup.received() == [Saved(1), Saved(3)]
+        assert setup.names == ["b"]
+        assert setup.saving.problem is None
 
 
 async def test_a_write_whose_store_was_set_aside_is_uncertain_if_it_cannot_be_written_again(
     autojump_clock: object,
 ) -> None:
     """The next store may have it."""
-    async with running() as it:
-        it.store.damaged_after = 1
-        it.store.error_after = StateError("disk full")
-        it.saving.write(save(1, "a", "GPU-0"))
+    async with running() as setup:
+        setup.store.damaged_after = 1
+        setup.store.error_after = StateError("disk full")
+        setup.saving.write(save(1, "a", "GPU-0"))
         await wait_all_tasks_blocked()
-        assert it.received() == [Saved(1, "disk full", unknown=True)]
+        assert setup.received() == [Saved(1, "disk full", unknown=True)]
 
 
 # --- a crash of whoever asks, and the end of the node -----------------------------------------------------------------
@@ -385,32 +385,32 @@ async def test_a_write_whose_store_was_set_aside_is_uncertain_if_it_cannot_be_wr
 
 async def test_after_a_crash_of_the_actor_it_is_said_what_will_be_written(autojump_clock: object) -> None:
     """Nobody awaits any of it: nobody is answered, and it is tried until it succeeds."""
-    async with running() as it:
-        it.saving.write(save(1, "old", "a"))
+    async with running() as setup:
+        setup.saving.write(save(1, "old", "a"))
         await wait_all_tasks_blocked()
-        it.received()
-        it.store.open = trio.Event()
-        it.saving.write(save(2, "under way", "b"))
+        setup.received()
+        setup.store.open = trio.Event()
+        setup.saving.write(save(2, "under way", "b"))
         await wait_all_tasks_blocked()
-        it.saving.write(delete(3, "old"))
-        it.saving.write(save(4, "waits", "c"))
-        kept = it.saving.start_again()
+        setup.saving.write(delete(3, "old"))
+        setup.saving.write(save(4, "waits", "c"))
+        kept = setup.saving.start_again()
         assert [lease.id for lease in kept.leases] == ["under way", "waits"]
         assert kept.withheld is None
-        it.store.error = StateError("the disk is full")
-        it.store.open.set()
+        setup.store.error = StateError("the disk is full")
+        setup.store.open.set()
         await trio.sleep(2)
-        it.store.error = None
+        setup.store.error = None
         await trio.sleep(30)
-        assert it.names == ["under way", "waits"]
-        assert it.received() == []
-        assert it.saving.problem is None
+        assert setup.names == ["under way", "waits"]
+        assert setup.received() == []
+        assert setup.saving.problem is None
 
 
 async def test_after_a_crash_devices_are_withheld_as_before(autojump_clock: object) -> None:
     """Until it is written that they are not."""
-    async with running() as it:
-        assert it.saving.start_again().withheld is None
+    async with running() as setup:
+        assert setup.saving.start_again().withheld is None
     store = Store(withheld="the file was lost")
     store.open.set()
     saving = Saving(store, trio.open_memory_channel[Saved | StoreRead](math.inf)[0], SILENT)
@@ -421,11 +421,11 @@ async def test_after_a_crash_devices_are_withheld_as_before(autojump_clock: obje
 
 
 async def test_after_a_crash_a_store_that_was_not_read_is_not_taken_for_empty(autojump_clock: object) -> None:
-    async with running(is_open=False) as it:
-        assert "are not known yet" in (it.saving.start_again().withheld or "")
-        it.store.open.set()
+    async with running(is_open=False) as setup:
+        assert "are not known yet" in (setup.saving.start_again().withheld or "")
+        setup.store.open.set()
         await trio.sleep(60)
-        assert it.saving.start_again().withheld is None
+        assert setup.saving.start_again().withheld is None
 
 
 async def test_a_crash_ends_a_recovery_that_waits_for_the_leases_to_be_read(autojump_clock: object) -> None:
@@ -447,13 +447,13 @@ async def test_a_crash_ends_a_recovery_that_waits_for_the_leases_to_be_read(auto
 
 async def test_a_node_that_stops_waits_for_its_writes(autojump_clock: object) -> None:
     """Also for those that are tried again."""
-    async with running() as it:
-        await it.saving.settle()
-        it.store.error = StateError("the disk is full")
-        it.saving.write(save(1, "a", "GPU-0", awaited=False))
+    async with running() as setup:
+        await setup.saving.settle()
+        setup.store.error = StateError("the disk is full")
+        setup.saving.write(save(1, "a", "GPU-0", awaited=False))
         with trio.move_on_after(5) as waiting:
-            await it.saving.settle()
+            await setup.saving.settle()
         assert waiting.cancelled_caught
-        it.store.error = None
-        await it.saving.settle()
-        assert it.names == ["a"]
+        setup.store.error = None
+        await setup.saving.settle()
+        assert setup.names == ["a"]

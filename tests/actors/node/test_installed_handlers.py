@@ -40,7 +40,9 @@ def install(packages: Path, entry_points: str = ENTRY_POINTS, info: str = "colou
 @pytest.mark.parametrize("info", ["colours-1.dist-info", "colours-1.egg-info"])
 def test_handlers_are_found_by_the_entry_points_of_their_group(info: str, packages: Path) -> None:
     install(packages, info=info)
-    assert [(name, type(it).__name__) for name, it in installed_handlers().items()] == [("Colour", "ColourHandler")]
+    assert [(name, type(handler).__name__) for name, handler in installed_handlers().items()] == [
+        ("Colour", "ColourHandler")
+    ]
 
 
 def test_a_handler_in_an_egg_is_found(packages: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,7 +70,7 @@ async def test_each_call_has_an_answer_and_is_counted(autojump_clock: trio.testi
         said = await call(CSICall.NODE_CAPABILITIES)
         assert isinstance(said, api.NodeGetCapabilitiesResponse)
         # STAGE_UNSTAGE_VOLUME, GET_VOLUME_STATS and EXPAND_VOLUME of the specification.
-        assert [it.rpc.type for it in said.capabilities] == [1, 2, 3]
+        assert [capability.rpc.type for capability in said.capabilities] == [1, 2, 3]
     assert driver.calls == [
         (0.0, CSICall.PLUGIN_INFO),
         (0.0, CSICall.PROBE),

@@ -89,7 +89,7 @@ async def test_plugins_are_registered_whatever_was_changed_meanwhile_and_go_by_w
         await node.reconfigure(last)
         await node.settled(patience=300.0)
         assert {status.state for status in node.statuses.values()} == {StateName.REGISTERED}
-        assert held(handler) == {(it.socket, it.generation) for it in node.statuses.values()}
+        assert held(handler) == {(status.socket, status.generation) for status in node.statuses.values()}
         await trio.sleep(20.0)
         assert {status.state for status in node.statuses.values()} == {StateName.REGISTERED}
         for plugin, fake in zip(plugins, fakes, strict=True):
@@ -140,6 +140,6 @@ async def test_the_plugins_of_the_roots_that_were_set_last_are_registered_and_no
             assert {path: status.state for path, status in node.statuses.items()} == dict.fromkeys(
                 wanted, StateName.REGISTERED
             )
-            assert held(handler) == {(it.socket, it.generation) for it in node.statuses.values()}
+            assert held(handler) == {(status.socket, status.generation) for status in node.statuses.values()}
             assert {report.root for report in (await node.snapshot()).roots} == set(roots)
             assert sorted(node.leftovers()) == sorted(f"{path} has an actor" for path in wanted)

@@ -232,7 +232,9 @@ async def test_the_stream_has_each_resource_and_then_each_change(autojump_clock:
         await node.tell(InstanceRemoved("/a", 1, trio.current_time()))
         await trio.sleep(350.0)
         seen = [json.loads(line) for line in lines if line]
-        assert [(it["time"], it["state"], it["capacity"], it["allocatable"]) for it in seen] == [
+        assert [
+            (resource["time"], resource["state"], resource["capacity"], resource["allocatable"]) for resource in seen
+        ] == [
             ("1970-01-01T00:16:41.000Z", "lost", 1, 0),
             ("1970-01-01T00:16:41.000Z", "lost", 1, 0),
             ("1970-01-01T00:21:41.000Z", "gone", 0, 0),

@@ -35,7 +35,11 @@ async def test_a_change_of_facts_is_in_the_history_in_watches_and_in_the_log(aut
         (plugin,) = (await node.snapshot()).plugins
     assert isinstance(change, PluginChanged)
     assert (change.event, change.plugin.state, plugin.reason) == (REMARK, StateName.REGISTERED, None)
-    assert [(it.time, it.state, it.reason) for it in plugin.history][-1] == (5.0, StateName.REGISTERED, REMARK)
+    assert [(entry.time, entry.state, entry.reason) for entry in plugin.history][-1] == (
+        5.0,
+        StateName.REGISTERED,
+        REMARK,
+    )
     assert [fields["cause"] for _, said, fields in node.log.events if said == "facts of a plugin have changed"] == [
         EVENT.text
     ]
@@ -65,9 +69,9 @@ async def test_facts_alone_are_no_line_of_a_watch_which_does_not_show_them(autoj
                 await node.take(attrs.evolve(first, facts=(("refreshed", str(number)),)))
             await node.take(attrs.evolve(first, facts=(("refreshed", "5"),), reason="odd"))
             node.api.end_watches()
-        seen = [it for it in drained(changes) if isinstance(it, PluginChanged)]
+        seen = [change for change in drained(changes) if isinstance(change, PluginChanged)]
     assert came == [(0.0, None), (0.0, "-"), (0.75, "-"), (1.5, "-"), (2.25, "-"), (2.25, "odd")]
-    assert [(dict(it.plugin.facts)["refreshed"], it.only_facts) for it in seen] == [
+    assert [(dict(change.plugin.facts)["refreshed"], change.only_facts) for change in seen] == [
         ("2", True),
         ("3", True),
         ("4", True),
@@ -124,7 +128,9 @@ class Links:
 async def answers(node: Bench, body: object) -> tuple[int, object]:
     response = await node.api(Request("POST", "/retry", {}, json.dumps(body).encode()))
     content = json.loads(await body_of(response))
-    return response.status, [(it["tried"], it["why"]) for it in content.get("answers", [])] or content["error"]
+    return response.status, [(answer["tried"], answer["why"]) for answer in content.get("answers", [])] or content[
+        "error"
+    ]
 
 
 @pytest.mark.parametrize(("heeds", "why"), [(True, ASKED), (False, NO_FACTS)])

@@ -151,7 +151,9 @@ async def test_a_lease_is_given_shown_and_released(autojump_clock: MockClock) ->
         assert lease_from_json(given).answer == ANSWER
         assert (given["uid"], given["created"]) == (ALICE, "1970-01-01T00:16:40.000Z")
         assert await daemon.ask("GET", "/v1/leases/train") == (200, given)
-        assert not any(isinstance(it, m.LeasesAsked) for it in daemon.leases.messages), "it alone was asked for"
+        assert not any(isinstance(message, m.LeasesAsked) for message in daemon.leases.messages), (
+            "it alone was asked for"
+        )
         _, all_leases = await daemon.ask("GET", "/v1/leases")
         assert (all_leases["withheld"], all_leases["problem"], all_leases["leases"]) == (None, None, [given])
         assert await daemon.ask("DELETE", "/v1/leases/train") == (200, RELEASED)
@@ -167,7 +169,9 @@ async def test_a_list_keeps_those_whose_id_begins_so(autojump_clock: MockClock) 
         for number in range(120):
             assert (await daemon.post(id=f"job-{number}"))[0] == 201
         _, shown = await daemon.ask("GET", "/v1/leases", prefix="job-11")
-        assert [it["id"] for it in shown["leases"]] == sorted(["job-11", *(f"job-11{it}" for it in range(10))])
+        assert [lease["id"] for lease in shown["leases"]] == sorted(
+            ["job-11", *(f"job-11{last}" for last in range(10))]
+        )
         assert len((await daemon.ask("GET", "/v1/leases"))[1]["leases"]) == 120
         status, wrong = await daemon.ask("GET", "/v1/leases", id="job-1")
         assert (status, wrong["error"]) == (400, "there is no parameter id; /v1/leases takes prefix")
@@ -180,7 +184,7 @@ async def test_a_failure_says_why_and_who_holds_the_devices(autojump_clock: Mock
         failure = failure_from_json(failed)
         text = "requested number of devices unavailable for vendor.com/gpu. Requested: 1, Available: 0"
         assert (status, failure.problem, failure.text) == (409, Problem.UNAVAILABLE, text)
-        assert [(it.id, it.answer) for it in failure.holders] == [("train", None)]
+        assert [(holder.id, holder.answer) for holder in failure.holders] == [("train", None)]
 
 
 @pytest.mark.parametrize(
@@ -444,11 +448,11 @@ async def test_the_watch_has_all_leases_and_then_each_change(autojump_clock: Moc
     async with running("GPU-0", "GPU-1") as daemon:
         await daemon.post(id="a")
         client = await daemon.send("GET", "/v1/leases/watch", heartbeat="100")
-        assert [(it["id"], it["state"]) for it in await client.lines()] == [("a", "held")]
+        assert [(lease["id"], lease["state"]) for lease in await client.lines()] == [("a", "held")]
         await daemon.post(id="b")
         await daemon.ask("DELETE", "/v1/leases/a")
         lines = await client.lines()
-        assert [(it["id"], it["state"]) for it in lines][-2:] == [("b", "held"), ("a", "gone")]
+        assert [(lease["id"], lease["state"]) for lease in lines][-2:] == [("b", "held"), ("a", "gone")]
         assert lines[-1]["time"].startswith("1970-01-01T00:16:4")
         daemon.api.end_watches()
         await client.lines()

@@ -79,7 +79,7 @@ class LeaseActor:
 
     def waiting(self) -> int:
         """Return how many messages wait for watches."""
-        channels = [it._writer for it in self.audience.subscribers if isinstance(it, Backlog)]
+        channels = [subscriber._writer for subscriber in self.audience.subscribers if isinstance(subscriber, Backlog)]
         return sum(channel.statistics().current_buffer_used for channel in channels)
 
 

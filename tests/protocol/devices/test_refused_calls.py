@@ -46,5 +46,5 @@ def test_a_flood_of_refusals_takes_no_more_than_its_room() -> None:
         calls.note(attrs.evolve(REFUSED, resource=f"v.com/r{number:03}", reason="x" * 5000), float(number))
     calls.note(attrs.evolve(REFUSED, resource="gpu"), 99.0)
     shown = [*calls.to_json(100.0, 100.0)]
-    assert [it["resource"] for it in shown] == [f"v.com/r{number:03}" for number in range(1, MAX_KEPT + 1)]
+    assert [call["resource"] for call in shown] == [f"v.com/r{number:03}" for number in range(1, MAX_KEPT + 1)]
     assert shown[0]["reason"] == "x" * MAX_TEXT + f"…(+{5000 - MAX_TEXT})"

@@ -389,7 +389,7 @@ def test_resources_that_become_known_late_are_awaited_from_then_on() -> None:
     script.register("/a", HEALTHY)
     effects = script.resources.expect([KnownResource(GPU, 4), KnownResource("vendor.com/nic", 2)], 50.0)
     assert effects == [r.Changed("vendor.com/nic")]
-    assert [(it.name, it.state, it.until) for it in script.resources.shown()] == [
+    assert [(resource.name, resource.state, resource.until) for resource in script.resources.shown()] == [
         (GPU, ResourceState.LISTED, None),
         ("vendor.com/nic", ResourceState.AWAITED, 350.0),
     ]

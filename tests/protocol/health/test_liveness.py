@@ -224,12 +224,12 @@ def test_a_plugin_whose_file_is_gone_does_not_serve_once_a_second_look_confirms_
     assert looks.said == [ServingChanged("a", 1, False, 1.0, GONE)]
     looks.answers["a"] = Answer.REFUSED
     looks.until(70.0)
-    assert [(it.serving, it.reason) for it in looks.said[1:] if isinstance(it, ServingChanged)] == [
+    assert [(change.serving, change.reason) for change in looks.said[1:] if isinstance(change, ServingChanged)] == [
         (False, "nobody listens on its socket")
     ]
     looks.answers["a"] = Answer.ACCEPTED
     looks.until(90.0)
-    assert [it.serving for it in looks.said[2:] if isinstance(it, ServingChanged)] == [True]
+    assert [change.serving for change in looks.said[2:] if isinstance(change, ServingChanged)] == [True]
 
 
 def test_a_plugin_that_is_unwatched_when_its_file_goes_is_not_looked_at_again() -> None:
@@ -251,7 +251,7 @@ def test_a_file_that_is_back_at_the_second_look_was_never_shown_as_gone() -> Non
     looks.until(0.5)
     looks.answers["a"] = Answer.ACCEPTED
     looks.until(30.0)
-    assert [it.serving for it in looks.said if isinstance(it, ServingChanged)] == [True]
+    assert [change.serving for change in looks.said if isinstance(change, ServingChanged)] == [True]
     assert looks.times("a") == [0.0, 1.0]
 
 

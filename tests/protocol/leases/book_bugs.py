@@ -155,8 +155,8 @@ def _serve_though_withheld() -> Bug:
         return run
 
     stack = contextlib.ExitStack()
-    stack.enter_context(patch.object(Allocations, "serve", anyway(serve, lambda it: it)))
-    stack.enter_context(patch.object(Leases, "_refusal", anyway(refusal, lambda it: it._all)))
+    stack.enter_context(patch.object(Allocations, "serve", anyway(serve, lambda allocations: allocations)))
+    stack.enter_context(patch.object(Leases, "_refusal", anyway(refusal, lambda leases: leases._all)))
     return stack
 
 

@@ -261,7 +261,7 @@ class Model:
 
     def restart(self, *, withheld: bool) -> None:
         """SIGKILL: what was not written is lost, and all callers with it; plugins go on with what they do."""
-        answered = {it.id for it in self.answered()}
+        answered = {lease.id for lease in self.answered()}
         self.doubtful = dict.fromkeys([*self.doubtful, *self.preparing], self.now + MINUTE)
         gone = self.writes, self.calls, self.files, self.preparing, self.watched, self.callers
         for of in (*gone, self.until, self.unbound, self.lost):
@@ -269,10 +269,12 @@ class Model:
         self.book, self.withheld = self.new_book(), withheld
         kept = m.Kept(tuple(self.disk.values()), "the state was lost" if withheld else None)
         self.take(lambda: self.book.start(kept, self.now))
-        held = {it.id for it in self.leases if it.state is LeaseState.HELD}
+        held = {lease.id for lease in self.leases if lease.state is LeaseState.HELD}
         assert answered <= held, "a lease that a caller was told of is lost"
-        assert {it.id for it in self.leases} == self.disk.keys()
-        assert {it.id for it in self.leases if it.state is LeaseState.HELD and it.cdi_name} <= self.files_there
+        assert {lease.id for lease in self.leases} == self.disk.keys()
+        assert {
+            lease.id for lease in self.leases if lease.state is LeaseState.HELD and lease.cdi_name
+        } <= self.files_there
         for lease in self.leases:
             if lease.state is LeaseState.HELD and lease.owner in (ContainerOwner(), ConnectionOwner("hash")):
                 self.until[lease.id] = self.now + MINUTE
@@ -330,14 +332,16 @@ class Model:
     def check(self, before: dict[str, Lease]) -> None:
         leases = self.leases
         self.lost &= {lease.id for lease in leases}
-        self.until = {it: until for it, until in self.until.items() if self.book.find(it) is not None}
+        self.until = {lease_id: until for lease_id, until in self.until.items() if self.book.find(lease_id) is not None}
         self.check_devices(leases)
         self.owners = {lease.id: lease.owner for lease in leases if lease.state is LeaseState.HELD}
-        self.unbound = {it: unbound for it, unbound in self.unbound.items() if it in self.owners}
+        self.unbound = {lease_id: unbound for lease_id, unbound in self.unbound.items() if lease_id in self.owners}
         for lease in leases:
             self.check_lease(lease)
         granted = [
-            it for it in leases if it.state in _TURN and (it.id not in before or before[it.id].state != it.state)
+            lease
+            for lease in leases
+            if lease.state in _TURN and (lease.id not in before or before[lease.id].state != lease.state)
         ]
         for lease in granted:
             self.supply.check_turn(lease, granted)
@@ -345,8 +349,12 @@ class Model:
             self.supply.check_line()
         assert self.files_there <= {lease.id for lease in leases}, "a file is there without a lease"
         if not self.writes:
-            there = {it.id: (it.state, it.owner) for it in leases if it.id in self.disk or it.state in _GIVEN}
-            assert there == {it.id: (it.state, it.owner) for it in self.disk.values()}, "the disk differs"
+            there = {
+                lease.id: (lease.state, lease.owner)
+                for lease in leases
+                if lease.id in self.disk or lease.state in _GIVEN
+            }
+            assert there == {lease.id: (lease.state, lease.owner) for lease in self.disk.values()}, "the disk differs"
 
     def check_devices(self, leases: tuple[Lease, ...]) -> None:
         holders: dict[Thing, list[str]] = defaultdict(list)
@@ -360,7 +368,7 @@ class Model:
             assert holders[thing], "a device is free that its plugin may be preparing"
 
     def check_lease(self, lease: Lease) -> None:
-        wanted = {it.resource: it.count for it in lease.request.wanted}
+        wanted = {each.resource: each.count for each in lease.request.wanted}
         has = {name: len(devices) for name, devices in lease.devices.items()}
         assert lease.state is not LeaseState.GONE
         assert has == ({} if lease.state is LeaseState.QUEUED else wanted)

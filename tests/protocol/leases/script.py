@@ -52,7 +52,7 @@ def request(
 ) -> Request:
     """Return a request; ``ids`` and ``include`` are words."""
     return Request(
-        tuple(Wanted(*it) for it in wanted),
+        tuple(Wanted(*pair) for pair in wanted),
         tuple(ids.split()),
         tuple(include.split()),
         pool,

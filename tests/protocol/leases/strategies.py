@@ -24,11 +24,13 @@ owners: st.SearchStrategy[v.Owner] = st.one_of(
 )
 requests = st.builds(
     v.Request,
-    wanted=st.lists(st.builds(v.Wanted, texts, numbers), max_size=3, unique_by=lambda it: it.resource).map(tuple),
+    wanted=st.lists(st.builds(v.Wanted, texts, numbers), max_size=3, unique_by=lambda wanted: wanted.resource).map(
+        tuple
+    ),
     ids=some,
     include=some,
     pool=st.none() | texts,
-    labels=mappings.map(lambda it: tuple(sorted(it.items()))),
+    labels=mappings.map(lambda labels: tuple(sorted(labels.items()))),
     container=st.booleans(),
     ignore_missing=st.booleans(),
     stop_on_unhealthy=st.booleans(),

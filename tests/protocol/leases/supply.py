@@ -36,15 +36,19 @@ class Supply:
 
     def check_turn(self, lease: Lease, granted: list[Lease]) -> None:
         """One that was just given devices has left those that are not known to be free, and those for earlier ones."""
-        earlier = [it for it in self.in_line() if self.arrival(it) < self.arrival(lease) and self.could(it.request)]
-        others, named = reserved(it.request for it in earlier)
+        earlier = [
+            other for other in self.in_line() if self.arrival(other) < self.arrival(lease) and self.could(other.request)
+        ]
+        others, named = reserved(other.request for other in earlier)
         assert named.isdisjoint(things(lease)), "a device is given that an earlier one has named"
         for wanted in lease.request.wanted:
             place = wanted.resource, lease.request.pool
-            left = len(self.free(place) - {it for _, it in named})
+            left = len(self.free(place) - {device_id for _, device_id in named})
             if not lease.request.ignore_missing:
                 # Those after it may have taken devices that are not known to be free.
-                left += sum(len(it.devices.get(place[0], ())) for it in granted if it.request.ignore_missing)
+                left += sum(
+                    len(holder.devices.get(place[0], ())) for holder in granted if holder.request.ignore_missing
+                )
                 left -= self.unlisted(lease.request, wanted.resource)
             assert left >= others[place], f"{lease} took what is not free, or what an earlier one waits for"
 
@@ -58,7 +62,7 @@ class Supply:
                 others, named = others + more, named | more_named
 
     def in_line(self) -> list[Lease]:
-        return sorted((it for it in self._leases() if it.state is LeaseState.QUEUED), key=self.arrival)
+        return sorted((lease for lease in self._leases() if lease.state is LeaseState.QUEUED), key=self.arrival)
 
     def arrival(self, lease: Lease) -> int:
         return self.arrivals.get(lease.id, 1 << 60)
@@ -80,14 +84,16 @@ class Supply:
 
     def could(self, request: Request) -> bool:
         named = {*request.ids, *request.include}
-        ids = {it.resource: self.of((it.resource, request.pool)) for it in request.wanted}
-        return all(len(ids[it.resource]) >= it.count and named <= ids[it.resource] for it in request.wanted)
+        ids = {wanted.resource: self.of((wanted.resource, request.pool)) for wanted in request.wanted}
+        return all(
+            len(ids[wanted.resource]) >= wanted.count and named <= ids[wanted.resource] for wanted in request.wanted
+        )
 
     def fits(self, request: Request, others: Counter[Place], named: set[Thing]) -> bool:
         mine = {*request.ids, *request.include}
         for wanted in request.wanted:
             place = wanted.resource, request.pool
-            free = {it for it in self.free(place) if (wanted.resource, it) not in named}
+            free = {device_id for device_id in self.free(place) if (wanted.resource, device_id) not in named}
             left = len(free) - others[place] - self.unlisted(request, wanted.resource)
             if left < wanted.count or not mine <= free:
                 return False

@@ -505,7 +505,7 @@ def test_each_who_waits_for_the_same_lease_has_a_deadline_of_its_own() -> None:
     assert short.inbox == []
     node.wait(1)
     assert short.why == ("timeout", TOO_FEW.format(1, 0))
-    assert [it.id for it in short.failure.holders] == ["holder"]
+    assert [holder.id for holder in short.failure.holders] == ["holder"]
     later = node.ask(id="y", wait=60)
     node.release(held.id)
     node.run()
@@ -650,7 +650,7 @@ def test_one_may_wait_for_a_plugin_that_is_not_there_yet() -> None:
 def test_the_end_of_the_owner_frees() -> None:
     node = Node("a")
     lease = node.hold()
-    assert [it for it in node.effects if isinstance(it, e.WatchOwner)] == [e.WatchOwner(lease.id, CMD)]
+    assert [effect for effect in node.effects if isinstance(effect, e.WatchOwner)] == [e.WatchOwner(lease.id, CMD)]
     node.send(m.OwnerEnded(lease.id, CMD))
     assert node.states() == []
     assert node.last_writes() == [e.DeleteLease(lease.id)]
@@ -773,7 +773,7 @@ def test_a_file_that_cannot_be_written_frees() -> None:
     node.effects.clear()
     node.send(m.FileWritten("x", "no space"))
     assert asker.why == ("storage", "the CDI file cannot be written: no space")
-    assert any(isinstance(it, e.RemoveFile) for it in node.effects)
+    assert any(isinstance(effect, e.RemoveFile) for effect in node.effects)
     assert node.states() == []
 
 
@@ -785,7 +785,7 @@ def test_a_container_that_does_not_bind_its_lease_loses_it() -> None:
     node.effects.clear()
     node.wait(1)
     assert node.states() == []
-    kinds = [type(it) for it in node.effects]
+    kinds = [type(effect) for effect in node.effects]
     assert kinds.index(e.RemoveFile) < kinds.index(e.Write)
 
 
@@ -862,7 +862,7 @@ def test_a_binding_that_cannot_be_written_gives_no_more_time_for_a_container_to_
     node.bind("x", OTHER_INIT)
     node.effects.clear()
     node.save("disk full")
-    assert not [it for it in node.effects if isinstance(it, e.WatchOwner)]
+    assert not [effect for effect in node.effects if isinstance(effect, e.WatchOwner)]
     node.wait(1)
     assert node.states() == ["held"]
     node.wait(1)
@@ -999,7 +999,7 @@ def test_after_a_restart_a_held_lease_is_there_and_its_owner_is_watched() -> Non
     node = restarted(lease)
     assert node.book.find("x") == lease
     assert e.WatchOwner("x", CMD) in node.effects
-    assert not any(isinstance(it, e.Write) for it in node.effects)
+    assert not any(isinstance(effect, e.Write) for effect in node.effects)
     assert node.ask(id="x").lease == lease
     node.offer("a", "b")
     assert node.hold().devices == {GPU: ("b",)}
@@ -1037,7 +1037,7 @@ def test_after_lost_state_all_devices_are_withheld_until_an_operator_recovers() 
     node.save("disk full")
     node.send(m.RecoverAsked(ROOT, answers))
     node.save()
-    assert [it.problem if it else None for it in answers] == [Problem.FORBIDDEN, Problem.STORAGE, None]
+    assert [answer.problem if answer else None for answer in answers] == [Problem.FORBIDDEN, Problem.STORAGE, None]
     assert node.hold().devices == {GPU: ("a",)}
 
 
@@ -1143,7 +1143,7 @@ def test_the_owner_is_stopped_once_when_a_device_of_its_lease_turns_unhealthy() 
     node.offer("GPU-0!", "GPU-1!")
     node.offer("GPU-0")
     node.offer("GPU-0!")
-    assert [it for it in node.effects if isinstance(it, e.StopOwner)] == [
+    assert [effect for effect in node.effects if isinstance(effect, e.StopOwner)] == [
         e.StopOwner(lease.id, CMD.process, ALICE, UNHEALTHY)
     ]
     found = node.book.find(lease.id)
@@ -1182,7 +1182,7 @@ def test_the_owner_of_a_lease_that_is_read_late_is_watched_before_it_is_stopped(
     kept = attrs.evolve(Node("GPU-0").hold(STOPPED), id="kept")
     node = Node("GPU-0!")
     effects = node.take(node.book.start(m.Kept((kept,)), 0.0))
-    kinds = [type(it) for it in effects if isinstance(it, e.WatchOwner | e.StopOwner)]
+    kinds = [type(effect) for effect in effects if isinstance(effect, e.WatchOwner | e.StopOwner)]
     assert kinds == [e.WatchOwner, e.StopOwner]
 
 
@@ -1228,7 +1228,7 @@ def test_an_unplugged_device_is_shown_and_its_owner_is_stopped_after_10_seconds(
     assert (reason(node, lease), stopped(node.effects)) == (None, [])
     node.wait(0.1)
     assert (reason(node, lease), reason(node, other)) == (MISSING, None)
-    assert [it for it in node.effects if isinstance(it, e.StopOwner)] == [
+    assert [effect for effect in node.effects if isinstance(effect, e.StopOwner)] == [
         e.StopOwner(lease.id, CMD.process, ALICE, f"{UNHEALTHY} (no longer listed: GPU-0)")
     ]
     node.offer("GPU-0", "GPU-1")

@@ -104,7 +104,9 @@ class Script:
             self.model.release(self.pick(leases), self.pick([0, 1000, 1001]))
 
     def held(self, kind: type[Owner]) -> Lease | None:
-        held = [it for it in self.model.leases if it.state is LeaseState.HELD and isinstance(it.owner, kind)]
+        held = [
+            lease for lease in self.model.leases if lease.state is LeaseState.HELD and isinstance(lease.owner, kind)
+        ]
         return self.pick(held) if held else None
 
     def renew(self) -> None:
@@ -184,23 +186,23 @@ class Script:
                 self.model.answer(call, m.AllocationLost(call.lease, call.resource, PLUGIN, "lost"))
 
     def end_owner(self) -> None:
-        watched = [it for it, owner in self.model.watched.items() if not isinstance(owner, TimeOwner)]
+        watched = [lease_id for lease_id, owner in self.model.watched.items() if not isinstance(owner, TimeOwner)]
         if watched:
             self.model.end_owner(self.pick(watched))
 
     def change(self) -> None:
         """A plugin lists other devices, or is lost."""
         resource, health = self.pick([GPU, NIC]), self.pick(range(8))
-        words = [f"{it}{'!' if health >> at & 1 else ''}" for at, it in enumerate(IDS[resource])]
+        words = [f"{device_id}{'!' if health >> at & 1 else ''}" for at, device_id in enumerate(IDS[resource])]
         kind = self.pick(["same", "same", "renamed", "lost"])
         self.model.change_offer(
-            resource, [f"r{it}" for it in words] if kind == "renamed" else words, lost=kind == "lost"
+            resource, [f"r{word}" for word in words] if kind == "renamed" else words, lost=kind == "lost"
         )
 
     def remove_leased(self) -> None:
         """A plugin lists no device that is leased."""
         taken = {device for lease in self.model.leases for _, device in things(lease)}
-        self.model.change_offer(GPU, [it for it in IDS[GPU] if it not in taken])
+        self.model.change_offer(GPU, [device_id for device_id in IDS[GPU] if device_id not in taken])
 
     def offer_all(self) -> None:
         for resource, ids in IDS.items():

@@ -53,12 +53,15 @@ _wishes = st.one_of(
 _requests = st.builds(
     v.Request,
     wanted=st.lists(
-        st.builds(v.Wanted, words, st.integers(1, 1_000_000)), min_size=1, max_size=3, unique_by=lambda it: it.resource
+        st.builds(v.Wanted, words, st.integers(1, 1_000_000)),
+        min_size=1,
+        max_size=3,
+        unique_by=lambda wanted: wanted.resource,
     ).map(tuple),
     ids=_some,
     include=_some,
     pool=st.none() | words,
-    labels=st.dictionaries(words, texts, max_size=3).map(lambda it: tuple(sorted(it.items()))),
+    labels=st.dictionaries(words, texts, max_size=3).map(lambda labels: tuple(sorted(labels.items()))),
     container=st.booleans(),
     ignore_missing=st.booleans(),
     stop_on_unhealthy=st.booleans(),
@@ -154,12 +157,15 @@ def test_a_lease_shows_no_token_and_when_it_ends() -> None:
         (_body(resources={GPU: True}), "resources is an object: give"),
         (_body(resources={GPU: 0}), "resources is an object: give"),
         (_body(resources={"": 1}), "resources is an object: give"),
-        (_body(resources={str(it): 1 for it in range(asked_json.MAX_RESOURCES + 1)}), "resources is an object: give"),
+        (
+            _body(resources={str(number): 1 for number in range(asked_json.MAX_RESOURCES + 1)}),
+            "resources is an object: give",
+        ),
         (_body(ids="GPU-0"), r'ids is "GPU-0": give a list of ids of devices, such as \["GPU-0"\]'),
         (_body(include=[1]), "include is a list: give a list of ids"),
         (_body(pool=""), 'pool is "": give the name of a pool, or null'),
         (_body(labels={"job": 7}), "labels is an object: give an object of at most 64 texts"),
-        (_body(labels={str(it): "" for it in range(65)}), "labels is an object: give"),
+        (_body(labels={str(number): "" for number in range(65)}), "labels is an object: give"),
         (_body(labels={"job": "7" * (MAX_TEXT + 1)}), "labels is an object: give"),
         (_body(container=1), "container is 1: give true or false"),
         (_body(ignore_missing="yes"), 'ignore_missing is "yes": give true or false'),
@@ -253,7 +259,7 @@ def test_whatever_is_answered_no_other_error_is_raised(lease: v.Lease, data: st.
     content[key] = data.draw(_json)
     if data.draw(st.booleans()):
         del content[key]
-    for read in (lease_from_json, failure_from_json, released_from_json, lambda it: snapshot_from_json(it, 0.0)):
+    for read in (lease_from_json, failure_from_json, released_from_json, lambda shown: snapshot_from_json(shown, 0.0)):
         with suppress(LeaseJsonError):
             read(content)
 

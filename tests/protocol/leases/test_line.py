@@ -40,7 +40,11 @@ class Room:
             for wanted in asked.wanted:
                 free = self.stock.free((wanted.resource, asked.pool))
                 named = [*(asked.ids or asked.include)]
-                others = [it for it in free if it not in named and not reserved.has(wanted.resource, it)]
+                others = [
+                    device_id
+                    for device_id in free
+                    if device_id not in named and not reserved.has(wanted.resource, device_id)
+                ]
                 ids = (named + others)[: wanted.count]
                 assert len(ids) == wanted.count
                 self.held[lease][wanted.resource] = ids
@@ -141,7 +145,7 @@ acts = st.lists(requests | st.integers(0, 5) | offers.map(tuple), max_size=25)
 
 
 def free_of(room: Room, asked: Request) -> Mapping[str, frozenset[str]]:
-    return {it.resource: frozenset(room.stock.free((it.resource, asked.pool))) for it in asked.wanted}
+    return {wanted.resource: frozenset(room.stock.free((wanted.resource, asked.pool))) for wanted in asked.wanted}
 
 
 def check_not_overtaken(room: Room, before: Stock, earlier: Request, later: str) -> None:
@@ -151,7 +155,7 @@ def check_not_overtaken(room: Room, before: Stock, earlier: Request, later: str)
         ids = got.get(wanted.resource, [])
         assert not set(earlier.ids or earlier.include) & set(ids), "it has taken a device that was waited for"
         free = room.stock.free((wanted.resource, earlier.pool))
-        taken = sum(before.pools.of(wanted.resource, it) == earlier.pool for it in ids)
+        taken = sum(before.pools.of(wanted.resource, device_id) == earlier.pool for device_id in ids)
         assert taken == 0 or len(free) >= wanted.count - len(earlier.ids or earlier.include)
 
 
@@ -188,7 +192,7 @@ def test_nobody_is_overtaken_starves_or_blocks(acts: list[Request | int | tuple[
 
 def can_have(room: Room, asked: Request) -> bool:
     free = free_of(room, asked)
-    return not any(room.stock.missing(it.resource) for it in asked.wanted) and all(
-        len(free[it.resource]) >= it.count and free[it.resource].issuperset(asked.ids or asked.include)
-        for it in asked.wanted
+    return not any(room.stock.missing(wanted.resource) for wanted in asked.wanted) and all(
+        len(free[wanted.resource]) >= wanted.count and free[wanted.resource].issuperset(asked.ids or asked.include)
+        for wanted in asked.wanted
     )

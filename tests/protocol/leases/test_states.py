@@ -78,7 +78,7 @@ def decided(phase: Phase, event: Event) -> str:
         return "illegal"
     if (after, actions) == (phase, ()):
         return "unchanged"
-    return f"{after.name} | {' '.join(it.name for it in actions)}"
+    return f"{after.name} | {' '.join(action.name for action in actions)}"
 
 
 def written(text: str) -> dict[str, str]:

@@ -175,7 +175,7 @@ def test_what_is_free_in_other_pools_is_said_to_those_who_may_take_it() -> None:
 
 def test_of_many_pools_with_free_devices_only_some_are_named() -> None:
     ids = [f"g{number}" for number in range(9)]
-    of = stock(*ids, pools=tuple(Pool(f"p{it}", GPU, frozenset((it,))) for it in ids))
+    of = stock(*ids, pools=tuple(Pool(f"p{device_id}", GPU, frozenset((device_id,))) for device_id in ids))
     found = shortage(of, NONE, ONE, 7)
     assert found == (
         TOO_FEW.format(1, 0)
@@ -257,9 +257,13 @@ def test_each_change_of_a_list_leads_to_what_the_list_says(changes: list[tuple[o
             taken ^= {device.id}
         assert of.missing(GPU).keys() == taken - listed.devices.keys()
         for pool, ids in (("big", {"g1", "g2"}), (None, {"g0", "g3", "g4", "g5", "g6", "g7"})):
-            healthy = {it for it, device in listed.devices.items() if device.healthy and it in ids and not lost}
+            healthy = {
+                device_id
+                for device_id, device in listed.devices.items()
+                if device.healthy and device_id in ids and not lost
+            }
             assert of.healthy((GPU, pool)).keys() == healthy
-            assert of.free((GPU, pool)) == {it: listed.devices[it] for it in healthy - taken}
+            assert of.free((GPU, pool)) == {device_id: listed.devices[device_id] for device_id in healthy - taken}
             in_order = of.free((GPU, pool)).in_order(len)
             key = [(len(device.numa), natural(device.id)) for device in in_order]
             assert key == sorted(key)

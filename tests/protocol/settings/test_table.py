@@ -76,13 +76,13 @@ def toml(value: object) -> str:
     return value if value == POOL else json.dumps(value)
 
 
-@pytest.mark.parametrize("key", [key for key, it in settings().items() if isinstance(it.kind, ListOf)])
+@pytest.mark.parametrize("key", [key for key, setting in settings().items() if isinstance(setting.kind, ListOf)])
 def test_every_list_can_be_written_in_text_as_in_a_file(key: str) -> None:
     """So ``--set 'x=["a", "b"]'`` means what a file does that has this line."""
 
     def in_file(*given: str) -> tuple[object, ...]:
         parsed = parse("c.toml", f"{key} = [{', '.join(given)}]".encode())
-        return tuple(it.value for it in parsed.given) if not parsed.problems else ()
+        return tuple(setting.value for setting in parsed.given) if not parsed.problems else ()
 
     taken = [word for word in map(toml, (*VALUES, POOL)) if in_file(word)]
     assert taken, "the test knows no value of this list"
@@ -90,7 +90,7 @@ def test_every_list_can_be_written_in_text_as_in_a_file(key: str) -> None:
         assert (settings()[key].from_text(f" [{', '.join(given)}]", "/"),) == in_file(*given)
 
 
-@pytest.mark.parametrize("key", [key for key, it in settings().items() if isinstance(it.kind, ByType)])
+@pytest.mark.parametrize("key", [key for key, setting in settings().items() if isinstance(setting.kind, ByType)])
 def test_every_table_can_be_written_in_text_as_in_a_file(key: str) -> None:
     text = '{ "v.com/gpu" = 8, b = 9 }'
     (given,) = parse("c.toml", f"{key} = {text}".encode()).given

@@ -116,11 +116,11 @@ def test_a_try_has_a_step_where_clients_of_version_1_see_a_state() -> None:
         "/r/a.sock", "/r", 1, StateName.VALIDATING, 1.0, history=history, step=Step.CLAIM, steps=((Step.DIAL, 0.00025),)
     )
     shown = [described_to_json(status, 2.0, 2.0, version) for version in (1, 2)]
-    assert [(it["state"], it.get("step", "-"), it["steps"]) for it in shown] == [
+    assert [(plugin["state"], plugin.get("step", "-"), plugin["steps"]) for plugin in shown] == [
         ("validating", "-", {"dial": 0.00025}),
         ("registering", "claim", {"dial": 0.00025}),
     ]
-    states = [[(entry["state"], entry.get("step", "-")) for entry in it["history"]] for it in shown]  # type: ignore[index,union-attr,call-overload]
+    states = [[(entry["state"], entry.get("step", "-")) for entry in plugin["history"]] for plugin in shown]  # type: ignore[index,union-attr,call-overload]
     assert states == [
         [("asking-info", "-"), ("validating", "-")],
         [("registering", "info"), ("registering", "claim"), ("registering", "validate")],

@@ -170,10 +170,10 @@ def steps_of(changes: list[StateChanged]) -> tuple[tuple[Step, float], ...]:
     names = {"get-info": "info"}
     last = next((change.finished for change in reversed(changes) if change.finished), ())
     seconds: dict[Step, float] = {}
-    for it in last:
-        if it.operation is not Operation.DEREGISTER:
-            step = Step(names.get(it.operation, it.operation))
-            seconds[step] = seconds.get(step, 0.0) + it.seconds
+    for finished in last:
+        if finished.operation is not Operation.DEREGISTER:
+            step = Step(names.get(finished.operation, finished.operation))
+            seconds[step] = seconds.get(step, 0.0) + finished.seconds
     return tuple(seconds.items())
 
 

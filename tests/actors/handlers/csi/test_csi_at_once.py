@@ -102,7 +102,7 @@ class Asked:
     @property
     def calls(self) -> list[tuple[str, str, float]]:
         """The calls as they were counted: method, code and seconds."""
-        return [(it.method.rpartition("/")[2], it.code, round(it.seconds, 6)) for it in self.counted]
+        return [(call.method.rpartition("/")[2], call.code, round(call.seconds, 6)) for call in self.counted]
 
     @property
     def begun(self) -> list[int]:
@@ -134,29 +134,29 @@ class Asked:
 async def asked(*, is_read: bool = False) -> AsyncIterator[Asked]:
     """Ask a driver in the background."""
     made = memory_connection()
-    it = Asked(made.server, Channel(made.client, limits=ENDPOINT_LIMITS))
+    conversation = Asked(made.server, Channel(made.client, limits=ENDPOINT_LIMITS))
     async with trio.open_nursery() as nursery:
         if is_read:
-            nursery.start_soon(it.read)
+            nursery.start_soon(conversation.read)
             await trio.testing.wait_all_tasks_blocked()
-        nursery.start_soon(it.ask)
-        nursery.start_soon(it.hear)
-        yield it
+        nursery.start_soon(conversation.ask)
+        nursery.start_soon(conversation.hear)
+        yield conversation
         nursery.cancel_scope.cancel()
 
 
 async def play(*script: tuple[float, bytes], is_read: bool = False) -> Asked:
     """Ask a driver that sends each of these at its time, and hangs up when ``b""`` is due."""
-    async with asked(is_read=is_read) as it:
+    async with asked(is_read=is_read) as conversation:
         for time, data in script:
             await trio.sleep_until(time)
             if data:
-                await it.theirs.send_all(data)
+                await conversation.theirs.send_all(data)
             else:
-                it.theirs.half_close()
-        await it.ended.wait()
+                conversation.theirs.half_close()
+        await conversation.ended.wait()
         await trio.sleep(0.01)
-    return it
+    return conversation
 
 
 reading = pytest.mark.parametrize("is_read", [False, True], ids=["alone", "read by another task"])
@@ -164,9 +164,9 @@ reading = pytest.mark.parametrize("is_read", [False, True], ids=["alone", "read 
 
 async def test_all_requests_are_one_send(autojump_clock: MockClock) -> None:
     """Each says that it has the time of all together: a driver may answer one call at a time."""
-    async with asked() as it:
+    async with asked() as conversation:
         await trio.testing.wait_all_tasks_blocked()
-        sent = it.frames
+        sent = conversation.frames
     assert [(kind, stream) for kind, stream, _ in sent][2:] == [
         pair for stream in STREAMS for pair in ((HEADERS, stream), (DATA, stream))
     ]
@@ -181,9 +181,9 @@ async def test_all_requests_are_one_send(autojump_clock: MockClock) -> None:
 
 @reading
 async def test_all_answers_may_come_in_one_piece(is_read: bool, autojump_clock: MockClock) -> None:
-    it = await play((0.0, HELLO + answers(0, 1, 2, 3)), is_read=is_read)
-    assert (it.said, it.time, it.reset) == (SAID, 0.0, [])
-    assert it.calls == [(method, "OK", 0.0) for method in METHODS]
+    conversation = await play((0.0, HELLO + answers(0, 1, 2, 3)), is_read=is_read)
+    assert (conversation.said, conversation.time, conversation.reset) == (SAID, 0.0, [])
+    assert conversation.calls == [(method, "OK", 0.0) for method in METHODS]
 
 
 @reading
@@ -192,9 +192,9 @@ async def test_a_driver_may_answer_one_call_at_a_time_in_any_order(is_read: bool
     for order in itertools.permutations(range(4)):
         began = trio.current_time()
         script = [(began + 4.9 * place, answers(number)) for place, number in enumerate(order, 1)]
-        it = await play((began, HELLO), *script, is_read=is_read)
-        assert (it.said, it.error, it.time) == (SAID, None, 19.6), order
-        assert it.calls == [(METHODS[n], "OK", round(4.9 * (order.index(n) + 1), 6)) for n in range(4)], order
+        conversation = await play((began, HELLO), *script, is_read=is_read)
+        assert (conversation.said, conversation.error, conversation.time) == (SAID, None, 19.6), order
+        assert conversation.calls == [(METHODS[n], "OK", round(4.9 * (order.index(n) + 1), 6)) for n in range(4)], order
 
 
 #: Which calls are never answered, when that has an end, and what comes of it.
@@ -215,14 +215,14 @@ async def test_a_call_that_is_never_answered_ends_as_if_it_were_made_alone(
     hanging: Sequence[int], time: float, result: Said | str, is_read: bool, autojump_clock: MockClock
 ) -> None:
     others = [number for number in range(4) if number not in hanging]
-    it = await play((0.0, HELLO + answers(*others)), is_read=is_read)
-    assert (it.said or str(it.error)) == result
-    assert it.time == time
-    assert sorted(it.reset) == [STREAMS[number] for number in hanging]
+    conversation = await play((0.0, HELLO + answers(*others)), is_read=is_read)
+    assert (conversation.said or str(conversation.error)) == result
+    assert conversation.time == time
+    assert sorted(conversation.reset) == [STREAMS[number] for number in hanging]
     first = hanging[0]
-    codes = {code for method, code, _ in it.calls if method == METHODS[first]}
+    codes = {code for method, code, _ in conversation.calls if method == METHODS[first]}
     assert codes == {"DEADLINE_EXCEEDED"}
-    assert [(method, code) for method, code, _ in it.calls if code == "OK"] == [
+    assert [(method, code) for method, code, _ in conversation.calls if code == "OK"] == [
         (METHODS[number], "OK") for number in others
     ]
 
@@ -239,19 +239,19 @@ async def test_each_call_that_fails_ends_as_if_it_were_made_alone(is_read: bool,
     for number, result in enumerate(results):
         others = [other for other in range(4) if other != number]
         began = trio.current_time()
-        it = await play((began, HELLO + fails(number)), (began + 1.0, answers(*others)), is_read=is_read)
-        assert (it.said or str(it.error)) == result
-        assert {method: code for method, code, _ in it.calls}[METHODS[number]] == "UNAVAILABLE"
+        conversation = await play((began, HELLO + fails(number)), (began + 1.0, answers(*others)), is_read=is_read)
+        assert (conversation.said or str(conversation.error)) == result
+        assert {method: code for method, code, _ in conversation.calls}[METHODS[number]] == "UNAVAILABLE"
 
 
 async def test_the_first_answer_decides_before_all_others(autojump_clock: MockClock) -> None:
     """A driver with another name is refused for that, whatever else it says, and what it has not said is given up."""
     other = answer(1, api.GetPluginInfoResponse(name="other").SerializeToString())
-    it = await play((0.0, HELLO + fails(3) + answers(1)), (3.0, other))
-    assert isinstance(it.error, ValidationError)
-    assert str(it.error) == f'the driver at /plugins/a.sock calls itself "other", its registrar "{NAME}"'
-    assert (it.time, it.reset) == (3.0, [5])
-    assert it.calls == [
+    conversation = await play((0.0, HELLO + fails(3) + answers(1)), (3.0, other))
+    assert isinstance(conversation.error, ValidationError)
+    assert str(conversation.error) == f'the driver at /plugins/a.sock calls itself "other", its registrar "{NAME}"'
+    assert (conversation.time, conversation.reset) == (3.0, [5])
+    assert conversation.calls == [
         ("GetPluginInfo", "OK", 3.0),
         ("GetPluginCapabilities", "OK", 0.0),
         ("NodeGetCapabilities", "CANCELLED", 3.0),
@@ -264,22 +264,22 @@ async def test_the_first_answer_decides_before_all_others(autojump_clock: MockCl
 async def test_a_connection_that_ends_in_between_ends_all_calls_that_are_left(
     answered: int, is_read: bool, autojump_clock: MockClock
 ) -> None:
-    it = await play((0.0, HELLO + answers(*range(answered))), (1.0, b""), is_read=is_read)
+    conversation = await play((0.0, HELLO + answers(*range(answered))), (1.0, b""), is_read=is_read)
     failed = METHODS[0] if answered == 0 else METHODS[3]
-    assert str(it.error) == (
+    assert str(conversation.error) == (
         f'failed to get {failed} from driver "{NAME}": UNAVAILABLE: the peer closed the connection'
     )
-    assert it.time == 1.0
-    assert it.calls == [
+    assert conversation.time == 1.0
+    assert conversation.calls == [
         (method, "OK", 0.0) if number < answered else (method, "UNAVAILABLE", 1.0)
         for number, method in enumerate(METHODS)
     ]
 
 
 async def test_a_server_that_goes_away_answers_the_calls_that_it_has_begun(autojump_clock: MockClock) -> None:
-    it = await play((0.0, HELLO + goaway(5, 0)), (1.0, answers(0, 1, 2)))
-    assert str(it.error).startswith(f'failed to get NodeGetInfo from driver "{NAME}": UNAVAILABLE: ')
-    assert [code for _, code, _ in it.calls] == ["OK", "OK", "OK", "UNAVAILABLE"]
+    conversation = await play((0.0, HELLO + goaway(5, 0)), (1.0, answers(0, 1, 2)))
+    assert str(conversation.error).startswith(f'failed to get NodeGetInfo from driver "{NAME}": UNAVAILABLE: ')
+    assert [code for _, code, _ in conversation.calls] == ["OK", "OK", "OK", "UNAVAILABLE"]
 
 
 @reading
@@ -287,16 +287,16 @@ async def test_a_server_that_goes_away_answers_the_calls_that_it_has_begun(autoj
 async def test_calls_on_a_connection_that_we_close_have_failed(
     answered: int, is_read: bool, autojump_clock: MockClock
 ) -> None:
-    async with asked(is_read=is_read) as it:
-        await it.theirs.send_all(HELLO + answers(*range(answered)))
+    async with asked(is_read=is_read) as conversation:
+        await conversation.theirs.send_all(HELLO + answers(*range(answered)))
         await trio.sleep(1)
-        it.channel.close()
+        conversation.channel.close()
         await trio.sleep(0.01)
     failed = METHODS[0] if answered == 0 else METHODS[3]
-    assert str(it.error) == (
+    assert str(conversation.error) == (
         f'failed to get {failed} from driver "{NAME}": UNAVAILABLE: the connection to the endpoint was closed'
     )
-    assert [code for _, code, _ in it.calls] == ["OK"] * answered + ["UNAVAILABLE"] * (4 - answered)
+    assert [code for _, code, _ in conversation.calls] == ["OK"] * answered + ["UNAVAILABLE"] * (4 - answered)
 
 
 @reading
@@ -305,13 +305,13 @@ async def test_calls_that_are_cancelled_in_between_are_reset_and_counted(
     answered: int, is_read: bool, autojump_clock: MockClock
 ) -> None:
     """A Register whose socket went: the driver is to stop its work."""
-    async with asked(is_read=is_read) as it:
-        await it.theirs.send_all(HELLO + answers(*range(answered)))
+    async with asked(is_read=is_read) as conversation:
+        await conversation.theirs.send_all(HELLO + answers(*range(answered)))
         await trio.sleep(2)
-        it.scope.cancel()
+        conversation.scope.cancel()
         await trio.sleep(0.01)
-    assert (it.said, it.error, it.reset) == (None, None, list(STREAMS[answered:]))
-    assert it.calls == [
+    assert (conversation.said, conversation.error, conversation.reset) == (None, None, list(STREAMS[answered:]))
+    assert conversation.calls == [
         (method, "OK", 0.0) if number < answered else (method, "CANCELLED", 2.0)
         for number, method in enumerate(METHODS)
     ]
@@ -323,35 +323,35 @@ async def test_a_driver_that_takes_one_call_at_a_time_is_asked_the_others_in_tur
     code: ErrorCode, is_read: bool, autojump_clock: MockClock
 ) -> None:
     """It says its limit after the requests came, and refuses those that are too many (RFC 9113 section 5.1.2)."""
-    async with asked(is_read=is_read) as it:
-        await it.theirs.send_all(at_most(1) + b"".join(resets(stream, code) for stream in STREAMS[1:]))
+    async with asked(is_read=is_read) as conversation:
+        await conversation.theirs.send_all(at_most(1) + b"".join(resets(stream, code) for stream in STREAMS[1:]))
         for number, stream in enumerate((1, 9, 11, 13)):
             await trio.sleep(4)
-            assert it.begun == [*STREAMS, 9, 11, 13][: 4 + number]
-            await it.theirs.send_all(answer(stream, ANSWERS[number].SerializeToString()))
+            assert conversation.begun == [*STREAMS, 9, 11, 13][: 4 + number]
+            await conversation.theirs.send_all(answer(stream, ANSWERS[number].SerializeToString()))
         await trio.sleep(0.01)
-    assert (it.said, it.error, it.reset, it.time) == (SAID, None, [], 16.0)
-    assert it.calls == [(method, "OK", 4.0) for method in METHODS]
+    assert (conversation.said, conversation.error, conversation.reset, conversation.time) == (SAID, None, [], 16.0)
+    assert conversation.calls == [(method, "OK", 4.0) for method in METHODS]
 
 
 async def test_a_refused_call_that_is_refused_again_has_failed(autojump_clock: MockClock) -> None:
-    async with asked() as it:
-        await it.theirs.send_all(HELLO + answers(0, 1, 2) + resets(7, ErrorCode.REFUSED_STREAM))
+    async with asked() as conversation:
+        await conversation.theirs.send_all(HELLO + answers(0, 1, 2) + resets(7, ErrorCode.REFUSED_STREAM))
         await trio.sleep(1)
-        assert it.begun[-1] == 9
-        await it.theirs.send_all(resets(9, ErrorCode.REFUSED_STREAM))
+        assert conversation.begun[-1] == 9
+        await conversation.theirs.send_all(resets(9, ErrorCode.REFUSED_STREAM))
         await trio.sleep(0.01)
     error = "UNAVAILABLE: the peer reset the call (REFUSED_STREAM)"
-    assert str(it.error) == f'failed to get NodeGetInfo from driver "{NAME}": {error}'
-    assert it.calls[3:] == [("NodeGetInfo", "UNAVAILABLE", 1.0)]
+    assert str(conversation.error) == f'failed to get NodeGetInfo from driver "{NAME}": {error}'
+    assert conversation.calls[3:] == [("NodeGetInfo", "UNAVAILABLE", 1.0)]
 
 
 async def test_a_call_that_breaks_a_rule_is_not_made_again(autojump_clock: MockClock) -> None:
     """Only a driver that allows fewer calls can mean by it that there are too many."""
-    it = await play((0.0, HELLO + answers(0, 1, 2) + resets(7, ErrorCode.PROTOCOL_ERROR)))
+    conversation = await play((0.0, HELLO + answers(0, 1, 2) + resets(7, ErrorCode.PROTOCOL_ERROR)))
     error = "INTERNAL: the peer reset the call (PROTOCOL_ERROR)"
-    assert str(it.error) == f'failed to get NodeGetInfo from driver "{NAME}": {error}'
-    assert it.begun == list(STREAMS)
+    assert str(conversation.error) == f'failed to get NodeGetInfo from driver "{NAME}": {error}'
+    assert conversation.begun == list(STREAMS)
 
 
 async def test_a_driver_whose_limit_is_known_is_sent_no_more_calls(autojump_clock: MockClock) -> None:
@@ -361,31 +361,31 @@ async def test_a_driver_whose_limit_is_known_is_sent_no_more_calls(autojump_cloc
     await made.server.send_all(at_most(3))
     with trio.move_on_after(1):
         await channel.wait_closed()
-    it = Asked(made.server, channel)
+    conversation = Asked(made.server, channel)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(it.ask)
-        nursery.start_soon(it.hear)
+        nursery.start_soon(conversation.ask)
+        nursery.start_soon(conversation.hear)
         await trio.sleep(1)
-        assert it.begun == [1, 3, 5]
-        await it.theirs.send_all(answers(0, 1, 2))
+        assert conversation.begun == [1, 3, 5]
+        await conversation.theirs.send_all(answers(0, 1, 2))
         await trio.sleep(1)
-        assert it.begun == [1, 3, 5, 7]
-        await it.theirs.send_all(answers(3))
+        assert conversation.begun == [1, 3, 5, 7]
+        await conversation.theirs.send_all(answers(3))
         await trio.sleep(0.01)
         nursery.cancel_scope.cancel()
-    assert (it.said, it.error) == (SAID, None)
-    assert it.calls == [(method, "OK", 1.0) for method in METHODS]
+    assert (conversation.said, conversation.error) == (SAID, None)
+    assert conversation.calls == [(method, "OK", 1.0) for method in METHODS]
 
 
 async def test_an_answer_that_is_not_valid_is_told_as_of_a_call_alone(autojump_clock: MockClock) -> None:
-    it = await play((0.0, HELLO + answers(0, 1) + answer(5, b"\xff\xff") + answers(3)))
-    assert it.said is not None
-    assert isinstance(it.said.of_node, NotKnown)
-    assert it.said.of_node.text.startswith("INTERNAL: the response is no valid NodeGetCapabilitiesResponse: ")
-    assert [code for _, code, _ in it.calls] == ["OK", "OK", "INTERNAL", "OK"]
+    conversation = await play((0.0, HELLO + answers(0, 1) + answer(5, b"\xff\xff") + answers(3)))
+    assert conversation.said is not None
+    assert isinstance(conversation.said.of_node, NotKnown)
+    assert conversation.said.of_node.text.startswith("INTERNAL: the response is no valid NodeGetCapabilitiesResponse: ")
+    assert [code for _, code, _ in conversation.calls] == ["OK", "OK", "INTERNAL", "OK"]
 
 
 async def test_answers_may_come_byte_by_byte(autojump_clock: MockClock) -> None:
     sent = HELLO + answers(3, 1, 0, 2)
-    it = await play(*((number / 100, sent[number : number + 1]) for number in range(len(sent))))
-    assert (it.said, it.error) == (SAID, None)
+    conversation = await play(*((number / 100, sent[number : number + 1]) for number in range(len(sent))))
+    assert (conversation.said, conversation.error) == (SAID, None)

@@ -353,7 +353,7 @@ async def test_the_older_driver_stays_until_the_newer_one_has_answered(autojump_
         await node.settled()
         second = node.plug("b.sock", FakePlugin("CSIPlugin", NAME, ("1.1.0",), serves=[newer]))
         await trio.sleep(60)
-        assert [(node.state(it), status(node, it).active) for it in ("a.sock", "b.sock")] == [
+        assert [(node.state(name), status(node, name).active) for name in ("a.sock", "b.sock")] == [
             ("registered", True),
             ("registering", None),
         ]
@@ -362,7 +362,7 @@ async def test_the_older_driver_stays_until_the_newer_one_has_answered(autojump_
         assert status(node).active is True
         newer.hangs.clear()
         await trio.sleep(130)
-        assert [(node.state(it), status(node, it).active) for it in ("a.sock", "b.sock")] == [
+        assert [(node.state(name), status(node, name).active) for name in ("a.sock", "b.sock")] == [
             ("registered", False),
             ("registered", True),
         ]

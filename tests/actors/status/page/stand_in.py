@@ -80,7 +80,10 @@ class StandIn:
         now, unix = trio.current_time(), time.time()
         entry = resource_to_json(status, now, unix)
         self.put("/v1/devices/watch", entry)
-        self.devices[status.name] = {**entry, "devices": [device_to_json(it, now, unix) for it in status.devices()]}
+        self.devices[status.name] = {
+            **entry,
+            "devices": [device_to_json(device, now, unix) for device in status.devices()],
+        }
 
     def put_lease(self, lease: Lease) -> None:
         """Set a lease."""
@@ -135,7 +138,7 @@ class StandIn:
         writer, reader = trio.open_memory_channel[bytes](1_000_000)
         self._watchers.append((path, writer))
         try:
-            await send(b"".join(json.dumps(it).encode() + b"\n" for it in self.tables[path].values()) + b"\n")
+            await send(b"".join(json.dumps(row).encode() + b"\n" for row in self.tables[path].values()) + b"\n")
             while True:
                 pieces = [b"\n"]
                 with trio.move_on_after(pause):
@@ -148,7 +151,7 @@ class StandIn:
             pass
         finally:
             reader.close()
-            self._watchers = [it for it in self._watchers if it[1] is not writer]
+            self._watchers = [watcher for watcher in self._watchers if watcher[1] is not writer]
 
 
 @asynccontextmanager
