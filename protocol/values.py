@@ -2,7 +2,7 @@
 
 A value never changes. Only the type checker enforces that. A class that refuses assignments at run time takes three
 times as long to make an instance of (1.3 µs instead of 0.4 µs with six attributes), and a registration makes
-some fifty. ``docs/performance.md`` has the measurement.
+some fifty.
 
 Most values are never compared, hashed or shown. All classes share the methods that do so, since attrs would generate
 and compile three for each of hundreds of classes at every start, which takes longer than all the rest of a class.

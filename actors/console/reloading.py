@@ -2,6 +2,27 @@
 
 It is asked by SIGHUP and by ``POST /reload``, and does one after the other. A configuration that cannot be used changes
 nothing: the one before it stays in force, and the log, the health and a metric say so (fault 89).
+
+These messages bring new values to the actors that own them:
+
+===========================  ========================================  ================================================
+message                      to                                        with
+===========================  ========================================  ================================================
+``SettingsChanged``          each registration actor                   timeouts, backoff, limits of GetInfo, who is
+                                                                       trusted, where endpoints may be
+``TrustChanged``             the watchers, the liveness actor, the     who is trusted
+                             status actor
+``RootAdded``,               the reconciler                            a root, and the inbox of its watcher
+``RootRemoved``
+``RootsChanged``             the liveness actor, the status actor      the roots, and where endpoints may be
+``PausesChanged``            the links                                 the pauses before a follow is started again
+``WorldChanged``             the reconciler                            how many plugins may have one name, the delays
+                                                                       after short lives
+``LeaseRulesChanged``        the lease actor                           pools, limits, operators, permits
+``ExpectationChanged``       the status actor, the devices actor       which plugins and devices are expected
+``ConfigurationRead``        the status actor                          when the files were read, and why they are not
+                                                                       used
+===========================  ========================================  ================================================
 """
 
 from __future__ import annotations

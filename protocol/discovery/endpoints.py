@@ -1,7 +1,8 @@
 """Which endpoints plugins may name.
 
 An endpoint is the socket on which a plugin serves its consumer. Calls to it are made with the rights of this node, so a
-plugin must not name any file that it likes (faults 43 and 45); :mod:`.endpoint_owners` says which plugin has which one.
+plugin must not name any file that it likes (faults 43 and 45). ``plugind.protocol.world.endpoint_owners`` says which
+plugin has which one.
 Nothing here looks at files: :mod:`plugind.actors.grpc.endpoints` does, and returns a :class:`FoundFile`.
 """
 

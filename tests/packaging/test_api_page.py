@@ -9,7 +9,7 @@ import plugind.client
 import plugind.testing
 from plugind.tests.tools import api_page
 
-HEADING = re.compile(r"^### (plugind(?:\.client|\.testing)?)\.(\w+)$", re.MULTILINE)
+HEADING = re.compile(r"^### `(plugind(?:\.client|\.testing)?)\.(\w+)`$", re.MULTILINE)
 
 
 def test_the_page_is_made_from_the_docstrings() -> None:
@@ -24,12 +24,32 @@ def test_the_page_lists_every_public_name_once() -> None:
     ]
 
 
+def test_each_link_of_the_contents_leads_to_a_heading() -> None:
+    page = api_page.PAGE.read_text()
+    headings = [api_page.anchor(heading) for heading in re.findall(r"^#{2,3} (.*)$", page, re.MULTILINE)]
+    links = re.findall(r"\]\(#([^)]+)\)", page.partition("\n## plugind\n")[0])
+    assert len(headings) == len(set(headings))
+    assert set(links) == {api_page.anchor("".join(name)) for name in HEADING.findall(page)} | {
+        "plugind",
+        "plugindclient",
+        "plugindtesting",
+    }
+    assert set(links) <= set(headings)
+
+
 def test_no_public_name_lacks_a_description() -> None:
-    """Each heading is followed by text, at least after the signature."""
-    sections = re.split(r"^#{3,4} (.*)$", api_page.PAGE.read_text(), flags=re.MULTILINE)[1:]
+    """Each heading is followed by text, at least after the signature, and so is each method."""
+    page = api_page.PAGE.read_text()
+    sections = re.split(r"^### (.*)$", page, flags=re.MULTILINE)[1:]
     for heading, body in zip(sections[::2], sections[1::2], strict=True):
         text = re.sub(r"^```python\n[^`]*```", "", body.strip())
         assert text.strip(), f"{heading} has no description"
+    assert re.findall(r"^- `(?:async )?\w+\([^`]*`:? *$", page, re.MULTILINE) == []
+
+
+def test_the_page_has_nothing_that_attrs_or_exceptions_bring_along() -> None:
+    inherited = {"with_traceback", "add_note", "args", "__init__", "__attrs_attrs__"}
+    assert inherited.isdisjoint(re.findall(r"^- `(?:async )?(\w+)", api_page.PAGE.read_text(), re.MULTILINE))
 
 
 def test_roles_literals_code_and_raises_become_markdown() -> None:

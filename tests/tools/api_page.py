@@ -16,7 +16,8 @@ import inspect
 import itertools
 import re
 import sys
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import MemberDescriptorType, ModuleType
 from typing import Protocol
@@ -28,6 +29,7 @@ import plugind.client
 import plugind.testing
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "api.md"
+MODULES = (plugind, plugind.client, plugind.testing)
 INTRODUCTION = """# The public interface
 
 *This page is made from the docstrings by `python -m tests.tools.api_page --write`; a test compares them.*
@@ -55,7 +57,12 @@ plugind's protobuf messages live in a descriptor pool of their own. A program ma
 packages (`pluginregistration`, `csi.v1`, `v1beta1`, …) before or after plugind. The pure-Python implementation of
 protobuf (`PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=python`) does not separate pools, and there the second import fails.
 
-## plugind
+## How to read this page
+
+Each name has its signature and the first paragraph of its docstring. `help(plugind.Link)` shows the whole docstring,
+and those of its methods. An entry without parentheses is an attribute or a property. `docs/handlers.md` says what a
+handler may do, and `docs/configuration.md` describes all settings.
+
 """
 #: Attributes without an underscore that are not part of the promise: the test kit reads them.
 NOT_PROMISED = {"Supervisor.internals"}
@@ -63,30 +70,66 @@ NOT_PROMISED = {"Supervisor.internals"}
 
 def page() -> str:
     """Return the page."""
-    parts = [INTRODUCTION]
-    parts += [_entry(plugind, name) for name in plugind.__all__]
-    for module in (plugind.client, plugind.testing):
-        parts += [f"## {module.__name__}\n", markdown(inspect.getdoc(module) or "") + "\n"]
-        parts += [_entry(module, name) for name in module.__all__ if name not in plugind.__all__]
+    parts = [INTRODUCTION + _contents()]
+    for module in MODULES:
+        about = "" if module is plugind else markdown(inspect.getdoc(module) or "") + "\n"
+        parts += [f"## {module.__name__}\n", *([about] if about else [])]
+        parts += [_entry(module, name) for name in names_of(module)]
     return "\n".join(parts)
 
 
+def names_of(module: ModuleType) -> list[str]:
+    """Return the public names that the page lists under this module: a name of ``plugind`` is listed there alone."""
+    return [name for name in module.__all__ if module is plugind or name not in plugind.__all__]
+
+
+def anchor(heading: str) -> str:
+    """Return the anchor of a heading, which GitHub and the site make in the same way."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def _contents() -> str:
+    lines = ["## Contents", ""]
+    for module in MODULES:
+        links = (f"[{name}](#{anchor(f'{module.__name__}.{name}')})" for name in names_of(module))
+        text = f"[{module.__name__}](#{anchor(module.__name__)}): " + ", ".join(links)
+        text = text.replace("[__version__]", r"[\_\_version\_\_]")
+        lines += [*textwrap.wrap(text, 120, break_on_hyphens=False, break_long_words=False), ""]
+    return "\n".join(lines)
+
+
 def _entry(module: ModuleType, name: str) -> str:
+    heading = f"### `{module.__name__}.{name}`\n\n"
     value = getattr(module, name)
     if not inspect.isclass(value):
-        return f"### {module.__name__}.{name}\n\n{_constant(module, name)}\n"
-    lines = [f"### {module.__name__}.{name}", "", *_signature(name, value), markdown(inspect.getdoc(value) or "")]
-    rows = list(_attributes(value))
-    lines += ["", *rows] if rows else []
-    for method, function in _methods(value):
-        lines += [
-            "",
-            f"#### {name}.{method}",
-            "",
-            *_signature(method, function),
-            markdown(inspect.getdoc(function) or ""),
-        ]
-    return "\n".join(lines) + "\n"
+        return f"{heading}{_constant(module, name)}\n"
+    constructor = _constructor(value)
+    summary, raises = _summary(value)
+    lines = [*(["```python", f"{name}{constructor}", "```", ""] if constructor else []), summary]
+    if raises:
+        lines += ["", "Raises:", "", *(f"- {line}" for line in raises)]
+    members = [*_attributes(value), *itertools.chain.from_iterable(_method(*member) for member in _methods(value))]
+    lines += ["", "Members:" if raises else "", "", *members] if members else []
+    return heading + re.sub(r"\n{3,}", "\n\n", "\n".join(lines)) + "\n"
+
+
+def _method(name: str, function: object) -> Iterator[str]:
+    """Yield the line of a method or a property, and a line for each error that it raises."""
+    summary, raises = _summary(function)
+    prefix = "async " if inspect.iscoroutinefunction(function) else ""
+    yield f"- `{prefix}{name}{_signature(function)}`: {' '.join(summary.split())}"
+    yield from (f"  - Raises {line}" for line in raises)
+
+
+def _summary(value: object) -> tuple[str, list[str]]:
+    """Return the first paragraph of a docstring, and its errors; all of a protocol, whose docstring has the rules."""
+    text = inspect.getdoc(value) or ""
+    if Protocol in getattr(value, "__bases__", ()):
+        return markdown(text), []
+    section = re.search(r"^Raises(?:, [^\n]*)?:\n+((?:[ ]+\S.*\n?)+)", text, re.MULTILINE)
+    errors = re.split(r"^ {2,4}(?=\w+: )", section[1], flags=re.MULTILINE)[1:] if section else []
+    raises = (" ".join(error.split()).partition(": ") for error in errors)
+    return markdown(text.partition("\n\n")[0]), [f"`{error}`: {markdown(when)}" for error, _, when in raises]
 
 
 def _constant(module: ModuleType, name: str) -> str:
@@ -98,17 +141,41 @@ def _constant(module: ModuleType, name: str) -> str:
     raise ValueError(f"{module.__name__}.{name} has no comment that begins with #:")
 
 
-def _signature(name: str, value: object) -> list[str]:
-    if isinstance(value, type) and (
-        attrs.has(value) or issubclass(value, Exception | enum.Enum) or Protocol in value.__bases__
-    ):
-        return []
+class _Verbatim:
+    """An annotation or a default, as the signature shows it."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _constructor(value: type) -> str:
+    """Return the signature of a class; empty where its attributes say it, or nobody makes instances."""
+    if attrs.has(value) or issubclass(value, Exception | enum.Enum) or Protocol in value.__bases__:
+        return ""
+    return _signature(value)
+
+
+def _signature(value: object) -> str:
+    """Return the parameters and the result of a function, or the type of a property."""
+    if isinstance(value, property):
+        return f": {_annotation(inspect.signature(value.fget).return_annotation)}" if value.fget else ""
     if not callable(value):
-        return []
-    prefix = "async " if inspect.iscoroutinefunction(value) else ""
-    text = str(inspect.signature(value)).replace("(self, ", "(").replace("(self)", "()").replace("'", "")
-    text = re.sub(r"<(?:function )?([\w.]+)(?: at|:) [^>]*>", r"\1", text.removesuffix(" -> None"))
-    return ["```python", f"{prefix}{name}{text}", "```", ""]
+        return ""
+    signature = inspect.signature(value)
+    parameters = [
+        one.replace(annotation=_shown(one.annotation, _annotation), default=_shown(one.default, _default_text))
+        for one in signature.parameters.values()
+        if one.name not in ("self", "cls")
+    ]
+    result = inspect.Signature.empty if signature.return_annotation in (None, "None") else signature.return_annotation
+    return str(signature.replace(parameters=parameters, return_annotation=_shown(result, _annotation)))
+
+
+def _shown(value: object, text: Callable[[object], str]) -> object:
+    return value if value is inspect.Parameter.empty else _Verbatim(text(value))
 
 
 def _methods(value: type) -> Iterator[tuple[str, object]]:
@@ -129,7 +196,8 @@ def _attributes(value: type) -> Iterator[str]:
     comments = class_comments(value)
     if issubclass(value, enum.Enum):
         for member in value:
-            yield f"- `{member.name}`: {markdown(comments.get(member.name, ''))}"
+            text = markdown(comments.get(member.name, ""))
+            yield f"- `{member.name}`{': ' + text if text else ''}"
     elif attrs.has(value):
         for field in attrs.fields(value):
             if not field.name.startswith("_") and field.init:
@@ -138,16 +206,26 @@ def _attributes(value: type) -> Iterator[str]:
 
 
 def _annotation(type_: object) -> str:
-    return type_ if isinstance(type_, str) else getattr(type_, "__name__", str(type_))
+    text = type_ if isinstance(type_, str) else inspect.formatannotation(type_)
+    return re.sub(r"\b(?:\w+\.)+(?=[A-Z])", "", text).replace("NoneType", "None")
 
 
 def _default(field: attrs.Attribute[object]) -> str:
     default = field.default
-    if default is attrs.NOTHING or isinstance(default, attrs.Factory) or callable(default):  # type: ignore[arg-type]
+    if default is attrs.NOTHING or isinstance(default, attrs.Factory):  # type: ignore[arg-type]
         return ""
+    text = _default_text(default)
+    return "" if "<lambda>" in text else f" = {text}"
+
+
+def _default_text(default: object) -> str:
+    """Return a default as a reader writes it: values of the package by their class alone."""
+    if isinstance(default, enum.Enum):
+        return f"{type(default).__name__}.{default.name}"
     if attrs.has(type(default)):
-        return f" = {type(default).__name__}()" if default == type(default)() else ""
-    return f" = {default!r}"
+        return f"{type(default).__name__}(...)"
+    name = getattr(default, "__qualname__", None)
+    return repr(default) if name is None else name
 
 
 @functools.cache

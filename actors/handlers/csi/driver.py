@@ -1,6 +1,6 @@
 """What a CSI driver is asked, and what its answers mean: who it is, what it can do, where it runs and how it is.
 
-The calls themselves are in :mod:`.csi_methods`.
+The calls themselves are in :mod:`.methods`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The lines of the log about the health and the facts of plugins, as ``docs/design.md`` has them, in JSON."""
+"""The lines of the log about the health and the facts of plugins, as ``docs/log.md`` has them, in JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from plugind.protocol.plugins.info import Plugin
 from plugind.protocol.plugins.status import StateName
 from plugind.tests.actors.status.bench import bench, changed, info
 
-PAGE = Path(__file__).parents[3] / "docs" / "design.md"
+PAGE = Path(__file__).parents[3] / "docs" / "log.md"
 REGISTERED = attrs.evolve(changed("a", StateName.REGISTERED), info=info("a"))
 PLUGIN = Plugin("CSIPlugin", "a", "/r/a.sock", ("1.0.0",), "/r/a.sock", 1)
 #: The fields that each line about a plugin has, with the types of their values in JSON.
