@@ -16,10 +16,10 @@ class ClientError(Exception):
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...], dict[str, object]]:
         # By default an exception is unpickled from its text alone, and the constructors of some kinds take something
         # else. Errors are pickled between the processes of multiprocessing, and of Ray.
-        return _new, (type(self), *self.args), self.__dict__
+        return _new_error, (type(self), *self.args), self.__dict__
 
 
-def _new(kind: type[ClientError], *args: object) -> ClientError:
+def _new_error(kind: type[ClientError], *args: object) -> ClientError:
     return kind.__new__(kind, *args)
 
 

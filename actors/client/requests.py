@@ -36,14 +36,14 @@ def _query(**given: str | None) -> str:
 
 
 def _plugins(content: object) -> tuple[PluginStatus, ...]:
-    return _all(plugin_from_json, content)
+    return _read_all(plugin_from_json, content)
 
 
 def _resources(content: object) -> tuple[ResourceStatus, ...]:
-    return _all(resource_from_json, content.get("resources") if isinstance(content, dict) else None)
+    return _read_all(resource_from_json, content.get("resources") if isinstance(content, dict) else None)
 
 
-def _all(read: Callable[[object], T], content: object) -> tuple[T, ...]:
+def _read_all(read: Callable[[object], T], content: object) -> tuple[T, ...]:
     if not isinstance(content, list):
         raise StatusFormError("it is no list")
     return tuple(read(element) for element in content)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ...protocol.handlers.csi import TOPOLOGY, can
+from ...protocol.handlers.csi import TOPOLOGY, short_capabilities
 from ...protocol.plugins.info import CSI
 from ...protocol.status.json import Json
 from .answers import Plugin
@@ -21,7 +21,7 @@ def csi_lines(plugin: Plugin) -> Iterator[tuple[str, str]]:
     yield "Node id", text(facts.get("node-id"))
     yield "Max volumes", text(facts.get("max-volumes"))
     yield "Topology", ", ".join(_segments(facts)) or "-"
-    yield "Can", text(can(str(facts.get("capabilities.node") or "")))
+    yield "Can", text(short_capabilities(str(facts.get("capabilities.node") or "")))
 
 
 def csi_shown(plugin: Plugin) -> Iterator[str]:

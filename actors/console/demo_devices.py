@@ -33,9 +33,9 @@ class DeviceLines:
                 self._leases |= {lease.id: lease for lease in leases}
             case _:
                 assert_never(change)
-        return [*self._new()]
+        return [*self._new_lines()]
 
-    def _new(self) -> Iterator[str]:
+    def _new_lines(self) -> Iterator[str]:
         for name, resource in self._resources.items():
             said = self._line(resource, None) if _is_shown(resource) else ""
             if said and self._said.get(name) != said:

@@ -81,7 +81,7 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--env",
         action="append",
-        type=_env,
+        type=_variable,
         metavar="NAME=VALUE",
         help=f"what Allocate puts into the environment, repeatable; {IDS} in VALUE stands for the ids",
     )
@@ -250,7 +250,7 @@ def _numa(text: str) -> list[int]:
     return list(map(int, nodes))
 
 
-def _env(text: str) -> tuple[str, str]:
+def _variable(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not (name and equals):
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")

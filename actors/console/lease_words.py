@@ -24,7 +24,7 @@ def holder_lines(leases: Iterable[Lease]) -> Iterator[str]:
     """Yield a line for each lease that has what somebody else asks for."""
     for lease in leases:
         what = ", ".join(device_words(lease))
-        yield f"{what}: {escaped(lease.id)}, {who(lease)}, for {duration(_age(lease))}, {until(lease)}"
+        yield f"{what}: {escaped(lease.id)}, {owner_and_user(lease)}, for {duration(_age(lease))}, {until(lease)}"
 
 
 def device_words(lease: Lease) -> list[str]:
@@ -51,7 +51,7 @@ def _age(lease: Lease) -> float:
     return max(0.0, time.time() - lease.created)
 
 
-def who(lease: Lease) -> str:
+def owner_and_user(lease: Lease) -> str:
     """Return the owner of a lease, and its user; the user alone if nobody owns it."""
     if isinstance(lease.owner, TimeOwner | NoOwner):
         return user(lease.uid)

@@ -101,7 +101,7 @@ def set_option(text: str) -> Given:
     try:
         return Given(key, setting.from_text(value, os.getcwd()), Source("flag", "--set"))
     except WrongValueError as error:
-        raise argparse.ArgumentTypeError(error.of(key)) from None
+        raise argparse.ArgumentTypeError(error.with_key(key)) from None
 
 
 def files_of(args: argparse.Namespace, environment: Mapping[str, str], default_file: str) -> tuple[ConfigFile, ...]:
@@ -191,7 +191,7 @@ def _values_of_variables(
             try:
                 found.append(Given(setting.key, setting.from_text(environment[setting.variable], here), source))
             except WrongValueError as error:
-                problems.append(Problem(source, error.of("it")))
+                problems.append(Problem(source, error.with_key("it")))
     if problems:
         raise SettingsError(tuple(problems))
     return found

@@ -178,14 +178,14 @@ class _Devices:
         turned = effect.turned
         note = partial(self._log.event, name=effect.name, socket=effect.socket)
         if turned.unhealthy:
-            note(Level.WARNING, "devices turned unhealthy", devices=_ids(turned.unhealthy))
+            note(Level.WARNING, "devices turned unhealthy", devices=_named_devices(turned.unhealthy))
         if turned.healthy:
-            note(Level.INFO, "devices turned healthy", devices=_ids(turned.healthy))
+            note(Level.INFO, "devices turned healthy", devices=_named_devices(turned.healthy))
         if turned.removed:
             text = "devices are no longer listed"
-            note(Level.WARNING, text, devices=_ids(turned.removed), advice=_MISSING_ADVICE)
+            note(Level.WARNING, text, devices=_named_devices(turned.removed), advice=_MISSING_ADVICE)
         if turned.added:
-            note(Level.INFO, "more devices are listed", devices=_ids(turned.added))
+            note(Level.INFO, "more devices are listed", devices=_named_devices(turned.added))
 
     def _note_shortfall(self, found: Shortfall) -> None:
         note = partial(self._log.event, name=found.name, expected=found.expected, healthy=found.healthy)
@@ -199,7 +199,7 @@ class _Devices:
             "expected devices are missing",
             socket=None if status is None else status.socket,
             listed=0 if status is None else status.capacity,
-            unhealthy=_ids(sick) or None,
+            unhealthy=_named_devices(sick) or None,
             reason="no plugin lists them" if status is None else status.reason,
             advice=_SHORT_ADVICE,
         )
@@ -232,6 +232,6 @@ class _Devices:
         audience.tell_lagging()
 
 
-def _ids(devices: tuple[str, ...]) -> str:
+def _named_devices(devices: tuple[str, ...]) -> str:
     more = len(devices) - _NAMED
     return ", ".join(devices[:_NAMED]) + (f" and {more} more" if more > 0 else "")

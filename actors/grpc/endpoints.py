@@ -179,7 +179,7 @@ class RealConnection:
     peer: Credentials
 
     @classmethod
-    def of(cls, connection: sockets.socket) -> Self:
+    def from_socket(cls, connection: sockets.socket) -> Self:
         """Take over a socket that is connected."""
         return cls(connection, peer_credentials(connection))
 
@@ -245,7 +245,7 @@ class RealEndpointFiles:
         connection = stream_socket()
         try:
             connect(connection)
-            return RealConnection.of(connection)
+            return RealConnection.from_socket(connection)
         except BaseException:
             connection.close()
             raise

@@ -65,11 +65,11 @@ class Instances:
             _remove(self._by_name, kept.name, kept.socket)
             _remove(self._by_endpoint, (kept.name, kept.endpoint), kept.socket)
 
-    def of(self, name: str) -> tuple[Plugin, ...]:
+    def named(self, name: str) -> tuple[Plugin, ...]:
         """Return the instances of ``name``, the newest last; empty if there is none."""
         return tuple(_members(self._by_name.get(name)))
 
-    def at(self, name: str, socket: str) -> Plugin:
+    def instance(self, name: str, socket: str) -> Plugin:
         """Return the instance of ``name`` at ``socket``.
 
         Raises:
@@ -82,7 +82,7 @@ class Instances:
 
     def others(self, plugin: Plugin) -> tuple[Plugin, ...]:
         """Return the instances of the same name on other sockets."""
-        return tuple(other for other in self.of(plugin.name) if other.socket != plugin.socket)
+        return tuple(other for other in self.named(plugin.name) if other.socket != plugin.socket)
 
     def other_at_endpoint(self, plugin: Plugin) -> Plugin | None:
         """Return an instance of the same name and endpoint on another socket; None if there is none.

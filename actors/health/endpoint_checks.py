@@ -114,8 +114,8 @@ class EndpointChecks:
         self._first_at, self._first_begun = -math.inf, 0
 
     @property
-    def out(self) -> int:
-        """How many checks are out."""
+    def under_way(self) -> int:
+        """How many checks are under way."""
         return int(self._long.borrowed_tokens + self._short.borrowed_tokens)
 
     def are_off(self, plugin_type: str) -> bool:

@@ -45,7 +45,7 @@ class HttpLimits:
     #: For the client to take one piece of a stream.
     piece: float = 30.0
 
-    def of(self, place: Place) -> int:
+    def number_of(self, place: Place) -> int:
         """Return how many places of a kind there are."""
         limit: int = getattr(self, place.value)
         return limit

@@ -199,7 +199,7 @@ class _Admission:
     _places: AllPlaces = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._places = AllPlaces(self._limits.of)
+        self._places = AllPlaces(self._limits.number_of)
 
     def admit(self, accepted: trio.socket.SocketType, nursery: trio.Nursery) -> None:
         """Serve a connection in ``nursery``; close it if the kernel does not tell whose it is (fault 85)."""

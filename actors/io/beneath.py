@@ -40,7 +40,7 @@ class _How(ctypes.Structure):
 
 
 @functools.cache
-def _how(flags: int) -> _How:
+def _open_how(flags: int) -> _How:
     return _How(flags, 0, _BENEATH | _NO_SYMLINKS)
 
 
@@ -109,7 +109,7 @@ def _open_from(directory: int, name: str, flags: int) -> int:
 
 
 def _openat2(directory: int, name: str, flags: int) -> int:
-    how = _how(flags)
+    how = _open_how(flags)
     descriptor = int(_SYSCALL(_OPENAT2, directory, os.fsencode(name), ctypes.addressof(how), ctypes.sizeof(how)))
     if descriptor < 0:
         number = ctypes.get_errno()

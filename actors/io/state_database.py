@@ -215,7 +215,7 @@ def resources(database: sqlite3.Connection, serves: str) -> list[KnownResource]:
     if not has_tables(database):
         return []
     rows = database.execute("SELECT name, capacity FROM resource ORDER BY last_seen, name")
-    return _of(database, serves, [KnownResource(name, capacity) for name, capacity in rows])
+    return _of_directory(database, serves, [KnownResource(name, capacity) for name, capacity in rows])
 
 
 def leases(database: sqlite3.Connection, serves: str, boot: str) -> Kept:
@@ -228,7 +228,7 @@ def leases(database: sqlite3.Connection, serves: str, boot: str) -> Kept:
     if not has_tables(database):
         return Kept()
     withheld = _meta(database, "withheld") if _meta(database, "boot") == boot else None
-    return Kept(_of(database, serves, lease_tables.read(database, boot)), withheld)
+    return Kept(_of_directory(database, serves, lease_tables.read(database, boot)), withheld)
 
 
 def instance(database: sqlite3.Connection) -> str | None:
@@ -246,7 +246,8 @@ def is_withheld(database: sqlite3.Connection) -> bool:
     return _meta(database, "withheld") is not None
 
 
-def _of(database: sqlite3.Connection, serves: str, found: S) -> S:
+def _of_directory(database: sqlite3.Connection, serves: str, found: S) -> S:
+    """Return ``found``, unless it is of another directory than ``serves``."""
     served = _meta(database, "serves")
     if found and served and serves and served != serves:
         raise OtherDirectoryError(served)

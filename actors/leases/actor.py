@@ -166,9 +166,9 @@ class LeaseActor:
     def _carry_out(self, effects: Iterable[e.Effect]) -> None:
         self._effects.extend(effects)
         while self._effects:
-            self._do(self._effects.popleft())
+            self._carry_out_one(self._effects.popleft())
 
-    def _do(self, effect: e.Effect) -> None:
+    def _carry_out_one(self, effect: e.Effect) -> None:
         match effect:
             case e.Reply():
                 self._answer(effect)

@@ -131,7 +131,7 @@ class Tries(Mail):
             self._enter(Phase.VALIDATE)
             self._accept(await handler.validate(plugin))
             self._enter(Phase.REGISTER)
-            ending = await handler.register(plugin, self._socket.identity, self._owe)
+            ending = await handler.register(plugin, self._socket.identity, self._owe_deregister)
         except PluginRefusedError as failure:
             return await self._refuse(failure)
         except StepFailedError as failure:
@@ -222,7 +222,7 @@ class Tries(Mail):
             self._sort_what_came_meanwhile()
             raise PluginRefusedError(ending.error, ending.outcome, ending.cause)
 
-    def _owe(self) -> bool:
+    def _owe_deregister(self) -> bool:
         """Note that Register begins, so that Deregister has to follow; return whether another plugin waits."""
         assert self._handler is not None, "a handler was asked"
         assert self._info is not None, "a plugin was claimed"

@@ -209,7 +209,7 @@ class MemoryDirectory:
         for name in path.strip("/").split("/"):
             made = f"{made}/{name}"
             if name not in inode.children:
-                self._put(inode, name, self._new(Kind.DIRECTORY), mask.CREATE | mask.ISDIR)
+                self._put(inode, name, self._new_inode(Kind.DIRECTORY), mask.CREATE | mask.ISDIR)
             inode = self._directory(made)
 
     def bind(self, path: str) -> Identity:
@@ -429,11 +429,11 @@ class MemoryDirectory:
         parent, name = self._place(path)
         if name in parent.children:
             raise os_error(errno.EADDRINUSE, path)
-        inode = self._new(kind)
+        inode = self._new_inode(kind)
         self._put(parent, name, inode, mask.CREATE)
         return self.identity(inode)
 
-    def _new(self, kind: Kind) -> Inode:
+    def _new_inode(self, kind: Kind) -> Inode:
         if self.reuse_inodes and self._free:
             number = self._free.pop()
         else:

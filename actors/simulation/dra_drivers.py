@@ -176,7 +176,7 @@ class FakeDRADriver:
             if self._devices is not None:
                 feed.put(self._devices)
             while not isinstance(said := await feed.next(), GRPCError):
-                await stream.send_message(_as(reply, self.health_message(said)))
+                await stream.send_message(_converted(reply, self.health_message(said)))
                 self.sent(said)
             if said.status is not Status.OK:
                 raise said
@@ -275,8 +275,8 @@ class _PluginV1Beta1(v1beta1_grpc.DRAPluginBase):
         await self._driver.answer(DRACall.PREPARE, self._NAME, stream, self._prepare)
 
     def _prepare(self, request: v1beta1.NodePrepareResourcesRequest) -> v1beta1.NodePrepareResourcesResponse:
-        said = self._driver.prepare(_as(v1.NodePrepareResourcesRequest, request))
-        return _as(v1beta1.NodePrepareResourcesResponse, said)
+        said = self._driver.prepare(_converted(v1.NodePrepareResourcesRequest, request))
+        return _converted(v1beta1.NodePrepareResourcesResponse, said)
 
     async def NodeUnprepareResources(  # noqa: N802
         self, stream: Stream[v1beta1.NodeUnprepareResourcesRequest, v1beta1.NodeUnprepareResourcesResponse]
@@ -284,8 +284,8 @@ class _PluginV1Beta1(v1beta1_grpc.DRAPluginBase):
         await self._driver.answer(DRACall.UNPREPARE, self._NAME, stream, self._unprepare)
 
     def _unprepare(self, request: v1beta1.NodeUnprepareResourcesRequest) -> v1beta1.NodeUnprepareResourcesResponse:
-        said = self._driver.unprepare(_as(v1.NodeUnprepareResourcesRequest, request))
-        return _as(v1beta1.NodeUnprepareResourcesResponse, said)
+        said = self._driver.unprepare(_converted(v1.NodeUnprepareResourcesRequest, request))
+        return _converted(v1beta1.NodeUnprepareResourcesResponse, said)
 
 
 class _HealthV1(health_v1_grpc.DRAResourceHealthBase):
@@ -323,7 +323,7 @@ class _Serving(HealthBase):
 # --- messages ---------------------------------------------------------------------------------------------------------
 
 
-def _as(kind: type[A], message: Message) -> A:
+def _converted(kind: type[A], message: Message) -> A:
     """Return a message of another version of its API: they differ in no number of a field."""
     return kind.FromString(message.SerializeToString())
 

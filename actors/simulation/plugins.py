@@ -125,13 +125,16 @@ class FakePlugin:
 class FakeRegistration(RegistrationBase):
     """The registration service of a :class:`FakePlugin`, on connections in memory or on a real socket.
 
-    ``record`` is given each call as it comes, before the answer. ``die`` breaks the connections.
+    ``record`` is given each call as it comes, before the answer. ``break_connections`` ends the
+    connections.
     """
 
-    def __init__(self, plugin: FakePlugin, record: Callable[[Call], None], die: Callable[[], None]) -> None:
+    def __init__(
+        self, plugin: FakePlugin, record: Callable[[Call], None], break_connections: Callable[[], None]
+    ) -> None:
         self._plugin = plugin
         self._record = record
-        self._die = die
+        self._break_connections = break_connections
 
     async def GetInfo(self, stream: Stream[InfoRequest, PluginInfo]) -> None:  # noqa: N802 - the name in the .proto
         """Answer with the plugin's info, or misbehave."""
@@ -163,7 +166,7 @@ class FakeRegistration(RegistrationBase):
     async def _perform(self, reaction: Reaction) -> None:
         match reaction:
             case Reaction.DIED:
-                self._die()
+                self._break_connections()
                 await trio.sleep_forever()
             case Reaction.HUNG:
                 # The client's deadline, or the end of the connection, ends the call's scope.
@@ -278,7 +281,7 @@ class PluggedIn:
 
     def crash(self) -> None:
         """End the process: its connections end; its socket file stays, and connecting is refused (fault 39)."""
-        self._die()
+        self._end_process()
 
     def unlink(self) -> None:
         """Remove the socket file; the process keeps running, unreachable (fault 38)."""
@@ -287,11 +290,11 @@ class PluggedIn:
     def stop(self) -> None:
         """Stop the process in order: it removes its socket, if that is there, and ends."""
         self._remove()
-        self._die()
+        self._end_process()
 
     def restart(self, *, uid: int | None = None) -> None:
         """End the process, and start another, of user ``uid`` if given, which unlinks the socket, binds and listens."""
-        self._die()
+        self._end_process()
         if uid is not None:
             self._credentials = Credentials(self._credentials.pid, uid, uid)
         self._remove()
@@ -323,7 +326,7 @@ class PluggedIn:
         """Whether the process that called listen() still runs."""
         return self._listener is not None and not self._listener.process.ended
 
-    def _die(self) -> None:
+    def _end_process(self) -> None:
         self.close_listener()
         process, self._process = self._process, None
         if process is not None:

@@ -99,7 +99,7 @@ class Allocations:
         """Answer with the lease when it is held."""
         return self._late(ask, lambda lease: json_response(201, lease_to_json(lease, self.boottime())))
 
-    def own(self, ask: AskToOwn, token: str, pause: float | None) -> Response:
+    def give_to_connection(self, ask: AskToOwn, token: str, pause: float | None) -> Response:
         """Answer with the lease, then with heartbeats every ``pause`` seconds, and with the lease when it has ended."""
         to_end, end = trio.open_memory_channel[Lease](1)
 

@@ -213,11 +213,11 @@ def _calls(calls: CallDurations) -> Iterator[Metric]:
     """Yield how long calls to drivers took, as the kubelet does. Nothing here is of a migrated volume plugin."""
     labels = ("driver_name", "method_name", "grpc_status_code")
     csi = HistogramMetricFamily(CallFamily.CSI, "How long calls to CSI drivers took.", labels=(*labels, "migrated"))
-    for (name, method, code), histogram in calls.of(CallFamily.CSI):
+    for (name, method, code), histogram in calls.histograms(CallFamily.CSI):
         csi.add_metric((_shown(name), method, code, "false"), histogram.cumulative(), histogram.total)
     yield csi
     dra = HistogramMetricFamily(CallFamily.DRA, "How long calls to DRA drivers took.", labels=labels)
-    for (name, method, code), histogram in calls.of(CallFamily.DRA):
+    for (name, method, code), histogram in calls.histograms(CallFamily.DRA):
         dra.add_metric((_shown(name), method, code), histogram.cumulative(), histogram.total)
     yield dra
 

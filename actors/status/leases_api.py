@@ -286,7 +286,7 @@ class _Routes:
             return m.LeaseAsked(asked.request, owner, peer.uid, ticket, reply, asked.id, deadline, ended)
 
         if isinstance(owner, ConnectionOwner):
-            return self._allocations.own(ask, token, pause)
+            return self._allocations.give_to_connection(ask, token, pause)
         return self._allocations.wait(ask)
 
     def _owner_of(self, wish: OwnerWish, peer: Credentials, token: str) -> Owner | Failure:
@@ -321,7 +321,7 @@ class _Routes:
         def ask(ticket: int, reply: Reply, ended: Address[Lease]) -> LeasesMessage:
             return m.ResumeAsked(name, uid, digest, ticket, reply, ended)
 
-        return self._allocations.own(ask, token, pause)
+        return self._allocations.give_to_connection(ask, token, pause)
 
     async def _renew(self, request: Request, name: str) -> Response:
         uid = _peer_of(request).uid

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from ..leases.json_values import WRONG_FORM, a, a_or_none, every, number, text_by_text, texts, words_of
+from ..leases.json_values import WRONG_FORM, every, exactly, exactly_or_none, number, text_by_text, texts, words_of
 from ..plugins.devices import Device, DeviceList, DeviceOptions, InstanceStatus, ResourceState, ResourceStatus
 from ..plugins.health import Health
 from ..plugins.status import HistoryEntry, PluginStatus, StateName
@@ -49,7 +49,7 @@ def resource_from_json(content: object) -> ResourceStatus:
 
 
 def _unix(found: object) -> float:
-    return datetime.fromisoformat(a(str, found)).timestamp()
+    return datetime.fromisoformat(exactly(str, found)).timestamp()
 
 
 def _unix_or_none(found: object) -> float | None:
@@ -61,41 +61,41 @@ def _number_or_none(found: object) -> float | None:
 
 
 def _plugin_of(content: Any) -> PluginStatus:
-    given: Mapping[str, Any] = a(dict, content)
+    given: Mapping[str, Any] = exactly(dict, content)
     versions, health = given.get("versions"), given.get("health")
     return PluginStatus(
-        socket=a(str, given["socket"]),
-        root=a(str, given["root"]),
-        generation=a(int, given["generation"]),
+        socket=exactly(str, given["socket"]),
+        root=exactly(str, given["root"]),
+        generation=exactly(int, given["generation"]),
         state=_state_of(given),
         since=_unix(given["since"]),
-        reason=a_or_none(str, given["reason"]),
-        attempt=a(int, given["attempt"]),
+        reason=exactly_or_none(str, given["reason"]),
+        attempt=exactly(int, given["attempt"]),
         next_try=_unix_or_none(given.get("next_try_at")),
-        type=a_or_none(str, given["type"]),
-        name=a_or_none(str, given["name"]),
-        endpoint=a_or_none(str, given["endpoint"]),
+        type=exactly_or_none(str, given["type"]),
+        name=exactly_or_none(str, given["name"]),
+        endpoint=exactly_or_none(str, given["endpoint"]),
         versions=None if versions is None else texts(versions),
         registered_in=_number_or_none(given.get("registered_in")),
-        active=a_or_none(bool, given.get("active")),
+        active=exactly_or_none(bool, given.get("active")),
         warnings=texts(given.get("warnings", [])),
-        uid=a_or_none(int, given.get("uid")),
-        pid=a_or_none(int, given.get("pid")),
-        cause=a_or_none(str, given.get("cause")),
+        uid=exactly_or_none(int, given.get("uid")),
+        pid=exactly_or_none(int, given.get("pid")),
+        cause=exactly_or_none(str, given.get("cause")),
         history=every(_entry_of, given.get("history", [])),
-        serving=a_or_none(bool, given.get("serving")),
-        not_serving=a_or_none(str, given.get("not_serving")),
+        serving=exactly_or_none(bool, given.get("serving")),
+        not_serving=exactly_or_none(str, given.get("not_serving")),
         not_serving_since=_unix_or_none(given.get("not_serving_since")),
-        called=a(str, given.get("source", "")).startswith(_CALLED),
-        owner=a_or_none(int, given.get("owner")),
+        called=exactly(str, given.get("source", "")).startswith(_CALLED),
+        owner=exactly_or_none(int, given.get("owner")),
         health=None if health is None else Health(health),
-        health_reason=a_or_none(str, given.get("health_reason")),
+        health_reason=exactly_or_none(str, given.get("health_reason")),
         health_since=_unix_or_none(given.get("health_since")),
         facts=tuple(text_by_text(given.get("facts", {})).items()),
-        failed_checks=a(int, given.get("failed_checks", 0)),
-        last_known=a(bool, given.get("last_known", False)),
+        failed_checks=exactly(int, given.get("failed_checks", 0)),
+        last_known=exactly(bool, given.get("last_known", False)),
         step=_step_of(given),
-        steps=tuple((Step(step), number(seconds)) for step, seconds in a(dict, given.get("steps", {})).items()),
+        steps=tuple((Step(step), number(seconds)) for step, seconds in exactly(dict, given.get("steps", {})).items()),
     )
 
 
@@ -111,51 +111,51 @@ def _state_of(content: Mapping[str, Any]) -> StateName:
 
 
 def _entry_of(content: Any) -> HistoryEntry:
-    reason, cause = a_or_none(str, content["reason"]), a_or_none(str, content.get("cause"))
-    state, attempt = _state_of(content), a(int, content["attempt"])
+    reason, cause = exactly_or_none(str, content["reason"]), exactly_or_none(str, content.get("cause"))
+    state, attempt = _state_of(content), exactly(int, content["attempt"])
     return HistoryEntry(_unix(content["at"]), state, reason, attempt, cause, _step_of(content))
 
 
 def _resource_of(content: Any) -> ResourceStatus:
-    devices = [(_device_of(device), _unix(device["since"])) for device in a(list, content.get("devices", []))]
+    devices = [(_device_of(device), _unix(device["since"])) for device in exactly(list, content.get("devices", []))]
     goes_in = _number_or_none(content["goes_in"])
     age = number(content["age"])
     since = _unix(content["since"])
     return ResourceStatus(
-        name=a(str, content["resource"]),
+        name=exactly(str, content["resource"]),
         state=ResourceState(content["state"]),
         since=since,
-        reason=a_or_none(str, content["reason"]),
+        reason=exactly_or_none(str, content["reason"]),
         until=None if goes_in is None else since + age + goes_in,
         instances=every(_instance_of, content["plugins"]),
-        socket=a_or_none(str, content["plugin"]),
+        socket=exactly_or_none(str, content["plugin"]),
         # The devices of a lost plugin are unhealthy in this form already.
         listed=DeviceList([device for device, _ in devices]),
         changed={device.id: since for device, since in devices},
-        last_capacity=a_or_none(int, content.get("last_capacity")),
+        last_capacity=exactly_or_none(int, content.get("last_capacity")),
     )
 
 
 def _device_of(content: Any) -> Device:
-    numa = every(lambda node: a(int, node), content["numa"])
-    return Device(a(str, content["id"]), a(str, content["health"]), numa)
+    numa = every(lambda node: exactly(int, node), content["numa"])
+    return Device(exactly(str, content["id"]), exactly(str, content["health"]), numa)
 
 
 def _instance_of(content: Any) -> InstanceStatus:
     return InstanceStatus(
-        socket=a(str, content["socket"]),
-        generation=a(int, content["generation"]),
-        endpoint=a(str, content["endpoint"]),
-        source=a(str, content["source"]),
+        socket=exactly(str, content["socket"]),
+        generation=exactly(int, content["generation"]),
+        endpoint=exactly(str, content["endpoint"]),
+        source=exactly(str, content["source"]),
         options=DeviceOptions(
-            a(bool, content["pre_start_required"]), a(bool, content["get_preferred_allocation_available"])
+            exactly(bool, content["pre_start_required"]), exactly(bool, content["get_preferred_allocation_available"])
         ),
-        active=a(bool, content["active"]),
-        lists=a(int, content["lists"]),
+        active=exactly(bool, content["active"]),
+        lists=exactly(int, content["lists"]),
         last_list=_unix_or_none(content["last_list"]),
-        devices=a(int, content["devices"]),
-        healthy=a(int, content["healthy"]),
+        devices=exactly(int, content["devices"]),
+        healthy=exactly(int, content["healthy"]),
         lost_since=_unix_or_none(content["lost_since"]),
-        reason=a_or_none(str, content["reason"]),
-        warning=a_or_none(str, content.get("warning")),
+        reason=exactly_or_none(str, content["reason"]),
+        warning=exactly_or_none(str, content.get("warning")),
     )

@@ -139,7 +139,7 @@ class DeviceListReader:
         if found.changed is None or self.newest.warning is not None:
             self.newest = _made(list(chain.from_iterable(block.devices for block in found.blocks)))
         elif found.changed:
-            self.newest = ReadList(self.newest.devices.but(found.changed))
+            self.newest = ReadList(self.newest.devices.replacing(found.changed))
         # Devices that come and go would leave many small blocks.
         keep = self._regular and len(found.blocks) <= 2 * len(self.newest.devices) // BLOCK + 2
         self._blocks = found.blocks if keep else []
@@ -269,7 +269,7 @@ class DeviceListReader:
         """Return the device whose fields are from ``position`` to ``stop``; ``name`` is its id unless they say it."""
         health, nodes, last = "", set[int](), self.work + MAX_FIELDS
         while position < stop:
-            tag, position = self._tag(message, position, stop, last)
+            tag, position = self._next_tag(message, position, stop, last)
             if tag not in (_ID, _HEALTH, _TOPOLOGY):
                 position = self._fields.skip(message, position, stop, tag, depth=1)
                 continue
@@ -286,7 +286,7 @@ class DeviceListReader:
             raise DeviceListError(f"the device {quoted(name)} is near to more than {MAX_NODES} NUMA nodes")
         return Device(name, health, tuple(sorted(nodes)))
 
-    def _tag(self, message: bytes, position: int, stop: int, last: int) -> tuple[int, int]:
+    def _next_tag(self, message: bytes, position: int, stop: int, last: int) -> tuple[int, int]:
         """Return the next tag of a device, which may not be one after ``last``, and the position after it."""
         self.work += 1
         if self.work > last:
@@ -296,7 +296,7 @@ class DeviceListReader:
     def _add_nodes(self, nodes: set[int], message: bytes, position: int, stop: int, last: int) -> None:
         """Add the nodes of a topology. The kernel calls a node -1 where there is none, and some plugins repeat that."""
         while position < stop:
-            tag, position = self._tag(message, position, stop, last)
+            tag, position = self._next_tag(message, position, stop, last)
             if tag == _NODE:
                 begin, position = span(message, position, stop)
                 node = self._node(message, begin, position, last)
@@ -308,7 +308,7 @@ class DeviceListReader:
     def _node(self, message: bytes, position: int, stop: int, last: int) -> int:
         node = 0
         while position < stop:
-            tag, position = self._tag(message, position, stop, last)
+            tag, position = self._next_tag(message, position, stop, last)
             if tag == _NODE_ID:
                 number, position = varint(message, position, stop)
                 node = int64(number)

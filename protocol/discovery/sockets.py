@@ -418,7 +418,7 @@ class Discovery:
         self._quotas[counted].add(_above(path))
         self._adopt(path, identity if reason is None else None)
         if reason is None:
-            self._own(path, identity)
+            self._note_owner(path, identity)
             self._sockets += 1
             message: Message = SocketAppeared(path, generation, identity, self.root, time, self._deprecated, first)
         else:
@@ -505,8 +505,8 @@ class Discovery:
         if parent is not None:  # The root has none.
             parent.children[path.rpartition("/")[2]] = socket
 
-    def _own(self, path: str, identity: Identity) -> None:
-        """The socket is known under this path; look again at that of an older file with its number, which is gone."""
+    def _note_owner(self, path: str, identity: Identity) -> None:
+        """Note that the socket is known under this path. Look again at the path of an older file with its number."""
         number = _number(identity)
         older = self._owners.get(number, path)
         self._owners[number] = path

@@ -147,7 +147,7 @@ _NONE = "none"
 _NOT_KNOWN = "unknown: "
 
 
-def can(capabilities: str) -> str:
+def short_capabilities(capabilities: str) -> str:
     """Return the fact ``capabilities.node`` in shorter words; what a newer specification may define stays as it is."""
     if capabilities.startswith(_NOT_KNOWN) or capabilities == _NONE:
         return capabilities

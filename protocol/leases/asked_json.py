@@ -21,7 +21,7 @@ from .json_fields import (
     some_seconds,
     word,
 )
-from .json_values import a, encodables, every
+from .json_values import encodables, every, exactly
 from .values import (
     ConnectionOwner,
     ContainerOwner,
@@ -143,7 +143,7 @@ _LASTS: Final = f"how long the lease lasts: seconds above 0, up to {MAX_SECONDS:
 
 
 def _wish(fields: Fields) -> OwnerWish:
-    content = fields.needed("owner", lambda found: a(dict, found), f"an object that has a kind: {_KINDS}")
+    content = fields.needed("owner", lambda found: exactly(dict, found), f"an object that has a kind: {_KINDS}")
     owner = Fields(content, "owner.")
     wish: OwnerWish
     match owner.needed("kind", _kind, _KINDS):
@@ -170,18 +170,18 @@ def _name(found: object) -> str:
 
 
 def _kind(found: object) -> str:
-    kind = a(str, found)
+    kind = exactly(str, found)
     if kind not in ("process", "container", "time", "connection", "none"):
         raise ValueError(f"{kind} is no kind of owner")
     return kind
 
 
 def _flag(found: object) -> bool:
-    return a(bool, found)
+    return exactly(bool, found)
 
 
 def _resources(found: object) -> dict[str, int]:
-    resources = {word(name): _count(count) for name, count in a(dict, found).items()}
+    resources = {word(name): _count(count) for name, count in exactly(dict, found).items()}
     check_range(1, MAX_RESOURCES, len(resources))
     return resources
 
@@ -191,7 +191,7 @@ def _names(found: object) -> tuple[str, ...]:
 
 
 def _labels(found: object) -> tuple[tuple[str, str], ...]:
-    labels = a(dict, found)
+    labels = exactly(dict, found)
     check_range(0, MAX_LABELS, len(labels))
     return tuple(sorted((word(key), "" if text == "" else word(text)) for key, text in labels.items()))
 

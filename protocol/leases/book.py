@@ -395,7 +395,7 @@ class Leases:
     def _release(self, asked: m.ReleaseAsked) -> None:
         found = {name: entry for name in asked.ids if (entry := self._all.entries.get(name)) is not None}
         for name, entry in found.items():
-            if not self._held.may(asked.uid, entry):
+            if not self._held.may_change(asked.uid, entry):
                 self._tell_released(asked, forbidden(name))
                 return
         for entry in found.values():

@@ -23,7 +23,7 @@ class HeldLeases:
         self.operators = operators
         self._amendments: dict[int, Amendment] = {}
 
-    def may(self, uid: int, entry: Entry) -> bool:
+    def may_change(self, uid: int, entry: Entry) -> bool:
         """Whether a user may end or change a lease."""
         return uid == entry.lease.uid or uid in self.operators
 
@@ -41,7 +41,7 @@ class HeldLeases:
             return self._all.withheld_failure()  # It may be one that is not known yet, or was lost.
         if entry is None:
             return Failure(Problem.UNKNOWN, f"there is no lease {lease}")
-        if not self.may(uid, entry):
+        if not self.may_change(uid, entry):
             return forbidden(lease)
         if entry.phase is not Phase.HELD:
             return Failure(Problem.UNAVAILABLE, f"lease {lease} is {entry.lease.state.value}, not held")

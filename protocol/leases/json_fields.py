@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NoReturn, TypeVar
 
 from ..text import cut, encodable
-from .json_values import WRONG_FORM, a, number
+from .json_values import WRONG_FORM, exactly, number
 
 T = TypeVar("T")
 
@@ -91,7 +91,7 @@ def fields_of(body: bytes, example: str) -> Fields:
       RequestError: if it is no JSON object, or one has a key twice; the text shows ``example``.
     """
     try:
-        content = a(dict, json.loads(body, object_pairs_hook=_once, parse_constant=_no_constant))
+        content = exactly(dict, json.loads(body, object_pairs_hook=_once, parse_constant=_no_constant))
     except _TwiceError as error:
         raise RequestError(f"{error}: give each key once") from error
     except WRONG_FORM as error:
@@ -133,7 +133,7 @@ def from_one(most: int) -> Callable[[object], int]:
     """Return a reader of whole numbers from 1 to ``most``."""
 
     def read(found: object) -> int:
-        whole = a(int, found)
+        whole = exactly(int, found)
         check_range(1, most, whole)
         return whole
 
@@ -156,7 +156,7 @@ def some_seconds(found: object) -> float:
 
 def word(found: object) -> str:
     """Read a text that is not empty, and that can be encoded."""
-    text = a(str, found)
+    text = exactly(str, found)
     check_range(1, MAX_TEXT, len(text))
     text.encode()
     return text

@@ -22,36 +22,36 @@ def words_of(error: Exception) -> str:
     return f"there is no {error}" if isinstance(error, KeyError) else str(error)
 
 
-def a(kind: type[T], found: object) -> T:
+def exactly(kind: type[T], found: object) -> T:
     """Return ``found``, which is to be exactly of this type: True is no number."""
     if type(found) is not kind:
         raise TypeError(f"{found!r} is no {kind.__name__}")
     return found
 
 
-def a_or_none(kind: type[T], found: object) -> T | None:
+def exactly_or_none(kind: type[T], found: object) -> T | None:
     """Return ``found``, which is to be of this type or None."""
-    return None if found is None else a(kind, found)
+    return None if found is None else exactly(kind, found)
 
 
 def number(found: object) -> float:
     """Return a number, which JSON may write without a fraction."""
-    return float(found) if type(found) is int else a(float, found)
+    return float(found) if type(found) is int else exactly(float, found)
 
 
 def every(read: Callable[[Any], T], found: Any) -> tuple[T, ...]:
     """Return what ``read`` makes of each element of a list."""
-    return tuple(read(element) for element in a(list, found))
+    return tuple(read(element) for element in exactly(list, found))
 
 
 def texts(found: Any) -> tuple[str, ...]:
     """Return a list of texts."""
-    return every(lambda element: a(str, element), found)
+    return every(lambda element: exactly(str, element), found)
 
 
 def text_by_text(found: Any) -> Mapping[str, str]:
     """Return an object of texts."""
-    return {key: a(str, text) for key, text in a(dict, found).items()}
+    return {key: exactly(str, text) for key, text in exactly(dict, found).items()}
 
 
 def encodables(found: Iterable[str]) -> list[str]:
@@ -88,8 +88,14 @@ def answer_to_json(answer: Answer) -> dict[str, Json]:
 
 
 def _mount_of(content: Any) -> Mount:
-    return Mount(a(str, content["host_path"]), a(str, content["container_path"]), a(bool, content["read_only"]))
+    return Mount(
+        exactly(str, content["host_path"]), exactly(str, content["container_path"]), exactly(bool, content["read_only"])
+    )
 
 
 def _node_of(content: Any) -> Node:
-    return Node(a(str, content["host_path"]), a(str, content["container_path"]), a(str, content["permissions"]))
+    return Node(
+        exactly(str, content["host_path"]),
+        exactly(str, content["container_path"]),
+        exactly(str, content["permissions"]),
+    )

@@ -27,12 +27,12 @@ from .asked_json import (
 from .json_fields import RequestError
 from .json_values import (
     WRONG_FORM,
-    a,
-    a_or_none,
     answer_of,
     answer_to_json,
     encodables,
     every,
+    exactly,
+    exactly_or_none,
     number,
     text_by_text,
     texts,
@@ -136,30 +136,30 @@ def lease_from_json(content: object) -> Lease:
 
 def _lease_of(content: Any) -> Lease:
     return Lease(
-        id=a(str, content["id"]),
-        uid=a(int, content["uid"]),
+        id=exactly(str, content["id"]),
+        uid=exactly(int, content["uid"]),
         request=_request_of(content["request"]),
         owner=_owner_of(content["owner"]),
         state=LeaseState(content["state"]),
         created=number(content["created_unix"]),
-        devices={name: texts(ids) for name, ids in a(dict, content["devices"]).items()},
+        devices={name: texts(ids) for name, ids in exactly(dict, content["devices"]).items()},
         answer=None if content["answer"] is None else answer_of(content["answer"]),
-        cdi_name=a_or_none(str, content["cdi_name"]),
-        reason=a_or_none(str, content["reason"]),
+        cdi_name=exactly_or_none(str, content["cdi_name"]),
+        reason=exactly_or_none(str, content["reason"]),
         warnings=texts(content["warnings"]),
     )
 
 
 def _request_of(content: Any) -> Request:
     return Request(
-        wanted=tuple(Wanted(name, a(int, count)) for name, count in a(dict, content["resources"]).items()),
+        wanted=tuple(Wanted(name, exactly(int, count)) for name, count in exactly(dict, content["resources"]).items()),
         ids=texts(content["ids"]),
         include=texts(content["include"]),
-        pool=a_or_none(str, content["pool"]),
+        pool=exactly_or_none(str, content["pool"]),
         labels=tuple(sorted(text_by_text(content["labels"]).items())),
-        container=a(bool, content["container"]),
-        ignore_missing=a(bool, content["ignore_missing"]),
-        stop_on_unhealthy=a(bool, content["stop_on_unhealthy"]),
+        container=exactly(bool, content["container"]),
+        ignore_missing=exactly(bool, content["ignore_missing"]),
+        stop_on_unhealthy=exactly(bool, content["stop_on_unhealthy"]),
     )
 
 
@@ -170,7 +170,7 @@ def _owner_of(content: Any) -> Owner:
         case "container":
             return ContainerOwner(None if content["init"] is None else _process_of(content["init"]))
         case "time":
-            return TimeOwner(number(content["seconds"]), a_or_none(int, content["expires_boottime_ns"]))
+            return TimeOwner(number(content["seconds"]), exactly_or_none(int, content["expires_boottime_ns"]))
         case "connection":
             return ConnectionOwner()
         case "none":
@@ -180,7 +180,9 @@ def _owner_of(content: Any) -> Owner:
 
 
 def _process_of(content: Any) -> ProcessIdentity:
-    return ProcessIdentity(a(int, content["pid"]), a(int, content["start_ticks"]), a(str, content["boot_id"]))
+    return ProcessIdentity(
+        exactly(int, content["pid"]), exactly(int, content["start_ticks"]), exactly(str, content["boot_id"])
+    )
 
 
 def failure_to_json(failure: Failure, boottime: int | None = None) -> dict[str, Json]:
@@ -202,7 +204,7 @@ def failure_from_json(content: object) -> Failure:
 
 
 def _failure_of(content: Any) -> Failure:
-    return Failure(Problem(content["problem"]), a(str, content["error"]), every(_lease_of, content["holders"]))
+    return Failure(Problem(content["problem"]), exactly(str, content["error"]), every(_lease_of, content["holders"]))
 
 
 def released_to_json(released: Released) -> dict[str, Json]:
@@ -228,7 +230,9 @@ def released_from_json(content: object) -> Released:
 
 
 def _released_of(content: Any) -> Released:
-    return Released(texts(content["released"]), texts(content["unknown"]), a_or_none(str, content.get("unwritten")))
+    return Released(
+        texts(content["released"]), texts(content["unknown"]), exactly_or_none(str, content.get("unwritten"))
+    )
 
 
 def snapshot_to_json(snapshot: LeasesSnapshot, unix: float, boottime: int | None = None) -> dict[str, Json]:
@@ -254,5 +258,5 @@ def snapshot_from_json(content: object, time: float) -> LeasesSnapshot:
 
 
 def _snapshot_of(content: Any, time: float) -> LeasesSnapshot:
-    withheld, problem = (a_or_none(str, content[key]) for key in ("withheld", "problem"))
+    withheld, problem = (exactly_or_none(str, content[key]) for key in ("withheld", "problem"))
     return LeasesSnapshot(time, every(_lease_of, content["leases"]), withheld, problem)

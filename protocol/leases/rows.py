@@ -8,7 +8,7 @@ from typing import Any, assert_never
 import attrs
 
 from ..values import value
-from .json_values import WRONG_FORM, a, answer_of, answer_to_json, number, text_by_text, texts, words_of
+from .json_values import WRONG_FORM, answer_of, answer_to_json, exactly, number, text_by_text, texts, words_of
 from .values import (
     ConnectionOwner,
     ContainerOwner,
@@ -183,16 +183,16 @@ def _lease_of(row: LeaseRow, devices: DeviceRows) -> Lease:
 
 
 def _request_of(asked: Any, row: LeaseRow) -> Request:
-    wanted = a(dict, asked["resources"])
+    wanted = exactly(dict, asked["resources"])
     return Request(
-        wanted=tuple(Wanted(resource, a(int, count)) for resource, count in wanted.items()),
+        wanted=tuple(Wanted(resource, exactly(int, count)) for resource, count in wanted.items()),
         ids=texts(asked["ids"]),
         include=texts(asked["include"]),
         pool=row.pool,
         labels=tuple(text_by_text(json.loads(row.label)).items()),
-        container=a(bool, asked["container"]),
-        ignore_missing=a(bool, asked["ignore_missing"]),
-        stop_on_unhealthy=a(bool, asked["stop_on_unhealthy"]),
+        container=exactly(bool, asked["container"]),
+        ignore_missing=exactly(bool, asked["ignore_missing"]),
+        stop_on_unhealthy=exactly(bool, asked["stop_on_unhealthy"]),
     )
 
 
@@ -205,7 +205,7 @@ def _owner_of(row: LeaseRow, asked: Any) -> Owner:
         case "time":
             return TimeOwner(number(asked["seconds"]), row.expires_boottime_ns)
         case "connection":
-            return ConnectionOwner(a(str, row.token_hash))
+            return ConnectionOwner(exactly(str, row.token_hash))
         case "none":
             return NoOwner()
         case _:
@@ -213,7 +213,7 @@ def _owner_of(row: LeaseRow, asked: Any) -> Owner:
 
 
 def _process_of(row: LeaseRow) -> ProcessIdentity:
-    return ProcessIdentity(a(int, row.pid), a(int, row.start_ticks), row.boot_id)
+    return ProcessIdentity(exactly(int, row.pid), exactly(int, row.start_ticks), row.boot_id)
 
 
 def _devices_of(devices: DeviceRows) -> dict[str, tuple[str, ...]]:

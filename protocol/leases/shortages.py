@@ -61,14 +61,14 @@ def _kept_back(stock: Stock, reserved: Reserved, request: Request, wanted: Wante
     all_free = attrs.evolve(request, ignore_missing=True)
     if available(stock, reserved, all_free, wanted) == available(stock, reserved, request, wanted):
         return ""
-    missing = _few(stock.missing(wanted.resource))
+    missing = _first_few(stock.missing(wanted.resource))
     return (
         f"; leased and no longer listed: {missing}; as many others are kept back, since they may be the same devices"
         " with other ids: ask with --ignore-missing if they are not"
     )
 
 
-def _few(devices: Collection[str]) -> str:
+def _first_few(devices: Collection[str]) -> str:
     more = len(devices) - _MOST_MISSING
     return ", ".join(islice(devices, _MOST_MISSING)) + (f" and {more} more" if more > 0 else "")
 
@@ -97,7 +97,7 @@ def _wrong(stock: Stock, resource: Resource, reserved: Reserved, request: Reques
     device = resource.offer.devices.devices.get(device_id)
     if device is None:
         return "is not listed"
-    if (pool := stock.pools.of(name, device_id)) != request.pool:
+    if (pool := stock.pools.pool_of(name, device_id)) != request.pool:
         return "is in no pool" if pool is None else f"is in the pool {pool}"
     if device_id in resource.taken:
         return f"is leased by {resource.taken[device_id]}"
@@ -117,7 +117,7 @@ def unhealthy_since(stock: Stock, lease: Lease) -> str | None:
             return text
         gone = [device_id for device_id, device in _missing(stock, name, ids) if not device.renamed]
         if gone and resource is not None and resource.offered:
-            return f"{text} (no longer listed: {_few(gone)})"
+            return f"{text} (no longer listed: {_first_few(gone)})"
     return None
 
 
@@ -138,4 +138,4 @@ def _missing(stock: Stock, name: str, ids: Iterable[str]) -> Iterator[tuple[str,
 def _missing_of(name: str, missing: Mapping[str, Missing]) -> str:
     renamed = any(device.renamed for device in missing.values())
     other_ids = ", and unknown ids are listed: they may have these by now" if renamed else ""
-    return f"unhealthy, no longer listed by the plugin of {name}: {_few(missing)}{other_ids}"
+    return f"unhealthy, no longer listed by the plugin of {name}: {_first_few(missing)}{other_ids}"

@@ -124,7 +124,7 @@ class Pools:
         """Yield the names of the pools of a resource from which a user may take devices."""
         return (pool.name for pool in self._pools.get(resource, {}).values() if pool.admits(uid))
 
-    def of(self, resource: str, device: str) -> str | None:
+    def pool_of(self, resource: str, device: str) -> str | None:
         """Return the name of the pool that has the device, or None."""
         pools = self._pools.get(resource)
         return None if pools is None else next((pool.name for pool in pools.values() if pool.has(device)), None)
@@ -135,7 +135,7 @@ class Pools:
             return {None: {device.id: device for device in devices}}
         found = defaultdict[str | None, dict[str, Device]](dict)
         for device in devices:
-            found[self.of(resource, device.id)][device.id] = device
+            found[self.pool_of(resource, device.id)][device.id] = device
         return found
 
 
@@ -290,7 +290,7 @@ class Stock:
                 raise ValueError(f"{device_id} of {name} is already taken by the lease {holder}")
         for device_id in ids:
             resource.taken[device_id] = lease
-            if (free := resource.free.get(self.pools.of(name, device_id))) is not None:
+            if (free := resource.free.get(self.pools.pool_of(name, device_id))) is not None:
                 free.discard(device_id)
             if device_id not in resource.offer.devices.devices:
                 # It was leased before a restart. If a plugin is there, nobody knows which ids it had listed then.
@@ -301,7 +301,7 @@ class Stock:
         resource = self._resources[name]
         for device_id in ids:
             del resource.taken[device_id]
-            pool = self.pools.of(name, device_id)
+            pool = self.pools.pool_of(name, device_id)
             resource.missing.pop(device_id, None)
             if (device := resource.healthy.get(pool, {}).get(device_id)) is not None:
                 resource.place(device, pool)
@@ -319,9 +319,9 @@ class Stock:
             )
             return
         for device_id in difference.removed:
-            resource.drop(device_id, self.pools.of(name, device_id))
+            resource.drop(device_id, self.pools.pool_of(name, device_id))
         for device in difference.changed:
-            resource.place(device, self.pools.of(name, device.id))
+            resource.place(device, self.pools.pool_of(name, device.id))
 
     def _miss(self, resource: Resource, before: DeviceList, difference: Difference, now: float) -> None:
         """Note which devices are missing since an offer, in which ``difference`` is not as it was ``before``."""

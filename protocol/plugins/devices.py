@@ -103,7 +103,7 @@ class DeviceList:
         self._base: _Token | None = None
         self._difference = _NO_DIFFERENCE
 
-    def but(self, devices: Iterable[Device]) -> DeviceList:
+    def replacing(self, devices: Iterable[Device]) -> DeviceList:
         """Return a list that has ``devices`` in the place of those with their ids; ids that are new come last."""
         given = tuple(devices)
         if not given:

@@ -68,7 +68,7 @@ def bounded(
     health, reason = Health(health), reason[:MAX_REASON]
     if facts is None:
         return Report(health, reason, before.facts, before.warnings, failed_checks)
-    kept = tuple(facts.items() if _fit(facts) else _within_bounds(cast("Mapping[object, object]", facts)))
+    kept = tuple(facts.items() if _facts_fit(facts) else _within_bounds(cast("Mapping[object, object]", facts)))
     said = tuple(warning[:MAX_REASON] for warning in islice(warnings, MAX_WARNINGS))
     if len(kept) == len(facts):
         return Report(health, reason, kept, said, failed_checks)
@@ -82,8 +82,8 @@ def _cut_off(facts: Mapping[str, str], kept: int) -> str:
     return f"{len(facts) - kept} of {len(facts)} facts were cut off, from {first} on: at most {size}"
 
 
-def _fit(facts: Mapping[str, str]) -> bool:
-    """Whether all facts are texts, and there is room for them: as a rule."""
+def _facts_fit(facts: Mapping[str, str]) -> bool:
+    """Return whether all facts are texts and there is room for them, as there mostly is."""
     if len(facts) > MAX_FACTS:
         return False
     try:

@@ -139,7 +139,7 @@ class _Reader:
         try:
             found = setting.from_toml(value)
         except WrongValueError as error:
-            for text, place in zip(error.each_of(setting.key), error.places, strict=True):
+            for text, place in zip(error.each_with_key(setting.key), error.places, strict=True):
                 self._note((*path, *place), text)
             if error.rest is not None:
                 self.rest.append(Given(setting.key, error.rest, self._source(path)))

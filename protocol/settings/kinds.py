@@ -37,11 +37,11 @@ class WrongValueError(ValueError):
         #: Of a list, the values with which nothing is wrong: what else may be wrong with them can be found, too.
         self.rest = rest
 
-    def of(self, key: str) -> str:
+    def with_key(self, key: str) -> str:
         """Return the texts with the key before each."""
-        return "; ".join(self.each_of(key))
+        return "; ".join(self.each_with_key(key))
 
-    def each_of(self, key: str) -> tuple[str, ...]:
+    def each_with_key(self, key: str) -> tuple[str, ...]:
         """Return each text, with the key before it."""
         return tuple(f"{key} {text}" if text.startswith(("is ", "must ")) else f"{key}: {text}" for text in self.texts)
 
@@ -311,13 +311,13 @@ class OrOff:
 
     def from_toml(self, value: object) -> Any:
         """Return None for ``"off"``."""
-        return None if value == OFF else self._or(lambda: self.kind.from_toml(value), value)
+        return None if value == OFF else self._in_own_words(lambda: self.kind.from_toml(value), value)
 
     def from_text(self, text: str, here: str) -> Any:
         """Return None for ``off``."""
-        return None if text == OFF else self._or(lambda: self.kind.from_text(text, here), text)
+        return None if text == OFF else self._in_own_words(lambda: self.kind.from_text(text, here), text)
 
-    def _or(self, parse: Callable[[], Any], value: object) -> Any:
+    def _in_own_words(self, parse: Callable[[], Any], value: object) -> Any:
         try:
             return parse()
         except WrongValueError as error:
@@ -344,21 +344,21 @@ class ListOf:
         """Return the values."""
         if not isinstance(value, list):
             raise wrong(value, self.words)
-        return self._all(self.kind.from_toml, value)
+        return self._each_parsed(self.kind.from_toml, value)
 
     def from_text(self, text: str, here: str) -> Any:
         """Return the values of a list in brackets, or else those between the separators."""
         if not text.lstrip().startswith("["):
             words = [word for word in text.split(self.separator) if word]
-            return self._all(lambda word: self.kind.from_text(word, here), words)
-        return self._all(
+            return self._each_parsed(lambda word: self.kind.from_text(word, here), words)
+        return self._each_parsed(
             lambda element: (
                 self.kind.from_text(element, here) if isinstance(element, str) else self.kind.from_toml(element)
             ),
             _of_toml(text, 'a list in brackets must be one of TOML, such as ["a", "b"]'),
         )
 
-    def _all(self, parse: Callable[[Any], Any], values: Iterable[object]) -> tuple[Any, ...]:
+    def _each_parsed(self, parse: Callable[[Any], Any], values: Iterable[object]) -> tuple[Any, ...]:
         """Return what each of the values means, or raise one error with all that is wrong with any."""
         found = list[Any]()
         # What is wrong in the same words with several values is said of the first one.
@@ -399,7 +399,7 @@ class ByType:
             try:
                 found[name] = self.kind.from_toml(given)
             except WrongValueError as error:
-                texts += error.each_of(f"the value of {shown(name)}")
+                texts += error.each_with_key(f"the value of {shown(name)}")
         if texts:
             raise WrongValueError(*texts)
         return found

@@ -49,7 +49,7 @@ class PoolKind:
             try:
                 found[field] = parse(value.get(field))
             except WrongValueError as error:
-                texts += (f"{pool}: {text}" for text in error.each_of(field))
+                texts += (f"{pool}: {text}" for text in error.each_with_key(field))
                 places += [(field,)] * len(error.texts)
         if texts:
             raise WrongValueError(*texts, places=places)

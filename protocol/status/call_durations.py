@@ -42,7 +42,7 @@ class CallDurations:
             durations = self._durations[key] = Histogram(BUCKETS[call.family])
         durations.observe(call.seconds)
 
-    def of(self, family: CallFamily) -> Iterator[tuple[tuple[str, str, str], Histogram]]:
+    def histograms(self, family: CallFamily) -> Iterator[tuple[tuple[str, str, str], Histogram]]:
         """Yield the histograms of a family with their labels: driver, method and code."""
         for (counted, name, method, code), durations in self._durations.items():
             if counted is family:

@@ -36,7 +36,7 @@ class TcpAddress:
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can connect."""
-        found = _ip(self.host)
+        found = _ip_address(self.host)
         return found is not None and found.is_loopback
 
     def __str__(self) -> str:
@@ -92,13 +92,13 @@ def tcp_address(text: str) -> TcpAddress:
     if host is None or host == _LOCALHOST:
         return TcpAddress("127.0.0.1", port)
     bare = host.strip("[]")
-    if _ip(bare) is None or (":" in bare) != host.startswith("["):
+    if _ip_address(bare) is None or (":" in bare) != host.startswith("["):
         advice = _HOW if host else "write 0.0.0.0 for all addresses of version 4, or [::] for all"
         raise ConfigError(f"the address for metrics is {text[:_SHOWN]!a}, whose host is no IP address: {advice}")
     return TcpAddress(bare, port)
 
 
-def _ip(text: str) -> IPv4Address | IPv6Address | None:
+def _ip_address(text: str) -> IPv4Address | IPv6Address | None:
     """Return the IP address that a text is; one of version 4 that is written as one of version 6 is the former."""
     # Few daemons have a port, and all import this module.
     from ipaddress import IPv6Address, ip_address
@@ -126,5 +126,5 @@ class HostRule:
         name = found[1].lower()
         if name == _LOCALHOST or name in self.names:
             return True
-        address = _ip(name.strip("[]"))
+        address = _ip_address(name.strip("[]"))
         return address is not None and (address.is_loopback or not self.loopback)

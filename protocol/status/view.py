@@ -488,13 +488,13 @@ class View:
         exact = self.rows.get(target)
         if exact is not None:
             return [exact]
-        found = [row for row in self.rows.values() if _is(row, target)]
+        found = [row for row in self.rows.values() if _is_target(row, target)]
         if found:
             return found
         alike = self.with_file_name(target)
         if len(alike) == 1:
             return alike
-        return [row for row in reversed(self._gone) if row.last.socket == target or _is(row, target)]
+        return [row for row in reversed(self._gone) if row.last.socket == target or _is_target(row, target)]
 
     def with_file_name(self, name: str) -> list[Row]:
         """Return the rows of the sockets whose files have that name: lists show it for sockets without a name."""
@@ -529,7 +529,7 @@ def _since(time: float, change: HealthReported) -> HealthReported:
     )
 
 
-def _is(row: Row, target: str) -> bool:
+def _is_target(row: Row, target: str) -> bool:
     return (row.name is not None and _is_shown(row.name, target)) or _is_shown(row.last.socket, target)
 
 

@@ -176,7 +176,7 @@ class DeviceActs:
             made = DeviceList(Device(name, health) for name, health in healths.items())
         else:
             changed = (Device(name, health) for name, health in healths.items())
-            made = before.but(device for device in changed if before.devices[device.id] != device)
+            made = before.replacing(device for device in changed if before.devices[device.id] != device)
         self._lists[socket] = made
         return made
 

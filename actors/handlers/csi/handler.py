@@ -94,7 +94,7 @@ class CSIHandler:
         version = check_csi_versions(plugin.versions, deprecated=plugin.found_in_deprecated_dir)
         ranked = self._rank(plugin.name)
         socket = None if ranked is None else ranked.highest_elsewhere(plugin)
-        other = None if socket is None else self.drivers.at(plugin.name, socket)
+        other = None if socket is None else self.drivers.instance(plugin.name, socket)
         if other is None or (plugin.privileged and not other.privileged):
             return
         if version <= (present := csi_version(other.versions)):
@@ -190,7 +190,7 @@ class CSIHandler:
     def _rank(self, name: str) -> RankedDrivers | None:
         """Return the registered drivers of ``name`` by version; None if there is none."""
         ranked = self._ranked.get(name)
-        if ranked is None and (drivers := self.drivers.of(name)):
+        if ranked is None and (drivers := self.drivers.named(name)):
             from .ranking import RankedDrivers
 
             ranked = self._ranked[name] = RankedDrivers()

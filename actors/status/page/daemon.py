@@ -30,7 +30,7 @@ class UserNames:
     _read: tuple[int, int, int] | None = attrs.field(init=False, default=None)
     _names: dict[int, str] = attrs.field(init=False, factory=dict)
 
-    def of(self, uid: object) -> str | None:
+    def name_of(self, uid: object) -> str | None:
         """Return the name of the user with this uid; None if the file has none, or cannot be read."""
         if not isinstance(uid, int):
             return None
@@ -255,7 +255,7 @@ class _Follower:
         else:
             shown = {name: entry.get(name) for name in self._watch.fields}
             if "uid" in shown:
-                shown["user"] = self._names.of(shown["uid"])
+                shown["user"] = self._names.name_of(shown["uid"])
             self._board.put(self._watch.table, key, shown)
         return key
 

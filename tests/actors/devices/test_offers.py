@@ -78,7 +78,7 @@ async def test_the_lease_actor_is_told_what_can_be_leased_whenever_that_changes(
         assert await heard_of(ListReceived("/a.sock", 1, LISTED, 1.0)) == [OfferChanged(offer)]
         # Nothing of interest: the plugin repeats itself, and becomes what it was taken for.
         assert await heard_of(ListReceived("/a.sock", 1, LISTED, 2.0), InstanceRole("/a.sock", 1, True)) == []
-        turned = LISTED.but([Device("gpu-1", "Unhealthy")])
+        turned = LISTED.replacing([Device("gpu-1", "Unhealthy")])
         assert await heard_of(ListReceived("/a.sock", 1, turned, 3.0)) == [
             OfferChanged(attrs.evolve(offer, devices=turned))
         ]

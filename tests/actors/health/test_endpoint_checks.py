@@ -131,7 +131,7 @@ class Bench:
 
     def _counter(self, checks: EndpointChecks) -> Callable[[], None]:
         def count() -> None:
-            self.most = max(self.most, checks.out, sum(endpoint.out for endpoint in self.endpoints))
+            self.most = max(self.most, checks.under_way, sum(endpoint.out for endpoint in self.endpoints))
 
         return count
 

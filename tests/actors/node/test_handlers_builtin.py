@@ -59,7 +59,7 @@ def test_instances_are_kept_by_name_and_socket_the_newest_last() -> None:
     for plugin in (older, newer, elsewhere):
         instances.add(plugin)
 
-    assert instances.of("d.example.com") == (older, newer)
+    assert instances.named("d.example.com") == (older, newer)
     assert instances.others(older) == (newer,)
     assert (list(instances), len(instances)) == ([older, newer, elsewhere], 3)
 
@@ -71,7 +71,7 @@ def test_an_instance_that_is_added_again_is_the_newest_and_listed_once() -> None
     for plugin in (dra(generation=1), dra(socket="/reg/b.sock", generation=2), again):
         instances.add(plugin)
 
-    assert instances.of("d.example.com") == (dra(socket="/reg/b.sock", generation=2), again)
+    assert instances.named("d.example.com") == (dra(socket="/reg/b.sock", generation=2), again)
 
 
 def test_removing_one_instance_keeps_the_other_and_removing_a_missing_one_is_allowed() -> None:
@@ -81,11 +81,11 @@ def test_removing_one_instance_keeps_the_other_and_removing_a_missing_one_is_all
     instances.add(dra(socket="/reg/b.sock"))
 
     instances.remove(dra())
-    assert instances.of("d.example.com") == (dra(socket="/reg/b.sock"),)
+    assert instances.named("d.example.com") == (dra(socket="/reg/b.sock"),)
     instances.remove(dra())
     instances.remove(dra(socket="/reg/b.sock"))
     instances.remove(dra(name="nobody"))
-    assert (instances.of("d.example.com"), list(instances), len(instances)) == ((), [], 0)
+    assert (instances.named("d.example.com"), list(instances), len(instances)) == ((), [], 0)
 
 
 def test_an_instance_is_found_by_name_and_socket_however_many_there_were() -> None:
@@ -94,12 +94,12 @@ def test_an_instance_is_found_by_name_and_socket_however_many_there_were() -> No
     for present in ((first,), (first, second), (first,), ()):
         for plugin in (first, second):
             (instances.add if plugin in present else instances.remove)(plugin)
-        assert instances.of(first.name) == present
+        assert instances.named(first.name) == present
         assert instances.other_at_endpoint(dra(socket="/reg/c.sock")) == (present[0] if present else None)
         for plugin in present:
-            assert instances.at(plugin.name, plugin.socket) == plugin
+            assert instances.instance(plugin.name, plugin.socket) == plugin
     with pytest.raises(KeyError):
-        instances.at(first.name, socket)
+        instances.instance(first.name, socket)
 
 
 # --- CSI --------------------------------------------------------------------------------------------------------------

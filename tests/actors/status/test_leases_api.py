@@ -582,7 +582,7 @@ async def test_the_list_of_requests_has_each_route(autojump_clock: MockClock) ->
 def test_allocations_have_places_of_their_own(method: str, path: str, expected: Place) -> None:
     """Callers who wait for devices keep nobody from releasing some."""
     assert place(Request(method, path, {}, b"")) is expected
-    assert HttpLimits().of(Place.LEASE) == 256
+    assert HttpLimits().number_of(Place.LEASE) == 256
 
 
 def test_a_caller_for_whom_there_is_no_place_is_told_as_of_any_limit() -> None:

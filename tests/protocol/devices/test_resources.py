@@ -469,7 +469,7 @@ def test_a_list_made_from_another_is_the_list_made_anew() -> None:
     """And says in what it differs, as a comparison of the two does."""
     before = devices(HEALTHY, HEALTHY, UNHEALTHY)
     changed = [Device("d1", UNHEALTHY), Device("d2"), Device("new", SICK)]
-    after = before.but(changed)
+    after = before.replacing(changed)
     assert after == DeviceList([Device("d0"), *changed])
     assert after.healthy == DeviceList([Device("d0"), *changed]).healthy
     assert after.compared(before) == DeviceList(after.devices.values()).compared(before)
@@ -480,11 +480,11 @@ def test_a_list_made_from_another_is_the_list_made_anew() -> None:
 def test_a_list_that_was_skipped_is_not_missed(script: Script) -> None:
     """The inbox keeps only the newest waiting list, which was made from one that the resources have not seen."""
     first = devices(HEALTHY, HEALTHY)
-    skipped = first.but([Device("d0", SICK)])
+    skipped = first.replacing([Device("d0", SICK)])
     script.register("/a")
     script.give("/a", first)
     script.wait(1.0)
-    script.give("/a", skipped.but([Device("d1", SICK)]))
+    script.give("/a", skipped.replacing([Device("d1", SICK)]))
     assert [(device.health, device.since) for device in script.shown().devices()] == [(SICK, 1.0), (SICK, 1.0)]
 
 
@@ -505,6 +505,6 @@ def test_a_list_is_applied_in_time_proportional_to_what_is_different(script: Scr
     script.register("/a")
     script.give("/a", first)
     _Counted.looks = 0
-    script.give("/a", first.but([Device("d7", SICK)]))
+    script.give("/a", first.replacing([Device("d7", SICK)]))
     assert script.counts() == (1000, 999)
     assert _Counted.looks == 1

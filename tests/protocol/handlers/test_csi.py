@@ -15,10 +15,10 @@ from plugind.protocol.handlers.csi import (
     DriverFacts,
     NodeInfo,
     NotKnown,
-    can,
     changes,
     check_driver_name,
     checked_node_info,
+    short_capabilities,
     shown_health,
 )
 from plugind.protocol.handlers.csi_topology import Topologies
@@ -289,7 +289,7 @@ def test_one_long_text_keeps_no_other_fact_out() -> None:
     ],
 )  # fmt: skip
 def test_what_a_driver_can_do_is_said_in_short_words(said: str, shown: str) -> None:
-    assert can(said) == shown
+    assert short_capabilities(said) == shown
 
 
 def test_a_change_names_each_fact_but_the_time() -> None:

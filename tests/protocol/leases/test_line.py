@@ -155,7 +155,7 @@ def check_not_overtaken(room: Room, before: Stock, earlier: Request, later: str)
         ids = got.get(wanted.resource, [])
         assert not set(earlier.ids or earlier.include) & set(ids), "it has taken a device that was waited for"
         free = room.stock.free((wanted.resource, earlier.pool))
-        taken = sum(before.pools.of(wanted.resource, device_id) == earlier.pool for device_id in ids)
+        taken = sum(before.pools.pool_of(wanted.resource, device_id) == earlier.pool for device_id in ids)
         assert taken == 0 or len(free) >= wanted.count - len(earlier.ids or earlier.include)
 
 

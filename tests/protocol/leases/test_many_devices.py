@@ -79,7 +79,7 @@ def lease_waited_for(case: Case) -> Callable[[], object]:
 
 def change_health(case: Case) -> Callable[[], object]:
     """One device turns unhealthy."""
-    changed = offered(case.listed.but(devices("GPU-7@1!")))
+    changed = offered(case.listed.replacing(devices("GPU-7@1!")))
     return lambda: case.node.send(changed)
 
 

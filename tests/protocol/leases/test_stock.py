@@ -246,7 +246,7 @@ def test_each_change_of_a_list_leads_to_what_the_list_says(changes: list[tuple[o
     """Devices are taken and given back meanwhile, and the plugin is lost at times."""
     of, listed, taken = Stock([Pool("big", GPU, frozenset(("g1", "g2")))]), DeviceList(), set[str]()
     for kind, some in changes:
-        listed = DeviceList(some) if kind == "list" else listed.but(some)
+        listed = DeviceList(some) if kind == "list" else listed.replacing(some)
         lost = kind is True
         of.offer(Offer(GPU, listed, None if lost else PLUGIN, calls=Calls()))
         for device in some[:3]:

@@ -19,9 +19,9 @@ def test_calls_are_counted_by_driver_method_and_code() -> None:
     durations = CallDurations()
     for call in (ended(), ended(), ended(code="DEADLINE_EXCEEDED"), ended(family=CallFamily.DRA)):
         durations.observe(call)
-    csi = {labels: sum(histogram.counts) for labels, histogram in durations.of(CallFamily.CSI)}
+    csi = {labels: sum(histogram.counts) for labels, histogram in durations.histograms(CallFamily.CSI)}
     assert csi == {("a.example.com", METHOD, "OK"): 2, ("a.example.com", METHOD, "DeadlineExceeded"): 1}
-    ((labels, histogram),) = durations.of(CallFamily.DRA)
+    ((labels, histogram),) = durations.histograms(CallFamily.DRA)
     assert (labels, sum(histogram.counts)) == (("a.example.com", METHOD, "OK"), 1)
 
 
@@ -30,7 +30,7 @@ def test_drivers_beyond_the_first_64_share_a_label() -> None:
     durations = CallDurations()
     for number in range(MAX_RESOURCES + 10):
         durations.observe(ended(f"{number}.example.com"))
-    counts = {name: sum(histogram.counts) for (name, _, _), histogram in durations.of(CallFamily.CSI)}
+    counts = {name: sum(histogram.counts) for (name, _, _), histogram in durations.histograms(CallFamily.CSI)}
     assert (len(counts), counts["63.example.com"], counts["other"]) == (MAX_RESOURCES + 1, 1, 10)
 
 
