@@ -30,16 +30,16 @@ at_least_one = _number(lambda value: value >= 1, "a finite number, 1 or more")
 at_least_ten = _number(lambda value: value >= 10, "a finite number, 10 or more")
 
 
-class ByType(dict[str, float]):
-    """Seconds by plugin type, which nothing changes."""
+class FixedSeconds(dict[str, float]):
+    """Seconds by plugin type. Nothing changes them."""
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(frozenset(self.items()))
 
 
-def by_type(seconds: Mapping[str, float]) -> ByType:
+def by_type(seconds: Mapping[str, float]) -> FixedSeconds:
     """Return a copy of ``seconds`` by plugin type."""
-    return ByType(seconds)
+    return FixedSeconds(seconds)
 
 
 def each_above_zero(owner: object, attribute: attrs.Attribute[Mapping[str, float]], value: Mapping[str, float]) -> None:

@@ -96,7 +96,7 @@ class Watching:
     UNAVAILABLE = "unavailable"
 
 
-class Condition(enum.StrEnum):
+class DirectoryCondition(enum.StrEnum):
     """What is wrong with a directory, the worst first."""
 
     #: Others may write to it: nothing new is taken below it, and what is registered stays.
@@ -109,4 +109,4 @@ class Condition(enum.StrEnum):
     @property
     def degrades(self) -> bool:
         """Whether the node does less because of it."""
-        return self is not Condition.GROUP_WRITABLE
+        return self is not DirectoryCondition.GROUP_WRITABLE

@@ -9,12 +9,12 @@ import pytest
 from plugind.actors.devices import calls as device_calls
 from plugind.actors.leases import cdi_files, cdi_writer, saving
 from plugind.protocol.leases import allocations, answers, asked_json, book
-from plugind.protocol.leases.config import Limits
+from plugind.protocol.leases.config import LeaseLimits
 from plugind.protocol.leases.forms import FORMS
 from plugind.protocol.leases.limits import MAX_ID
 
 PAGE = (Path(__file__).parents[1] / "docs" / "leases.md").read_text()
-OF_USER = Limits()
+OF_USER = LeaseLimits()
 LIMITS = {
     "leases of a user who is not root, with those in line": f"{OF_USER.leases:,}",
     "devices of a user who is not root, with those that are waited for": f"{OF_USER.devices:,}",

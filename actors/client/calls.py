@@ -29,7 +29,7 @@ def refusal(status: int, body: bytes) -> ClientError:
 
 
 @attrs.frozen
-class Call(Generic[AnswerT]):
+class ClientRequest(Generic[AnswerT]):
     """One request, and how its answer is read."""
 
     method: str
@@ -42,7 +42,7 @@ class Call(Generic[AnswerT]):
     #: Returns what is taken of the answer of a daemon of this user; raises ClientError if nothing is.
     judge: Callable[[AnswerT, int], AnswerT] = lambda answer, _: answer
     #: Returns what to ask to take back what was made for an answer of which nothing is taken.
-    undo: Callable[[AnswerT], Call[Any]] | None = None
+    undo: Callable[[AnswerT], ClientRequest[Any]] | None = None
 
     def answer(self, status: int, body: bytes, version: str | None) -> AnswerT:
         """Return what the daemon says, which speaks this ``version`` of the status socket, before it is judged.
@@ -54,7 +54,7 @@ class Call(Generic[AnswerT]):
             raise self.refusal(status, body, version)
         return understood(self.read, body, version)
 
-    def undoing(self, status: int, answer: AnswerT) -> Call[Any] | None:
+    def undoing(self, status: int, answer: AnswerT) -> ClientRequest[Any] | None:
         """Return what to ask after an ``answer`` of which nothing is taken; None if nothing was made for it."""
         return None if self.undo is None or status != _MADE else self.undo(answer)
 

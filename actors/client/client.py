@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 import trio
 
 from ...protocol.client.status_values import plugin_from_json
-from ...protocol.leases.leases_json import Asked, lease_from_json
+from ...protocol.leases.leases_json import LeaseBody, lease_from_json
 from ...protocol.leases.values import ConnectionOwner, Lease
 from ...protocol.plugins.devices import ResourceStatus
 from ...protocol.plugins.status import PluginStatus
@@ -18,7 +18,7 @@ from ..http.client import Lines
 from ..io.silence import PATIENCE
 from . import requests
 from .awaited import RECONNECT, Awaited, AwaitedDevices, AwaitedPlugins, Following
-from .calls import Call, understood
+from .calls import ClientRequest, understood
 from .errors import ClientError, LeaseFailedError
 from .holding import HeldLease
 from .lease_calls import (
@@ -146,7 +146,7 @@ class Client:
         request = request_of(
             resources, ids=ids, include=include, labels=labels, pool=pool, ignore_missing=ignore_missing
         )
-        asked = Asked(request, own_process(), id or new_id(), wait)
+        asked = LeaseBody(request, own_process(), id or new_id(), wait)
         lease = await self._taken(asked, named=id is not None)
         try:
             yield lease
@@ -186,7 +186,7 @@ class Client:
         request = request_of(
             resources, ids=ids, include=include, labels=labels, pool=pool, ignore_missing=ignore_missing
         )
-        asked = Asked(request, ConnectionOwner(), id, wait)
+        asked = LeaseBody(request, ConnectionOwner(), id, wait)
         async with Keeper(self.path, self.timeout).holding(allocation(asked), deadline_of(asked)) as holding:
             try:
                 yield holding.held
@@ -235,7 +235,7 @@ class Client:
             stop_on_unhealthy=stop_on_unhealthy,
             container=container,
         )
-        asked = Asked(request, owner, id, wait)
+        asked = LeaseBody(request, owner, id, wait)
         return await self._ask(allocation(asked), seconds=deadline_of(asked), patience=PATIENCE)
 
     async def release(self, lease: str) -> None:
@@ -264,7 +264,7 @@ class Client:
         async with self._lines("/v1/leases/watch") as found:
             yield _Values(found, self.path, lease_from_json)
 
-    async def _taken(self, asked: Asked, *, named: bool) -> Lease:
+    async def _taken(self, asked: LeaseBody, *, named: bool) -> Lease:
         try:
             return await self._ask(allocation(asked), seconds=deadline_of(asked), patience=PATIENCE)
         except BaseException as error:
@@ -287,11 +287,11 @@ class Client:
 
     # --- to ask ---
 
-    async def _ask(self, call: Call[T], *, seconds: float | None = None, patience: float = math.inf) -> T:
+    async def _ask(self, call: ClientRequest[T], *, seconds: float | None = None, patience: float = math.inf) -> T:
         return await answer(self.path, call, timeout=seconds or self.timeout, patience=patience)
 
     def _lines(self, path: str) -> AbstractAsyncContextManager[Lines]:
-        call = Call("GET", watched(path, self.timeout), lambda content: content)
+        call = ClientRequest("GET", watched(path, self.timeout), lambda content: content)
         return lines(self.path, call, timeout=self.timeout)
 
     async def _follow(self, awaited: Awaited, timeout: float) -> None:

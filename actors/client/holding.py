@@ -15,7 +15,7 @@ from ...protocol.leases.leases_json import lease_from_json
 from ...protocol.leases.replies import Problem
 from ...protocol.leases.values import Lease, LeaseState
 from ...protocol.text import escaped
-from .calls import Call, understood
+from .calls import ClientRequest, understood
 from .errors import ClientError, DaemonError, LeaseFailedError
 from .lease_calls import judged, resumption
 
@@ -54,7 +54,7 @@ class Holding:
         if lease.state is LeaseState.GONE:
             self._lose(escaped(lease.reason or "plugind does not say why"))
 
-    def resumption(self) -> Call[Lease]:
+    def resumption(self) -> ClientRequest[Lease]:
         """Ask to own the lease again, after its connection was interrupted."""
         return resumption(self.held.lease.id, self._token)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from ...protocol.leases.leases_json import (
-    Asked,
+    LeaseBody,
     LeaseJsonError,
     ProcessWish,
     asked_to_json,
@@ -20,7 +20,7 @@ from ...protocol.leases.leases_json import (
 )
 from ...protocol.leases.replies import Failure, LeasesSnapshot, Problem, Released
 from ...protocol.leases.values import ContainerOwner, Lease, NoOwner, Request, TimeOwner, Wanted
-from .calls import Call, refusal
+from .calls import ClientRequest, refusal
 from .errors import ClientError, LeaseFailedError
 
 #: Seconds beyond the wait for devices in which plugins prepare them: each of several calls may take 30 s, and others
@@ -87,9 +87,9 @@ def is_unknown(error: ClientError) -> bool:
     return isinstance(error, LeaseFailedError) and error.problem is Problem.UNKNOWN
 
 
-def allocation(asked: Asked) -> Call[Lease]:
+def allocation(asked: LeaseBody) -> ClientRequest[Lease]:
     """Ask for a lease."""
-    return Call(
+    return ClientRequest(
         "POST", _PATH, lease_from_json, _body(asked_to_json(asked)), refused, judged, lambda lease: release(lease.id)
     )
 
@@ -111,35 +111,37 @@ def judged(lease: Lease, uid: int) -> Lease:
         raise LeaseFailedError(Failure(Problem.FORBIDDEN, str(error))) from error
 
 
-def deadline_of(asked: Asked) -> float:
+def deadline_of(asked: LeaseBody) -> float:
     """Return how many seconds an allocation may take in all."""
     return PREPARING + (asked.wait or 0.0)
 
 
-def resumption(lease: str, token: str) -> Call[Lease]:
+def resumption(lease: str, token: str) -> ClientRequest[Lease]:
     """Ask to own a lease by another connection."""
-    return Call("POST", f"{_path_of(lease)}/resume", lease_from_json, _body({"token": token}), refused)
+    return ClientRequest("POST", f"{_path_of(lease)}/resume", lease_from_json, _body({"token": token}), refused)
 
 
-def release(lease: str) -> Call[Released]:
+def release(lease: str) -> ClientRequest[Released]:
     """Ask to end a lease."""
-    return Call("DELETE", _path_of(lease), released_from_json, refused=refused)
+    return ClientRequest("DELETE", _path_of(lease), released_from_json, refused=refused)
 
 
-def renewal(lease: str) -> Call[Lease]:
+def renewal(lease: str) -> ClientRequest[Lease]:
     """Ask that the time of a lease begin again."""
-    return Call("POST", f"{_path_of(lease)}/renew", lease_from_json, refused=refused)
+    return ClientRequest("POST", f"{_path_of(lease)}/renew", lease_from_json, refused=refused)
 
 
-def all_leases(prefix: str = "") -> Call[LeasesSnapshot]:
+def all_leases(prefix: str = "") -> ClientRequest[LeasesSnapshot]:
     """Ask for all leases, or for those whose ids begin with ``prefix``."""
     query = f"?prefix={quoted(prefix)}" if prefix else ""
-    return Call("GET", _PATH + query, lambda content: snapshot_from_json(content, time.time()), refused=refused)
+    return ClientRequest(
+        "GET", _PATH + query, lambda content: snapshot_from_json(content, time.time()), refused=refused
+    )
 
 
-def recovery() -> Call[None]:
+def recovery() -> ClientRequest[None]:
     """Say that no leased device is in use."""
-    return Call("POST", f"{_PATH}/recover", lambda _: None, _body({"none_held": True}), refused)
+    return ClientRequest("POST", f"{_PATH}/recover", lambda _: None, _body({"none_held": True}), refused)
 
 
 def _path_of(lease: str) -> str:

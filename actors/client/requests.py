@@ -10,24 +10,24 @@ from urllib.parse import quote, urlencode
 from ...protocol.client.status_values import StatusFormError, plugin_from_json, resource_from_json
 from ...protocol.plugins.devices import ResourceStatus
 from ...protocol.plugins.status import PluginStatus
-from .calls import Call
+from .calls import ClientRequest
 
 T = TypeVar("T")
 
 
-def plugins(name: str | None, plugin_type: str | None) -> Call[tuple[PluginStatus, ...]]:
+def plugins(name: str | None, plugin_type: str | None) -> ClientRequest[tuple[PluginStatus, ...]]:
     """Ask for all plugins, or for those of a name or type."""
-    return Call("GET", "/plugins" + _query(name=name, type=plugin_type), _plugins)
+    return ClientRequest("GET", "/plugins" + _query(name=name, type=plugin_type), _plugins)
 
 
-def description(target: str) -> Call[tuple[PluginStatus, ...]]:
+def description(target: str) -> ClientRequest[tuple[PluginStatus, ...]]:
     """Ask for all about the plugins of a name, or the one of a socket."""
-    return Call("GET", f"/plugins/{quote(os.fsencode(target), safe='')}", _plugins)
+    return ClientRequest("GET", f"/plugins/{quote(os.fsencode(target), safe='')}", _plugins)
 
 
-def devices(resource: str | None) -> Call[tuple[ResourceStatus, ...]]:
+def devices(resource: str | None) -> ClientRequest[tuple[ResourceStatus, ...]]:
     """Ask for all resources with their devices, or for one."""
-    return Call("GET", "/v1/devices" + _query(resource=resource), _resources)
+    return ClientRequest("GET", "/v1/devices" + _query(resource=resource), _resources)
 
 
 def _query(**given: str | None) -> str:

@@ -9,14 +9,14 @@ from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from ...protocol.client.status_values import plugin_from_json
-from ...protocol.leases.leases_json import Asked, lease_from_json
+from ...protocol.leases.leases_json import LeaseBody, lease_from_json
 from ...protocol.leases.values import ConnectionOwner, Lease
 from ...protocol.plugins.devices import ResourceStatus
 from ...protocol.plugins.status import PluginStatus
 from ..io.silence import PATIENCE
 from . import requests
 from .awaited import RECONNECT, Awaited, AwaitedDevices, AwaitedPlugins, Following
-from .calls import Call, understood
+from .calls import ClientRequest, understood
 from .errors import ClientError, LeaseFailedError, LeaseLostError
 from .holding import HeldLease
 from .lease_calls import (
@@ -143,7 +143,7 @@ class SyncClient:
         request = request_of(
             resources, ids=ids, include=include, labels=labels, pool=pool, ignore_missing=ignore_missing
         )
-        asked = Asked(request, own_process(), id or new_id(), wait)
+        asked = LeaseBody(request, own_process(), id or new_id(), wait)
         lease = self._taken(asked, named=id is not None)
         try:
             yield lease
@@ -185,7 +185,7 @@ class SyncClient:
         request = request_of(
             resources, ids=ids, include=include, labels=labels, pool=pool, ignore_missing=ignore_missing
         )
-        asked = Asked(request, ConnectionOwner(), id, wait)
+        asked = LeaseBody(request, ConnectionOwner(), id, wait)
         keeper = Keeper(self.path, self.timeout, allocation(asked), deadline_of(asked))
         holding = keeper.holding
         try:
@@ -240,7 +240,7 @@ class SyncClient:
             stop_on_unhealthy=stop_on_unhealthy,
             container=container,
         )
-        asked = Asked(request, owner, id, wait)
+        asked = LeaseBody(request, owner, id, wait)
         return self._ask(allocation(asked), seconds=deadline_of(asked), patience=PATIENCE)
 
     def release(self, lease: str) -> None:
@@ -269,7 +269,7 @@ class SyncClient:
         with lines(self.path, self._stream("/v1/leases/watch"), silence=self.timeout) as found:
             yield (understood(lease_from_json, line, found.version) for line in found if line)
 
-    def _taken(self, asked: Asked, *, named: bool) -> Lease:
+    def _taken(self, asked: LeaseBody, *, named: bool) -> Lease:
         try:
             return self._ask(allocation(asked), seconds=deadline_of(asked), patience=PATIENCE)
         except BaseException as error:
@@ -291,11 +291,11 @@ class SyncClient:
 
     # --- to ask ---
 
-    def _ask(self, call: Call[T], *, seconds: float | None = None, patience: float = math.inf) -> T:
+    def _ask(self, call: ClientRequest[T], *, seconds: float | None = None, patience: float = math.inf) -> T:
         return answer(self.path, call, seconds=seconds or self.timeout, silence=self.timeout, patience=patience)
 
-    def _stream(self, path: str) -> Call[object]:
-        return Call("GET", watched(path, self.timeout), lambda content: content)
+    def _stream(self, path: str) -> ClientRequest[object]:
+        return ClientRequest("GET", watched(path, self.timeout), lambda content: content)
 
     def _follow(self, awaited: Awaited, timeout: float) -> None:
         following = Following(awaited, time.monotonic() + timeout, time.monotonic)

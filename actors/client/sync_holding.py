@@ -14,7 +14,7 @@ from typing import TypeVar
 from ...protocol.leases.values import Lease
 from ..io.silence import PATIENCE
 from .awaited import RECONNECT
-from .calls import Call
+from .calls import ClientRequest
 from .errors import ClientError
 from .holding import holding_of
 from .sync_transport import lines
@@ -25,7 +25,7 @@ T = TypeVar("T")
 class Keeper:
     """Holds one lease, until :meth:`close` is called or the lease has ended."""
 
-    def __init__(self, path: str, timeout: float, call: Call[Lease], seconds: float) -> None:
+    def __init__(self, path: str, timeout: float, call: ClientRequest[Lease], seconds: float) -> None:
         """Ask the daemon at ``path`` for the lease, which may take so many ``seconds``.
 
         Raises:
@@ -38,7 +38,7 @@ class Keeper:
         self._thread = threading.Thread(target=self._run, name="plugind lease", daemon=True)
         self._thread.start()
 
-    def _open(self, call: Call[Lease], seconds: float, read: Callable[[bytes, int], T]) -> T:
+    def _open(self, call: ClientRequest[Lease], seconds: float, read: Callable[[bytes, int], T]) -> T:
         """Open another stream in the place of the one before, and return what ``read`` makes of its first line."""
         with ExitStack() as opened:
             found = opened.enter_context(lines(self._path, call, silence=seconds, patience=PATIENCE))

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TypeVar
 
 from ..http.plain import NotHttpError, Reply, asked, no_answer
-from .calls import Call
+from .calls import ClientRequest
 from .errors import ClientError, NoDaemonError
 from .reaching import MAX_ANSWER, WRITING
 
@@ -29,7 +29,9 @@ def _talking(path: str, seconds: float) -> Iterator[None]:
         raise NoDaemonError(why.path, why.reason, why.code) from error
 
 
-def answer(path: str, call: Call[T], *, seconds: float, silence: float | None = None, patience: float = math.inf) -> T:
+def answer(
+    path: str, call: ClientRequest[T], *, seconds: float, silence: float | None = None, patience: float = math.inf
+) -> T:
     """Send a request and return what the daemon says.
 
     All of it has ``seconds``. With ``silence``, only the head of the answer has, and each part of it may take that
@@ -56,7 +58,7 @@ def answer(path: str, call: Call[T], *, seconds: float, silence: float | None = 
 
 @contextmanager
 def lines(
-    path: str, call: Call[T], *, silence: float, total: float = math.inf, patience: float = math.inf
+    path: str, call: ClientRequest[T], *, silence: float, total: float = math.inf, patience: float = math.inf
 ) -> Iterator[Lines]:
     """Open a stream of lines, of which an empty one is a heartbeat.
 

@@ -13,7 +13,7 @@ from ...protocol.leases.values import Lease
 from ..http.client import Lines
 from ..io.silence import PATIENCE
 from .awaited import RECONNECT
-from .calls import Call
+from .calls import ClientRequest
 from .errors import ClientError, LeaseLostError
 from .holding import Holding, holding_of
 from .trio_transport import lines, talking
@@ -32,7 +32,7 @@ class Keeper:
     _found: Lines = attrs.field(init=False)
 
     @asynccontextmanager
-    async def holding(self, call: Call[Lease], seconds: float) -> AsyncIterator[Holding]:
+    async def holding(self, call: ClientRequest[Lease], seconds: float) -> AsyncIterator[Holding]:
         """Ask for the lease, which may take so many ``seconds``, and hold it for the block.
 
         If the lease ends before the block, the block is cancelled.
@@ -59,7 +59,7 @@ class Keeper:
         if failure is not None:
             raise failure
 
-    async def _open(self, call: Call[Lease], seconds: float, read: Callable[[bytes, int], T]) -> T:
+    async def _open(self, call: ClientRequest[Lease], seconds: float, read: Callable[[bytes, int], T]) -> T:
         """Open another stream in the place of the one before, and return what ``read`` makes of its first line."""
         async with AsyncExitStack() as opened:
             found = await opened.enter_async_context(lines(self._path, call, timeout=seconds, patience=PATIENCE))

@@ -10,7 +10,7 @@ from typing import TypeVar
 import trio
 
 from ..http.client import Lines, UnreachableError, ask
-from .calls import Call
+from .calls import ClientRequest
 from .errors import ClientError, NoDaemonError
 from .reaching import WRITING
 
@@ -30,7 +30,7 @@ def talking(path: str) -> Iterator[None]:
         raise NoDaemonError(path, error.reason, error.code) from error
 
 
-async def answer(path: str, call: Call[T], *, timeout: float, patience: float = math.inf) -> T:
+async def answer(path: str, call: ClientRequest[T], *, timeout: float, patience: float = math.inf) -> T:
     """Send a request and return what the daemon says; for the seconds see :func:`plugind.actors.http.client.ask`.
 
     If nothing is taken of the answer, what was made for it is taken back.
@@ -54,7 +54,9 @@ async def answer(path: str, call: Call[T], *, timeout: float, patience: float = 
 
 
 @asynccontextmanager
-async def lines(path: str, call: Call[T], *, timeout: float, patience: float = math.inf) -> AsyncIterator[Lines]:
+async def lines(
+    path: str, call: ClientRequest[T], *, timeout: float, patience: float = math.inf
+) -> AsyncIterator[Lines]:
     """Open a stream of lines, of which an empty one is a heartbeat.
 
     Raises:

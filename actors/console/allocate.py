@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from ...protocol.leases.forms import FORMS, NO_LEASE, FormError, environment
-from ...protocol.leases.leases_json import Asked, ProcessWish, lease_to_json
+from ...protocol.leases.leases_json import LeaseBody, ProcessWish, lease_to_json
 from ...protocol.leases.values import ContainerOwner, Lease, Node, NoOwner, TimeOwner
 from ...protocol.text import escaped
 from ..client.errors import ClientError
@@ -243,7 +243,7 @@ def _run(args: argparse.Namespace) -> int:
     return _print(args.output or "text", lease, path, keep=args.id is not None)
 
 
-def _asked(args: argparse.Namespace) -> Asked:
+def _asked(args: argparse.Namespace) -> LeaseBody:
     """Return what is asked for; a wrong usage ends the process."""
     names = [name for name, _ in args.resources]
     if len(names) > len(set(names)):
@@ -270,7 +270,7 @@ def _asked(args: argparse.Namespace) -> Asked:
         stop_on_unhealthy=args.stop_on_unhealthy,
         container=is_contained,
     )
-    return Asked(request, _owner(args), args.id, args.wait)
+    return LeaseBody(request, _owner(args), args.id, args.wait)
 
 
 def _owner(args: argparse.Namespace) -> ProcessWish | TimeOwner | NoOwner | ContainerOwner:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from ...protocol.text import escaped
 from ...protocol.version import difference
-from ...protocol.words import Condition, Watching
+from ...protocol.words import DirectoryCondition, Watching
 from ..client.reaching import ANSWER_TIMEOUT, UNKNOWN_HERE
 from .ending import EXIT_BUSY, EXIT_FAILED, CommandError
 from .status_socket import add_answer_timeout, add_status_argument, status_path
@@ -160,7 +160,7 @@ def to_mend(roots: Iterable[Plugin]) -> list[str]:
 
 def _to_mend(root: Mapping[str, object]) -> Iterator[str]:
     name = root.get("root")
-    own = name, Condition.INSECURE
+    own = name, DirectoryCondition.INSECURE
     if root.get("watching") in (Watching.UNAVAILABLE, Watching.INSECURE, Watching.TAKEN):
         yield f"root {escaped(str(name))} is {root['watching']}: {escaped(str(root.get('reason')))}"
     directories = root.get("directories")

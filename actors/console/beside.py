@@ -10,7 +10,7 @@ import attrs
 from ...protocol.plugins.info import Plugin, PluginInfo
 from ...protocol.settings.rules import Rules, rules_from_json
 from ...protocol.trust.users import Users
-from ...protocol.world.endpoint_owners import EndpointOwners, Owner
+from ...protocol.world.endpoint_owners import EndpointOwner, EndpointOwners
 from ..grpc.endpoints import RealEndpointFiles
 from .answers import Daemon, UnknownPluginError, plugins_in
 from .answers import Plugin as Listed
@@ -50,7 +50,7 @@ async def rules_of(daemon: Daemon) -> Rules | None:
         raise CommandError(f"the daemon does not show its rules as it should: {error}") from error
 
 
-def owner_of_endpoint(info: PluginInfo, socket: str, others: Sequence[Other], users: Users) -> Owner | None:
+def owner_of_endpoint(info: PluginInfo, socket: str, others: Sequence[Other], users: Users) -> EndpointOwner | None:
     """Return which other plugin keeps the one at ``socket`` from its endpoint, as a daemon finds it (fault 79)."""
     if info.endpoint == socket:
         return None
@@ -66,11 +66,11 @@ def owner_of_endpoint(info: PluginInfo, socket: str, others: Sequence[Other], us
     return owners.other_owner((info.type, info.name), info.endpoint, file, privileged=privileged)
 
 
-def _as_owner(other: Other, users: Users) -> Owner:
+def _as_owner(other: Other, users: Users) -> EndpointOwner:
     """Return the plugin as one that has an endpoint; where its user is not known, it keeps all others from that."""
     plugin = other.plugin
     info = PluginInfo(plugin.type, plugin.name, plugin.endpoint, plugin.versions, other.uid)
-    return Owner(info, plugin.socket, plugin.generation, other.uid is None or users.is_privileged(other.uid))
+    return EndpointOwner(info, plugin.socket, plugin.generation, other.uid is None or users.is_privileged(other.uid))
 
 
 def _other(item: Listed) -> Other:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from ...protocol.errors import ConfigError
 from ...protocol.settings.files import parse
-from ...protocol.settings.given import Given, Problem, SettingsError, Source, merged
+from ...protocol.settings.given import Given, SettingProblem, SettingsError, Source, merged
 from ...protocol.settings.variables import CONFIG_VARIABLE
 from ...protocol.settings.writing import to_toml
 from ...protocol.text import escaped
@@ -195,7 +195,7 @@ def _check_together(given: dict[str, Given], files: tuple[ConfigFile, ...]) -> N
     Raises:
       SettingsError: if they cannot work together.
     """
-    everywhere, problems = Source("file", files[-1].path if files else DEFAULT_FILE), list[Problem]()
+    everywhere, problems = Source("file", files[-1].path if files else DEFAULT_FILE), list[SettingProblem]()
 
     def check(function: Callable[..., T], *arguments: Any, key: str | None = None) -> T | None:
         try:
@@ -204,7 +204,7 @@ def _check_together(given: dict[str, Given], files: tuple[ConfigFile, ...]) -> N
             problems.extend(error.problems)
         except ConfigError as error:
             at = everywhere if key is None or key not in given else given[key].source
-            problems.append(Problem(at, str(error) if at is everywhere else f"{key}: {error}"))
+            problems.append(SettingProblem(at, str(error) if at is everywhere else f"{key}: {error}"))
         return None
 
     settings = check(configured, given, os.environ)

@@ -16,8 +16,7 @@ from ...protocol.errors import ConfigError
 from ...protocol.handlers.csi import CSIConfig
 from ...protocol.handlers.dra import DRAConfig
 from ...protocol.health.checks import HealthChecks
-from ...protocol.leases.config import LeasesConfig, LeaseUsers
-from ...protocol.leases.config import Limits as LeaseLimits
+from ...protocol.leases.config import LeaseLimits, LeasesConfig, LeaseUsers
 from ...protocol.leases.values import Pool
 from ...protocol.logs.limits import LogLimits
 from ...protocol.logs.lines import Format, Level
@@ -31,7 +30,7 @@ from ...protocol.settings.config import (
     check_roots,
     device_plugins_beside,
 )
-from ...protocol.settings.given import Given, Problem, SettingsError
+from ...protocol.settings.given import Given, SettingProblem, SettingsError
 from ...protocol.settings.kinds import DEFAULT
 from ...protocol.settings.pools import PoolGiven
 from ...protocol.status.metrics_config import MetricsConfig
@@ -107,10 +106,10 @@ def configured(given: Mapping[str, Given], environment: Mapping[str, str], files
     )
 
 
-def unresolved(given: Iterable[Given]) -> tuple[Problem, ...]:
+def unresolved(given: Iterable[Given]) -> tuple[SettingProblem, ...]:
     """Return the users and groups in ``given`` that the system does not know, and ranges that are too large."""
     return tuple(
-        Problem(setting.source, f"{setting.key}: {text}")
+        SettingProblem(setting.source, f"{setting.key}: {text}")
         for setting in given
         if setting.key in _NAMES_IN
         for text in _NAMES_IN[setting.key](setting.value)

@@ -72,8 +72,8 @@ class Commanded:
     obey: Obey
 
 
-class Lines:
-    """Puts pieces of bytes together to lines."""
+class LineBuffer:
+    """Joins pieces of bytes to lines."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -110,7 +110,7 @@ async def follow_pipe(pipe: int, obey: Obey, say: Callable[[str], None]) -> None
 
 
 async def _follow(source: int, obey: Obey, say: Callable[[str], None]) -> None:
-    lines = Lines()
+    lines = LineBuffer()
     while piece := await _read(source):
         for line in lines.add(piece):
             _take(line, obey, say)

@@ -8,7 +8,7 @@ import time
 from ...protocol.leases.leases_json import lease_from_json
 from ...protocol.leases.values import Lease
 from ...protocol.text import escaped
-from ..client.calls import Call, understood
+from ..client.calls import ClientRequest, understood
 from ..client.errors import NoDaemonError
 from ..client.reaching import ANSWER_TIMEOUT, watched
 from ..client.sync_transport import lines
@@ -25,7 +25,7 @@ def watch_leases(path: str, prefix: str, *, as_json: bool) -> int:
       ClientError: if it does not answer.
       CutOffError: if it goes away.
     """
-    call = Call("GET", watched("/v1/leases/watch", ANSWER_TIMEOUT), lambda content: content)
+    call = ClientRequest("GET", watched("/v1/leases/watch", ANSWER_TIMEOUT), lambda content: content)
     with lines(path, call, silence=ANSWER_TIMEOUT) as found:
         try:
             for line in filter(None, found):

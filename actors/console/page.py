@@ -76,7 +76,7 @@ async def _serve_page(daemon: Daemon, port: int) -> None:
     await fetch(daemon, "GET", "/rules")
     token, board = secrets.token_urlsafe(32), Board()
     board.tell("daemon", {"host": encodable(os.uname().nodename), "path": encodable(daemon.path)})
-    answers = routes.Routes(token, page(), board, routes.Daemon(daemon.path, daemon.timeout))
+    answers = routes.Routes(token, page(), board, routes.AskedDaemon(daemon.path, daemon.timeout))
     with _listening(port) as listener:
         # The part after # is sent to no server, and so it is in no log and in no header Referer.
         say(f"http://{listener.address}/#{token}\n", now=True)

@@ -6,7 +6,7 @@ import os
 
 from ...protocol.settings.config import Root
 from ...protocol.settings.rules import uids_of
-from ...protocol.trust.directories import Condition, between, misplaced
+from ...protocol.trust.directories import DirectoryCondition, between, misplaced
 from ..io.beneath import root_of
 from ..io.unix_socket import Credentials
 from ..trust.directories import judge_on_the_way, owner_on_the_way
@@ -69,7 +69,7 @@ def check_place(found: Findings, path: str, options: ProbeOptions) -> None:
     try:
         for report in judge_on_the_way(root.path, path, options.trusts, options.users.own):
             detail = f"directory {report.path} is {report.condition}: {report.reason}"
-            if report.condition is Condition.INSECURE:
+            if report.condition is DirectoryCondition.INSECURE:
                 found.wrong("directory", detail, Fate.IGNORED)
             else:
                 found.note("directory", Verdict.WARNING, detail)

@@ -331,7 +331,7 @@ def read_configuration(
         raise ConfigError(f"the working directory cannot be found: {error.strerror}") from error
 
 
-class Node(Answering, Observed, Reconfigurable, Protocol):
+class RunningNode(Answering, Observed, Reconfigurable, Protocol):
     """The node that a daemon runs; it runs for as long as its ``async with`` block."""
 
     async def __aenter__(self) -> object:
@@ -347,7 +347,7 @@ class Node(Answering, Observed, Reconfigurable, Protocol):
 
 
 async def serve(
-    node: Node, log: DaemonLog, config: Config, status: str, reloader: Reloader, limit: StopLimit | None = None
+    node: RunningNode, log: DaemonLog, config: Config, status: str, reloader: Reloader, limit: StopLimit | None = None
 ) -> None:
     """Run ``node`` until SIGTERM or SIGINT: the first stops it gracefully, the second at once.
 
@@ -394,7 +394,7 @@ async def _stop_on_signal(
     everything.cancel()
 
 
-async def _announce(node: Node, log: DaemonLog, reloader: Reloader, late: Iterable[str]) -> None:
+async def _announce(node: RunningNode, log: DaemonLog, reloader: Reloader, late: Iterable[str]) -> None:
     """Notify the service manager that the daemon is ready: a scan of each root was tried (behaviour 40).
 
     Then load the modules ``late``.

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ...protocol.errors import ConfigError
 from ...protocol.health.checks import ALL_TYPES
-from ...protocol.settings.given import Given, Problem, SettingsError, Source, merged
+from ...protocol.settings.given import Given, SettingProblem, SettingsError, Source, merged
 from ...protocol.settings.kinds import DEFAULT, WrongValueError
 from ...protocol.settings.variables import CONFIG_VARIABLE, NAMES, PREFIX, meant_by
 from ...protocol.text import escaped
@@ -172,7 +172,7 @@ def _from_variables(environment: Mapping[str, str]) -> list[Given]:
     given = [name for name, text in environment.items() if text and name.startswith(PREFIX)]
     names = NAMES.intersection(given)
     problems = [
-        Problem(Source("variable", escaped(name)), f"there is no such setting: did you mean {meant}?")
+        SettingProblem(Source("variable", escaped(name)), f"there is no such setting: did you mean {meant}?")
         for name in sorted({*given} - names)
         if (meant := meant_by(name)) is not None
     ]
@@ -180,7 +180,7 @@ def _from_variables(environment: Mapping[str, str]) -> list[Given]:
 
 
 def _values_of_variables(
-    environment: Mapping[str, str], names: Collection[str], problems: list[Problem]
+    environment: Mapping[str, str], names: Collection[str], problems: list[SettingProblem]
 ) -> list[Given]:
     from ...protocol.settings.table import settings
 
@@ -191,7 +191,7 @@ def _values_of_variables(
             try:
                 found.append(Given(setting.key, setting.from_text(environment[setting.variable], here), source))
             except WrongValueError as error:
-                problems.append(Problem(source, error.with_key("it")))
+                problems.append(SettingProblem(source, error.with_key("it")))
     if problems:
         raise SettingsError(tuple(problems))
     return found

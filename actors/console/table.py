@@ -43,7 +43,7 @@ _COLOURS = {
 Cells = Mapping[str, str]
 
 
-class Line(NamedTuple):
+class TableLine(NamedTuple):
     """A line of a table; its first ``coloured`` characters have a colour."""
 
     text: str
@@ -97,7 +97,7 @@ def plain(plugins: Iterable[Plugin]) -> str:
     return "".join(_joined(cells, widths, PIPED) + "\n" for cells in rows)
 
 
-def fitted(plugins: Iterable[Plugin], width: int, *, one_line: bool = False) -> list[Line]:
+def fitted(plugins: Iterable[Plugin], width: int, *, one_line: bool = False) -> list[TableLine]:
     """Return the table for a terminal of ``width`` columns; with ``one_line``, causes are cut and nothing is under."""
     ordered = in_order(plugins)
     rows = [row(plugin) for plugin in ordered]
@@ -105,14 +105,14 @@ def fitted(plugins: Iterable[Plugin], width: int, *, one_line: bool = False) -> 
     if one_line and "CAUSE" not in widths:
         widths = _with_narrow_cause(rows, widths, width)
     header = _joined({column: column for column in widths}, widths, widths)
-    lines = [Line(header, len(header), "bold")]
+    lines = [TableLine(header, len(header), "bold")]
     for plugin, cells in zip(ordered, rows, strict=True):
         shown = dict(_shown(cells, widths, one_line=one_line))
         words = state_words(plugin)
         colour = _COLOURS[NOT_SERVING] if NOT_SERVING in words else _COLOURS.get(cells["STATE"], "cyan")
-        lines.append(Line(_joined(shown, widths, widths), len(cells["STATE"]), colour))
+        lines.append(TableLine(_joined(shown, widths, widths), len(cells["STATE"]), colour))
         if not one_line:
-            lines += map(Line, _under(cells, shown, width))
+            lines += map(TableLine, _under(cells, shown, width))
     return lines
 
 
@@ -207,7 +207,7 @@ def _cut(shown: str, size: int) -> str:
     return set_cell_size(shown, size - 1).rstrip() + "…"
 
 
-def rich_lines(lines: Iterable[Line]) -> Text:
+def rich_lines(lines: Iterable[TableLine]) -> Text:
     """Return the lines for rich, in colour."""
     # rich takes a tenth of a second to import, which a pipe need not pay.
     from rich.text import Text
@@ -263,5 +263,5 @@ def show(plugins: Sequence[Plugin], *, total: int | None = None, notes: Sequence
     from rich.console import Console
 
     width = shutil.get_terminal_size().columns
-    lines = [*fitted(plugins, width), *(Line(piece) for line in end for piece in textwrap.wrap(line, width))]
+    lines = [*fitted(plugins, width), *(TableLine(piece) for line in end for piece in textwrap.wrap(line, width))]
     Console(highlight=False).print(rich_lines(lines), soft_wrap=True)

@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
         args.parser.error("nothing to wait for: give the NAME of a plugin, or --resource")
     unanswered = f"the daemon at {escaped(asked.path)} has not answered within {args.timeout:g} s"
     failure = CommandError(unanswered, EXIT_UNREACHABLE)
-    waiting = Waiting(
+    waiting = WaitingForPlugins(
         list(dict.fromkeys(args.names)), args.type, failure=failure, serving=args.serving, healthy=args.healthy
     )
     trio.run(_wait, asked, waiting, args.timeout)
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
     return waiting.exit_code
 
 
-def _report(waiting: Waiting, name: str) -> dict[str, Json]:
+def _report(waiting: WaitingForPlugins, name: str) -> dict[str, Json]:
     """Return whether a plugin is as wanted, with its socket, and why it is not."""
     plugin = waiting.registered(name)
     return {
@@ -112,7 +112,7 @@ def _report(waiting: Waiting, name: str) -> dict[str, Json]:
     }
 
 
-async def _wait(daemon: Daemon, waiting: Waiting, timeout: float) -> None:
+async def _wait(daemon: Daemon, waiting: WaitingForPlugins, timeout: float) -> None:
     if timeout == 0:
         await _look(daemon, waiting)
     else:
@@ -124,7 +124,7 @@ async def _wait(daemon: Daemon, waiting: Waiting, timeout: float) -> None:
             waiting.roots = await roots_to_mend(daemon)
 
 
-async def _follow_until_done(daemon: Daemon, waiting: Waiting) -> None:
+async def _follow_until_done(daemon: Daemon, waiting: WaitingForPlugins) -> None:
     while not waiting.over:
         await follow(daemon, waiting)
         if not waiting.over:
@@ -132,7 +132,7 @@ async def _follow_until_done(daemon: Daemon, waiting: Waiting) -> None:
             await trio.sleep(RECONNECT)
 
 
-async def _look(daemon: Daemon, waiting: Waiting) -> None:
+async def _look(daemon: Daemon, waiting: WaitingForPlugins) -> None:
     """Take the list of plugins once."""
     try:
         for plugin in plugins_in(await fetch(daemon, "GET", "/plugins")):
@@ -143,7 +143,7 @@ async def _look(daemon: Daemon, waiting: Waiting) -> None:
 
 
 @attrs.define
-class Waiting:
+class WaitingForPlugins:
     """The requested plugins, and what the daemon has reported."""
 
     names: list[str]

@@ -32,37 +32,37 @@ _MOST = 1_000_000
 
 
 @attrs.frozen
-class Wanted:
+class WantedDevices:
     """A resource, and how many healthy devices it is to have."""
 
     name: str
     number: int = 1
 
 
-def wanted(given: str) -> Wanted:
+def wanted(given: str) -> WantedDevices:
     """Parse ``R`` or ``R=N``."""
     name, equals, number = given.partition("=")
     resource_name(name)
     if not equals:
-        return Wanted(name)
+        return WantedDevices(name)
     if not (number.isascii() and number.isdigit() and len(number) < 8 and 0 < int(number) <= _MOST):
         raise argparse.ArgumentTypeError(f"{number!r} is not a number of devices from 1 to {_MOST}")
-    return Wanted(name, int(number))
+    return WantedDevices(name, int(number))
 
 
-def strictest(wanted: Iterable[Wanted]) -> list[Wanted]:
+def strictest(wanted: Iterable[WantedDevices]) -> list[WantedDevices]:
     """Return each resource once, with the greatest of its numbers."""
     numbers: dict[str, int] = {}
     for resource in wanted:
         numbers[resource.name] = max(resource.number, numbers.get(resource.name, 0))
-    return [Wanted(name, number) for name, number in numbers.items()]
+    return [WantedDevices(name, number) for name, number in numbers.items()]
 
 
 @attrs.define
-class Waiting:
+class WaitingForDevices:
     """The resources that are waited for, and what the daemon has said of them."""
 
-    wanted: list[Wanted]
+    wanted: list[WantedDevices]
     #: Why the daemon has said nothing, if that is the case.
     failure: CommandError | None
     #: Whether the daemon has named all that it knows.
@@ -100,7 +100,7 @@ class Waiting:
         else:
             self.resources[name] = resource
 
-    def why_not(self, resource: Wanted) -> str:
+    def why_not(self, resource: WantedDevices) -> str:
         """Return one line that says why a resource has not enough healthy devices."""
         name, wanted = escaped(resource.name), _devices(resource.number)
         if self.failure is not None:
@@ -141,10 +141,10 @@ def _count(number: object) -> str:
     return f"{number} device" + ("" if number == 1 else "s")
 
 
-def run(daemon: Daemon, resources: list[Wanted], timeout: float, *, as_json: bool) -> int:
+def run(daemon: Daemon, resources: list[WantedDevices], timeout: float, *, as_json: bool) -> int:
     """Wait until all have enough healthy devices; return the exit code."""
     unanswered = f"the daemon at {escaped(daemon.path)} has not answered within {timeout:g} s"
-    waiting = Waiting(strictest(resources), CommandError(unanswered, EXIT_UNREACHABLE))
+    waiting = WaitingForDevices(strictest(resources), CommandError(unanswered, EXIT_UNREACHABLE))
     trio.run(_wait, daemon, waiting, timeout)
     if as_json:
         say(
@@ -160,7 +160,7 @@ def run(daemon: Daemon, resources: list[Wanted], timeout: float, *, as_json: boo
     return waiting.exit_code
 
 
-def _report(waiting: Waiting, resource: Wanted) -> dict[str, Json]:
+def _report(waiting: WaitingForDevices, resource: WantedDevices) -> dict[str, Json]:
     """Return whether a resource has the devices that are wanted, and why it has not."""
     healthy = waiting.healthy(resource.name)
     done = healthy >= resource.number
@@ -173,7 +173,7 @@ def _report(waiting: Waiting, resource: Wanted) -> dict[str, Json]:
     }
 
 
-async def _wait(daemon: Daemon, waiting: Waiting, timeout: float) -> None:
+async def _wait(daemon: Daemon, waiting: WaitingForDevices, timeout: float) -> None:
     # A timeout of 0 makes one look, for which the daemon has the time that it may be silent.
     with trio.move_on_after(timeout or daemon.timeout):
         await follow(daemon, waiting, WATCH, once=not timeout)

@@ -1,7 +1,7 @@
 """The devices actor: it owns the resources of the node, and what is known of each device.
 
 It takes the messages of the followers and the questions of readers, and waits for nothing else: what is to be kept over
-a restart, a :class:`~plugind.actors.devices.state.Writer` writes beside it. What it decides is in
+a restart, a :class:`~plugind.actors.devices.state.ResourceWriter` writes beside it. What it decides is in
 ``plugind.protocol.devices.resources``.
 """
 
@@ -22,7 +22,7 @@ from ...protocol.devices.messages import (
     DevicesUnsubscribed,
     DevicesViewMessage,
     ResourceChanged,
-    StoreRead,
+    ResourcesRead,
 )
 from ...protocol.devices.shortfalls import Shortfall, Shortfalls
 from ...protocol.logs.lines import Level, Logger
@@ -34,7 +34,7 @@ from ...protocol.values import record
 from ..messaging.mailbox import Audience, offer
 from .inbox import DevicesInbox
 from .offers import Offers
-from .state import Writer
+from .state import ResourceWriter
 
 #: How many messages are taken before other actors have their turn.
 BATCH = 64
@@ -45,7 +45,7 @@ _SHORT_ADVICE = "see 'plugind devices', and the log of the plugin; or change exp
 
 
 @record
-class Memory:
+class DevicesMemory:
     """What outlives a crash of the actor."""
 
     #: Those of a node whose store was empty, until the store was read.
@@ -65,7 +65,7 @@ class Memory:
     shortfalls: Shortfalls = attrs.field(factory=Shortfalls)
 
 
-async def read(writer: Writer, memory: Memory) -> None:
+async def read(writer: ResourceWriter, memory: DevicesMemory) -> None:
     """Read the resources that are awaited from now on.
 
     Raises:
@@ -74,11 +74,11 @@ async def read(writer: Writer, memory: Memory) -> None:
     memory.resources = r.Resources(await writer.open(), now=trio.current_time())
 
 
-async def run(inbox: DevicesInbox, writer: Writer, memory: Memory, log: Logger) -> None:
+async def run(inbox: DevicesInbox, writer: ResourceWriter, memory: DevicesMemory, log: Logger) -> None:
     """Own the resources until cancelled; the store was opened before."""
     inbox.problem = lambda: writer.problem
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(writer.run, lambda resources: inbox.send_nowait(StoreRead(tuple(resources))))
+        nursery.start_soon(writer.run, lambda resources: inbox.send_nowait(ResourcesRead(tuple(resources))))
         actor = _Devices(memory.resources, memory, writer, log)
         actor.start(inbox.start_again())
         await _take_all(actor, inbox)
@@ -98,7 +98,7 @@ async def _take_all(actor: _Devices, inbox: DevicesInbox) -> None:
 
 
 class _Devices:
-    def __init__(self, resources: r.Resources, memory: Memory, writer: Writer, log: Logger) -> None:
+    def __init__(self, resources: r.Resources, memory: DevicesMemory, writer: ResourceWriter, log: Logger) -> None:
         self._resources = resources
         self._memory = memory
         self._writer = writer
@@ -124,7 +124,7 @@ class _Devices:
                 self._memory.audience.remove(message.subscriber)
             case ExpectationChanged():
                 self._memory.shortfalls.expect(message.devices)
-            case StoreRead():
+            case ResourcesRead():
                 self.carry_out(self._resources.expect(message.resources, trio.current_time()))
             case _:
                 self.carry_out(self._resources.handle(message, trio.current_time()))

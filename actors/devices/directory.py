@@ -33,7 +33,7 @@ from ...protocol.settings.config import DevicePluginDirectory
 from ..discovery.roots import RootBusyError, RootLock, make
 from ..grpc.server.serve import (
     ConnectionEnded,
-    Ending,
+    ConnectionEnding,
     EndReason,
     HandlerFailed,
     ServerLimits,
@@ -71,7 +71,7 @@ class SocketTakenError(ConfigError):
         self.pid = pid
 
 
-class Place(enum.Enum):
+class KubeletSocket(enum.Enum):
     """What is at the path of ``kubelet.sock``."""
 
     OURS = "ours"
@@ -79,7 +79,7 @@ class Place(enum.Enum):
     ANOTHER = "another"
 
 
-class Watch(Protocol):
+class DirectoryWatch(Protocol):
     """A context manager that watches the names in a directory."""
 
     def __enter__(self) -> Self:
@@ -105,7 +105,7 @@ class Serving(Protocol):
           OSError: if that is not possible.
         """
 
-    def place(self) -> Place:
+    def place(self) -> KubeletSocket:
         """Return whether it is at its path."""
 
     def retire(self) -> None:
@@ -136,14 +136,14 @@ class DeviceDirectory(Protocol):
     def identify(self, name: str) -> Identity | None:
         """Return which socket is at ``name`` in the directory; None if none is. Raises OSError."""
 
-    def watch(self) -> Watch:
+    def watch(self) -> DirectoryWatch:
         """Watch the names in the directory from now on."""
 
     def release(self) -> None:
         """Give the directory up."""
 
 
-class _Registration(RegistrationBase):
+class _RegistrationService(RegistrationBase):
     """The service on the socket."""
 
     def __init__(self, register: Register) -> None:
@@ -188,7 +188,7 @@ class _RealServing:
 
     async def serve(self, register: Register, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """See :class:`Serving`."""
-        service = _Registration(register)
+        service = _RegistrationService(register)
         await serve_listener(
             [service],
             self._listener,
@@ -205,7 +205,7 @@ class _RealServing:
         match what:
             case HandlerFailed(method, error):
                 self._log.event(Level.ERROR, "a call of Register failed", method=method, error=in_one_line(error))
-            case ConnectionEnded(peer, Ending(reason, detail), _):
+            case ConnectionEnded(peer, ConnectionEnding(reason, detail), _):
                 level = Level.WARNING if reason in _HOSTILE else Level.DEBUG
                 pid = None if peer.credentials is None else peer.credentials.pid
                 message = "a connection to kubelet.sock ended"
@@ -226,11 +226,11 @@ class _RealServing:
         self._listener = attrs.evolve(self._listener, path=os.path.join(self._directory, KUBELET_SOCKET))
         return deleted
 
-    def place(self) -> Place:
+    def place(self) -> KubeletSocket:
         """See :class:`Serving`."""
         if self._listener.is_in_place():
-            return Place.OURS
-        return Place.ANOTHER if os.path.lexists(self._listener.path) else Place.MISSING
+            return KubeletSocket.OURS
+        return KubeletSocket.ANOTHER if os.path.lexists(self._listener.path) else KubeletSocket.MISSING
 
     def retire(self) -> None:
         """See :class:`Serving`."""

@@ -67,7 +67,7 @@ _Lists = ClientStream[Empty, ListAndWatchResponse]
 
 
 @attrs.frozen
-class _End:
+class _StreamEnd:
     """How a stream ended, or that there was none."""
 
     reason: str
@@ -234,19 +234,19 @@ class DeviceFollower:
             self._connected.set()
         return channel
 
-    async def _follow_stream(self) -> _End:
+    async def _follow_stream(self) -> _StreamEnd:
         """Follow one stream to its end, and return why it has ended."""
         try:
             channel = await self._connect()
         except NoConnectionError as error:
-            return _End(error.lasting, Health.DISCONNECTED)
+            return _StreamEnd(error.lasting, Health.DISCONNECTED)
         turn = self._turns.setdefault((self._plugin.endpoint, _pid(channel)), trio.Lock())
         if turn.locked():
             self._note_stream(Health.UNKNOWN, SHARED)
         async with turn:
             return await self._follow_on(channel)
 
-    async def _follow_on(self, channel: Channel) -> _End:
+    async def _follow_on(self, channel: Channel) -> _StreamEnd:
         self._streaming = channel
         try:
             async with channel.request(
@@ -257,12 +257,12 @@ class DeviceFollower:
         except GRPCError as error:
             return _end_of(error, channel)
         except DeviceListError as error:
-            return _End(f"the list of devices is refused: {error}")
+            return _StreamEnd(f"the list of devices is refused: {error}")
         except trio.ClosedResourceError:
-            return _End("the connection to the endpoint was closed", Health.DISCONNECTED)
+            return _StreamEnd("the connection to the endpoint was closed", Health.DISCONNECTED)
         finally:
             self._streaming = None
-        return _End("the plugin has ended ListAndWatch")
+        return _StreamEnd("the plugin has ended ListAndWatch")
 
     async def _take_lists(self, stream: _Lists) -> None:
         """Take lists until the plugin ends the stream in order."""
@@ -273,7 +273,7 @@ class DeviceFollower:
         with trio.move_on_after(FIRST_LIST) as waiting:
             await stream.wait_message()
         if waiting.cancelled_caught:
-            self._lose(_End(NO_LIST, is_open=True))
+            self._lose(_StreamEnd(NO_LIST, is_open=True))
 
     def _pass_on(self, message: bytes) -> Iterator[None]:
         yield from self._reader.steps(message)
@@ -284,7 +284,7 @@ class DeviceFollower:
             self._link.role(usable=True)
         self._note_stream(Health.HEALTHY, read.warning or ("" if read.devices else NO_DEVICES))
 
-    def _lose(self, end: _End) -> None:
+    def _lose(self, end: _StreamEnd) -> None:
         """Report that no lists come, and why."""
         plugin = self._plugin
         self._devices.send_nowait(ListLost(plugin.socket, plugin.generation, end.reason, trio.current_time()))
@@ -294,14 +294,14 @@ class DeviceFollower:
         self._note_stream(end.health, end.shown)
 
 
-def _end_of(error: GRPCError, channel: Channel) -> _End:
+def _end_of(error: GRPCError, channel: Channel) -> _StreamEnd:
     cause = error.__cause__
     if isinstance(cause, WireError) and cause.problem is WireProblem.MESSAGE_BYTES:
-        return _End(f"the list of devices is refused: {cause}")
+        return _StreamEnd(f"the list of devices is refused: {cause}")
     reason = ENDED + status_text(error)
     if channel.connection.failure is not None:
-        return _End(reason, Health.DISCONNECTED)
-    return _End(reason, useless=channel if error.status is Status.UNIMPLEMENTED else None)
+        return _StreamEnd(reason, Health.DISCONNECTED)
+    return _StreamEnd(reason, useless=channel if error.status is Status.UNIMPLEMENTED else None)
 
 
 def _pid(channel: Channel) -> int | None:

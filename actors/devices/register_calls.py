@@ -54,7 +54,7 @@ class CallsConfig:
 
 
 @attrs.define(eq=False)
-class _Registration:
+class _CalledRegistration:
     """One registration by a call, for whose answer several calls may wait."""
 
     info: PluginInfo
@@ -90,7 +90,7 @@ class _Registration:
 class _Reply:
     """The address for the answer to one report of a registration."""
 
-    registration: _Registration
+    registration: _CalledRegistration
     generation: int
 
     def send_nowait(self, answer: CallAnswered, /) -> None:
@@ -114,9 +114,9 @@ class RegisterCalls:
         self._numbers = itertools.count(1)
         #: The registrations that are not answered, those that succeeded, and those that were refused and are still
         #: shown, by the path of the socket.
-        self._under_way: dict[str, _Registration] = {}
-        self._registered: dict[str, _Registration] = {}
-        self._refused: dict[str, _Registration] = {}
+        self._under_way: dict[str, _CalledRegistration] = {}
+        self._registered: dict[str, _CalledRegistration] = {}
+        self._refused: dict[str, _CalledRegistration] = {}
         #: The names of the sockets that plugind has deleted when it began to serve, and that were not made again.
         self.deleted: set[str] = set()
         #: Why no call is accepted any more.
@@ -193,7 +193,7 @@ class RegisterCalls:
             text = f"failed to dial device plugin: cannot look at {path}: {describe(error)}"
             raise CallRefusedError(Status.UNAVAILABLE, text) from error
 
-    async def _ask(self, info: PluginInfo, identity: Identity, call: RegisterCall, number: int) -> _Registration:
+    async def _ask(self, info: PluginInfo, identity: Identity, call: RegisterCall, number: int) -> _CalledRegistration:
         """Report the call to the reconciler, and return its registration: that under way if the call says the same."""
         path = info.endpoint
         before = self._under_way.get(path)
@@ -207,13 +207,13 @@ class RegisterCalls:
             raise CallRefusedError(Status.UNAVAILABLE, _CALLED_AGAIN)
         if before is not None:
             before.take(CallAnswered(_CALLED_AGAIN, Outcome.SUPERSEDED))
-        registration = _Registration(info, identity, call, number, next(self._config.generations), self)
+        registration = _CalledRegistration(info, identity, call, number, next(self._config.generations), self)
         self._under_way[path] = registration
         self._refused.pop(path, None)
         await report(self._config.reconciler, registration.appeared(self._config.path))
         return registration
 
-    def _latest(self, path: str) -> _Registration | None:
+    def _latest(self, path: str) -> _CalledRegistration | None:
         """Return the registration of the latest call that has named the path, if there is one."""
         return self._under_way.get(path) or self._refused.get(path) or self._registered.get(path)
 
@@ -233,7 +233,7 @@ class RegisterCalls:
         kept = len(self._registered) + len(self._under_way) + len(self._refused)
         return kept < self._config.limits.kept
 
-    def note_answer(self, registration: _Registration, answer: CallAnswered) -> None:
+    def note_answer(self, registration: _CalledRegistration, answer: CallAnswered) -> None:
         """Keep what is registered, and what was refused. Whatever was so at the path before is not any more."""
         path = registration.info.endpoint
         if self._under_way.get(path) is not registration:
@@ -276,7 +276,7 @@ class RegisterCalls:
             if registration in self._kept():
                 await report(self._config.reconciler, registration.appeared(self._config.path))
 
-    def _kept(self) -> list[_Registration]:
+    def _kept(self) -> list[_CalledRegistration]:
         """Return what is registered, and what is under way; the latter may be about to replace the former."""
         return [*self._registered.values(), *self._under_way.values()]
 
@@ -294,13 +294,13 @@ class RegisterCalls:
         self._under_way.clear()
         self._refused.clear()
 
-    async def _give_up(self, registration: _Registration, reason: str, outcome: Outcome) -> None:
+    async def _give_up(self, registration: _CalledRegistration, reason: str, outcome: Outcome) -> None:
         registration.take(CallAnswered(reason, outcome))
         self._refused.pop(registration.info.endpoint, None)
         gone = PluginGone(registration.info.endpoint, registration.generation, reason)
         await report(self._config.reconciler, gone)
 
-    def _is_there(self, registration: _Registration) -> bool:
+    def _is_there(self, registration: _CalledRegistration) -> bool:
         try:
             identity = self._directory.identify(os.path.basename(registration.info.endpoint))
         except OSError:

@@ -30,7 +30,7 @@ from ...protocol.plugins.status import Watching
 from ...protocol.registration.crashes import in_one_line
 from ..discovery.directory import describe
 from ..messaging.mailbox import report
-from .directory import DeviceDirectory, Place, Serving, SocketTakenError
+from .directory import DeviceDirectory, KubeletSocket, Serving, SocketTakenError
 from .register_calls import CallsConfig, RegisterCalls
 
 #: Seconds between two looks at the directory where no event asks for one, and the least between two looks.
@@ -120,14 +120,14 @@ class DeviceServer:
         """Look at the directory; return whether all is as it was."""
         place = serving.place()
         match place:
-            case Place.OURS:
+            case KubeletSocket.OURS:
                 await self._calls.look()
                 await self._show(Watching.SERVING)
                 self._has_served = True
                 return True
-            case Place.MISSING:
+            case KubeletSocket.MISSING:
                 await self._remake(nursery, serving)
-            case Place.ANOTHER:
+            case KubeletSocket.ANOTHER:
                 await self._yield(self._directory.who_serves())
             case _:
                 assert_never(place)
@@ -172,7 +172,7 @@ class DeviceServer:
         """Make the socket again; plugins take that for a restart, so not at once."""
         await self._show(Watching.UNAVAILABLE, f"kubelet.sock was removed, and is made again after {REMAKE:g} s")
         await trio.sleep(REMAKE)
-        if serving.place() is Place.MISSING:
+        if serving.place() is KubeletSocket.MISSING:
             self._report = attrs.evolve(self._report, remade=self._report.remade + 1)
             await self._begin(nursery, delete_sockets=False)
 

@@ -1,7 +1,7 @@
 """What must outlive a restart: which resources are to be awaited.
 
 :class:`StateStore` is the port. The one in memory is for nodes without a file, and for tests; the file is
-``plugind.actors.io.state_file``. A :class:`Writer` writes to the store what is to be kept, and goes on trying.
+``plugind.actors.io.state_file``. A :class:`ResourceWriter` writes to the store what is to be kept, and goes on trying.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class MemoryStore:
         """See :class:`StateStore`."""
 
 
-class Writer:
+class ResourceWriter:
     """Writes to a store what is to be kept. Of each resource only the newest change waits."""
 
     def __init__(self, store: StateStore, log: Logger) -> None:

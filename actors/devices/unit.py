@@ -7,7 +7,7 @@ from ...protocol.messages.addresses import Address
 from . import actor
 from .inbox import DevicesInbox
 from .offers import OfferMessage, Offers
-from .state import StateStore, Writer
+from .state import ResourceWriter, StateStore
 
 
 class Devices:
@@ -17,8 +17,8 @@ class Devices:
         """Keep in ``store`` what is to outlive a restart, and tell ``leases``, the lease actor, what can be leased."""
         self.inbox = DevicesInbox()
         self._store = store
-        self._writer = Writer(store, log)
-        self._memory = actor.Memory() if leases is None else actor.Memory(offers=Offers(leases))
+        self._writer = ResourceWriter(store, log)
+        self._memory = actor.DevicesMemory() if leases is None else actor.DevicesMemory(offers=Offers(leases))
         self._log = log
 
     async def open(self) -> None:

@@ -21,7 +21,7 @@ import attrs
 import trio
 from inotify_simple import INotify, flags, parse_events
 
-from ...protocol.discovery.sockets import Found, Kind, looks_like_socket
+from ...protocol.discovery.sockets import EntryKind, Found, looks_like_socket
 from ...protocol.discovery.watches import Notice
 from ...protocol.identity import Identity
 from ...protocol.trust.directories import Access, between
@@ -64,10 +64,10 @@ class Chunk:
 
 
 #: Whether a scan should not look at the directory or the link of this name.
-LeaveOut = Callable[[str, Kind], bool]
+LeaveOut = Callable[[str, EntryKind], bool]
 
 
-def take_all(_name: str, _kind: Kind) -> bool:
+def take_all(_name: str, _kind: EntryKind) -> bool:
     """Leave nothing out."""
     return False
 
@@ -151,15 +151,15 @@ class Directory(Protocol):
         """Open an instance of inotify (EMFILE: no instances left, fault 18)."""
 
 
-_KINDS = {stat.S_IFSOCK: Kind.SOCKET, stat.S_IFDIR: Kind.DIRECTORY, stat.S_IFLNK: Kind.SYMLINK}
+_KINDS = {stat.S_IFSOCK: EntryKind.SOCKET, stat.S_IFDIR: EntryKind.DIRECTORY, stat.S_IFLNK: EntryKind.SYMLINK}
 
 
 def _found(status: os.stat_result, name: str, directory: int) -> Found:
     """What lies at ``name``, whose lstat is ``status``. Raises OSError."""
-    kind = _KINDS.get(stat.S_IFMT(status.st_mode), Kind.OTHER)
-    if kind is Kind.SOCKET:
+    kind = _KINDS.get(stat.S_IFMT(status.st_mode), EntryKind.OTHER)
+    if kind is EntryKind.SOCKET:
         return Found(kind, identity_at(status, name, directory))
-    if kind is Kind.DIRECTORY:
+    if kind is EntryKind.DIRECTORY:
         return Found(kind, identity_at(status, name, directory), access_of(status))
     return Found(kind, Identity(status.st_dev, status.st_ino, status.st_ctime_ns))
 
@@ -186,8 +186,8 @@ def _try_to_look(directory: int, name: str) -> Found | OSError | None:
 
 def _is_left_out(entry: os.DirEntry[str], leave_out: LeaveOut) -> bool:
     if entry.is_symlink():
-        return leave_out(entry.name, Kind.SYMLINK)
-    return entry.is_dir() and leave_out(entry.name, Kind.DIRECTORY)
+        return leave_out(entry.name, EntryKind.SYMLINK)
+    return entry.is_dir() and leave_out(entry.name, EntryKind.DIRECTORY)
 
 
 def _look_at(entry: os.DirEntry[str], before: Identity | None, directory: int, chunk: Chunk) -> None:

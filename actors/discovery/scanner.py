@@ -23,10 +23,10 @@ from functools import partial
 import attrs
 import trio
 
-from ...protocol.discovery.sockets import LOOK, Discovery, Found, Kind, Message, below
+from ...protocol.discovery.sockets import LOOK, Discovery, EntryKind, Found, Message, below
 from ...protocol.discovery.watches import Watches
 from ...protocol.errors import ConfigError
-from ...protocol.trust.directories import Condition, DirectoryReport
+from ...protocol.trust.directories import DirectoryCondition, DirectoryReport
 from ...protocol.values import value
 from ..trust.directories import InsecureRootError
 from .directory import CHUNK, Chunk, Directory, describe
@@ -206,7 +206,7 @@ class Scanner:
                 self._make_root()
             self._inotify.read()
             found = self._directory.look(self._root)
-            if found is not None and found.kind is Kind.DIRECTORY:
+            if found is not None and found.kind is EntryKind.DIRECTORY:
                 self._was_there = True
                 self._directory.hold(self._root)
         except OSError as error:
@@ -221,7 +221,7 @@ class Scanner:
             self._insecure = isinstance(error, InsecureRootError)
             return self._cannot_use_root(str(error))
         marks = self._watches.take_path(self._root)
-        if found is None or found.kind is not Kind.DIRECTORY:
+        if found is None or found.kind is not EntryKind.DIRECTORY:
             # Only the next scheduled rescan makes it again: the program that removed it may be about to remove the
             # directory above it too, or to make it again.
             self._unavailable = f"{self._root} {self._why_no_root(found)}"
@@ -284,7 +284,7 @@ class Scanner:
     def _report(self, failures: int, *, overflowed: bool) -> ScanReport:
         over_limit = self._discovery.over_limit
         directories = self._discovery.conditions()
-        insecure = any(report.condition is Condition.INSECURE for report in directories)
+        insecure = any(report.condition is DirectoryCondition.INSECURE for report in directories)
         complete = not (self._unavailable or failures or self._last_error or over_limit or insecure)
         paths = self._discovery.paths() if complete and not self._complete else None
         self._complete = self._complete or complete
@@ -307,7 +307,7 @@ class Scanner:
         if not self._insecure or self._unavailable is None:
             return directories
         others = (report for report in directories if report.path != self._root)
-        return (DirectoryReport(self._root, Condition.INSECURE, self._unavailable), *others)
+        return (DirectoryReport(self._root, DirectoryCondition.INSECURE, self._unavailable), *others)
 
     # --- one directory ------------------------------------------------------------------------------------------------
 
@@ -373,7 +373,7 @@ class Scanner:
             found = self._directory.look(path)
         except OSError:
             return False
-        if found is not None and found.kind is Kind.DIRECTORY:
+        if found is not None and found.kind is EntryKind.DIRECTORY:
             return False
         self._watches.put_back({path: LOOK})
         return True
@@ -425,7 +425,7 @@ class Scanner:
         self._inotify.read()
         for path, _, found in looks:
             # Before what is in it: a directory to which others may write now keeps what it has.
-            if found is not None and found.kind is Kind.DIRECTORY:
+            if found is not None and found.kind is EntryKind.DIRECTORY:
                 self._discovery.allows(path, found.access)
         if early:
             looks = self._with_judged_directories(looks)
@@ -472,16 +472,16 @@ class Scanner:
         except OSError as error:
             self._last_error = f"cannot look at {path}: {describe(error)}"
             return False
-        if found is not None and found.kind is Kind.DIRECTORY:
+        if found is not None and found.kind is EntryKind.DIRECTORY:
             self._discovery.allows(path, found.access)
         return True
 
     def _is_left_out(self, path: str, found: Found | None) -> bool:
         """Whether a link is not examined, because its directory has too many new ones (fault 48)."""
-        if found is None or found.kind is not Kind.SYMLINK:
+        if found is None or found.kind is not EntryKind.SYMLINK:
             return False
         directory, name = os.path.split(path)
-        return self._discovery.leaves_out(directory, name, Kind.SYMLINK)
+        return self._discovery.leaves_out(directory, name, EntryKind.SYMLINK)
 
     # --- one name -----------------------------------------------------------------------------------------------------
 
@@ -505,9 +505,9 @@ class Scanner:
     ) -> None:
         """Judge what was found at ``path``; the next :meth:`_flush` sends what follows."""
         refusal = None
-        if found is not None and found.kind is Kind.SYMLINK:
+        if found is not None and found.kind is EntryKind.SYMLINK:
             found, refusal = self._examine_link(path, found)
-        if found is not None and found.kind is Kind.SOCKET:
+        if found is not None and found.kind is EntryKind.SOCKET:
             self._look_at_hard_link(path, found)
         if trusted is None:
             # As dirname says it of an absolute path; this is done for each socket.
@@ -531,7 +531,7 @@ class Scanner:
             there = self._directory.look(other)
         except OSError:
             return
-        if there is not None and there.kind is Kind.SYMLINK:
+        if there is not None and there.kind is EntryKind.SYMLINK:
             there = self._directory.follow(other, self._root)
         self._discovery.observe(
             other,
@@ -549,10 +549,10 @@ class Scanner:
         """
         if self._follow_symlinks:
             target = self._directory.follow(path, self._root)
-            if target is not None and target.kind is Kind.SOCKET:
+            if target is not None and target.kind is EntryKind.SOCKET:
                 return target, None
         if not self._directory.leads_to_socket(path):
-            return attrs.evolve(link, kind=Kind.OTHER), None
+            return attrs.evolve(link, kind=EntryKind.OTHER), None
         return link, "a symbolic link that leads to no socket inside the root" if self._follow_symlinks else None
 
     async def _flush(self) -> None:

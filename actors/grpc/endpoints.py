@@ -18,7 +18,7 @@ from typing import Protocol, Self
 import attrs
 
 from ...protocol.discovery.endpoints import FoundFile, refusal
-from ...protocol.discovery.sockets import Kind
+from ...protocol.discovery.sockets import EntryKind
 from ...protocol.errors import ValidationError
 from ...protocol.identity import Identity
 from ...protocol.values import value
@@ -28,7 +28,7 @@ from ..io.file_identity import AT_FDCWD, identity_at, identity_of
 from ..io.unix_socket import Credentials, connect, peer_credentials, stream_socket
 from .client.transport import LARGE_READ_BYTES, SocketTransport, Transport
 
-_KINDS = {stat.S_IFSOCK: Kind.SOCKET, stat.S_IFDIR: Kind.DIRECTORY, stat.S_IFLNK: Kind.SYMLINK}
+_KINDS = {stat.S_IFSOCK: EntryKind.SOCKET, stat.S_IFDIR: EntryKind.DIRECTORY, stat.S_IFLNK: EntryKind.SYMLINK}
 
 
 class EndpointConnection(Protocol):
@@ -263,5 +263,5 @@ def _real_directory(path: str) -> str:
     return os.path.realpath(path)
 
 
-def _kind(status: os.stat_result) -> Kind:
-    return _KINDS.get(stat.S_IFMT(status.st_mode), Kind.OTHER)
+def _kind(status: os.stat_result) -> EntryKind:
+    return _KINDS.get(stat.S_IFMT(status.st_mode), EntryKind.OTHER)

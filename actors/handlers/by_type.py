@@ -13,7 +13,7 @@ import trio
 
 from ...protocol.messages.reconciler import HandlerAdded, HandlerPort
 from ..health.inboxes import Inboxes
-from .calls import Call, CallConfig, Calls
+from .calls import CallConfig, HandlerCalls, MethodCall
 from .handler import Handler, check_handler, policy_of
 from .link import LinkPort
 from .served import Served
@@ -47,7 +47,7 @@ class Handlers:
         return len(self._served)
 
     @property
-    def calls(self) -> Iterator[Call]:
+    def calls(self) -> Iterator[MethodCall]:
         """The calls that have not ended."""
         for served in self._served.values():
             yield from served.calls.under_way
@@ -61,7 +61,7 @@ class Handlers:
         """
         config = self._call_config.of_type(plugin_type)
         check_handler(plugin_type, handler, config.timeout)
-        policy, calls = policy_of(handler), Calls(handler, config, plugin_type)
+        policy, calls = policy_of(handler), HandlerCalls(handler, config, plugin_type)
         served = Served(calls, self._links if calls.has_links else None)
         self._served[served] = served
         self._inboxes.add(f"handler {plugin_type}", served.read)

@@ -102,7 +102,7 @@ class Thread:
 
 
 @record(eq=False)
-class Call:
+class MethodCall:
     """One call of a method of a handler."""
 
     plugin_type: str
@@ -129,7 +129,7 @@ class Call:
 
 
 @attrs.define(eq=False)
-class Calls:
+class HandlerCalls:
     """Makes the calls of one handler."""
 
     handler: Handler
@@ -152,9 +152,9 @@ class Calls:
         default=attrs.Factory(lambda self: getattr(self.handler, FOLLOW, None) is not None, takes_self=True),
     )
     #: The calls whose thread was given up and has not returned, with the time of that.
-    _given_up: dict[Call, float] = attrs.field(factory=dict)
+    _given_up: dict[MethodCall, float] = attrs.field(factory=dict)
     #: The calls that have not ended, in their order; what was given up has ended.
-    under_way: dict[Call, None] = attrs.field(factory=dict)
+    under_way: dict[MethodCall, None] = attrs.field(factory=dict)
 
     @property
     def wrong(self) -> str | None:
@@ -186,14 +186,14 @@ class Calls:
         """Whether the handler is given links: it follows its plugins, or its ``register`` takes the link."""
         return self.follows or self._register_takes_link
 
-    def prepare(self, ask: str, plugin: Plugin, link: Link | None = None) -> Call:
+    def prepare(self, ask: str, plugin: Plugin, link: Link | None = None) -> MethodCall:
         """Return the call of the method named ``ask``; :meth:`make` makes it at once."""
         timeout = self.config.timeout
         scope = trio.CancelScope(deadline=trio.current_time() + timeout)
         method = getattr(self.handler, ask)
         if link is not None and self._register_takes_link:
             method = _with_link(method, link)
-        return Call(self.plugin_type, ask, plugin, method, scope, ask in self._async, timeout)
+        return MethodCall(self.plugin_type, ask, plugin, method, scope, ask in self._async, timeout)
 
     def give(self, seconds: float) -> None:
         """Give the calls that begin from now on so many seconds."""
@@ -202,7 +202,7 @@ class Calls:
     async def follow(self, plugin: Plugin, link: Link) -> str | None:
         """Call ``follow``, which has no deadline; return its error, or None if it returned."""
         method = _with_link(getattr(self.handler, FOLLOW), link)
-        call = Call(self.plugin_type, FOLLOW, plugin, method, _NEVER_CANCELLED, is_async=True)
+        call = MethodCall(self.plugin_type, FOLLOW, plugin, method, _NEVER_CANCELLED, is_async=True)
         try:
             await self._run(call)
         except BaseException as error:  # noqa: BLE001 - see there
@@ -210,7 +210,7 @@ class Calls:
             return (ending.cause or ending.error)[:MAX_ERROR]
         return None
 
-    async def make(self, call: Call) -> Ending:
+    async def make(self, call: MethodCall) -> Ending:
         """Make the call, which its scope can cancel; return how it ended."""
         self.under_way[call] = None
         try:
@@ -218,7 +218,7 @@ class Calls:
         finally:
             del self.under_way[call]
 
-    async def _make(self, call: Call) -> Ending:
+    async def _make(self, call: MethodCall) -> Ending:
         scope = call.scope
         try:
             # Inside: a handler with a nursery may end in a group of errors and of the Cancelled of this deadline.
@@ -230,7 +230,7 @@ class Calls:
             return Ending(Outcome.TIMED_OUT, self._timed_out(call))
         return _OK
 
-    def _failed(self, call: Call, error: BaseException) -> Ending:
+    def _failed(self, call: MethodCall, error: BaseException) -> Ending:
         """Return the ending by an error, which is a failure of one plugin, or raise what is not the handler's."""
         if isinstance(error, PluginError):
             return Ending(Outcome.REFUSED, words_of(error), cause_of(error))
@@ -243,7 +243,7 @@ class Calls:
             raise error
         return self._end_badly(call, error)
 
-    def _end_badly(self, call: Call, error: BaseException) -> Ending:
+    def _end_badly(self, call: MethodCall, error: BaseException) -> Ending:
         """Return the ending by an error that is meant to end a task or a program, or raise what is not the handler's.
 
         A Cancelled is not the handler's while a scope around the call is cancelled. One that the handler kept, or one
@@ -260,12 +260,12 @@ class Calls:
             raise error
         return self._broken(call, error)
 
-    def _may_be_ctrl_c(self, call: Call) -> bool:
+    def _may_be_ctrl_c(self, call: MethodCall) -> bool:
         """Whether a KeyboardInterrupt may be Python's own, which it raises in the main thread only."""
         in_thread = call.thread is not None and call.thread.error is not None
         return not self.config.handles_sigint and not in_thread
 
-    async def _run(self, call: Call) -> None:
+    async def _run(self, call: MethodCall) -> None:
         result: Any
         if call.is_async:
             result = call.method(call.plugin)
@@ -280,7 +280,7 @@ class Calls:
         elif inspect.isawaitable(result):
             await result
 
-    def _measured(self, call: Call, coroutine: Coroutine[Any, Any, None]) -> Awaitable[None]:
+    def _measured(self, call: MethodCall, coroutine: Coroutine[Any, Any, None]) -> Awaitable[None]:
         if self.config.watchdog is None:
             return coroutine
         return measured(coroutine, self.config.blocked_after, partial(self._report_blocked, call.ask, call.plugin))
@@ -289,7 +289,7 @@ class Calls:
         if self.config.watchdog is not None:
             self.config.watchdog.send_nowait(StepBlocked(self.plugin_type, ask, plugin, seconds))
 
-    async def _run_in_thread(self, call: Call) -> Any:
+    async def _run_in_thread(self, call: MethodCall) -> Any:
         await self._threads.acquire_on_behalf_of(call)
         thread = call.thread = Thread()
         # A task of its own, which goes on when the call is given up.
@@ -305,7 +305,7 @@ class Calls:
             raise thread.error
         return thread.result
 
-    async def _serve_thread(self, call: Call, thread: Thread) -> None:
+    async def _serve_thread(self, call: MethodCall, thread: Thread) -> None:
         def run() -> None:
             try:
                 # Not returned, since Trio refuses a coroutine, which the method of a decorator may return.
@@ -324,15 +324,15 @@ class Calls:
             if thread.when_returned is not None:
                 thread.when_returned()
 
-    def _timed_out(self, call: Call) -> str:
+    def _timed_out(self, call: MethodCall) -> str:
         if call.thread is None and not call.is_async and self._given_up:
             return f"all {MAX_THREADS} threads of the handler were busy for {call.timeout:g} s"
         return f"the handler did not finish in {call.timeout:g} s"
 
-    def _broken(self, call: Call, error: BaseException) -> Ending:
+    def _broken(self, call: MethodCall, error: BaseException) -> Ending:
         return Ending(Outcome.BROKEN, f"{BROKE}{self._log(call, 'handler broke', error)}")
 
-    def _log(self, call: Call, message: str, error: BaseException) -> str:
+    def _log(self, call: MethodCall, message: str, error: BaseException) -> str:
         """Log an error with its call; return the words for it."""
         words = f"{type(error).__name__}: {words_of(error)}"
         self.config.log.event(

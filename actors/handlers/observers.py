@@ -15,7 +15,7 @@ import attrs
 
 from ...protocol.identity import Identity
 from ...protocol.plugins.info import Plugin
-from .calls import CallConfig, Calls
+from .calls import CallConfig, HandlerCalls
 from .handler import Handler
 from .link import Follow, Link
 
@@ -51,7 +51,7 @@ class Observers:
         self._links = links
         # Nothing is called but ``follow``: its errors are contained and logged as those of a handler are.
         followers = {of: cast("Handler", _Follower(following)) for of, following in followings.items()}
-        self._calls = {of: Calls(follower, config, of) for of, follower in followers.items()}
+        self._calls = {of: HandlerCalls(follower, config, of) for of, follower in followers.items()}
 
     def begin(self, plugin: Plugin, file: Identity | None) -> None:
         """Follow a plugin whose socket is ``file``, if plugins of its type are followed."""

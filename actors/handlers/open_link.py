@@ -14,7 +14,7 @@ import trio
 from ...protocol.errors import NoConnectionError
 from ...protocol.health.checks import Checked, disconnected
 from ...protocol.identity import Identity
-from ...protocol.plugins.health import MAX_REASON, Health, Report, Reports, bounded
+from ...protocol.plugins.health import MAX_REASON, Health, HealthReports, Report, bounded
 from ...protocol.plugins.info import Plugin
 from ...protocol.words import DEVICE
 from ..grpc.client.channel import Channel
@@ -67,7 +67,7 @@ class Outbox:
             self.put(link)
 
 
-class Owner(Protocol):
+class LinkOwner(Protocol):
     """What a link needs of :class:`~plugind.actors.handlers.links.Links`."""
 
     checks: EndpointChecks
@@ -119,7 +119,7 @@ class OpenLink:
         "wanted",
     )
 
-    def __init__(self, plugin: Plugin, file: Identity | None, links: Owner) -> None:
+    def __init__(self, plugin: Plugin, file: Identity | None, links: LinkOwner) -> None:
         self.plugin = plugin
         self.file = file
         self._links = links
@@ -162,7 +162,7 @@ class OpenLink:
         self._usable: bool | None = None
         self._usable_sent: bool | None = None
         self._gone: str | None = None
-        self.reports = Reports()
+        self.reports = HealthReports()
         self.reports.put(Report())
         #: Its places in the outbox.
         self.is_ready = False

@@ -20,13 +20,13 @@ from ...protocol.health.progress import Reading
 from ...protocol.identity import Identity
 from ...protocol.plugins.info import Plugin
 from ...protocol.plugins.status import Ending, Outcome
-from .calls import Call, CallConfig, Calls
+from .calls import CallConfig, HandlerCalls, MethodCall
 from .errors import MAX_ERROR
 from .handler import Handler
 from .link import Link, LinkPort
 
 
-class Turns:
+class NameTurns:
     """One turn for each name, made when it is needed.
 
     A turn belongs to the call that has it, and not to a task: a thread that was given up keeps it until it returns. So
@@ -71,11 +71,11 @@ _DEADLINES = 2
 class Served:
     """The handler of one plugin type, as registrations see it: see ``HandlerPort`` in ``plugind.protocol.messages``."""
 
-    def __init__(self, calls: Calls, links: LinkPort | None = None) -> None:
+    def __init__(self, calls: HandlerCalls, links: LinkPort | None = None) -> None:
         """``links`` is None for a handler that has no links."""
         self.calls = calls
         self._links = links
-        self._turns = Turns()
+        self._turns = NameTurns()
         self._made = 0
         #: Set once the handler was removed and its last plugin is deregistered.
         self.retired = trio.Event()
@@ -84,7 +84,7 @@ class Served:
         """Ask the handler whether it accepts the plugin."""
         if (late := await self._take_turn(plugin.name)) is not None:
             return late
-        call: Call | None = None
+        call: MethodCall | None = None
         try:
             call = self._prepare("validate", plugin)
             return _bounded(await self.calls.make(call))
@@ -95,7 +95,7 @@ class Served:
         """Have the handler register the plugin, and follow it from then on."""
         if (late := await self._take_turn(plugin.name)) is not None:
             return late
-        call: Call | None = None
+        call: MethodCall | None = None
         try:
             wanted = begins()
             link = None if self._links is None else self._links.open(plugin, file)
@@ -112,7 +112,7 @@ class Served:
     async def deregister(self, plugin: Plugin) -> Ending:
         """Have the handler deregister the plugin, however long the calls of its name before it take."""
         await self._turns.take(plugin.name)
-        call: Call | None = None
+        call: MethodCall | None = None
         try:
             if self._links is not None:
                 await self._links.end(plugin)
@@ -145,11 +145,11 @@ class Served:
             raise
         return None
 
-    def _prepare(self, ask: str, plugin: Plugin, link: Link | None = None) -> Call:
+    def _prepare(self, ask: str, plugin: Plugin, link: Link | None = None) -> MethodCall:
         self._made += 1
         return self.calls.prepare(ask, plugin, link)
 
-    def _pass_on(self, name: str, call: Call | None) -> None:
+    def _pass_on(self, name: str, call: MethodCall | None) -> None:
         """Pass the turn of a name on after its ``call``; a thread that was given up does so when it returns."""
         if call is None:
             self._turns.pass_on(name)
@@ -171,5 +171,5 @@ def _bounded(ending: Ending) -> Ending:
 
 async def validate(handler: Handler, plugin: Plugin, timeout: float) -> tuple[Outcome, str]:
     """Have ``handler`` validate ``plugin`` as a registration would; return how the call ended, and the cause."""
-    ending = await Served(Calls(handler, CallConfig(timeout), plugin.type)).validate(plugin)
+    ending = await Served(HandlerCalls(handler, CallConfig(timeout), plugin.type)).validate(plugin)
     return ending.outcome, ending.cause or ending.error

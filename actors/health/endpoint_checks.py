@@ -27,7 +27,17 @@ import trio
 from grpclib.exceptions import GRPCError
 
 from ...protocol.errors import PluginError
-from ...protocol.health.checks import GRID, Began, Checked, Connected, Failed, HealthChecks, Passed, silence, step
+from ...protocol.health.checks import (
+    GRID,
+    CheckBegan,
+    Checked,
+    CheckFailed,
+    CheckPassed,
+    Connected,
+    HealthChecks,
+    silence,
+    step,
+)
 from ...protocol.messages.status import HealthChecked, StatusMessage
 from ...protocol.plugins.status import Outcome
 from ...protocol.values import value
@@ -86,7 +96,7 @@ Note = Callable[[Checked], None]
 
 
 @value
-class _Answer:
+class _CheckEnd:
     """How a check ended, and the seconds that it took."""
 
     outcome: Outcome
@@ -148,7 +158,7 @@ class EndpointChecks:
             began, answer = await self._ask(channel, check, failing=state.failures > 0)
             if channel.closed or channel.connection.failure is not None:
                 return
-            state = step(rule, step(rule, state, Began(began)), self._result(answer))
+            state = step(rule, step(rule, state, CheckBegan(began)), self._result(answer))
             note(state)
             await report(self._status, HealthChecked(plugin_type, answer.outcome, answer.seconds))
 
@@ -162,11 +172,11 @@ class EndpointChecks:
         self._first_begun += 1
         return self._first_at
 
-    def _result(self, answer: _Answer) -> Passed | Failed:
+    def _result(self, answer: _CheckEnd) -> CheckPassed | CheckFailed:
         chance = self._rng.random()
-        return Passed(chance) if answer.outcome is Outcome.OK else Failed(answer.reason, chance)
+        return CheckPassed(chance) if answer.outcome is Outcome.OK else CheckFailed(answer.reason, chance)
 
-    async def _ask(self, channel: Channel, check: Check, *, failing: bool) -> tuple[float, _Answer]:
+    async def _ask(self, channel: Channel, check: Check, *, failing: bool) -> tuple[float, _CheckEnd]:
         """Return when the check began, and how it ended."""
         if not failing and self._long.available_tokens == 0:
             began, answer = await _within(self._short, channel, check, min(MOMENT, self._rule.deadline))
@@ -177,7 +187,7 @@ class EndpointChecks:
 
 async def _within(
     slots: trio.CapacityLimiter, channel: Channel, check: Check, deadline: float
-) -> tuple[float, _Answer]:
+) -> tuple[float, _CheckEnd]:
     """Take one of ``slots`` for a check; return when it began, and how it ended."""
     # A slot that is free is taken without a pass of Trio's loop.
     if slots.available_tokens:
@@ -190,7 +200,7 @@ async def _within(
         slots.release()
 
 
-async def _answer(channel: Channel, check: Check, deadline: float) -> _Answer:
+async def _answer(channel: Channel, check: Check, deadline: float) -> _CheckEnd:
     began = trio.current_time()
     outcome, reason = Outcome.TIMED_OUT, silence(deadline)
     with trio.move_on_after(deadline):
@@ -208,4 +218,4 @@ async def _answer(channel: Channel, check: Check, deadline: float) -> _Answer:
                 raise
         else:
             outcome, reason = Outcome.OK, ""
-    return _Answer(outcome, reason, trio.current_time() - began)
+    return _CheckEnd(outcome, reason, trio.current_time() - began)

@@ -22,7 +22,7 @@ from typing import Protocol, assert_never
 
 import trio
 
-from ...protocol.health.liveness import Answer, EndpointAnswer, Owners, Schedule, Subject, answer_of
+from ...protocol.health.liveness import ConnectAnswer, EndpointAnswer, Schedule, SocketOwners, Subject, answer_of
 from ...protocol.identity import Identity
 from ...protocol.messages.config import RootsChanged, TrustChanged
 from ...protocol.messages.liveness import LivenessMessage, ProcessEnded, UnwatchLiveness, WatchLiveness
@@ -50,7 +50,7 @@ class ProcessPort(Protocol):
 
     def look(
         self, path: str, identity: Identity | None, *, root: str | None = None, take_process: bool
-    ) -> tuple[Answer, int | None]:
+    ) -> tuple[ConnectAnswer, int | None]:
         """Connect to the file ``identity`` at ``path``, or to any file there, and close the connection.
 
         Below ``root``, no directory on the way to that file may be a link.
@@ -120,7 +120,7 @@ class _Liveness:
         self._status = status
         self._reconciler = reconciler
         self._schedule = Schedule(config.rescan)
-        self._owners = Owners()
+        self._owners = SocketOwners()
 
     async def run(self) -> None:
         while True:
@@ -209,14 +209,14 @@ class _Liveness:
             if changed is not None:
                 await report(self._status, changed)
 
-    def _ask(self, subject: Subject) -> tuple[Answer, EndpointAnswer | None]:
+    def _ask(self, subject: Subject) -> tuple[ConnectAnswer, EndpointAnswer | None]:
         """Return what a connect says of the socket and, if nobody listens there, of an endpoint elsewhere."""
         unowned = subject.asked.registered and self._owners.of_path(subject.path) is None
         asked = subject.asked
         answer, process = self._processes.look(subject.path, asked.identity, root=asked.root, take_process=unowned)
         if process is not None:
             self._owners.add(subject.path, process)
-        if answer not in (Answer.REFUSED, Answer.MISSING) or subject.other_endpoint is None:
+        if answer not in (ConnectAnswer.REFUSED, ConnectAnswer.MISSING) or subject.other_endpoint is None:
             return answer, None
         return answer, self._ask_endpoint(subject.other_endpoint)
 
@@ -224,10 +224,10 @@ class _Liveness:
         try:
             self._endpoints.connect(endpoint).close()
         except EndpointRefusedError as error:
-            return EndpointAnswer(Answer.FORBIDDEN, str(error))
+            return EndpointAnswer(ConnectAnswer.FORBIDDEN, str(error))
         except OSError as error:
             return EndpointAnswer(answer_of(error))
-        return EndpointAnswer(Answer.ACCEPTED)
+        return EndpointAnswer(ConnectAnswer.ACCEPTED)
 
     async def _tell(self, subject: Subject, found: ServingChanged | ListenerFound) -> None:
         if isinstance(found, ListenerFound):

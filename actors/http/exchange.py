@@ -13,7 +13,7 @@ import trio
 
 from ...protocol.values import value
 from ...protocol.version import STATUS_FIELD, spoken
-from ..io.client_streams import ClientStream
+from ..io.client_streams import AcceptedStream
 
 Headers = Sequence[tuple[str, str]]
 #: How h11 shows the bytes that it could not read.
@@ -115,7 +115,7 @@ class HttpExchange:
         answer = self.begin(status, (*headers, ("Content-Length", str(length))))
         answer += self.go_on(body) + self.end()
         # Most answers have room at once, and need no deadline therefore.
-        sent = self.stream.send_now(answer) if isinstance(self.stream, ClientStream) else 0
+        sent = self.stream.send_now(answer) if isinstance(self.stream, AcceptedStream) else 0
         if sent < len(answer):
             with trio.fail_after(seconds):
                 await self.stream.send_all(answer[sent:])
@@ -140,7 +140,7 @@ class HttpExchange:
 
     async def close(self) -> None:
         """End the connection."""
-        if isinstance(self.stream, ClientStream):
+        if isinstance(self.stream, AcceptedStream):
             self.stream.close()  # Without the turn of the loop that a stream gives to others.
         else:
             await trio.aclose_forcefully(self.stream)

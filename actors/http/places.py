@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import attrs
 import trio
 
-from ..io.client_streams import ClientStream
+from ..io.client_streams import AcceptedStream
 from ..io.unix_socket import Credentials
 from .limits import Place
 
@@ -32,7 +32,7 @@ class Standing(enum.Enum):
 class Connection:
     """One connection, and the place that it holds."""
 
-    stream: ClientStream
+    stream: AcceptedStream
     #: None where the kernel does not tell.
     peer: Credentials | None
     standing: Standing

@@ -25,8 +25,8 @@ import trio
 
 from ...protocol.values import value
 from ...protocol.version import STATUS_HEADER
-from ..io.accepting import Listener
-from ..io.client_streams import ClientStream, ClientWatch
+from ..io.accepting import Acceptor
+from ..io.client_streams import AcceptedStream, ClientWatch
 from ..io.descriptors import DescriptorReserve
 from ..io.unix_socket import Credentials, peer_credentials, peer_groups
 from .exchange import BadRequestError, HttpExchange, Received, TooLargeError
@@ -36,10 +36,10 @@ from .places import AllPlaces, Connection, Standing
 __all__ = [
     "Guests",
     "HttpLimits",
+    "HttpRequest",
+    "HttpResponse",
     "LateResponse",
-    "Request",
     "RequestHandler",
-    "Response",
     "Send",
     "busy",
     "json_response",
@@ -53,7 +53,7 @@ Send = Callable[[bytes], Awaitable[None]]
 
 
 @value
-class Request:
+class HttpRequest:
     """A whole request. ``path`` is percent-encoded, as it was sent, and without the query.
 
     A parameter that the ``query`` gives no value is in it with an empty one. ``peer`` is None where the kernel does not
@@ -73,7 +73,7 @@ class Request:
 
 
 @value
-class Response:
+class HttpResponse:
     """An answer: a whole ``body``, or one that ``write`` sends piece by piece; ``endless`` ones end with the client."""
 
     status: int
@@ -85,7 +85,7 @@ class Response:
 
 
 @value
-class LateResponse(Response):
+class LateResponse(HttpResponse):
     """An answer that may take as long as the client stays, for which it has to be made first: ``make`` returns it.
 
     What the other attributes say is not used.
@@ -93,7 +93,7 @@ class LateResponse(Response):
 
     status: int = 0
     content_type: str = ""
-    make: Callable[[], Awaitable[Response]] = attrs.field(kw_only=True)
+    make: Callable[[], Awaitable[HttpResponse]] = attrs.field(kw_only=True)
     #: Called if the client has not got the whole answer: it left before (True), or the connection was ended here.
     undelivered: Callable[[bool], None] = attrs.field(kw_only=True)
 
@@ -102,12 +102,12 @@ class LateResponse(Response):
 _RESERVED_FOR = 1.0
 
 
-def json_response(status: int, value: object, headers: tuple[tuple[str, str], ...] = ()) -> Response:
+def json_response(status: int, value: object, headers: tuple[tuple[str, str], ...] = ()) -> HttpResponse:
     """A response of one JSON value and a newline."""
-    return Response(status, "application/json", json.dumps(value).encode() + b"\n", headers=headers)
+    return HttpResponse(status, "application/json", json.dumps(value).encode() + b"\n", headers=headers)
 
 
-def problem(status: int, error: str, headers: tuple[tuple[str, str], ...] = ()) -> Response:
+def problem(status: int, error: str, headers: tuple[tuple[str, str], ...] = ()) -> HttpResponse:
     """A response that says what was wrong."""
     return json_response(status, {"error": error}, headers)
 
@@ -120,7 +120,7 @@ class Guests:
     #: All members of this group, too.
     group: int | None = None
     #: Whether they may send this request.
-    may: Callable[[Request], bool] = lambda _: False
+    may: Callable[[HttpRequest], bool] = lambda _: False
     #: What the answer says if not.
     refusal: str = "guests may not ask that"
 
@@ -134,29 +134,29 @@ class Guests:
 class RequestHandler(Protocol):
     """An async function from a request to its answer."""
 
-    async def __call__(self, request: Request, /) -> Response:
+    async def __call__(self, request: HttpRequest, /) -> HttpResponse:
         """Return the answer to ``request``."""
 
 
-def query(_: Request) -> Place:
+def query(_: HttpRequest) -> Place:
     """Give every request the same kind of place."""
     return Place.QUERY
 
 
-def busy(_: Place, why: str) -> Response:
+def busy(_: Place, why: str) -> HttpResponse:
     """Answer that a request has no place now."""
     return problem(503, why)
 
 
 async def serve(
-    listener: Listener,
+    listener: Acceptor,
     handler: RequestHandler,
     limits: HttpLimits,
     *,
     allowed: frozenset[int] | None,
     guests: Sequence[Guests] = (),
-    place: Callable[[Request], Place] = query,
-    full: Callable[[Place, str], Response] = busy,
+    place: Callable[[HttpRequest], Place] = query,
+    full: Callable[[Place, str], HttpResponse] = busy,
     reserve: DescriptorReserve | None = None,
 ) -> None:
     """Serve connections on ``listener`` until it is closed; a client whose user id is not in ``allowed`` gets 403.
@@ -174,7 +174,7 @@ async def serve(
             nursery.cancel_scope.cancel()
 
 
-async def _accept(listener: Listener, admission: _Admission) -> None:
+async def _accept(listener: Acceptor, admission: _Admission) -> None:
     async with trio.open_nursery() as nursery:
         while True:
             try:
@@ -192,8 +192,8 @@ class _Admission:
     _limits: HttpLimits
     _allowed: frozenset[int] | None
     _guests: Sequence[Guests]
-    _place: Callable[[Request], Place]
-    _full: Callable[[Place, str], Response]
+    _place: Callable[[HttpRequest], Place]
+    _full: Callable[[Place, str], HttpResponse]
     _reserve: DescriptorReserve
     watch: ClientWatch = attrs.field(init=False, factory=ClientWatch)
     _places: AllPlaces = attrs.field(init=False)
@@ -213,7 +213,7 @@ class _Admission:
         scope = trio.CancelScope(deadline=trio.current_time() + self._limits.request)
         kinds = self._kinds_of(accepted, peer)
         standing = Standing.ALLOWED if kinds is None else Standing.GUEST if kinds else Standing.STRANGER
-        connection = Connection(ClientStream(accepted), peer, standing, reserved, scope)
+        connection = Connection(AcceptedStream(accepted), peer, standing, reserved, scope)
         # The connection is counted here, since several may be accepted before the task of the first one runs.
         self._places.take(connection, Place.UNREAD)
         nursery.start_soon(self._serve, connection, kinds or ())
@@ -225,7 +225,7 @@ class _Admission:
         return tuple(kind for kind in self._guests if kind.include(accepted, peer))
 
     async def _serve(self, connection: Connection, kinds: Sequence[Guests]) -> None:
-        async def answer(request: Request) -> Response:
+        async def answer(request: HttpRequest) -> HttpResponse:
             return self._refusal(connection, kinds, request) or await self._handler(request)
 
         try:
@@ -254,7 +254,7 @@ class _Admission:
             oldest.scope.cancel()
         return False
 
-    def _refusal(self, connection: Connection, kinds: Sequence[Guests], request: Request) -> Response | None:
+    def _refusal(self, connection: Connection, kinds: Sequence[Guests], request: HttpRequest) -> HttpResponse | None:
         """Give a connection the place that its request needs, or return the answer that there is none."""
         if connection.standing is Standing.STRANGER:
             return problem(403, "only the user of the daemon and root may ask")
@@ -288,7 +288,7 @@ async def serve_connection(
     """
     scope = scope or trio.CancelScope(deadline=trio.current_time() + limits.request)
     exchange = HttpExchange(stream, limits.header_bytes, limits.body_bytes)
-    request: Request | None = None
+    request: HttpRequest | None = None
     try:
         with scope:
             try:
@@ -313,8 +313,8 @@ async def serve_connection(
 
 async def _answer(
     exchange: HttpExchange,
-    request: Request | None,
-    answer: Response,
+    request: HttpRequest | None,
+    answer: HttpResponse,
     limits: HttpLimits,
     watch: ClientWatch | None,
     scope: trio.CancelScope,
@@ -326,13 +326,13 @@ async def _answer(
         await _respond(exchange, answer, limits, bodiless=bodiless)
 
 
-def _late(request: Request | None, limits: HttpLimits) -> Response:
+def _late(request: HttpRequest | None, limits: HttpLimits) -> HttpResponse:
     if request is None:
         return problem(408, f"the request did not arrive within {limits.request:g} seconds")
     return problem(503, f"no answer within {limits.response:g} seconds")
 
 
-def _request_of(received: Received, peer: Credentials | None) -> Request:
+def _request_of(received: Received, peer: Credentials | None) -> HttpRequest:
     path, query, host = received.target, {}, received.host
     if not path.startswith("/") or "?" in path or "#" in path or path.startswith("//"):
         try:
@@ -342,7 +342,9 @@ def _request_of(received: Received, peer: Credentials | None) -> Request:
             query = dict(parse_qsl(target.query, keep_blank_values=True, errors="surrogateescape", max_num_fields=16))
         except ValueError as error:
             raise BadRequestError(f"the request's target cannot be read: {error}") from error
-    return Request(received.method, path, query, received.body, peer, host, received.authorization, received.version)
+    return HttpRequest(
+        received.method, path, query, received.body, peer, host, received.authorization, received.version
+    )
 
 
 async def _respond_late(
@@ -369,9 +371,9 @@ async def _respond_late(
 
 async def _made_while_there(
     stream: trio.abc.Stream, late: LateResponse, most: int, watch: ClientWatch | None, leave: Callable[[], None]
-) -> Response:
+) -> HttpResponse:
     """Make the answer; call ``leave`` if the client leaves before. What it still sends is ignored, up to ``most``."""
-    if watch is None or not isinstance(stream, ClientStream):
+    if watch is None or not isinstance(stream, AcceptedStream):
         return await _made_while_read(stream, late, most, leave)
     try:
         watch.add(stream, most, leave)
@@ -385,7 +387,7 @@ async def _made_while_there(
 
 async def _made_while_read(
     stream: trio.abc.Stream, late: LateResponse, most: int, leave: Callable[[], None]
-) -> Response:
+) -> HttpResponse:
     """As :func:`_made_while_there`, for a stream that is no socket: a task reads it meanwhile."""
     async with trio.open_nursery() as nursery:
 
@@ -402,7 +404,7 @@ async def _made_while_read(
     return response
 
 
-async def _respond(exchange: HttpExchange, response: Response, limits: HttpLimits, *, bodiless: bool) -> None:
+async def _respond(exchange: HttpExchange, response: HttpResponse, limits: HttpLimits, *, bodiless: bool) -> None:
     headers = (("Content-Type", response.content_type), (STATUS_HEADER, str(exchange.version)), *response.headers)
     if response.write is None:
         body = b"" if bodiless else response.body

@@ -20,7 +20,7 @@ _LOST: Final = frozenset({errno.ECONNABORTED, errno.EINTR, errno.EPERM})
 OnExhausted = Callable[[OSError], bool | None]
 
 
-class Listener(Protocol):
+class Acceptor(Protocol):
     """What accepts connections."""
 
     async def accept(self, on_exhausted: OnExhausted | None = None) -> trio.socket.SocketType:

@@ -13,7 +13,7 @@ import trio
 _PIECE = 65536
 
 
-class ClientStream(trio.abc.Stream):
+class AcceptedStream(trio.abc.Stream):
     """The connection of a client, for one task. Its socket is non-blocking.
 
     ``trio.SocketStream`` sets options that only TCP has, and guards against a second task: for a request that is
@@ -82,7 +82,7 @@ class ClientStream(trio.abc.Stream):
 
 @attrs.define(eq=False)
 class _Awaited:
-    stream: ClientStream
+    stream: AcceptedStream
     left: Callable[[], object]
     #: How many bytes are read at most before the client counts as one that has left.
     most: int
@@ -98,7 +98,7 @@ class ClientWatch:
         #: Those that are watched, by descriptor.
         self._awaited: dict[int, _Awaited] = {}
 
-    def add(self, stream: ClientStream, most: int, left: Callable[[], object]) -> None:
+    def add(self, stream: AcceptedStream, most: int, left: Callable[[], object]) -> None:
         """Call ``left`` once the client has closed the connection, or has sent more than ``most`` bytes.
 
         One that has only closed its own half of it still waits for the answer.
@@ -113,7 +113,7 @@ class ClientWatch:
         self._epoll.register(descriptor, select.EPOLLIN)
         self._awaited[descriptor] = _Awaited(stream, left, most)
 
-    def remove(self, stream: ClientStream) -> None:
+    def remove(self, stream: AcceptedStream) -> None:
         """Watch a client no more."""
         descriptor = stream.socket.fileno()
         if self._awaited.pop(descriptor, None) is not None and self._epoll is not None:

@@ -14,7 +14,7 @@ import os
 import stat
 from typing import Final
 
-from ...protocol.settings.given import Problem, SettingsError, Source
+from ...protocol.settings.given import SettingProblem, SettingsError, Source
 from ...protocol.values import value
 from ..trust.directories import access_of
 
@@ -129,4 +129,4 @@ def _content(path: str, descriptor: int) -> bytes:
 
 
 def _error(path: str, text: str) -> SettingsError:
-    return SettingsError((Problem(Source("file", path), text),))
+    return SettingsError((SettingProblem(Source("file", path), text),))

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from ...protocol.health.liveness import Answer, answer_of
+from ...protocol.health.liveness import ConnectAnswer, answer_of
 from ...protocol.identity import Identity
 from ...protocol.process_stat import start_ticks
 from .exact_connect import connect_to
@@ -38,7 +38,7 @@ class Processes:
 
     def look(
         self, path: str, identity: Identity | None, *, root: str | None = None, take_process: bool
-    ) -> tuple[Answer, int | None]:
+    ) -> tuple[ConnectAnswer, int | None]:
         """See :class:`~plugind.actors.health.liveness.ProcessPort`."""
         try:
             connection = self._unconnected or stream_socket()
@@ -49,12 +49,12 @@ class Processes:
             self._connect(connection, path, identity, root)
         except ConnectionRefusedError:
             self._unconnected = connection
-            return Answer.REFUSED, None
+            return ConnectAnswer.REFUSED, None
         except OSError as error:
             connection.close()
             return answer_of(error), None
         with connection:
-            return Answer.ACCEPTED, self._peer_of(connection) if take_process else None
+            return ConnectAnswer.ACCEPTED, self._peer_of(connection) if take_process else None
 
     def _connect(self, connection: socket.socket, path: str, identity: Identity | None, root: str | None) -> None:
         if identity is None:

@@ -23,8 +23,8 @@ BACKLOG: Final = 1024
 
 
 @record
-class Pace:
-    """Lets at most so many through in a second, and after a pause up to ``burst`` at once."""
+class RateLimit:
+    """Lets at most ``rate`` through in a second, and up to ``burst`` at once after a pause."""
 
     rate: float
     burst: int
@@ -45,7 +45,7 @@ class TcpListener:
 
     address: TcpAddress
     socket: trio.socket.SocketType
-    _pace: Pace = attrs.field(init=False, factory=lambda: Pace(RATE, BURST))
+    _pace: RateLimit = attrs.field(init=False, factory=lambda: RateLimit(RATE, BURST))
 
     async def accept(self, on_exhausted: OnExhausted | None = None) -> trio.socket.SocketType:
         """Wait for the next connection, as :func:`.accepting.accept` does, at most :data:`RATE` times a second."""

@@ -39,8 +39,8 @@ class _Interrupt:
 
 
 @attrs.define(eq=False)
-class _Call(Generic[T]):
-    """A call, and how whoever waits for it is told."""
+class _Job(Generic[T]):
+    """A call for the thread, and how to tell the task that waits for it."""
 
     call: Callable[[], T]
     interrupt: _Interrupt | None
@@ -75,7 +75,7 @@ class WorkerThread:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._calls: SimpleQueue[_Call[Any] | None] = SimpleQueue()
+        self._calls: SimpleQueue[_Job[Any] | None] = SimpleQueue()
         self._thread: Thread | None = None
         #: How many calls were asked for, and how many are over.
         self._asked = 0
@@ -96,7 +96,7 @@ class WorkerThread:
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         interrupt, self._interrupt = self._interrupt, None
-        asked = _Call(call, interrupt, trio.lowlevel.current_task(), trio.lowlevel.current_trio_token())
+        asked = _Job(call, interrupt, trio.lowlevel.current_task(), trio.lowlevel.current_trio_token())
         if self._thread is None:
             self._thread = Thread(target=self._make_calls, name=self._name, daemon=True)
             self._thread.start()
@@ -106,7 +106,7 @@ class WorkerThread:
             return cast(T, await trio.lowlevel.wait_task_rescheduled(asked.abandon))
         return await self._wait_for(asked, interrupt)
 
-    async def _wait_for(self, asked: _Call[T], interrupt: _Interrupt) -> T:
+    async def _wait_for(self, asked: _Job[T], interrupt: _Interrupt) -> T:
         try:
             await trio.lowlevel.wait_readable(interrupt.descriptor)
         except BaseException:

@@ -6,8 +6,8 @@ follows from a message is decided by ``plugind.protocol.leases.book``.
 
 When it has crashed, its state may be wrong. So the next one begins as after a restart of plugind, from what is written
 and what is still to be written (:class:`~plugind.actors.leases.saving.Saving`). It knows more than that:
-:class:`~plugind.actors.leases.memory.Memory` says who waits for an answer, of which leases somebody was notified, and
-which calls are under way.
+:class:`~plugind.actors.leases.memory.LeasesMemory` says who waits for an answer, of which leases somebody was notified,
+and which calls are under way.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..messaging.mailbox import offer, send_answer
 from .cdi_writer import CdiWriter
 from .inbox import LeasesInbox
 from .lease_log import LeaseLog
-from .memory import Asked, Memory
+from .memory import LeasesMemory, WaitingCaller
 from .owners import Owners
 from .saving import Saving
 
@@ -48,7 +48,7 @@ class LeaseActor:
         saving: Saving,
         owners: Owners,
         files: CdiWriter,
-        memory: Memory,
+        memory: LeasesMemory,
         log: LeaseLog,
     ) -> None:
         """Begin with an empty ``book``."""
@@ -139,7 +139,7 @@ class LeaseActor:
     def _note(self, message: m.StateMessage) -> None:
         """Note what is lost if the actor crashes over this message, or has crashed before it."""
         self._memory.note(message)
-        if isinstance(message, m.StoreRead):
+        if isinstance(message, m.LeasesRead):
             self._files.clean_later([lease.cdi_name for lease in message.kept.leases if lease.cdi_name is not None])
 
     def _tell_reader(self, reader: m.LeasesAsked | m.ShowAsked | m.LeasesSubscribed) -> None:
@@ -170,9 +170,9 @@ class LeaseActor:
 
     def _carry_out_one(self, effect: e.Effect) -> None:
         match effect:
-            case e.Reply():
+            case e.AnswerAsker():
                 self._answer(effect)
-            case e.Call():
+            case e.CallPlugin():
                 self._memory.calling(effect)
                 effect.calls.send_nowait(effect.call)
             case e.Withdraw():
@@ -193,7 +193,7 @@ class LeaseActor:
                 self._files.write(effect.lease)
             case e.RemoveFile():
                 self._files.remove(effect.cdi_name)
-            case e.Changed():
+            case e.ShowLease():
                 self._show(effect.lease)
             case e.Failed():
                 self._memory.counts.fail(effect)
@@ -222,7 +222,7 @@ class LeaseActor:
             if asked is not None and isinstance(effect.answer, Lease):
                 self._memory.tell(asked, effect.answer)
 
-    def _forget_asker(self, asked: Asked | None) -> None:
+    def _forget_asker(self, asked: WaitingCaller | None) -> None:
         """Nobody has the answer: a lease that nobody knows of ends."""
         if asked is not None and asked.ticket is not None:
             self._effects.extend(self._book.handle(m.AskerLeft(asked.ticket), trio.current_time()))

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from ...protocol.leases.messages import LeaseRulesChanged, LeasesMessage, OfferChanged, OfferEnded, StoreRead
+from ...protocol.leases.messages import LeaseRulesChanged, LeasesMessage, LeasesRead, OfferChanged, OfferEnded
 from ..messaging.queued import Queued
 
 
@@ -45,16 +45,16 @@ class LeasesInbox(Queued[LeasesMessage]):
                 self._queue[object()] = message
         self._lot.unpark()
 
-    def start_again(self) -> list[StoreRead]:
+    def start_again(self) -> list[LeasesRead]:
         """Let all offers wait again, before anything else.
 
         Returns what the store has said, which does not wait any more: whoever starts again asks for it.
         """
-        read = [message for message in self._queue.values() if isinstance(message, StoreRead)]
+        read = [message for message in self._queue.values() if isinstance(message, LeasesRead)]
         others = [
             message
             for message in self._queue.values()
-            if not isinstance(message, OfferChanged | OfferEnded | StoreRead)
+            if not isinstance(message, OfferChanged | OfferEnded | LeasesRead)
         ]
         self._queue = OrderedDict(self._offers)
         self._queue.update((object(), message) for message in others)

@@ -84,7 +84,7 @@ class Failable(Protocol):
 
 
 @attrs.frozen(eq=False)
-class Asked:
+class WaitingCaller:
     """A caller who waits for an answer."""
 
     reply: Failable
@@ -97,7 +97,7 @@ class Asked:
 
 
 @record(eq=False)
-class Memory:
+class LeasesMemory:
     """What outlives a crash of the actor."""
 
     audience: Audience[LeasesViewMessage] = attrs.field(factory=lambda: Audience[LeasesViewMessage](Lagged()))
@@ -107,8 +107,8 @@ class Memory:
     #: The message that is being taken, if whoever sent it cannot be told to send it again.
     in_hand: Once | None = None
     #: Who waits for an answer, by the identity of the address; and which of them has a ticket.
-    asked: dict[int, Asked] = attrs.field(factory=dict)
-    waiting: dict[int, Asked] = attrs.field(factory=dict)
+    asked: dict[int, WaitingCaller] = attrs.field(factory=dict)
+    waiting: dict[int, WaitingCaller] = attrs.field(factory=dict)
     #: The leases of which somebody was notified, and the lease of each ticket.
     notified: dict[str, Notified] = attrs.field(factory=dict)
     tickets: dict[int, str] = attrs.field(factory=dict)
@@ -132,7 +132,7 @@ class Memory:
         calls, self.calls = self.calls, {}
         return list(calls.items())
 
-    def take_asked(self) -> list[Asked]:
+    def take_asked(self) -> list[WaitingCaller]:
         """Return those who wait for an answer."""
         asked, self.asked, self.waiting = self.asked, {}, {}
         return list(asked.values())
@@ -142,18 +142,18 @@ class Memory:
         self.counts.note(message)
         match message:
             case m.LeaseAsked():
-                self._wait(Asked(message.reply, message.ticket, message.id is not None, message.ended))
+                self._wait(WaitingCaller(message.reply, message.ticket, message.id is not None, message.ended))
             case m.ResumeAsked():
-                self._wait(Asked(message.reply, message.ticket, ended=message.ended))
+                self._wait(WaitingCaller(message.reply, message.ticket, ended=message.ended))
             case m.ReleaseAsked() | m.RenewAsked() | m.BindAsked() | m.RecoverAsked():
-                self._wait(Asked(message.reply))
+                self._wait(WaitingCaller(message.reply))
             case m.AskerLeft():
                 self.in_hand = message
                 if (asked := self.waiting.get(message.ticket)) is not None:
                     self.answered(asked.reply)
             case m.Allocated() | m.AllocationRefused() | m.AllocationLost():
                 self.calls.pop(message.lease, None)
-            case m.StoreRead():
+            case m.LeasesRead():
                 self.begin(message.kept.leases)
             case _:
                 pass
@@ -163,7 +163,7 @@ class Memory:
         message, self.in_hand = self.in_hand, None
         return message
 
-    def _wait(self, asked: Asked) -> None:
+    def _wait(self, asked: WaitingCaller) -> None:
         self.asked[id(asked.reply)] = asked
         if asked.ticket is not None:
             self.waiting[asked.ticket] = asked
@@ -174,14 +174,14 @@ class Memory:
             notified.tickets.discard(ticket)
             notified.ends.pop(ticket, None)
 
-    def answered(self, reply: object) -> Asked | None:
+    def answered(self, reply: object) -> WaitingCaller | None:
         """Note that a caller is given its answer; return the caller."""
         asked = self.asked.pop(id(reply), None)
         if asked is not None and asked.ticket is not None:
             del self.waiting[asked.ticket]
         return asked
 
-    def tell(self, asked: Asked, lease: Lease) -> None:
+    def tell(self, asked: WaitingCaller, lease: Lease) -> None:
         """Note that a caller knows of a lease."""
         notified = self.notified.setdefault(lease.id, Notified(asked.named))
         if asked.ticket is not None:
@@ -190,7 +190,7 @@ class Memory:
             if asked.ended is not None:
                 notified.ends[asked.ticket] = asked.ended
 
-    def calling(self, effect: e.Call) -> None:
+    def calling(self, effect: e.CallPlugin) -> None:
         """Note that a plugin is asked to prepare the devices of a lease."""
         if isinstance(effect.call, m.AllocateAsked):
             self.calls[effect.call.lease] = effect.calls

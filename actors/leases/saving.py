@@ -19,7 +19,7 @@ import trio
 
 from ...protocol.errors import ConfigError, StateError
 from ...protocol.leases.effects import Change, DeleteLease, EndWithholding, SaveLease, Write
-from ...protocol.leases.messages import Kept, Saved, StoreRead
+from ...protocol.leases.messages import Kept, LeasesRead, Saved
 from ...protocol.logs.lines import Logger
 from ...protocol.messages.addresses import Address
 from ..io.store_report import PAUSES, StoreReport
@@ -32,7 +32,7 @@ DEADLINE = 5.0
 class Saving:
     """Writes leases to a store, in the order in which it is asked to."""
 
-    def __init__(self, store: LeaseStore, reply: Address[Saved | StoreRead], log: Logger) -> None:
+    def __init__(self, store: LeaseStore, reply: Address[Saved | LeasesRead], log: Logger) -> None:
         """Send to ``reply`` what becomes of the writes that are awaited."""
         self._store = store
         self._reply = reply
@@ -167,7 +167,7 @@ class Saving:
         """Do all that is to be done now."""
         if not self.is_read:
             kept = await self._read()
-            self._reply.send_nowait(StoreRead(kept))
+            self._reply.send_nowait(LeasesRead(kept))
         await self._begin()
         unwritten = tuple(self._unwritten.items())
         under_way = self._take_queue()

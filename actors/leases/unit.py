@@ -20,7 +20,7 @@ from ...protocol.values import value
 from .cdi_writer import CdiStore, CdiWriter
 from .inbox import LeasesInbox
 from .lease_log import LeaseLog
-from .memory import Memory
+from .memory import LeasesMemory
 from .owners import BootClock, OwnerPort, Owners
 from .saving import Saving
 from .store import LeaseStore
@@ -111,7 +111,7 @@ class LeaseUnit:
         self._log = LeaseLog(log, self._wall)
         self._logger = log
         #: What outlives a crash of the actor.
-        self.memory = Memory()
+        self.memory = LeasesMemory()
         #: What was found at the start, until the actor has taken it.
         self._kept: Kept | None = Kept()
         self._numbers = itertools.count(1)

@@ -10,7 +10,7 @@ import math
 
 import trio
 
-from ...protocol.logs.limits import Line, LineCounts, LogLimits
+from ...protocol.logs.limits import LineCounts, LogLimits, LogLine
 from ...protocol.logs.lines import Field, Level, Logger
 
 
@@ -29,7 +29,7 @@ class LimitedLog:
         if not self._log.enabled(level):
             return
         now = trio.current_time()
-        if self._lines.leaves_out(Line(level, message, fields), now):
+        if self._lines.leaves_out(LogLine(level, message, fields), now):
             self._left_out.set()
             return
         if self._lines.has_summaries:

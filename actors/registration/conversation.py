@@ -62,7 +62,7 @@ _RETRIES = {
 
 
 @value
-class _Call:
+class _PluginCall:
     """A call to the plugin, and the reference's words for its failure (behaviours 28 and 33)."""
 
     method: str
@@ -78,8 +78,8 @@ class _Call:
 _NO_ANSWER = (WireProblem.CLOSED, WireProblem.GOING_AWAY, WireProblem.UNPARSED_BYTES)
 
 SERVICE = "pluginregistration.Registration"
-_GET_INFO = _Call("GetInfo", "failed to get plugin info using RPC GetInfo")
-_NOTIFY = _Call("NotifyRegistrationStatus", "failed to send registration status")
+_GET_INFO = _PluginCall("GetInfo", "failed to get plugin info using RPC GetInfo")
+_NOTIFY = _PluginCall("NotifyRegistrationStatus", "failed to send registration status")
 
 
 class _BoundedInfo:
@@ -448,10 +448,10 @@ class Conversation:
         """Return the failure of a notification that was not answered before its deadline."""
         return self._failed(_NOTIFY, f"no answer in {self.settings.timeouts.notify:g} s", Outcome.TIMED_OUT)
 
-    def _failed(self, call: _Call, reason: str, outcome: Outcome) -> StepFailedError:
+    def _failed(self, call: _PluginCall, reason: str, outcome: Outcome) -> StepFailedError:
         return StepFailedError(self._words(call, reason), outcome=outcome, cause=f"{call.method} failed: {reason}")
 
-    def _call_failed(self, call: _Call, error: GRPCError) -> StepFailedError:
+    def _call_failed(self, call: _PluginCall, error: GRPCError) -> StepFailedError:
         text = _text(error)
         return StepFailedError(
             self._words(call, text),
@@ -460,7 +460,7 @@ class Conversation:
             answered=_is_answer(error),
         )
 
-    def _words(self, call: _Call, reason: str) -> str:
+    def _words(self, call: _PluginCall, reason: str) -> str:
         return f"RegisterPlugin error -- {call.failure} at socket {self._path}, err: {reason}"
 
 

@@ -88,7 +88,7 @@ async def _pause_after(crash: Crash, inbox: RegistrationInbox) -> None:
 
 
 @value
-class _End:
+class _ActorEnd:
     """How an actor ended."""
 
     #: The error by which it crashed, in one line; None if it did not.
@@ -271,7 +271,7 @@ class Registrations:
             await _pause_after(start.crash, inbox)
         return True
 
-    def _end_of(self, start: StartRegistration, inbox: RegistrationInbox, error: Exception | None) -> _End:
+    def _end_of(self, start: StartRegistration, inbox: RegistrationInbox, error: Exception | None) -> _ActorEnd:
         """Return how an actor has ended; answer the retries that it has not read, and report a crash."""
         path, pending = start.appeared.path, None
         cause: BaseException | None = error
@@ -282,12 +282,12 @@ class Registrations:
         while inbox.waiting:
             answer(inbox.receive_nowait())
         if not isinstance(cause, Exception):
-            return _End()
+            return _ActorEnd()
         self._crashed(f"registration {path}", cause)
         said, crashes = in_one_line(cause), 0 if start.crash is None else start.crash.count
         if pending is None:
-            return _End(said)
-        return _End(said, attrs.evolve(start, to_deregister=pending, crash=Crash(crashes + 1, said)))
+            return _ActorEnd(said)
+        return _ActorEnd(said, attrs.evolve(start, to_deregister=pending, crash=Crash(crashes + 1, said)))
 
     def _is_let_go(self, path: str, inbox: RegistrationInbox) -> bool:
         """Whether no reconciler starts a successor of the actor that crashed."""

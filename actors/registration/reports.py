@@ -10,7 +10,7 @@ import trio
 
 from ...protocol.messages.discovery import SocketAppeared, SocketTouched
 from ...protocol.messages.liveness import UnwatchLiveness, WatchLiveness
-from ...protocol.messages.reconciler import HandlerPort, ListenerChanged, Released, SocketDialed
+from ...protocol.messages.reconciler import ClaimReleased, HandlerPort, ListenerChanged, SocketDialed
 from ...protocol.messages.registration import RegistrationMessage
 from ...protocol.messages.status import Deregistered, OwnerChanged, StateChanged
 from ...protocol.plugins.info import Plugin, PluginInfo
@@ -299,7 +299,7 @@ class Reports:
     def _release(self) -> None:
         """Release the name that is claimed."""
         self._claims = False
-        self._send(self._config.reconciler, Released(self._socket.path, self._socket.generation))
+        self._send(self._config.reconciler, ClaimReleased(self._socket.path, self._socket.generation))
 
     def _send(self, channel: trio.MemorySendChannel[Any], message: object) -> None:
         """Send ``message`` after those that were sent before; what finds no room is sent by :meth:`_send_rest`."""

@@ -9,10 +9,10 @@ import trio
 
 from ...protocol.messages.reconciler import (
     Claimed,
+    ClaimReleased,
     HandlerPort,
     PluginRefused,
     PluginRegistered,
-    Released,
     SocketReplaced,
 )
 from ...protocol.messages.registration import Admission, Admitted, ClaimRefused, NoHandler
@@ -253,7 +253,7 @@ class Tries(Mail):
         If it was brought forward for another reason, it has no turn to pass, and the message does nothing.
         """
         if self._hurried:
-            self._send(self._config.reconciler, Released(self._socket.path, self._socket.generation))
+            self._send(self._config.reconciler, ClaimReleased(self._socket.path, self._socket.generation))
 
     def _pause_until_looked_at(self, attempt: int, notify_try: int | None = None) -> Pause:
         """Wait until the watcher has looked at the path, where another file is (fault 41).

@@ -16,11 +16,11 @@ import trio
 
 from ...protocol.devices.calls import CallRefusedError, RegisterCall
 from ...protocol.discovery.device_directory import KUBELET_SOCKET, TEMPORARY_SOCKET, answered
-from ...protocol.discovery.sockets import Kind
+from ...protocol.discovery.sockets import EntryKind
 from ...protocol.identity import Identity
 from ...protocol.logs.lines import Logger
 from ...protocol.settings.config import DevicePluginDirectory
-from ..devices.directory import Place, Register, SocketTakenError
+from ..devices.directory import KubeletSocket, Register, SocketTakenError
 from .directory import MemoryDirectory
 from .faults import InjectedError
 
@@ -134,7 +134,7 @@ class MemoryServing:
         deleted: set[str] = set()
         if delete_sockets:
             for name, child in [*self._files.inode(self._path).children.items()]:
-                if child.kind is Kind.SOCKET and name != TEMPORARY_SOCKET:
+                if child.kind is EntryKind.SOCKET and name != TEMPORARY_SOCKET:
                     self._files.unlink(os.path.join(self._path, name))
                     deleted.add(name)
         self._files.link(os.path.join(self._path, TEMPORARY_SOCKET), os.path.join(self._path, KUBELET_SOCKET))
@@ -142,13 +142,13 @@ class MemoryServing:
         self._name = KUBELET_SOCKET
         return deleted
 
-    def place(self) -> Place:
+    def place(self) -> KubeletSocket:
         """See :class:`~plugind.actors.devices.directory.Serving`."""
         try:
             inode = self._files.inode(os.path.join(self._path, self._name))
         except FileNotFoundError:
-            return Place.MISSING
-        return Place.OURS if inode is self._inode else Place.ANOTHER
+            return KubeletSocket.MISSING
+        return KubeletSocket.OURS if inode is self._inode else KubeletSocket.ANOTHER
 
     def retire(self) -> None:
         """See :class:`~plugind.actors.devices.directory.Serving`."""
@@ -160,7 +160,7 @@ class MemoryServing:
         if self.closed:
             return
         self.closed = True
-        if self.place() is Place.OURS:
+        if self.place() is KubeletSocket.OURS:
             self._files.unlink(os.path.join(self._path, self._name))
         for attempt in self._backlog:
             attempt.answer(*LOST)
@@ -217,7 +217,7 @@ class MemoryDeviceDirectory:
             inode = self._files.inode(os.path.join(self.path, name))
         except FileNotFoundError:
             return None
-        return self._files.identity(inode) if inode.kind is Kind.SOCKET else None
+        return self._files.identity(inode) if inode.kind is EntryKind.SOCKET else None
 
     def watch(self) -> _Sleep:
         """See :class:`~plugind.actors.devices.directory.DeviceDirectory`."""
@@ -233,7 +233,7 @@ class MemoryDeviceDirectory:
         attempt = RegisterAttempt(call, trio.current_time(), on_answer=self._on_answer)
         self.attempts.append(attempt)
         serving = self.serving
-        if serving is None or serving.closed or serving.place() is not Place.OURS or self.taken_by is not None:
+        if serving is None or serving.closed or serving.place() is not KubeletSocket.OURS or self.taken_by is not None:
             attempt.answer(*LOST)
         else:
             serving.connect(attempt)

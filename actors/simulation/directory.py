@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 import trio
 
 from ...protocol.discovery import watches as mask
-from ...protocol.discovery.sockets import Found, Kind, below, looks_like_socket
+from ...protocol.discovery.sockets import EntryKind, Found, below, looks_like_socket
 from ...protocol.errors import ConfigError
 from ...protocol.identity import Identity
 from ...protocol.trust.directories import Access, between, root_insecurity, root_insecurity_above
@@ -81,7 +81,7 @@ class MemoryDirectory:
         self._serials = itertools.count(1)
         self._free: list[int] = []
         self._mounted: dict[str, Inode] = {}
-        self._top = Inode(Kind.DIRECTORY, 1, 1)
+        self._top = Inode(EntryKind.DIRECTORY, 1, 1)
 
     # --- the port -----------------------------------------------------------------------------------------------------
 
@@ -136,12 +136,12 @@ class MemoryDirectory:
         """See :class:`plugind.actors.discovery.directory.Directory`."""
         path, inode = self._resolve(path)
         inside = path.startswith(root + "/")
-        return self._found(inode) if inode is not None and inside and inode.kind is not Kind.SYMLINK else None
+        return self._found(inode) if inode is not None and inside and inode.kind is not EntryKind.SYMLINK else None
 
     def leads_to_socket(self, path: str) -> bool:
         """See :class:`plugind.actors.discovery.directory.Directory`."""
         inode = self._resolve(path)[1]
-        return inode is not None and inode.kind is Kind.SOCKET
+        return inode is not None and inode.kind is EntryKind.SOCKET
 
     def owner_above(self, path: str, root: str) -> int | None:
         """See :class:`plugind.actors.discovery.directory.Directory`."""
@@ -163,7 +163,7 @@ class MemoryDirectory:
             name
             for name, child in inode.children.items()
             if not name.startswith(".")
-            and not (child.kind in (Kind.DIRECTORY, Kind.SYMLINK) and leave_out(name, child.kind))
+            and not (child.kind in (EntryKind.DIRECTORY, EntryKind.SYMLINK) and leave_out(name, child.kind))
         ]
         for start in range(0, len(names) or 1, CHUNK):
             chunk = self._chunk(path, inode, names[start : start + CHUNK], known_sockets, deep=deep)
@@ -177,7 +177,7 @@ class MemoryDirectory:
         chunk = Chunk()
         for name in names:
             inode = directory.children.get(name)
-            if inode is None or inode.kind is Kind.OTHER:
+            if inode is None or inode.kind is EntryKind.OTHER:
                 if inode is not None and looks_like_socket(name):
                     chunk.ignored.append(name)
                 continue
@@ -209,27 +209,27 @@ class MemoryDirectory:
         for name in path.strip("/").split("/"):
             made = f"{made}/{name}"
             if name not in inode.children:
-                self._put(inode, name, self._new_inode(Kind.DIRECTORY), mask.CREATE | mask.ISDIR)
+                self._put(inode, name, self._new_inode(EntryKind.DIRECTORY), mask.CREATE | mask.ISDIR)
             inode = self._directory(made)
 
     def bind(self, path: str) -> Identity:
         """Make a socket without a listener. Raises OSError (EADDRINUSE) if ``path`` exists."""
-        return self._create(path, Kind.SOCKET)
+        return self._create(path, EntryKind.SOCKET)
 
     def write(self, path: str) -> Identity:
         """Make a plain file."""
-        return self._create(path, Kind.OTHER)
+        return self._create(path, EntryKind.OTHER)
 
     def symlink(self, target: str, path: str) -> None:
         """Make a symbolic link at ``path``."""
-        self._create(path, Kind.SYMLINK)
+        self._create(path, EntryKind.SYMLINK)
         self.inode(path).target = target
 
     def link(self, old: str, new: str) -> None:
         """Make a hard link. This sets the change time of the inode, which causes no event."""
         inode = self.inode(old)
         parent, name = self._place(new)
-        if inode.kind is Kind.DIRECTORY:
+        if inode.kind is EntryKind.DIRECTORY:
             raise os_error(errno.EPERM, old)
         if name in parent.children:
             raise os_error(errno.EEXIST, new)
@@ -241,7 +241,7 @@ class MemoryDirectory:
         """Remove a name, but not of a directory."""
         parent, name = self._place(path)
         inode = self.inode(path)
-        if inode.kind is Kind.DIRECTORY:
+        if inode.kind is EntryKind.DIRECTORY:
             raise os_error(errno.EISDIR, path)
         del parent.children[name]
         self._drop(inode)
@@ -262,14 +262,14 @@ class MemoryDirectory:
             return
         if new.startswith(f"{old}/"):
             raise os_error(errno.EINVAL, new)
-        if over is not None and Kind.DIRECTORY in (over.kind, inode.kind):
+        if over is not None and EntryKind.DIRECTORY in (over.kind, inode.kind):
             raise os_error(errno.EISDIR, new)
         del source.children[old_name]
         if over is not None:
             self._drop(over)
         target.children[new_name] = inode
         self._touch(inode)
-        directory = mask.ISDIR if inode.kind is Kind.DIRECTORY else 0
+        directory = mask.ISDIR if inode.kind is EntryKind.DIRECTORY else 0
         self.inotify.notify(source, mask.MOVED_FROM | directory, old_name)
         self.inotify.notify(target, mask.MOVED_TO | directory, new_name)
         self.inotify.notify(inode, mask.MOVE_SELF)
@@ -288,14 +288,14 @@ class MemoryDirectory:
         inode = self.inode(path)
         self._touch(inode)
         parent, name = self._place(path)
-        self.inotify.notify(parent, mask.ATTRIB | (mask.ISDIR if inode.kind is Kind.DIRECTORY else 0), name)
+        self.inotify.notify(parent, mask.ATTRIB | (mask.ISDIR if inode.kind is EntryKind.DIRECTORY else 0), name)
         self.inotify.notify(inode, mask.ATTRIB)
 
     def remove_tree(self, path: str) -> None:
         """Remove a directory and everything below it, leaves first, as ``rm -rf`` does."""
         inode = self._directory(path)
         for name, child in tuple(inode.children.items()):
-            if child.kind is Kind.DIRECTORY:
+            if child.kind is EntryKind.DIRECTORY:
                 self.remove_tree(below(path, name))
             else:
                 self.unlink(below(path, name))
@@ -309,7 +309,7 @@ class MemoryDirectory:
     def mount(self, path: str) -> None:
         """Mount an empty file system over the directory ``path``, which causes no event (fault 16)."""
         self.inode(path)
-        self._mounted[path] = Inode(Kind.DIRECTORY, 2, device=2)
+        self._mounted[path] = Inode(EntryKind.DIRECTORY, 2, device=2)
 
     def unmount(self, path: str) -> None:
         """Unmount the file system at ``path``."""
@@ -360,7 +360,7 @@ class MemoryDirectory:
         waiting = [(root, top)] if top is not None else []
         while waiting:
             path, inode = waiting.pop()
-            if inode.kind is Kind.SOCKET:
+            if inode.kind is EntryKind.SOCKET:
                 found[path] = inode.device, inode.number
             waiting.extend((below(path, n), self.inode(below(path, n))) for n in inode.children if n[0] != ".")
         return found
@@ -389,7 +389,7 @@ class MemoryDirectory:
     def _resolve(self, path: str) -> tuple[str, Inode | None]:
         inode = self._find(path)
         for _ in range(8):
-            if inode is None or inode.kind is not Kind.SYMLINK:
+            if inode is None or inode.kind is not EntryKind.SYMLINK:
                 break
             path = os.path.normpath(os.path.join(os.path.dirname(path), inode.target))
             inode = self._find(path)
@@ -410,13 +410,13 @@ class MemoryDirectory:
 
     def _directory(self, path: str) -> Inode:
         inode = self.inode(path)
-        if inode.kind is not Kind.DIRECTORY:
+        if inode.kind is not EntryKind.DIRECTORY:
             raise os_error(errno.ENOTDIR, path)
         return inode
 
     def _found(self, inode: Inode) -> Found:
         inode.looked_at = self._now()
-        access = access_of(inode) if inode.kind is Kind.DIRECTORY else None
+        access = access_of(inode) if inode.kind is EntryKind.DIRECTORY else None
         return Found(inode.kind, self.identity(inode), access)
 
     def identity(self, inode: Inode) -> Identity:
@@ -425,7 +425,7 @@ class MemoryDirectory:
         born = inode.born_ns if self.telling is Telling.BIRTHS else None
         return Identity(inode.device, inode.number, inode.changed_ns, handle, born, inode.owner)
 
-    def _create(self, path: str, kind: Kind) -> Identity:
+    def _create(self, path: str, kind: EntryKind) -> Identity:
         parent, name = self._place(path)
         if name in parent.children:
             raise os_error(errno.EADDRINUSE, path)
@@ -433,7 +433,7 @@ class MemoryDirectory:
         self._put(parent, name, inode, mask.CREATE)
         return self.identity(inode)
 
-    def _new_inode(self, kind: Kind) -> Inode:
+    def _new_inode(self, kind: EntryKind) -> Inode:
         if self.reuse_inodes and self._free:
             number = self._free.pop()
         else:
@@ -467,7 +467,7 @@ def access_of(inode: Inode) -> Access:
 
 
 def _is_listed(inode: Inode, before: Identity | None) -> bool:
-    return before is not None and before.inode == inode.number and inode.kind is Kind.SOCKET
+    return before is not None and before.inode == inode.number and inode.kind is EntryKind.SOCKET
 
 
 def _is_untouched(inode: Inode, before: Identity | None) -> bool:

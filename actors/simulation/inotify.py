@@ -15,7 +15,7 @@ import attrs
 import trio
 
 from ...protocol.discovery import watches as mask
-from ...protocol.discovery.sockets import Kind
+from ...protocol.discovery.sockets import EntryKind
 from ...protocol.discovery.watches import Notice
 
 #: Events about a name in a watched directory: all that a watch on the parent of a root reports.
@@ -26,7 +26,7 @@ _NAMES = mask.CREATE | mask.DELETE | mask.MOVED_FROM | mask.MOVED_TO
 class Inode:
     """An inode. Directories use ``children``, symbolic links ``target``."""
 
-    kind: Kind
+    kind: EntryKind
     number: int
     device: int
     changed_ns: int = 0
@@ -74,7 +74,7 @@ class MemoryEvents:
 
     def _add(self, path: str, *, names_only: bool) -> int:
         inode = self._find(path)
-        if inode.kind is not Kind.DIRECTORY:
+        if inode.kind is not EntryKind.DIRECTORY:
             raise os_error(errno.ENOTDIR, path)
         for descriptor, watched in self._watched.items():
             if watched is inode:

@@ -17,7 +17,7 @@ from functools import partial
 import attrs
 import trio
 
-from ...protocol.discovery.sockets import Kind
+from ...protocol.discovery.sockets import EntryKind
 from ...protocol.identity import Identity
 from ...protocol.wire.learning import KnownConversations
 from ..grpc.client.dial import Judge, check_peer, retry
@@ -338,7 +338,7 @@ class MemoryNetwork:
         if identity is not None and not self._directory.identity(node).is_same(identity):
             raise _error(errno.ESTALE)
         listener = self._listeners.get(node)
-        if node.kind is not Kind.SOCKET or listener is None:
+        if node.kind is not EntryKind.SOCKET or listener is None:
             raise _error(errno.ECONNREFUSED)
         if listener.accepting is Accepting.BACKLOG_FULL:
             raise _error(errno.EAGAIN)

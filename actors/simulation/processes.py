@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import trio
 
-from ...protocol.health.liveness import Answer, answer_of
+from ...protocol.health.liveness import ConnectAnswer, answer_of
 from ...protocol.identity import Identity
 from .network import MemoryNetwork, Process
 
@@ -29,16 +29,16 @@ class MemoryProcesses:
         *,
         root: str | None = None,  # noqa: ARG002 - nothing in memory is a link
         take_process: bool,
-    ) -> tuple[Answer, int | None]:
+    ) -> tuple[ConnectAnswer, int | None]:
         """See :class:`~plugind.actors.health.liveness.ProcessPort`."""
         try:
             process = self._network.look(path, identity)
         except OSError as error:
             return answer_of(error), None
         if not take_process:
-            return Answer.ACCEPTED, None
+            return ConnectAnswer.ACCEPTED, None
         self._network.met[path] = process
-        return Answer.ACCEPTED, self._add(process)
+        return ConnectAnswer.ACCEPTED, self._add(process)
 
     def watch(self, pid: int, age: float) -> int | None:
         """See :class:`~plugind.actors.health.liveness.ProcessPort`."""

@@ -22,7 +22,7 @@ def _error(number: int) -> OSError:
     return OSError(number, os.strerror(number))
 
 
-class Progress:
+class ReadProgress:
     """How much of what one end has sent the other one has read."""
 
     __slots__ = ("_drains", "_read", "_sent", "read_at")
@@ -66,7 +66,7 @@ class ClientEnd:
         self._outgoing = outgoing
         self._reader: trio.lowlevel.Task | None = None
         #: How far the other end has read.
-        self.progress = Progress()
+        self.progress = ReadProgress()
         #: When the other end first said something; None if it has not.
         self.heard_at: float | None = None
         self._woken = False
@@ -198,7 +198,7 @@ class ServerEnd(trio.abc.HalfCloseableStream):
         self._was_reset = False
         self.seconds_per_byte = 0.0
         #: How far it has read.
-        self.progress = Progress()
+        self.progress = ReadProgress()
         #: That of the process.
         self.gate = Gate()
 

@@ -62,7 +62,7 @@ from .memory import LastCrash, Memory, StatusConfig
 from .metrics_port import MetricsPort
 
 if TYPE_CHECKING:
-    from .serving import Served
+    from .serving import ServedRoutes
 
 __all__ = ["Memory", "StatusConfig", "run"]
 
@@ -113,7 +113,7 @@ async def run(
     )
     memory.has_served = True
 
-    def made() -> Served:
+    def made() -> ServedRoutes:
         # The first client brings the HTTP server and its routes, if the daemon has not loaded them before.
         from .serving import served
 
@@ -143,9 +143,9 @@ async def run(
 class _Server:
     """The HTTP server of the status socket and of the metrics port, which is made for the first client."""
 
-    def __init__(self, make: Callable[[], Served]) -> None:
+    def __init__(self, make: Callable[[], ServedRoutes]) -> None:
         self._make = make
-        self._served: Served | None = None
+        self._served: ServedRoutes | None = None
 
     async def serve(self, listener: UnixListener) -> None:
         """Serve what connects to ``listener`` until it is closed."""
@@ -157,7 +157,7 @@ class _Server:
         if (served := await self._awaited(port.listener.socket)) is not None:
             await served.serve_port(port)
 
-    async def _awaited(self, listening: trio.socket.SocketType) -> Served | None:
+    async def _awaited(self, listening: trio.socket.SocketType) -> ServedRoutes | None:
         """Return what serves a socket, once it has a client; None if it was closed before."""
         if self._served is None:
             if listening.fileno() < 0:

@@ -27,7 +27,7 @@ from ...protocol.leases.values import ConnectionOwner, Lease
 from ...protocol.messages.addresses import Address
 from ...protocol.status.json import Json
 from ..http.places import Place
-from ..http.server import LateResponse, Response, Send, busy, json_response, problem
+from ..http.server import HttpResponse, LateResponse, Send, busy, json_response, problem
 from .streams import JSON_LINES, heartbeat_headers
 
 #: The status of the answer to a request that failed.
@@ -49,12 +49,12 @@ Ask = Callable[[int, Address[Lease | Failure]], LeasesMessage]
 AskToOwn = Callable[[int, Address[Lease | Failure], Address[Lease]], LeasesMessage]
 
 
-def failed(failure: Failure, boottime: int) -> Response:
+def failed(failure: Failure, boottime: int) -> HttpResponse:
     """Return the answer that says why there is no lease, or nothing was done."""
     return json_response(STATUSES[failure.problem], failure_to_json(failure, boottime))
 
 
-def no_place(place: Place, why: str) -> Response:
+def no_place(place: Place, why: str) -> HttpResponse:
     """Answer a request that has no place on the status socket; who asks for a lease is told as of any other limit."""
     if place is not Place.LEASE:
         return busy(place, why)
@@ -77,7 +77,7 @@ def owner_by(token: str) -> ConnectionOwner:
 
 
 @attrs.define(eq=False)
-class Allocations:
+class LeaseConnections:
     """All callers who wait for leases, and all connections that own some."""
 
     leases: Address[LeasesMessage]
@@ -95,28 +95,28 @@ class Allocations:
         for owned in self._owned:
             owned.to_end.close()
 
-    def wait(self, ask: Ask) -> Response:
+    def wait(self, ask: Ask) -> HttpResponse:
         """Answer with the lease when it is held."""
         return self._late(ask, lambda lease: json_response(201, lease_to_json(lease, self.boottime())))
 
-    def give_to_connection(self, ask: AskToOwn, token: str, pause: float | None) -> Response:
+    def give_to_connection(self, ask: AskToOwn, token: str, pause: float | None) -> HttpResponse:
         """Answer with the lease, then with heartbeats every ``pause`` seconds, and with the lease when it has ended."""
         to_end, end = trio.open_memory_channel[Lease](1)
 
-        def stream(lease: Lease) -> Response:
+        def stream(lease: Lease) -> HttpResponse:
             write = partial(self._write_owned, _Owned(lease, token, to_end, end), pause)
-            return Response(201, JSON_LINES, write=write, endless=True, headers=heartbeat_headers(pause))
+            return HttpResponse(201, JSON_LINES, write=write, endless=True, headers=heartbeat_headers(pause))
 
         return self._late(lambda ticket, reply: ask(ticket, reply, to_end), stream)
 
-    def _late(self, ask: Ask, answer: Callable[[Lease], Response]) -> Response:
+    def _late(self, ask: Ask, answer: Callable[[Lease], HttpResponse]) -> HttpResponse:
         ticket = new_ticket()
         return LateResponse(
             make=partial(self._make, ticket, ask, answer),
             undelivered=lambda left: self.leases.send_nowait(AskerLeft(ticket, cut=not left)),
         )
 
-    async def _make(self, ticket: int, ask: Ask, answer: Callable[[Lease], Response]) -> Response:
+    async def _make(self, ticket: int, ask: Ask, answer: Callable[[Lease], HttpResponse]) -> HttpResponse:
         if self._ending.is_set():
             return problem(503, _STOPPING)
         reply, answers = trio.open_memory_channel[Lease | Failure](1)

@@ -34,12 +34,12 @@ from ...protocol.status.view import Row
 from ...protocol.text import encodable
 from ...protocol.version import STATUS_VERSION, __version__
 from ..http.places import Place
-from ..http.server import Request, Response, Send, json_response, problem
+from ..http.server import HttpRequest, HttpResponse, Send, json_response, problem
 from ..io import own_process
 from .devices_api import NO_ANSWER, DevicesApi
 from .leases_api import LeasesApi, is_about_leases, is_allocation
 from .memory import LastCrash, Memory, StatusConfig
-from .streams import JSON_LINES, PIECE, Backlog, Stream, Unsent, heartbeat_headers, next_messages, pause_of
+from .streams import JSON_LINES, PIECE, AnswerStream, Backlog, Unsent, heartbeat_headers, next_messages, pause_of
 
 __all__ = [
     "METRICS_DEADLINE",
@@ -103,17 +103,17 @@ _PLACES = {
 }
 
 
-def is_for_lease_users(request: Request) -> bool:
+def is_for_lease_users(request: HttpRequest) -> bool:
     """Whether those may send ``request`` who may only see and lease devices."""
     return is_about_leases(request.path) or request.path == "/v1/devices" or request.path.startswith("/v1/devices/")
 
 
-def changes_nothing(request: Request) -> bool:
+def changes_nothing(request: HttpRequest) -> bool:
     """Whether those may send ``request`` who may only read."""
     return request.method in ("GET", "HEAD")
 
 
-def place(request: Request) -> Place:
+def place(request: HttpRequest) -> Place:
     """Return which places of the HTTP server limit ``request``: nothing that clients keep open delays health."""
     return Place.LEASE if is_allocation(request) else _PLACES.get(request.path, Place.QUERY)
 
@@ -139,7 +139,7 @@ class Api:
         for watch in self._watches:
             watch.close()
 
-    async def __call__(self, request: Request, /) -> Response:
+    async def __call__(self, request: HttpRequest, /) -> HttpResponse:
         """Return the answer to ``request``."""
         if is_about_leases(request.path):
             return await self.leases.answer(request)
@@ -169,10 +169,10 @@ class Api:
             return _wrong_method("GET")
         return route(request) if route is not None else await (asking or self._describe)(request)
 
-    def _index(self, _: Request) -> Response:
+    def _index(self, _: HttpRequest) -> HttpResponse:
         return json_response(200, {"version": __version__, "status_version": STATUS_VERSION, "paths": REQUESTS})
 
-    def _list(self, request: Request) -> Response:
+    def _list(self, request: HttpRequest) -> HttpResponse:
         # A filter that only a newer plugind knows must not be taken for none.
         if unknown := request.query.keys() - {"name", "type"}:
             return problem(400, f"there is no parameter {encodable(min(unknown))}; {request.path} takes name and type")
@@ -182,13 +182,13 @@ class Api:
             for row in self.memory.view.rows.values()
             if (name is None or row.name == name) and (plugin_type is None or row.type == plugin_type)
         ]
-        return Response(
+        return HttpResponse(
             200,
             "application/json",
             write=self.unsent.counted(partial(_write_list, rows, self.config.wall, request.version)),
         )
 
-    async def _describe(self, request: Request) -> Response:
+    async def _describe(self, request: HttpRequest) -> HttpResponse:
         # Bytes, because the name of a socket need not be UTF-8 (fault 21).
         target = _fsdecode(unquote_to_bytes(request.path.removeprefix("/plugins/")))
         rows = self.memory.view.find(target)
@@ -212,7 +212,7 @@ class Api:
         status = row.status_with_history
         return attrs.evolve(status, warnings=(*status.warnings, *self.memory.view.directory_warnings(row.last.socket)))
 
-    def _unknown(self, target: str, resource: str | None) -> Response:
+    def _unknown(self, target: str, resource: str | None) -> HttpResponse:
         """Say that no plugin is known as ``target``, what is known of a ``resource``, and what may be the reason."""
         parts = [f"no plugin has the name, and no socket the path, {encodable(target)}"]
         refused = self.memory.refused_calls.words(target, trio.current_time())
@@ -228,20 +228,20 @@ class Api:
         parts += self.memory.view.why_not_taken(target)
         return problem(404, "; ".join(parts))
 
-    def _watch(self, request: Request) -> Response:
+    def _watch(self, request: HttpRequest) -> HttpResponse:
         """Stream changes; with ``?heartbeat=S``, an empty line follows the first list and each pause of S seconds.
 
         The header ``Heartbeat`` says so to the client, which then knows when it has the whole list, and when a daemon
         has stopped.
         """
         pause = pause_of(request)
-        if isinstance(pause, Response):
+        if isinstance(pause, HttpResponse):
             return pause
         headers = heartbeat_headers(pause)
         write = self.unsent.counted(partial(self._write_watch, pause, request.version))
-        return Response(200, JSON_LINES, write=write, endless=True, headers=headers)
+        return HttpResponse(200, JSON_LINES, write=write, endless=True, headers=headers)
 
-    async def _write_watch(self, pause: float | None, version: int, send: Stream) -> None:
+    async def _write_watch(self, pause: float | None, version: int, send: AnswerStream) -> None:
         writer, reader = send.backlog(WATCH_LAG, PluginChanged, partial(self._change, version))
         rows = list(self.memory.view.rows.values())
         self.memory.audience.subscribers.append(writer)
@@ -283,7 +283,7 @@ class Api:
             for status in statuses
         )
 
-    async def _retry(self, request: Request) -> Response:
+    async def _retry(self, request: HttpRequest) -> HttpResponse:
         asked = _retry_asked(request.body)
         if asked is None:
             return problem(
@@ -314,17 +314,17 @@ class Api:
             return json_response(200, retried_to_json([_with_liveness(answer, rows) for answer in answers]))
         return problem(503, f"no answer within {self.config.retry:g} seconds")
 
-    async def _reload(self) -> Response:
+    async def _reload(self) -> HttpResponse:
         writer, reader = trio.open_memory_channel[Reloaded](1)
         return await self._ask_reloader(ReloadAsked(writer), reader, _reloaded)
 
-    async def _configuration(self, _: Request) -> Response:
+    async def _configuration(self, _: HttpRequest) -> HttpResponse:
         writer, reader = trio.open_memory_channel[ConfigurationShown](1)
         return await self._ask_reloader(ConfigurationAsked(writer), reader, _shown)
 
     async def _ask_reloader(
-        self, message: ReloaderMessage, answer: trio.MemoryReceiveChannel[T], shown: Callable[[T], Response]
-    ) -> Response:
+        self, message: ReloaderMessage, answer: trio.MemoryReceiveChannel[T], shown: Callable[[T], HttpResponse]
+    ) -> HttpResponse:
         if self.config.reload is None:
             return problem(409, "this node is embedded in a program, which gives it its configuration")
         try:
@@ -341,7 +341,7 @@ class Api:
         """Return the number of sockets by state and type, whose names are among those of handlers."""
         return self.memory.metrics.plugins(self.memory.view.rows.values())
 
-    async def metrics(self, _: Request) -> Response:
+    async def metrics(self, _: HttpRequest) -> HttpResponse:
         """Return the metrics as they are now."""
         # What renders it is a tenth of all that a daemon imports. One with a port for metrics has it once it is ready,
         # another one imports it for the first question. Its files may be gone, or be others, after an upgrade.
@@ -379,9 +379,9 @@ class Api:
                 await send(piece)
                 await trio.lowlevel.checkpoint()
 
-        return Response(200, exposition.CONTENT_TYPE, write=write)
+        return HttpResponse(200, exposition.CONTENT_TYPE, write=write)
 
-    def _health(self, _: Request) -> Response:
+    def _health(self, _: HttpRequest) -> HttpResponse:
         now = trio.current_time()
         reports = self.memory.view.roots
         names = dict.fromkeys((*self.memory.roots(self.config), *reports))
@@ -475,7 +475,7 @@ class Api:
             "directories_in_all": sum(number for _, number in report.conditions),
         }
 
-    async def _ready(self, request: Request) -> Response:
+    async def _ready(self, request: HttpRequest) -> HttpResponse:
         """Say whether the node is ready; with ``?healthy``, expected plugins have to be healthy, too."""
         if unknown := request.query.keys() - {"healthy"}:
             return problem(400, f"there is no parameter {encodable(min(unknown))}; {request.path} takes healthy")
@@ -536,7 +536,7 @@ def _health_words(health: HealthReported) -> str:
     return f"{health.health}: {health.reason}" if health.reason else health.health.value
 
 
-def _reloaded(answer: Reloaded) -> Response:
+def _reloaded(answer: Reloaded) -> HttpResponse:
     if answer.refused:
         return json_response(
             422, {"error": encodable(answer.refused[0]), "problems": [*map(encodable, answer.refused)]}
@@ -544,7 +544,7 @@ def _reloaded(answer: Reloaded) -> Response:
     return json_response(200, {"changed": list(answer.changed), "needs_restart": list(answer.needs_restart)})
 
 
-def _shown(answer: ConfigurationShown) -> Response:
+def _shown(answer: ConfigurationShown) -> HttpResponse:
     return json_response(200, {"files": answer.files, "settings": answer.settings, "waiting": answer.waiting})
 
 
@@ -552,7 +552,7 @@ def _actor(name: str, condition: Condition, reason: str | None) -> dict[str, Jso
     return {"name": encodable(name), "status": condition, "restarts": 0, "reason": reason}
 
 
-async def _write_list(rows: list[Row], wall: Callable[[], float], version: int, send: Stream) -> None:
+async def _write_list(rows: list[Row], wall: Callable[[], float], version: int, send: AnswerStream) -> None:
     before = b"["
     for start in range(0, len(rows), PIECE):
         now, unix = trio.current_time(), wall()
@@ -587,7 +587,7 @@ def _fsdecode(path: bytes) -> str:
     return path.decode("utf-8", "surrogateescape")
 
 
-def _wrong_method(allowed: str) -> Response:
+def _wrong_method(allowed: str) -> HttpResponse:
     return problem(405, f"only {allowed} is answered here", (("Allow", allowed),))
 
 

@@ -30,8 +30,8 @@ from ...protocol.messages.status import Lagged
 from ...protocol.plugins.devices import DevicesSnapshot, ResourceState, ResourceStatus
 from ...protocol.status.json import Json
 from ...protocol.text import encodable
-from ..http.server import Request, Response, json_response, problem
-from .streams import JSON_LINES, Backlog, Stream, Unsent, heartbeat_headers, next_messages, pause_of, send_pieces
+from ..http.server import HttpRequest, HttpResponse, json_response, problem
+from .streams import JSON_LINES, AnswerStream, Backlog, Unsent, heartbeat_headers, next_messages, pause_of, send_pieces
 
 #: Seconds that the devices actor has for its answer, below the deadline of the commands.
 DEADLINE = 3.0
@@ -70,7 +70,7 @@ class DevicesApi:
             return await answer.receive()
         return None
 
-    async def answer(self, request: Request) -> Response:
+    async def answer(self, request: HttpRequest) -> HttpResponse:
         """Answer with all resources and their devices, or with the one that ``?resource=`` names."""
         unknown = request.query.keys() - {"resource"}
         if unknown:
@@ -89,9 +89,9 @@ class DevicesApi:
             refused = self.refused_calls.words(name, trio.current_time())
             why = "" if refused is None else f"; {refused}"
             return problem(404, f"{unknown_name}, and it is not awaited; there is {names}{why}")
-        return Response(200, "application/json", write=self.unsent.counted(partial(self._write, snapshot, asked)))
+        return HttpResponse(200, "application/json", write=self.unsent.counted(partial(self._write, snapshot, asked)))
 
-    async def _write(self, snapshot: DevicesSnapshot, resources: list[ResourceStatus], send: Stream) -> None:
+    async def _write(self, snapshot: DevicesSnapshot, resources: list[ResourceStatus], send: AnswerStream) -> None:
         now, unix = snapshot.time, self.wall() - trio.current_time() + snapshot.time
         head = {"time": timestamp(unix), "problem": snapshot.problem, "observes": self.observes}
         await send(json.dumps(head)[:-1].encode())
@@ -109,21 +109,21 @@ class DevicesApi:
             before = b",\n"
         await send(b"]}\n" if resources else before + b"]}\n")
 
-    def refused(self, _: Request) -> Response:
+    def refused(self, _: HttpRequest) -> HttpResponse:
         """Answer with the last refused call of Register for each resource."""
         return json_response(200, [*self.refused_calls.to_json(trio.current_time(), self.wall())])
 
-    def watch(self, request: Request) -> Response:
+    def watch(self, request: HttpRequest) -> HttpResponse:
         """Stream the resources without their devices: each of them first, then each that has changed."""
         if self.devices is None:
             return problem(404, "this node has no device plugins")
         pause = pause_of(request)
-        if isinstance(pause, Response):
+        if isinstance(pause, HttpResponse):
             return pause
         write = self.unsent.counted(partial(self._write_watch, self.devices, pause))
-        return Response(200, JSON_LINES, write=write, endless=True, headers=heartbeat_headers(pause))
+        return HttpResponse(200, JSON_LINES, write=write, endless=True, headers=heartbeat_headers(pause))
 
-    async def _write_watch(self, devices: Address[DevicesMessage], pause: float | None, send: Stream) -> None:
+    async def _write_watch(self, devices: Address[DevicesMessage], pause: float | None, send: AnswerStream) -> None:
         writer, reader = send.backlog(LAG, ResourceChanged, self._change)
         devices.send_nowait(DevicesSubscribed(writer))
         self._watches.add(writer)

@@ -26,7 +26,7 @@ from ...protocol.messages.status import (
 from ...protocol.plugins.health import Health
 from ...protocol.plugins.status import Outcome, StateName, Watching
 from ...protocol.status.view import DEPRECATED, ENDED, Row
-from ...protocol.trust.directories import Condition, DirectoryReport
+from ...protocol.trust.directories import DirectoryCondition, DirectoryReport
 from ...protocol.values import value
 from ...protocol.words import words_of_steps
 from .memory import Memory
@@ -318,10 +318,10 @@ class EventLog:
         )
 
 
-def _to_log(report: RootReported) -> dict[tuple[str, Condition], DirectoryReport]:
+def _to_log(report: RootReported) -> dict[tuple[str, DirectoryCondition], DirectoryReport]:
     """Return the directories with which something is wrong, but for an insecure root: that has a line of its own."""
     reports = report.directories
-    own = report.root, Condition.INSECURE
+    own = report.root, DirectoryCondition.INSECURE
     return {(other.path, other.condition): other for other in reports if (other.path, other.condition) != own}
 
 

@@ -38,12 +38,12 @@ from ...protocol.logs.lines import timestamp
 from ...protocol.messages.addresses import Address
 from ...protocol.messages.status import Lagged
 from ...protocol.text import encodable
-from ..http.server import Request, Response, json_response, problem
+from ..http.server import HttpRequest, HttpResponse, json_response, problem
 from ..io.owner_processes import may_run
 from ..io.process_identity import identity_of
 from ..io.unix_socket import Credentials
-from .allocations import Allocations, failed, new_token, owner_by
-from .streams import JSON_LINES, Backlog, Stream, Unsent, heartbeat_headers, next_messages, pause_of, send_pieces
+from .allocations import LeaseConnections, failed, new_token, owner_by
+from .streams import JSON_LINES, AnswerStream, Backlog, Unsent, heartbeat_headers, next_messages, pause_of, send_pieces
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ LAG: Final = 4096
 #: Where a caller awaits a lease.
 Reply = Address[Lease | Failure]
 #: Answers a request about the lease with this name, or about all.
-Handler = Callable[[Request, str], Awaitable[Response]]
+Handler = Callable[[HttpRequest, str], Awaitable[HttpResponse]]
 
 
 def _boottime() -> int:
@@ -74,7 +74,7 @@ def is_about_leases(path: str) -> bool:
     return path == PATH or path.startswith(PATH + "/")
 
 
-def is_allocation(request: Request) -> bool:
+def is_allocation(request: HttpRequest) -> bool:
     """Whether a request may take as long as its client stays."""
     about = is_about_leases(request.path) and request.method == "POST"
     return about and (request.path == PATH or request.path.endswith("/resume"))
@@ -98,7 +98,7 @@ class LeasesApi:
 
     def __attrs_post_init__(self) -> None:
         if self.leases is not None:
-            allocations = Allocations(self.leases, self.boottime)
+            allocations = LeaseConnections(self.leases, self.boottime)
             self._routes = _Routes(
                 self.leases, allocations, self.wall, self.identity, self.may_run, self.boottime, self.unsent
             )
@@ -117,7 +117,7 @@ class LeasesApi:
         except _NoAnswerError:
             return None
 
-    async def answer(self, request: Request) -> Response:
+    async def answer(self, request: HttpRequest) -> HttpResponse:
         """Answer a request that is about leases."""
         if self._routes is None:
             return problem(404, "this node has no leases")
@@ -142,7 +142,7 @@ class LeasesApi:
 @attrs.define(eq=False)
 class _Routes:
     _leases: Address[LeasesMessage]
-    _allocations: Allocations
+    _allocations: LeaseConnections
     _wall: Callable[[], float]
     _identity: Callable[[int], ProcessIdentity | None]
     _may_run: Callable[[ProcessIdentity], bool]
@@ -192,7 +192,7 @@ class _Routes:
 
     # --- to look ------------------------------------------------------------------------------------------------------
 
-    async def _list(self, request: Request, _: str) -> Response:
+    async def _list(self, request: HttpRequest, _: str) -> HttpResponse:
         unknown = request.query.keys() - {"prefix"}
         if unknown:
             return problem(400, f"there is no parameter {encodable(min(unknown))}; {PATH} takes prefix")
@@ -200,9 +200,9 @@ class _Routes:
         prefix = request.query.get("prefix", "")
         leases = tuple(lease for lease in snapshot.leases if lease.id.startswith(prefix))
         shown = attrs.evolve(snapshot, leases=leases)
-        return Response(200, "application/json", write=self._unsent.counted(partial(self._write_list, shown)))
+        return HttpResponse(200, "application/json", write=self._unsent.counted(partial(self._write_list, shown)))
 
-    async def _write_list(self, snapshot: LeasesSnapshot, send: Stream) -> None:
+    async def _write_list(self, snapshot: LeasesSnapshot, send: AnswerStream) -> None:
         unix, boottime = self._wall() - trio.current_time() + snapshot.time, self._boottime()
         head = json.dumps(snapshot_to_json(attrs.evolve(snapshot, leases=()), unix)).removesuffix("]}")
 
@@ -215,18 +215,18 @@ class _Routes:
 
         await send_pieces(rows(), send)
 
-    async def _show(self, _: Request, name: str) -> Response:
+    async def _show(self, _: HttpRequest, name: str) -> HttpResponse:
         return self._one_lease(await self._answer(lambda reply: m.ShowAsked(name, reply), DEADLINE))
 
-    async def _watch(self, request: Request, _: str) -> Response:
+    async def _watch(self, request: HttpRequest, _: str) -> HttpResponse:
         """Stream the leases: each of them first, then each that has changed."""
         pause = pause_of(request)
-        if isinstance(pause, Response):
+        if isinstance(pause, HttpResponse):
             return pause
         write = self._unsent.counted(partial(self._write_watch, pause))
-        return Response(200, JSON_LINES, write=write, endless=True, headers=heartbeat_headers(pause))
+        return HttpResponse(200, JSON_LINES, write=write, endless=True, headers=heartbeat_headers(pause))
 
-    async def _write_watch(self, pause: float | None, send: Stream) -> None:
+    async def _write_watch(self, pause: float | None, send: AnswerStream) -> None:
         writer, reader = send.backlog(LAG, LeaseChanged, self._line)
         self._leases.send_nowait(m.LeasesSubscribed(writer))
         self._watches.add(writer)
@@ -250,7 +250,9 @@ class _Routes:
             self._watches.discard(writer)
             self._leases.send_nowait(m.LeasesUnsubscribed(writer))
 
-    async def _write_first(self, first: bytes | LeasesViewMessage | None, pause: float | None, send: Stream) -> None:
+    async def _write_first(
+        self, first: bytes | LeasesViewMessage | None, pause: float | None, send: AnswerStream
+    ) -> None:
         leases = first.leases if isinstance(first, LeasesSnapshot) else ()
         await send_pieces((self._line(LeaseChanged(trio.current_time(), lease)) for lease in leases), send)
         if pause is not None:
@@ -271,9 +273,9 @@ class _Routes:
 
     # --- to get and to keep -------------------------------------------------------------------------------------------
 
-    async def _ask(self, request: Request, _: str) -> Response:
+    async def _ask(self, request: HttpRequest, _: str) -> HttpResponse:
         pause = pause_of(request)
-        if isinstance(pause, Response):
+        if isinstance(pause, HttpResponse):
             return pause
         asked, peer = asked_from_json(request.body), _peer_of(request)
         token = new_token() if isinstance(asked.owner, ConnectionOwner) else ""
@@ -311,9 +313,9 @@ class _Routes:
             return Failure(Problem.USAGE, f"there is no process {wish.pid}: name one that runs")
         return ProcessOwner(process)
 
-    async def _resume(self, request: Request, name: str) -> Response:
+    async def _resume(self, request: HttpRequest, name: str) -> HttpResponse:
         pause = pause_of(request)
-        if isinstance(pause, Response):
+        if isinstance(pause, HttpResponse):
             return pause
         token, uid = token_from_json(request.body), _peer_of(request).uid
         digest = owner_by(token).token_hash
@@ -323,11 +325,11 @@ class _Routes:
 
         return self._allocations.give_to_connection(ask, token, pause)
 
-    async def _renew(self, request: Request, name: str) -> Response:
+    async def _renew(self, request: HttpRequest, name: str) -> HttpResponse:
         uid = _peer_of(request).uid
         return self._one_lease(await self._answer(lambda reply: m.RenewAsked(name, uid, reply), WRITING))
 
-    async def _bind(self, request: Request, name: str) -> Response:
+    async def _bind(self, request: HttpRequest, name: str) -> HttpResponse:
         init, uid = init_from_json(request.body), _peer_of(request).uid
         if not self._may_run(init):
             # Otherwise the lease would end while the container runs.
@@ -338,12 +340,12 @@ class _Routes:
             return self._failed(Problem.USAGE, text)
         return self._one_lease(await self._answer(lambda reply: m.BindAsked(name, uid, init, reply), WRITING))
 
-    def _one_lease(self, answer: Lease | Failure) -> Response:
+    def _one_lease(self, answer: Lease | Failure) -> HttpResponse:
         if isinstance(answer, Failure):
             return failed(answer, self._boottime())
         return json_response(200, lease_to_json(answer, self._boottime()))
 
-    async def _release(self, request: Request, name: str) -> Response:
+    async def _release(self, request: HttpRequest, name: str) -> HttpResponse:
         uid = _peer_of(request).uid
 
         def ask(reply: Address[Released | Failure]) -> LeasesMessage:
@@ -358,7 +360,7 @@ class _Routes:
             case _:
                 return self._failed(Problem.UNKNOWN, f"there is no lease {name}")
 
-    async def _recover(self, request: Request, _: str) -> Response:
+    async def _recover(self, request: HttpRequest, _: str) -> HttpResponse:
         recovery_from_json(request.body)
         uid = _peer_of(request).uid
 
@@ -368,10 +370,10 @@ class _Routes:
         answer = await self._answer(ask, WRITING)
         return json_response(200, {"recovered": True}) if answer is None else failed(answer, self._boottime())
 
-    def _failed(self, kind: Problem, text: str) -> Response:
+    def _failed(self, kind: Problem, text: str) -> HttpResponse:
         return failed(Failure(kind, text), self._boottime())
 
 
-def _peer_of(request: Request) -> Credentials:
+def _peer_of(request: HttpRequest) -> Credentials:
     """Return who asks; this process for a request that came by no socket."""
     return request.peer or Credentials(os.getpid(), os.geteuid(), os.getegid())

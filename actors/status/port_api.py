@@ -16,7 +16,7 @@ from ...protocol.status.metrics_config import HostRule
 from ...protocol.text import encodable
 from ...protocol.version import STATUS_VERSION
 from ..http.places import Place
-from ..http.server import Request, Response, problem
+from ..http.server import HttpRequest, HttpResponse, problem
 from .page.documents import CONTENT_TYPE, SAFE_HEADERS, CountsPage
 
 #: Seconds in which all who ask for metrics get one text, so that nobody can occupy the node with making it.
@@ -28,7 +28,7 @@ _WHOSE = (
 _GETTING = ("GET", "HEAD")
 
 
-def place(request: Request) -> Place:
+def place(request: HttpRequest) -> Place:
     """Return which places limit ``request``."""
     return Place.HEALTH if request.path == "/metrics" else Place.QUERY
 
@@ -37,13 +37,13 @@ def place(request: Request) -> Place:
 class _Shared:
     """An answer that all get who ask within :data:`SHARED_FOR`."""
 
-    _make: Callable[[Request], Awaitable[Response]]
+    _make: Callable[[HttpRequest], Awaitable[HttpResponse]]
     _making: trio.Lock = attrs.field(init=False, factory=trio.Lock)
     #: The last answer, and when it was begun.
-    _made: Response | None = attrs.field(init=False, default=None)
+    _made: HttpResponse | None = attrs.field(init=False, default=None)
     _begun: float = attrs.field(init=False, default=0.0)
 
-    async def answer(self, request: Request) -> Response:
+    async def answer(self, request: HttpRequest) -> HttpResponse:
         """Return the answer, made anew if it is too old."""
         async with self._making:
             now = trio.current_time()
@@ -58,7 +58,7 @@ class PortApi:
 
     _hosts: HostRule
     #: Makes the answer to a request for metrics.
-    _metrics: Callable[[Request], Awaitable[Response]]
+    _metrics: Callable[[HttpRequest], Awaitable[HttpResponse]]
     #: Returns the number of sockets by state and type.
     _counts: Callable[[], Mapping[tuple[StateName, str], int]]
     _page: CountsPage
@@ -70,7 +70,7 @@ class PortApi:
         self._shared = {("/", version): _Shared(self._counted) for version in versions}
         self._shared |= {("/metrics", version): whole for version in versions}
 
-    async def __call__(self, request: Request, /) -> Response:
+    async def __call__(self, request: HttpRequest, /) -> HttpResponse:
         """Return the answer to ``request``."""
         if not self._hosts.admits(request.host):
             addresses = "a loopback address" if self._hosts.loopback else "an IP address"
@@ -82,11 +82,11 @@ class PortApi:
             return problem(405, "only GET is answered here", (("Allow", "GET"), *SAFE_HEADERS))
         return await shared.answer(request)
 
-    async def _counted(self, request: Request) -> Response:
+    async def _counted(self, request: HttpRequest) -> HttpResponse:
         body = self._page.filled(self._counts(), request.version)
-        return Response(200, CONTENT_TYPE, body, headers=self._page.headers)
+        return HttpResponse(200, CONTENT_TYPE, body, headers=self._page.headers)
 
-    async def _whole(self, request: Request) -> Response:
+    async def _whole(self, request: HttpRequest) -> HttpResponse:
         answer = await self._metrics(request)
         body = bytearray(answer.body)
 
@@ -95,4 +95,4 @@ class PortApi:
 
         if answer.write is not None:
             await answer.write(add)
-        return Response(answer.status, answer.content_type, bytes(body), headers=(*answer.headers, *SAFE_HEADERS))
+        return HttpResponse(answer.status, answer.content_type, bytes(body), headers=(*answer.headers, *SAFE_HEADERS))

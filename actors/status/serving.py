@@ -33,8 +33,8 @@ LEASE_USERS_ONLY = (
 
 
 @value
-class Served:
-    """The routes of the status socket, and what serves them, or those of the metrics port, until that is closed."""
+class ServedRoutes:
+    """The routes of the status socket or of the metrics port, and what serves them until it is closed."""
 
     api: Api
     serve: Serve
@@ -51,7 +51,7 @@ def served(
     leases: Address[LeasesMessage] | None,
     links: Address[FactsAsked] | None,
     reserve: DescriptorReserve | None,
-) -> Served:
+) -> ServedRoutes:
     """Return what serves the status socket and the metrics port; see :func:`~plugind.actors.status.actor.run`."""
     unsent = Unsent(config.http.unsent)
     devices_api = DevicesApi(config.wall, devices, memory.refused_calls, config.observes, unsent)
@@ -70,4 +70,4 @@ def served(
         limits, reserve = port.limits, port.reserve
         await http.serve(port.listener, routes, limits, allowed=None, place=port_api.place, reserve=reserve)
 
-    return Served(api, partial(serve, handler=api, limits=config.http), serve_port)
+    return ServedRoutes(api, partial(serve, handler=api, limits=config.http), serve_port)

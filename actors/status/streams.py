@@ -11,7 +11,7 @@ import trio
 
 from ...protocol.text import encodable
 from ..http.limits import HttpLimits
-from ..http.server import Request, Response, Send, problem
+from ..http.server import HttpRequest, HttpResponse, Send, problem
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ LEAST_HEARTBEAT = 0.02
 MOST_HEARTBEAT = 3600.0
 
 
-def pause_of(request: Request) -> float | Response | None:
+def pause_of(request: HttpRequest) -> float | HttpResponse | None:
     """Return the seconds between heartbeats that a watch asks for; None for no heartbeats, or what is wrong."""
     unknown = request.query.keys() - {"heartbeat"}
     if unknown:
@@ -63,13 +63,13 @@ class Unsent:
 
     most: int = HttpLimits().unsent
     total: int = 0
-    _streams: set[Stream] = attrs.field(factory=set)
+    _streams: set[AnswerStream] = attrs.field(factory=set)
 
-    def counted(self, write: Callable[[Stream], Awaitable[None]]) -> Callable[[Send], Awaitable[None]]:
+    def counted(self, write: Callable[[AnswerStream], Awaitable[None]]) -> Callable[[Send], Awaitable[None]]:
         """Return ``write`` with all that it holds counted."""
 
         async def write_counted(send: Send) -> None:
-            stream = Stream(self, send)
+            stream = AnswerStream(self, send)
             self._streams.add(stream)
             try:
                 with stream.scope:
@@ -81,7 +81,7 @@ class Unsent:
 
         return write_counted
 
-    def hold(self, stream: Stream, count: int) -> None:
+    def hold(self, stream: AnswerStream, count: int) -> None:
         """Note that a stream holds so many bytes more, or fewer."""
         stream.held += count
         if stream in self._streams:
@@ -91,14 +91,14 @@ class Unsent:
             self._leave(most)
             most.scope.cancel()
 
-    def _leave(self, stream: Stream) -> None:
+    def _leave(self, stream: AnswerStream) -> None:
         if stream in self._streams:
             self._streams.remove(stream)
             self.total -= stream.held
 
 
 @attrs.define(eq=False)
-class Stream:
+class AnswerStream:
     """Sends the pieces of one answer, and counts what is not sent."""
 
     _all: Unsent
@@ -132,7 +132,7 @@ class Stream:
 class Backlog(Generic[T]):
     """Where an actor sends what a stream is to tell. A change waits as its line, since its values may be far larger."""
 
-    _stream: Stream
+    _stream: AnswerStream
     _writer: trio.MemorySendChannel[bytes | T]
     _change: type[object]
     _line: Callable[[T], bytes]

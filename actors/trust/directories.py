@@ -13,7 +13,7 @@ import attrs
 from ...protocol.errors import ConfigError
 from ...protocol.trust.directories import (
     Access,
-    Condition,
+    DirectoryCondition,
     DirectoryReport,
     Trusts,
     between,
@@ -65,13 +65,13 @@ def judge_on_the_way(root: str, path: str, trusts: Trusts, own: int) -> Iterator
     try:
         check_above_root(root, own)
     except InsecureRootError as error:
-        yield DirectoryReport(root, Condition.INSECURE, str(error))
+        yield DirectoryReport(root, DirectoryCondition.INSECURE, str(error))
     owner = None
     for directory in (root, *between(root, path)):
         status = os.lstat(directory)
         if stat.S_ISLNK(status.st_mode):
             reason = f"{directory} is a symbolic link, and links are not followed: use the path of the directory itself"
-            yield DirectoryReport(directory, Condition.INSECURE, reason)
+            yield DirectoryReport(directory, DirectoryCondition.INSECURE, reason)
             return
         access, is_root = access_of(status, own), directory == root
         report = judge(directory, access, is_root=is_root, trusts=trusts, above=owner)

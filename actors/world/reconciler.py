@@ -141,7 +141,7 @@ class _Reconciler:
                 # What a watcher sent just before its root was removed may be read by a reconciler that began later.
                 if (watcher := self._watchers.get(effect.root)) is not None:
                     watcher.send_nowait(effect.message)
-            case world.Answer():
+            case world.AnswerCaller():
                 send_answer(effect.reply, effect.message)
             case world.AnswerCall():
                 send_answer(effect.reply, effect.message)

@@ -25,7 +25,7 @@ import attrs
 from ..errors import ValidationError
 from ..plugins.devices import Device, DeviceList
 from ..text import quoted
-from ..wire.protobuf_fields import Fields, InvalidMessageError, int64, span, tag_at, varint
+from ..wire.protobuf_fields import FieldReader, InvalidMessageError, int64, span, tag_at, varint
 
 #: How many devices a list may have.
 MAX_DEVICES: Final = 10_000
@@ -103,7 +103,7 @@ class DeviceListReader:
         self._blocks: list[_Block] = []
         #: What has been parsed of a device after its id, by its bytes.
         self._tails: dict[bytes, tuple[str, tuple[int, ...]]] = {}
-        self._fields = Fields(MAX_UNKNOWN)
+        self._fields = FieldReader(MAX_UNKNOWN)
         #: Whether the list consists of devices only, each with the usual tag before it.
         self._regular = True
         #: How many fields of the message that is read were looked at, and when the step ends.
@@ -128,7 +128,7 @@ class DeviceListReader:
         Raises:
           DeviceListError: if the message is not valid, or exceeds a limit; the next one may be good.
         """
-        self._fields = Fields(MAX_UNKNOWN)
+        self._fields = FieldReader(MAX_UNKNOWN)
         self._regular = True
         self.work, self._step_ends = 0, STEP
         try:

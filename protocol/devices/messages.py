@@ -76,8 +76,8 @@ InstanceMessage = InstanceAdded | ListReceived | ListLost | InstanceRole | Insta
 
 
 @value
-class StoreRead:
-    """The store could not be read at the start, and was read now: these resources were known before the restart."""
+class ResourcesRead:
+    """The store, which could not be read at the start, has been read: it has the resources known before the restart."""
 
     resources: tuple[KnownResource, ...]
 
@@ -119,5 +119,5 @@ class DevicesUnsubscribed:
 
 
 DevicesMessage = (
-    InstanceMessage | StoreRead | ExpectationChanged | DevicesAsked | DevicesSubscribed | DevicesUnsubscribed
+    InstanceMessage | ResourcesRead | ExpectationChanged | DevicesAsked | DevicesSubscribed | DevicesUnsubscribed
 )

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from ..identity import Identity
 from ..values import value
-from .sockets import Kind
+from .sockets import EntryKind
 
 #: The directory in which the kubelet discovers plugins, and those beside it in which their endpoints are.
 _REGISTRY = "plugins_registry"
@@ -29,7 +29,7 @@ class FoundFile:
     #: The path without symbolic links, except for one at its end.
     real: str
     #: None if nothing is there.
-    kind: Kind | None = None
+    kind: EntryKind | None = None
     identity: Identity | None = None
 
 
@@ -47,9 +47,9 @@ def _around(roots: Iterable[str]) -> Iterator[str]:
 
 
 _KINDS = {
-    Kind.SYMLINK: "is a symbolic link, which may lead elsewhere tomorrow; give the path of the socket itself",
-    Kind.DIRECTORY: "is a directory; give the path of a unix socket",
-    Kind.OTHER: "is no socket; give the path of a unix socket",
+    EntryKind.SYMLINK: "is a symbolic link, which may lead elsewhere tomorrow; give the path of the socket itself",
+    EntryKind.DIRECTORY: "is a directory; give the path of a unix socket",
+    EntryKind.OTHER: "is no socket; give the path of a unix socket",
 }
 
 

@@ -37,7 +37,7 @@ import attrs
 
 from ..identity import Identity, Key
 from ..messages.discovery import EntryIgnored, EntryRefused, SocketAppeared, SocketTouched, SocketVanished
-from ..trust.directories import Access, Condition, DirectoryReport, Trusts, judge, trusted_owner, trusts_nobody
+from ..trust.directories import Access, DirectoryCondition, DirectoryReport, Trusts, judge, trusted_owner, trusts_nobody
 from ..values import record, value
 from .quotas import Quota
 
@@ -58,7 +58,7 @@ MAX_IGNORED = 100
 MAX_LINKS = 1000
 
 
-class Kind(enum.Enum):
+class EntryKind(enum.Enum):
     """The kind of entry at a path.
 
     ``OTHER`` are regular files, FIFOs, devices and symbolic links that lead to no socket; they are never opened (faults
@@ -75,14 +75,14 @@ class Kind(enum.Enum):
 class Found:
     """The result of one look at a path."""
 
-    kind: Kind
+    kind: EntryKind
     identity: Identity
     #: Who may write to it, if it is a directory.
     access: Access | None = None
 
 
 @record
-class Changes:
+class PathChanges:
     """What follows from the looks since the last :meth:`Discovery.take`. Each list is in order."""
 
     messages: list[Message] = attrs.Factory(list)
@@ -197,7 +197,7 @@ class Discovery:
         self._others: dict[Key, set[str]] = {}
         #: The entries that were reported because they only look like sockets, once each.
         self._ignored: set[str] = set()
-        self._changes = Changes()
+        self._changes = PathChanges()
 
     # --- questions ----------------------------------------------------------------------------------------------------
 
@@ -245,7 +245,7 @@ class Discovery:
     def _full(self, path: str) -> DirectoryReport:
         number, used_up = self._left_out[path]
         entries = f"1 entry of {path} is" if number == 1 else f"{number} entries of {path} are"
-        return DirectoryReport(path, Condition.FULL, f"{entries} not taken: {used_up}")
+        return DirectoryReport(path, DirectoryCondition.FULL, f"{entries} not taken: {used_up}")
 
     def children(self, path: str) -> Mapping[str, Identity | None]:
         """The known names directly below ``path``, with the identity of the socket, or None. A live view."""
@@ -261,14 +261,14 @@ class Discovery:
 
         Look there first: the socket may have been renamed, and an older one is gone, since its number is free.
         """
-        if found.kind is not Kind.SOCKET:
+        if found.kind is not EntryKind.SOCKET:
             return None
         owner = self._owners.get(_number(found.identity))
         return None if owner == path else owner
 
-    def take(self) -> Changes:
+    def take(self) -> PathChanges:
         """What follows from the looks since the last call."""
-        changes, self._changes = self._changes, Changes()
+        changes, self._changes = self._changes, PathChanges()
         return changes
 
     def begin_rescan(self) -> None:
@@ -310,19 +310,19 @@ class Discovery:
         """
         if self._is_frozen(path):
             return
-        if found is None or found.kind is Kind.OTHER:
+        if found is None or found.kind is EntryKind.OTHER:
             self._forget(path)
             if found is not None:
                 self.ignore(path)
             return
-        entry = self._entries.get(path) if found.kind is Kind.SOCKET else None
+        entry = self._entries.get(path) if found.kind is EntryKind.SOCKET else None
         if entry is not None and self._same(entry, found.identity, marks, trusted=trusted):
             self._seen_again(path, entry, found.identity, marks)
             return
         if not self.has_parent(path):
             return
         reason = self._refusal(path, found, refusal)
-        if found.kind is Kind.DIRECTORY and reason is None:
+        if found.kind is EntryKind.DIRECTORY and reason is None:
             self._observe_directory(path, found, marks)
             return
         if path in self._directories:
@@ -331,7 +331,7 @@ class Discovery:
             path, found.identity, reason, time=time, first=first and not _is_replaced(found.identity, marks)
         )
 
-    def leaves_out(self, directory: str, name: str, kind: Kind) -> bool:
+    def leaves_out(self, directory: str, name: str, kind: EntryKind) -> bool:
         """Whether a scan of ``directory`` need not look at this link or directory: there is no room for it (fault 48).
 
         It takes the most time of a scan to find out where a link leads, so only so many new ones are examined in each
@@ -339,7 +339,7 @@ class Discovery:
         """
         if name in self.children(directory):
             return False
-        if kind is Kind.DIRECTORY:
+        if kind is EntryKind.DIRECTORY:
             return not self._has_room(below(directory, name), "directories")
         examined = self._examined[directory] = self._examined.get(directory, 0) + 1
         if examined <= MAX_LINKS:
@@ -386,9 +386,9 @@ class Discovery:
             self._changes.messages.append(SocketTouched(path, entry.generation, identity.owner))
 
     def _refusal(self, path: str, found: Found, given: str | None) -> str | None:
-        if found.kind is Kind.SYMLINK:
+        if found.kind is EntryKind.SYMLINK:
             return given or "a symbolic link, and links are not followed"
-        if found.kind is Kind.DIRECTORY:
+        if found.kind is EntryKind.DIRECTORY:
             depth = path.count("/") - self._root_slashes
             return f"a directory more than {self._max_depth} levels below the root" if depth > self._max_depth else None
         owner = self._owners.get(_number(found.identity))
@@ -464,7 +464,7 @@ class Discovery:
 
     def _is_insecure(self, path: str) -> bool:
         report = self._conditions.get(path)
-        return report is not None and report.condition is Condition.INSECURE
+        return report is not None and report.condition is DirectoryCondition.INSECURE
 
     def _is_frozen(self, path: str) -> bool:
         """Whether ``path`` lies in a directory below which nothing changes now."""

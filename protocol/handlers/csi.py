@@ -242,7 +242,7 @@ NOT_READY = "driver responded but is not ready"
 STARTING_FOR = 60.0
 
 
-class NotReadyError(PluginError):
+class DriverNotReadyError(PluginError):
     """The driver has answered Probe, and said that it is not ready."""
 
     def __init__(self) -> None:

@@ -33,7 +33,7 @@ NO_FACTS = "the handler of its type asks for no facts"
 
 
 @record
-class _Answer:
+class _AnswerTaker:
     """Takes an answer that comes at once."""
 
     is_yes: bool = False
@@ -52,6 +52,6 @@ def _asked(links: Address[FactsAsked], plugin: Instance) -> RetryAnswer:
     if plugin.state not in (StateName.REGISTERED, StateName.OBSERVED):
         why = f"it is {plugin.state}, and has facts only once it is registered"
         return RetryAnswer(plugin.socket, tried=False, why=why)
-    answer = _Answer()
+    answer = _AnswerTaker()
     links.send_nowait(FactsAsked(plugin.socket, plugin.generation, answer))
     return RetryAnswer(plugin.socket, answer.is_yes, ASKED if answer.is_yes else NO_FACTS)

@@ -112,22 +112,22 @@ class Connected:
 
 
 @value
-class Began:
+class CheckBegan:
     """A check has begun."""
 
     time: float
 
 
 @value
-class Passed:
-    """The check that was out has found nothing wrong."""
+class CheckPassed:
+    """The check that was under way has found nothing wrong."""
 
     chance: float
 
 
 @value
-class Failed:
-    """The check that was out has failed."""
+class CheckFailed:
+    """The check that was under way has failed."""
 
     reason: str
     chance: float
@@ -140,7 +140,7 @@ class Disconnected:
     reason: str
 
 
-CheckEvent = Connected | Began | Passed | Failed | Disconnected
+CheckEvent = Connected | CheckBegan | CheckPassed | CheckFailed | Disconnected
 
 
 def step(rule: HealthChecks, before: Checked, event: CheckEvent) -> Checked:
@@ -154,13 +154,13 @@ def step(rule: HealthChecks, before: Checked, event: CheckEvent) -> Checked:
             return Checked(due=time + rule.period * chance)
         case Disconnected(reason):
             return disconnected(reason)
-        case Began(time):
+        case CheckBegan(time):
             if before.due == math.inf:
                 raise IllegalStepError(f"a check began, and none was due: {before}")
             return Checked(before.health, before.reason, before.failures, began=time)
-        case Passed(chance):
+        case CheckPassed(chance):
             return before if before.began is None else _passed(rule, before.began, chance)
-        case Failed(reason, chance):
+        case CheckFailed(reason, chance):
             return before if before.began is None else _failed(rule, before, before.began, reason, chance)
         case _:
             assert_never(event)

@@ -49,8 +49,8 @@ CHUNK_PERIOD = 1.0
 SHARE = 0.01
 
 
-class Answer(enum.Enum):
-    """What a connect says of a socket."""
+class ConnectAnswer(enum.Enum):
+    """What the result of a connect says about a socket."""
 
     #: Somebody listens. A full backlog (EAGAIN) says so too.
     ACCEPTED = "accepted"
@@ -69,26 +69,26 @@ class Answer(enum.Enum):
 
 
 _ANSWERS = {
-    errno.EAGAIN: Answer.ACCEPTED,
-    errno.ECONNREFUSED: Answer.REFUSED,
-    errno.ENOENT: Answer.MISSING,
-    errno.ENOTDIR: Answer.MISSING,
-    errno.ESTALE: Answer.REPLACED,
-    errno.EMFILE: Answer.EXHAUSTED,
-    errno.ENFILE: Answer.EXHAUSTED,
+    errno.EAGAIN: ConnectAnswer.ACCEPTED,
+    errno.ECONNREFUSED: ConnectAnswer.REFUSED,
+    errno.ENOENT: ConnectAnswer.MISSING,
+    errno.ENOTDIR: ConnectAnswer.MISSING,
+    errno.ESTALE: ConnectAnswer.REPLACED,
+    errno.EMFILE: ConnectAnswer.EXHAUSTED,
+    errno.ENFILE: ConnectAnswer.EXHAUSTED,
 }
 
 
-def answer_of(error: OSError) -> Answer:
+def answer_of(error: OSError) -> ConnectAnswer:
     """Return what the error of a connect says."""
-    return _ANSWERS.get(error.errno or 0, Answer.UNKNOWN)
+    return _ANSWERS.get(error.errno or 0, ConnectAnswer.UNKNOWN)
 
 
 @value
 class EndpointAnswer:
     """What a connect says of an endpoint."""
 
-    answer: Answer
+    answer: ConnectAnswer
     #: Why it may not be used, if it is forbidden.
     reason: str | None = None
 
@@ -254,18 +254,20 @@ class Schedule:
     # --- what follows -------------------------------------------------------------------------------------------------
 
     def judge(
-        self, subject: Subject, answer: Answer, now: float, endpoint: EndpointAnswer | None = None
+        self, subject: Subject, answer: ConnectAnswer, now: float, endpoint: EndpointAnswer | None = None
     ) -> ServingChanged | ListenerFound | None:
         """Return the message that follows from the ``answer`` of a socket, and of its other ``endpoint`` if asked.
 
         A stale socket that accepts is watched no more: its registration, which gets the message, goes on with it.
         """
-        if answer is Answer.EXHAUSTED and subject.path in self._accepting:
+        if answer is ConnectAnswer.EXHAUSTED and subject.path in self._accepting:
             # Its process may have ended, which would otherwise be shown a minute later.
             self._unknown[subject.path] = None
-        if answer not in (Answer.ACCEPTED, Answer.REFUSED, Answer.MISSING) or self._is_doubtful(subject, answer, now):
+        if answer not in (ConnectAnswer.ACCEPTED, ConnectAnswer.REFUSED, ConnectAnswer.MISSING) or self._is_doubtful(
+            subject, answer, now
+        ):
             return None
-        serving = answer is Answer.ACCEPTED
+        serving = answer is ConnectAnswer.ACCEPTED
         if not subject.asked.registered:
             return self._found(subject) if serving else None
         endpoint_serves = endpoint is not None and endpoint.answer in _MAY_SERVE
@@ -281,7 +283,7 @@ class Schedule:
 
     def judge_endpoint(self, subject: Subject, found: EndpointAnswer, now: float) -> EndpointChanged | None:
         """Return the message that follows from a look at an endpoint that is awaited; one that accepts no longer is."""
-        if found.answer is Answer.EXHAUSTED:
+        if found.answer is ConnectAnswer.EXHAUSTED:
             return None  # It says nothing of the endpoint, which stays awaited.
         problem = _problem_of(found)
         if problem is None:
@@ -292,9 +294,9 @@ class Schedule:
         subject.endpoint_known, subject.endpoint_problem = True, problem
         return EndpointChanged(subject.path, subject.asked.generation, now, problem)
 
-    def _is_doubtful(self, subject: Subject, answer: Answer, now: float) -> bool:
+    def _is_doubtful(self, subject: Subject, answer: ConnectAnswer, now: float) -> bool:
         """Whether the file has to be looked at again, because this is the first look that did not find it."""
-        again, subject.missing = subject.missing, answer is Answer.MISSING
+        again, subject.missing = subject.missing, answer is ConnectAnswer.MISSING
         if not subject.missing or again or not subject.asked.registered:
             return False
         self._doubtful[subject.path] = now + DOUBT_PERIOD
@@ -316,17 +318,17 @@ class Schedule:
 
 
 #: What a connect says of an endpoint on which somebody may listen.
-_MAY_SERVE = (Answer.ACCEPTED, Answer.EXHAUSTED, Answer.UNKNOWN)
+_MAY_SERVE = (ConnectAnswer.ACCEPTED, ConnectAnswer.EXHAUSTED, ConnectAnswer.UNKNOWN)
 
 
 def _problem_of(found: EndpointAnswer) -> str | None:
     """Return why an endpoint cannot be used."""
     match found.answer:
-        case Answer.MISSING:
+        case ConnectAnswer.MISSING:
             return MISSING
-        case Answer.REFUSED:
+        case ConnectAnswer.REFUSED:
             return "nobody listens on its endpoint"
-        case Answer.FORBIDDEN:
+        case ConnectAnswer.FORBIDDEN:
             return found.reason
         case _:
             return None
@@ -337,7 +339,7 @@ def _reason(subject: Subject, found: EndpointAnswer | None) -> str:
     problem = "its socket file is gone, so nobody can reach it" if subject.missing else "nobody listens on its socket"
     if endpoint is None:
         return problem
-    if found is not None and found.answer is Answer.FORBIDDEN:
+    if found is not None and found.answer is ConnectAnswer.FORBIDDEN:
         return f"{problem}, and {found.reason}"
     if subject.endpoint_serves:
         return f"{problem}, but somebody listens on its endpoint {endpoint}"
@@ -347,7 +349,7 @@ def _reason(subject: Subject, found: EndpointAnswer | None) -> str:
 
 
 @record
-class Owners:
+class SocketOwners:
     """Which process listens on which of the watched sockets: one process may have thousands of them."""
 
     _process_of: dict[str, int] = attrs.field(init=False, factory=dict)

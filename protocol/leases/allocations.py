@@ -13,12 +13,12 @@ from . import effects as e
 from .answers import AnswerError, joined
 from .cdi import name_of
 from .choosing import Choices
-from .entries import Ends, Entry, Sources
+from .entries import Ends, LeaseEntry, Sources
 from .limits import Usage, pool_failure_of
-from .line import Line, Reserved
+from .line import LeaseLine, Reserved
 from .messages import AllocateAsked, AllocationLost, CallMessage, Failure, Problem
 from .shortages import missing_devices, shortage, unhealthy_since
-from .states import Action, Event, Phase, step
+from .states import Action, Event, LeasePhase, step
 from .stock import Stock
 from .values import ContainerOwner, Lease, LeaseState, Pool, ProcessOwner, TimeOwner
 
@@ -49,13 +49,13 @@ class Allocations:
         Raises:
             ValueError: A device is in two of ``pools``.
         """
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, LeaseEntry] = {}
         self.stock = Stock(pools)
         self.ends = Ends()
         self.usage = Usage()
         self.tickets: dict[int, str] = {}
         #: The leases whose owners are to be stopped when a device is unhealthy.
-        self.stoppable: dict[str, Entry] = {}
+        self.stoppable: dict[str, LeaseEntry] = {}
         #: Why no device is given to anybody.
         self.withheld: str | None = None
         self.effects: list[e.Effect] = []
@@ -65,10 +65,10 @@ class Allocations:
         self._inbox = inbox
         self._sources = sources
         self._choices = Choices(self.stock, inbox)
-        self._line = Line()
+        self._line = LeaseLine()
         #: What is in line and does not wait.
         self._impatient: set[str] = set()
-        self._touched: dict[str, Entry] = {}
+        self._touched: dict[str, LeaseEntry] = {}
         self._reserved = Reserved()
         self._numbers = numbers
         self._arrivals = 0
@@ -83,9 +83,9 @@ class Allocations:
         """Give devices to those whose turn has come, and return what is to be done."""
         self.serve()
         for entry in self._touched.values():
-            if entry.shown or entry.phase is not Phase.GONE:
+            if entry.shown or entry.phase is not LeasePhase.GONE:
                 entry.shown = True
-                self.effects.append(e.Changed(entry.lease))
+                self.effects.append(e.ShowLease(entry.lease))
         self._touched.clear()
         return self.effects
 
@@ -104,7 +104,7 @@ class Allocations:
             )
             self.serve()  # Those behind it may have what was reserved for it.
 
-    def touch(self, entry: Entry) -> None:
+    def touch(self, entry: LeaseEntry) -> None:
         """Show the lease to subscribers at the end of the turn."""
         self._touched[entry.lease.id] = entry
 
@@ -116,11 +116,11 @@ class Allocations:
 
     def answer(self, reply: Address[Lease | Failure], answer: Lease | Failure) -> None:
         """Answer a caller."""
-        self.effects.append(e.Reply(reply, answer))
+        self.effects.append(e.AnswerAsker(reply, answer))
 
     # --- to and fro ---
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: LeaseEntry) -> None:
         """Take a lease, which is in line or has its devices already."""
         self._arrivals += 1
         entry.arrival = self._arrivals
@@ -129,12 +129,12 @@ class Allocations:
         self.touch(entry)
         if entry.lease.request.stop_on_unhealthy:
             self.stoppable[entry.lease.id] = entry
-        if entry.phase is Phase.QUEUED:
+        if entry.phase is LeasePhase.QUEUED:
             self._queue(entry)
         for name, ids in entry.devices.items():
             self.stock.take(entry.lease.id, name, ids)
 
-    def _queue(self, entry: Entry) -> None:
+    def _queue(self, entry: LeaseEntry) -> None:
         lease = entry.lease.id
         if (failure := pool_failure_of(entry.lease.request, entry.lease.uid, self.stock.pools)) is not None:
             # Its pool was changed while it had a turn.
@@ -146,12 +146,12 @@ class Allocations:
         else:
             self._impatient.add(lease)
 
-    def step(self, entry: Entry, event: Event, failure: Failure | None = None) -> None:
+    def step(self, entry: LeaseEntry, event: Event, failure: Failure | None = None) -> None:
         """Let ``event`` happen to a lease."""
         text = _REASONS.get(event) if failure is None else failure.text
         entry.phase, actions = step(entry.phase, event)
         if entry.lease.state is not entry.phase.shown:
-            ended = entry.phase in (Phase.GONE, Phase.UNCERTAIN)
+            ended = entry.phase in (LeasePhase.GONE, LeasePhase.UNCERTAIN)
             entry.lease = entry.lease.moved(entry.phase.shown, text if ended else None)
             self.touch(entry)
         if actions:
@@ -159,7 +159,7 @@ class Allocations:
             for action in actions:
                 self._carry_out(entry, action, because)
 
-    def _carry_out(self, entry: Entry, action: Action, failure: Failure) -> None:
+    def _carry_out(self, entry: LeaseEntry, action: Action, failure: Failure) -> None:
         match action:
             case Action.CHOOSE:
                 self._choose(entry)
@@ -188,23 +188,23 @@ class Allocations:
 
     # --- choosing ---
 
-    def _choose(self, entry: Entry) -> None:
+    def _choose(self, entry: LeaseEntry) -> None:
         self.ends.forget(entry.lease.id)
         for call in self._choices.choose(entry, self._reserved):
             self._call(entry, call)
         if not entry.asked:
             self.step(entry, Event.CHOSEN)
 
-    def _call(self, entry: Entry, call: e.Call) -> None:
+    def _call(self, entry: LeaseEntry, call: e.CallPlugin) -> None:
         entry.calling[call.call.resource] = call.calls
         self.effects.append(call)
 
-    def _withdraw(self, entry: Entry) -> None:
+    def _withdraw(self, entry: LeaseEntry) -> None:
         self.effects.extend(e.Withdraw(calls, entry.lease.id) for calls in entry.calling.values())
 
-    def preferred(self, entry: Entry, name: str, devices: tuple[str, ...]) -> None:
+    def preferred(self, entry: LeaseEntry, name: str, devices: tuple[str, ...]) -> None:
         """Take what a plugin prefers; nothing if it has no answer."""
-        if entry.phase is not Phase.CHOOSING or name not in entry.asked:
+        if entry.phase is not LeasePhase.CHOOSING or name not in entry.asked:
             return
         entry.asked.discard(name)
         entry.preferred[name] = devices
@@ -214,7 +214,7 @@ class Allocations:
 
     # --- from the choice to the answer ---
 
-    def _commit(self, entry: Entry) -> None:
+    def _commit(self, entry: LeaseEntry) -> None:
         if entry.lease.request.container:
             entry.lease = attrs.evolve(entry.lease, cdi_name=name_of(self._sources.bits()))
         entry.written = True
@@ -222,22 +222,22 @@ class Allocations:
         if isinstance(entry.lease.owner, ProcessOwner):
             self.watch(entry)
 
-    def _save(self, entry: Entry, lease: Lease) -> None:
+    def _save(self, entry: LeaseEntry, lease: Lease) -> None:
         entry.write = self.write(e.SaveLease(lease), awaited=True)
         self.writes[entry.write] = lease.id
 
-    def watch(self, entry: Entry) -> None:
+    def watch(self, entry: LeaseEntry) -> None:
         """Hear of the end of the owner."""
         entry.watched = True
         self.effects.append(e.WatchOwner(entry.lease.id, entry.lease.owner))
 
-    def forget_owner(self, entry: Entry) -> None:
+    def forget_owner(self, entry: LeaseEntry) -> None:
         """Hear of the end of the owner no more."""
         if entry.watched:
             entry.watched = False
             self.effects.append(e.ForgetOwner(entry.lease.id))
 
-    def prepare(self, entry: Entry) -> None:
+    def prepare(self, entry: LeaseEntry) -> None:
         """Ask the plugin of the next resource to prepare its devices; go on if all have."""
         name = next((resource for resource in entry.resources if resource not in entry.answers), None)
         entry.preparing = name
@@ -248,7 +248,7 @@ class Allocations:
         else:
             pre_start = self.stock.options(name).pre_start_required
             asked = AllocateAsked(entry.lease.id, name, entry.devices[name], pre_start, self._inbox)
-            self._call(entry, e.Call(self.stock.calls(name), asked))
+            self._call(entry, e.CallPlugin(self.stock.calls(name), asked))
 
     def _unavailable(self, name: str) -> Failure:
         if not self.stock.is_offered(name):
@@ -256,7 +256,7 @@ class Allocations:
         text = f"previously allocated devices are no longer healthy; cannot allocate unhealthy devices {name}"
         return Failure(Problem.UNAVAILABLE, text)
 
-    def _join(self, entry: Entry) -> None:
+    def _join(self, entry: LeaseEntry) -> None:
         try:
             answer = joined({name: entry.answers[name] for name in entry.resources})
         except AnswerError as error:
@@ -265,14 +265,14 @@ class Allocations:
         entry.lease = attrs.evolve(entry.lease, answer=answer)
         self.step(entry, Event.PREPARED)
 
-    def _file(self, entry: Entry) -> None:
+    def _file(self, entry: LeaseEntry) -> None:
         if entry.lease.request.container:
             entry.filed = True
             self.effects.append(e.WriteFile(entry.lease))
         else:
             self.step(entry, Event.FILED)
 
-    def _confirm(self, entry: Entry) -> None:
+    def _confirm(self, entry: LeaseEntry) -> None:
         if isinstance(owner := entry.lease.owner, TimeOwner):
             entry.lease = attrs.evolve(entry.lease, owner=self.begun(owner))
         self._save(entry, entry.lease.moved(LeaseState.HELD))
@@ -281,13 +281,13 @@ class Allocations:
         """Return the owner with its time beginning now."""
         return attrs.evolve(owner, expires=self._sources.boottime() + round(owner.seconds * 1e9))
 
-    def _tell(self, entry: Entry) -> None:
+    def _tell(self, entry: LeaseEntry) -> None:
         self.wait_for_owner(entry)
         for asker in entry.askers.values():
             self.answer(asker.reply, entry.lease)
         entry.askers.clear()
 
-    def wait_for_owner(self, entry: Entry) -> None:
+    def wait_for_owner(self, entry: LeaseEntry) -> None:
         """Hear of the end of the owner of a held lease; a container has some time to bind it."""
         match entry.lease.owner:
             case ContainerOwner(init=None):
@@ -302,15 +302,15 @@ class Allocations:
         """Show which devices of held leases are missing, and stop owners who asked for that."""
         for entry in map(self.entries.__getitem__, leases):
             reason = missing_devices(self.stock, entry.lease)
-            if entry.phase is Phase.HELD and reason != entry.lease.reason:
+            if entry.phase is LeasePhase.HELD and reason != entry.lease.reason:
                 entry.lease = attrs.evolve(entry.lease, reason=reason)
                 self.touch(entry)
             self.stop_if_unhealthy(entry)
 
-    def stop_if_unhealthy(self, entry: Entry) -> None:
+    def stop_if_unhealthy(self, entry: LeaseEntry) -> None:
         """Stop the owner of a held lease, once, if it asked for that and a device is unhealthy."""
         lease = entry.lease
-        if entry.phase is not Phase.HELD or entry.stopped or not lease.request.stop_on_unhealthy:
+        if entry.phase is not LeasePhase.HELD or entry.stopped or not lease.request.stop_on_unhealthy:
             return
         reason = unhealthy_since(self.stock, lease)
         if reason is not None and isinstance(lease.owner, ProcessOwner):
@@ -326,12 +326,12 @@ class Allocations:
             ValueError: A device is in two of ``pools``.
         """
         self.stock.sort_into(pools)
-        for entry in [entry for entry in self.entries.values() if entry.phase is Phase.QUEUED]:
+        for entry in [entry for entry in self.entries.values() if entry.phase is LeasePhase.QUEUED]:
             failure = pool_failure_of(entry.lease.request, entry.lease.uid, self.stock.pools)
             if failure is not None:
                 self.step(entry, Event.TIMED_OUT, failure)
 
-    def fail(self, entry: Entry, problem: Problem) -> None:
+    def fail(self, entry: LeaseEntry, problem: Problem) -> None:
         """Let those wait no longer for one that is in line who do not wait, or have waited long enough."""
         over = [ticket for ticket, asker in entry.askers.items() if not asker.waits(self.now)]
         if len(over) == len(entry.askers):
@@ -344,7 +344,7 @@ class Allocations:
             self.report_failure(entry.resources, entry.lease.uid, failure)
         self.ends.set(entry.lease.id, entry.next_end())
 
-    def _failure(self, entry: Entry, problem: Problem) -> Failure:
+    def _failure(self, entry: LeaseEntry, problem: Problem) -> Failure:
         if self.withheld is not None:
             return self.withheld_failure()
         request = entry.lease.request
@@ -357,7 +357,7 @@ class Allocations:
         """Return why nobody gets any device."""
         return Failure(Problem.STORAGE, f"all devices are withheld: {self.withheld}")
 
-    def _fail(self, entry: Entry, failure: Failure) -> None:
+    def _fail(self, entry: LeaseEntry, failure: Failure) -> None:
         for asker in entry.askers.values():
             self.answer(asker.reply, failure)
         if entry.askers:
@@ -368,23 +368,23 @@ class Allocations:
         """Note that a caller got no lease."""
         self.effects.append(e.Failed(resources, uid, failure))
 
-    def _withhold(self, entry: Entry) -> None:
+    def _withhold(self, entry: LeaseEntry) -> None:
         self.write(e.SaveLease(entry.lease))
         self.forget_owner(entry)
         self.ends.set(entry.lease.id, self.now + WITHHELD)
 
-    def lose(self, entry: Entry, message: AllocationLost) -> None:
+    def lose(self, entry: LeaseEntry, message: AllocationLost) -> None:
         """Note which plugin may still be preparing devices, and hear of the end of its process."""
         entry.lost = message.key
         if message.pid is not None:
             self.effects.append(e.WatchPlugin(message.key, message.pid, message.is_cut))
 
-    def _forget_plugin(self, entry: Entry) -> None:
+    def _forget_plugin(self, entry: LeaseEntry) -> None:
         others = (other for other in self.entries.values() if other is not entry)
         if entry.lost is not None and not any(other.lost == entry.lost for other in others):
             self.effects.append(e.ForgetPlugin(entry.lost))
 
-    def _end(self, entry: Entry) -> None:
+    def _end(self, entry: LeaseEntry) -> None:
         lease = entry.lease
         if entry.filed and lease.cdi_name is not None:
             self.effects.append(e.RemoveFile(lease.id, lease.cdi_name))
@@ -405,5 +405,5 @@ class Allocations:
         del self.entries[lease.id]
 
 
-def _because(entry: Entry, text: str | None) -> Failure:
+def _because(entry: LeaseEntry, text: str | None) -> Failure:
     return Failure(Problem.UNAVAILABLE, f"there is no lease {entry.lease.id} any more: {text}")

@@ -55,7 +55,7 @@ OwnerWish = ProcessWish | ContainerOwner | TimeOwner | ConnectionOwner | NoOwner
 
 
 @value
-class Asked:
+class LeaseBody:
     """The body of ``POST /v1/leases``."""
 
     request: Request
@@ -66,7 +66,7 @@ class Asked:
     wait: float | None = None
 
 
-def asked_to_json(asked: Asked) -> dict[str, Json]:
+def asked_to_json(asked: LeaseBody) -> dict[str, Json]:
     """Return the body of ``POST /v1/leases``."""
     client = {"client_pid": asked.owner.client_pid} if isinstance(asked.owner, ProcessWish) else {}
     owner = _wish_to_json(asked.owner)
@@ -103,7 +103,7 @@ def request_to_json(request: Request) -> dict[str, Json]:
     }
 
 
-def asked_from_json(body: bytes) -> Asked:
+def asked_from_json(body: bytes) -> LeaseBody:
     """Return what the body of ``POST /v1/leases`` asks for.
 
     Raises:
@@ -125,7 +125,7 @@ def asked_from_json(body: bytes) -> Asked:
     wait = fields.get("wait", or_none(seconds), _WAIT, None)
     owner = _wish(fields)
     fields.end()
-    return Asked(request, owner, name, wait)
+    return LeaseBody(request, owner, name, wait)
 
 
 _RESOURCES: Final = (

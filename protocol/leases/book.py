@@ -14,15 +14,15 @@ from . import effects as e
 from . import messages as m
 from .allocations import BIND, WITHHELD, Allocations
 from .answers import AnswerError
-from .config import Limits
-from .entries import Asker, Entry, Notified, Sources
+from .config import LeaseLimits
+from .entries import Asker, LeaseEntry, Notified, Sources
 from .held import HeldLeases, forbidden, not_written
 from .limits import failure_of, reserved_failure_of, same_owner
 from .messages import Failure, Problem
 from .permits import left_out
 from .permits import permitted as permitted_of
 from .shortages import unhealthy_since
-from .states import Event, Phase
+from .states import Event, LeasePhase
 from .values import ConnectionOwner, ContainerOwner, Lease, LeaseState, Pool
 
 #: Seconds for which a lease stays after the end of its container, which may be started again.
@@ -43,7 +43,7 @@ class Leases:
         sources: Sources,
         *,
         pools: Iterable[Pool] = (),
-        limits: Limits | None = None,
+        limits: LeaseLimits | None = None,
         operators: frozenset[int] = ROOT,
         privileged: frozenset[int] = ROOT,
         permitted: Collection[str] = (),
@@ -62,7 +62,7 @@ class Leases:
         self._all = Allocations(inbox, sources, pools, numbers or itertools.count(1))
         self._closed = closed
         self._sources = sources
-        self._limits = limits or Limits()
+        self._limits = limits or LeaseLimits()
         self._operators = operators
         self._privileged = privileged
         self._permitted = permitted
@@ -117,11 +117,11 @@ class Leases:
             entry = self._all.entries[lease.id]
             if lease.id in notified:
                 self._restore(entry, notified[lease.id])
-            elif entry.phase is Phase.HELD:
+            elif entry.phase is LeasePhase.HELD:
                 self._all.step(entry, Event.LEFT)
         return self._all.finish()
 
-    def _restore(self, entry: Entry, notified: Notified) -> None:
+    def _restore(self, entry: LeaseEntry, notified: Notified) -> None:
         entry.named = notified.named
         entry.tickets.update(notified.tickets)
         self._all.tickets.update(dict.fromkeys(notified.tickets, entry.lease.id))
@@ -134,11 +134,11 @@ class Leases:
         self._all.judge_devices(self._all.stock.pass_time(now))
         over = [self._all.entries[lease] for lease in self._all.ends.take(now)]
         for entry in over:
-            if entry.phase is not Phase.QUEUED:
-                self._all.step(entry, Event.SETTLED if entry.phase is Phase.UNCERTAIN else Event.OWNER_ENDED)
+            if entry.phase is not LeasePhase.QUEUED:
+                self._all.step(entry, Event.SETTLED if entry.phase is LeasePhase.UNCERTAIN else Event.OWNER_ENDED)
         for entry in over:
             self._all.serve()  # One that was before it in line may just have ended.
-            if entry.phase is Phase.QUEUED:
+            if entry.phase is LeasePhase.QUEUED:
                 self._all.fail(entry, Problem.TIMEOUT)
         return self._all.finish()
 
@@ -172,7 +172,7 @@ class Leases:
                 self._called(message)
             case m.Saved():
                 self._saved(message)
-            case m.StoreRead():
+            case m.LeasesRead():
                 return self.start(message.kept, now)
             case m.OwnerEnded():
                 self._owner_ended(message)
@@ -191,14 +191,14 @@ class Leases:
     def _take_up(self, lease: Lease) -> None:
         if lease.id in self._all.entries:
             return
-        phase = Phase.HELD if lease.state is LeaseState.HELD else Phase.UNCERTAIN
+        phase = LeasePhase.HELD if lease.state is LeaseState.HELD else LeasePhase.UNCERTAIN
         # Which devices of a lease are missing is found out anew.
         reason = {LeaseState.PENDING: _RESTARTED, LeaseState.HELD: None}.get(lease.state, lease.reason)
         filed = lease.cdi_name is not None
         found = attrs.evolve(lease, state=phase.shown, reason=reason)
-        entry = Entry(found, 0, phase, written=True, filed=filed)
+        entry = LeaseEntry(found, 0, phase, written=True, filed=filed)
         self._all.add(entry)
-        if phase is Phase.UNCERTAIN:
+        if phase is LeasePhase.UNCERTAIN:
             self._all.ends.set(lease.id, self._all.now + WITHHELD)
             if lease.state is not LeaseState.UNCERTAIN:
                 self._all.write(e.SaveLease(found))
@@ -236,17 +236,17 @@ class Leases:
             return self._all.withheld_failure()
         return failure or self._all.usage.failure(self._limits, asked)
 
-    def _new_entry(self, asked: m.LeaseAsked) -> Entry:
+    def _new_entry(self, asked: m.LeaseAsked) -> LeaseEntry:
         name = asked.id
         while name is None or (asked.id is None and name in self._all.entries):
             name = f"{self._sources.bits() % (1 << 48):012x}"
         lease = Lease(name, asked.uid, asked.request, asked.owner, LeaseState.QUEUED, self._sources.wall())
-        entry = Entry(lease, 0, named=asked.id is not None)
+        entry = LeaseEntry(lease, 0, named=asked.id is not None)
         entry.askers[asked.ticket] = Asker(asked.reply, asked.deadline)
         self._all.add(entry)
         return entry
 
-    def _ask_again(self, entry: Entry, asked: m.LeaseAsked) -> Failure | None:
+    def _ask_again(self, entry: LeaseEntry, asked: m.LeaseAsked) -> Failure | None:
         lease = entry.lease
         if lease.uid != asked.uid and asked.uid not in self._operators:
             return Failure(Problem.FORBIDDEN, f"lease {lease.id} belongs to another user")
@@ -254,23 +254,23 @@ class Leases:
         if not same:
             return Failure(Problem.USAGE, f"lease {lease.id} exists with another request")
         match entry.phase:
-            case Phase.HELD:
+            case LeasePhase.HELD:
                 if text := unhealthy_since(self._all.stock, lease):
                     return Failure(Problem.UNAVAILABLE, text)
                 self._all.answer(asked.reply, lease)
                 return None
-            case Phase.UNCERTAIN:
+            case LeasePhase.UNCERTAIN:
                 return Failure(Problem.REFUSED, f"lease {lease.id} is uncertain: {lease.reason}; ask again in a minute")
-            case Phase.ABANDONED:
+            case LeasePhase.ABANDONED:
                 return Failure(Problem.UNAVAILABLE, f"lease {lease.id} is about to end; ask again")
-            case Phase.QUEUED:
+            case LeasePhase.QUEUED:
                 if asked.deadline is None:
                     text = f"lease {lease.id} waits for its devices; ask again with --wait"
                     return Failure(Problem.UNAVAILABLE, text)
             case _:
                 pass
         entry.askers[asked.ticket] = Asker(asked.reply, asked.deadline)
-        if entry.phase is Phase.QUEUED:
+        if entry.phase is LeasePhase.QUEUED:
             self._all.ends.set(lease.id, entry.next_end())
         return None
 
@@ -281,7 +281,7 @@ class Leases:
         entry.tickets.discard(left.ticket)
         entry.askers.pop(left.ticket, None)
         if isinstance(entry.lease.owner, ConnectionOwner) and not entry.tickets:
-            if left.cut and entry.phase is Phase.HELD:
+            if left.cut and entry.phase is LeasePhase.HELD:
                 self._all.ends.set(entry.lease.id, self._all.now + BIND)
                 return
             self._all.step(entry, Event.OWNER_ENDED)
@@ -295,23 +295,23 @@ class Leases:
         if entry is None:
             return
         entry.calling.pop(message.resource, None)
-        if entry.phase is Phase.UNCERTAIN:
+        if entry.phase is LeasePhase.UNCERTAIN:
             self._heard_of_uncertain(entry, message)
-        elif isinstance(message, m.Preferred) or entry.phase is Phase.CHOOSING:
+        elif isinstance(message, m.Preferred) or entry.phase is LeasePhase.CHOOSING:
             devices = message.devices if isinstance(message, m.Preferred) else ()
             self._all.preferred(entry, message.resource, devices)
-        elif entry.phase in (Phase.PREPARING, Phase.ABANDONED) and entry.preparing == message.resource:
+        elif entry.phase in (LeasePhase.PREPARING, LeasePhase.ABANDONED) and entry.preparing == message.resource:
             self._prepared(entry, message)
 
-    def _heard_of_uncertain(self, entry: Entry, message: m.CallMessage) -> None:
+    def _heard_of_uncertain(self, entry: LeaseEntry, message: m.CallMessage) -> None:
         """Take the answer to a call that was made before a crash of whoever had the book."""
         if isinstance(message, m.Allocated | m.AllocationRefused):
             self._all.step(entry, Event.SETTLED)
 
-    def _prepared(self, entry: Entry, message: m.Allocated | m.AllocationRefused | m.AllocationLost) -> None:
+    def _prepared(self, entry: LeaseEntry, message: m.Allocated | m.AllocationRefused | m.AllocationLost) -> None:
         entry.preparing = None
         match message:
-            case m.Allocated() if entry.phase is Phase.ABANDONED:
+            case m.Allocated() if entry.phase is LeasePhase.ABANDONED:
                 self._all.step(entry, Event.PREPARED)
             case m.Allocated():
                 self._take(entry, message)
@@ -323,7 +323,7 @@ class Leases:
             case _:
                 assert_never(message)
 
-    def _take(self, entry: Entry, message: m.Allocated) -> None:
+    def _take(self, entry: LeaseEntry, message: m.Allocated) -> None:
         """Take what a plugin has answered, or of a plugin of somebody else what is permitted."""
         answer, uid, name = message.answer, message.uid, message.resource
         if uid is None or uid not in self._privileged | {entry.lease.uid}:
@@ -342,7 +342,7 @@ class Leases:
 
     def _plugin_ended(self, message: m.PluginEnded) -> None:
         for entry in [*self._all.entries.values()]:
-            if entry.phase is Phase.UNCERTAIN and entry.lost == message.key:
+            if entry.phase is LeasePhase.UNCERTAIN and entry.lost == message.key:
                 self._all.step(entry, Event.SETTLED)
 
     def _saved(self, message: m.Saved) -> None:
@@ -365,7 +365,7 @@ class Leases:
         entry = self._all.entries.get(message.id)
         if entry is None:
             return
-        if entry.phase is not Phase.FILING:
+        if entry.phase is not LeasePhase.FILING:
             # It is held, from before a restart of plugind: its container may run already.
             warnings = tuple(warning for warning in entry.lease.warnings if not warning.startswith(_NO_FILE))
             if message.error is not None:
@@ -384,7 +384,7 @@ class Leases:
         if entry is None or not entry.watched or entry.lease.owner != ended.owner:
             return  # After a crash an end may be told twice, and the second time another container has the lease.
         entry.watched = False
-        if isinstance(ended.owner, ContainerOwner) and entry.phase is Phase.HELD:
+        if isinstance(ended.owner, ContainerOwner) and entry.phase is LeasePhase.HELD:
             entry.grace = True
             self._all.ends.set(ended.id, self._all.now + GRACE)
         else:
@@ -402,14 +402,14 @@ class Leases:
             self._all.step(entry, Event.RELEASED)
         unknown = tuple(name for name in dict.fromkeys(asked.ids) if name not in found)
         released = m.Released(tuple(found), unknown)
-        if any(entry.written and entry.phase is Phase.GONE for entry in found.values()):
+        if any(entry.written and entry.phase is LeasePhase.GONE for entry in found.values()):
             # Writes are made in order, so what has ended is written when this one is: it has nothing of its own.
             self._releases[self._all.write(awaited=True)] = asked, released
         else:
             self._tell_released(asked, released)
 
     def _tell_released(self, asked: m.ReleaseAsked, answer: m.Released | Failure) -> None:
-        self._all.effects.append(e.Reply(asked.reply, answer))
+        self._all.effects.append(e.AnswerAsker(asked.reply, answer))
 
     # --- a lost state ---
 
@@ -428,7 +428,7 @@ class Leases:
         self._tell_recovered(asked, None if error is None else not_written(error))
 
     def _tell_recovered(self, asked: m.RecoverAsked, answer: Failure | None) -> None:
-        self._all.effects.append(e.Reply(asked.reply, answer))
+        self._all.effects.append(e.AnswerAsker(asked.reply, answer))
 
 
 def _refused_by(message: m.AllocationRefused | m.AllocationLost) -> Failure:

@@ -10,8 +10,8 @@ from itertools import combinations, islice
 import attrs
 
 from ..messages.addresses import Address
-from .effects import Call
-from .entries import Entry
+from .effects import CallPlugin
+from .entries import LeaseEntry
 from .free import FreeDevices, Nodes, natural
 from .line import Reserved, fits
 from .messages import CallMessage, PreferenceAsked
@@ -96,7 +96,7 @@ class Choices:
     _stock: Stock
     _inbox: Address[CallMessage]
 
-    def choose(self, entry: Entry, reserved: Reserved) -> list[Call]:
+    def choose(self, entry: LeaseEntry, reserved: Reserved) -> list[CallPlugin]:
         """Take devices for a lease, and return the calls to the plugins that may prefer others."""
         entry.preferred.clear()
         self._take(entry, reserved)
@@ -104,7 +104,7 @@ class Choices:
         entry.asked = {call.call.resource for call in calls}
         return calls
 
-    def choose_again(self, entry: Entry, reserved: Reserved) -> bool:
+    def choose_again(self, entry: LeaseEntry, reserved: Reserved) -> bool:
         """Choose anew among all that is there by now, as the plugins prefer; return whether it is enough."""
         self.give_back(entry)
         entry.lease = attrs.evolve(entry.lease, devices={})
@@ -113,12 +113,12 @@ class Choices:
         self._take(entry, reserved)
         return True
 
-    def give_back(self, entry: Entry) -> None:
+    def give_back(self, entry: LeaseEntry) -> None:
         """Take its devices from a lease."""
         for name, ids in entry.devices.items():
             self._stock.give_back(name, ids)
 
-    def _take(self, entry: Entry, reserved: Reserved) -> None:
+    def _take(self, entry: LeaseEntry, reserved: Reserved) -> None:
         request, devices = entry.lease.request, {}
         for wanted in request.wanted:
             name = wanted.resource
@@ -128,7 +128,7 @@ class Choices:
             self._stock.take(entry.lease.id, name, ids)
         entry.lease = attrs.evolve(entry.lease, devices=devices)
 
-    def _call(self, entry: Entry, wanted: Wanted, reserved: Reserved) -> Call | None:
+    def _call(self, entry: LeaseEntry, wanted: Wanted, reserved: Reserved) -> CallPlugin | None:
         name, request = wanted.resource, entry.lease.request
         if request.ids or not self._stock.options(name).get_preferred_allocation_available:
             return None
@@ -137,4 +137,4 @@ class Choices:
             return None  # There is no choice.
         available = tuple(sorted(others.union(entry.devices[name])))
         asked = PreferenceAsked(entry.lease.id, name, available, request.include, wanted.count, self._inbox)
-        return Call(self._stock.calls(name), asked)
+        return CallPlugin(self._stock.calls(name), asked)

@@ -12,7 +12,7 @@ from .values import Pool
 
 
 @value
-class Limits:
+class LeaseLimits:
     """How much a user may have; root has no limit of its own."""
 
     #: Leases of one user other than root, also those that wait.
@@ -64,7 +64,7 @@ class LeasesConfig:
     #: Devices that are taken only by requests that name their pool.
     pools: tuple[Pool, ...] = ()
     #: How much a user may have.
-    limits: Limits = attrs.field(factory=Limits)
+    limits: LeaseLimits = attrs.field(factory=LeaseLimits)
     #: Users who may end the leases of others, besides root and the user of the daemon.
     operators: frozenset[int] = frozenset()
     #: What plugins of users whom :attr:`~plugind.Config.trust` adds may put into the leases of other users:

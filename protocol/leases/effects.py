@@ -14,7 +14,7 @@ AnswerT = TypeVar("AnswerT")
 
 
 @value
-class Reply(Generic[AnswerT]):
+class AnswerAsker(Generic[AnswerT]):
     """Answer a caller. If it cannot be delivered, :class:`~.messages.AskerLeft` follows."""
 
     reply: Address[AnswerT]
@@ -25,13 +25,13 @@ class Reply(Generic[AnswerT]):
         self.reply.send_nowait(self.answer)
 
 
-LeaseReply = Reply[Lease | Failure]
-ReleaseReply = Reply[Released | Failure]
-RecoverReply = Reply[Failure | None]
+LeaseReply = AnswerAsker[Lease | Failure]
+ReleaseReply = AnswerAsker[Released | Failure]
+RecoverReply = AnswerAsker[Failure | None]
 
 
 @value
-class Call:
+class CallPlugin:
     """Call a device plugin."""
 
     calls: Address[DeviceCall]
@@ -146,8 +146,8 @@ class RemoveFile:
 
 
 @value
-class Changed:
-    """The lease is shown as it is now; one that is gone is shown once."""
+class ShowLease:
+    """Show the lease as it is now. A lease that is gone is shown once."""
 
     lease: Lease
 
@@ -165,7 +165,7 @@ Effect = (
     LeaseReply
     | ReleaseReply
     | RecoverReply
-    | Call
+    | CallPlugin
     | Withdraw
     | Write
     | WatchOwner
@@ -175,6 +175,6 @@ Effect = (
     | StopOwner
     | WriteFile
     | RemoveFile
-    | Changed
+    | ShowLease
     | Failed
 )

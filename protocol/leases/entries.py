@@ -12,7 +12,7 @@ from ..messages.addresses import Address
 from ..plugins.devices import Key
 from ..values import record, value
 from .messages import DeviceCall, Failure
-from .states import Phase
+from .states import LeasePhase
 from .values import Answer, Lease, Owner
 
 #: How many ends may be kept that are none any more, beside as many as there are.
@@ -45,13 +45,13 @@ class Asker:
 
 
 @record(eq=False)
-class Entry:
+class LeaseEntry:
     """One lease, with who waits for it and what is still to come."""
 
     lease: Lease
     #: Its number in the order of arrival.
     arrival: int
-    phase: Phase = Phase.QUEUED
+    phase: LeasePhase = LeasePhase.QUEUED
     #: Whether the caller gave it its name, by which it may ask for it again.
     named: bool = True
     #: Who waits for the answer, by ticket.

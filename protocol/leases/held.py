@@ -8,9 +8,9 @@ from ..messages.addresses import Address
 from . import effects as e
 from . import messages as m
 from .allocations import Allocations
-from .entries import Amendment, Entry
+from .entries import Amendment, LeaseEntry
 from .messages import Failure, Problem
-from .states import Phase
+from .states import LeasePhase
 from .values import ConnectionOwner, ContainerOwner, Lease, TimeOwner
 
 
@@ -23,7 +23,7 @@ class HeldLeases:
         self.operators = operators
         self._amendments: dict[int, Amendment] = {}
 
-    def may_change(self, uid: int, entry: Entry) -> bool:
+    def may_change(self, uid: int, entry: LeaseEntry) -> bool:
         """Whether a user may end or change a lease."""
         return uid == entry.lease.uid or uid in self.operators
 
@@ -35,7 +35,7 @@ class HeldLeases:
         self._amended(amendment, message.error)
         return True
 
-    def _find(self, lease: str, uid: int) -> Entry | Failure:
+    def _find(self, lease: str, uid: int) -> LeaseEntry | Failure:
         entry = self._all.entries.get(lease)
         if entry is None and self._all.withheld is not None:
             return self._all.withheld_failure()  # It may be one that is not known yet, or was lost.
@@ -43,16 +43,16 @@ class HeldLeases:
             return Failure(Problem.UNKNOWN, f"there is no lease {lease}")
         if not self.may_change(uid, entry):
             return forbidden(lease)
-        if entry.phase is not Phase.HELD:
+        if entry.phase is not LeasePhase.HELD:
             return Failure(Problem.UNAVAILABLE, f"lease {lease} is {entry.lease.state.value}, not held")
         return entry
 
     def renew(self, asked: m.RenewAsked) -> None:
         """Let the time of a lease begin again."""
         entry = self._find(asked.id, asked.uid)
-        if isinstance(entry, Entry) and isinstance(owner := entry.lease.owner, TimeOwner):
+        if isinstance(entry, LeaseEntry) and isinstance(owner := entry.lease.owner, TimeOwner):
             self._amend(entry, self._all.begun(owner), asked.reply)
-        elif isinstance(entry, Entry):
+        elif isinstance(entry, LeaseEntry):
             text = f"lease {asked.id} has no time to renew: only one that was asked for with --ttl has"
             self._all.answer(asked.reply, Failure(Problem.USAGE, text))
         else:
@@ -71,9 +71,9 @@ class HeldLeases:
     def resume(self, asked: m.ResumeAsked) -> None:
         """Let another connection own a lease, after a restart."""
         entry = self._find(asked.id, asked.uid)
-        if isinstance(entry, Entry) and entry.lease.owner != ConnectionOwner(asked.token_hash):
+        if isinstance(entry, LeaseEntry) and entry.lease.owner != ConnectionOwner(asked.token_hash):
             entry = Failure(Problem.FORBIDDEN, f"lease {asked.id} has another token")
-        if isinstance(entry, Entry):
+        if isinstance(entry, LeaseEntry):
             self._all.ends.forget(asked.id)
             entry.tickets.add(asked.ticket)
             self._all.tickets[asked.ticket] = asked.id
@@ -82,7 +82,7 @@ class HeldLeases:
         else:
             self._all.answer(asked.reply, entry)
 
-    def _amend(self, entry: Entry, owner: ContainerOwner | TimeOwner, reply: Address[Lease | Failure]) -> None:
+    def _amend(self, entry: LeaseEntry, owner: ContainerOwner | TimeOwner, reply: Address[Lease | Failure]) -> None:
         """Have another owner written; it is told when it is written, since a restart must know it too."""
         lease, end = entry.lease, self._all.ends.forget(entry.lease.id)
         amendment = Amendment(lease.id, lease.owner, owner, entry.grace, end, reply)
@@ -92,7 +92,7 @@ class HeldLeases:
 
     def _amended(self, amendment: Amendment, error: str | None) -> None:
         entry = self._all.entries.get(amendment.id)
-        if entry is None or entry.phase is not Phase.HELD:
+        if entry is None or entry.phase is not LeasePhase.HELD:
             failure = Failure(Problem.UNKNOWN, f"there is no lease {amendment.id} any more")
             self._all.answer(amendment.reply, failure)
         elif error is None:
@@ -103,7 +103,7 @@ class HeldLeases:
             self._undo(entry, amendment)
             self._all.answer(amendment.reply, not_written(error))
 
-    def _undo(self, entry: Entry, amendment: Amendment) -> None:
+    def _undo(self, entry: LeaseEntry, amendment: Amendment) -> None:
         before, grace, end = amendment.before, amendment.grace, amendment.end
         later = next((number for number, other in self._amendments.items() if other.id == amendment.id), None)
         if later is not None:
@@ -115,7 +115,7 @@ class HeldLeases:
             self._wait_until(entry, end)
             self._all.write(e.SaveLease(entry.lease))
 
-    def _wait_until(self, entry: Entry, end: float | None) -> None:
+    def _wait_until(self, entry: LeaseEntry, end: float | None) -> None:
         """Wait for the end of a lease: a container has no more time than before to bind it, or to come back."""
         if end is None:
             self._all.wait_for_owner(entry)
@@ -123,7 +123,7 @@ class HeldLeases:
             self._all.ends.set(entry.lease.id, end)
 
 
-def unbindable(entry: Entry, asked: m.BindAsked) -> Failure | None:
+def unbindable(entry: LeaseEntry, asked: m.BindAsked) -> Failure | None:
     """Return why a lease is not bound to a container; None if it is."""
     owner = entry.lease.owner
     if not isinstance(owner, ContainerOwner):

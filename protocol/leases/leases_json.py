@@ -13,7 +13,7 @@ import attrs
 from ..logs.lines import timestamp
 from ..text import encodable
 from .asked_json import (
-    Asked,
+    LeaseBody,
     OwnerWish,
     ProcessWish,
     asked_from_json,
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from ..status.json import Json
 
 __all__ = [
-    "Asked",
+    "LeaseBody",
     "LeaseJsonError",
     "OwnerWish",
     "ProcessWish",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from .config import Limits
+from .config import LeaseLimits
 from .messages import Failure, LeaseAsked, Problem
 from .stock import Pools
 from .values import ConnectionOwner, ContainerOwner, Lease, NoOwner, Owner, ProcessOwner, Request, TimeOwner
@@ -35,7 +35,7 @@ class Usage:
             if not counter[lease.uid]:
                 del counter[lease.uid]
 
-    def failure(self, limits: Limits, asked: LeaseAsked) -> Failure | None:
+    def failure(self, limits: LeaseLimits, asked: LeaseAsked) -> Failure | None:
         """Return why another lease would be too much."""
         if self.leases.total() >= limits.all_leases:
             text = f"there are {limits.all_leases} leases, and there may not be more: release some"

@@ -65,7 +65,7 @@ def _fits(stock: Stock, reserved: Reserved, request: Request, wanted: Wanted) ->
     )
 
 
-class Line:
+class LeaseLine:
     """The requests that wait, by the ids of their leases, the earliest first."""
 
     def __init__(self) -> None:

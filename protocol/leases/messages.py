@@ -10,7 +10,7 @@ from ..messages.addresses import Address
 from ..messages.status import Lagged
 from ..plugins.devices import DeviceList, DeviceOptions, Key
 from ..values import value
-from .config import Limits
+from .config import LeaseLimits
 from .replies import Failure, LeaseChanged, LeasesSnapshot, Problem, Released
 from .values import Answer, Lease, Owner, Pool, ProcessIdentity, Request
 
@@ -302,7 +302,7 @@ class Kept:
 
 
 @value
-class StoreRead:
+class LeasesRead:
     """The store of leases, which could not be read at the start, has been read."""
 
     kept: Kept
@@ -332,7 +332,7 @@ class LeaseRulesChanged:
     """Devices are given by other rules from now on. Leases keep the devices that they have."""
 
     pools: tuple[Pool, ...]
-    limits: Limits
+    limits: LeaseLimits
     #: Users who may end the leases of others.
     operators: frozenset[int]
     #: What plugins of other users may put into leases; see :mod:`.permits`.
@@ -353,7 +353,7 @@ StateMessage = (
     | RecoverAsked
     | CallMessage
     | Saved
-    | StoreRead
+    | LeasesRead
     | OwnerEnded
     | FileWritten
     | LeaseRulesChanged

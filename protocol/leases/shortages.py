@@ -9,7 +9,7 @@ from typing import Final
 import attrs
 
 from .line import Reserved, available, fits
-from .stock import Missing, Resource, Stock
+from .stock import Missing, Stock, StockedResource
 from .values import Lease, Request, Wanted
 
 #: How many pools are named that have devices.
@@ -87,11 +87,11 @@ def _place(pool: str | None) -> str:
     return "no pool" if pool is None else f"the pool {pool}"
 
 
-def _because(resource: Resource) -> str:
+def _because(resource: StockedResource) -> str:
     return f" ({resource.offer.reason})" if resource.offer.reason else ""
 
 
-def _wrong(stock: Stock, resource: Resource, reserved: Reserved, request: Request, device_id: str) -> str | None:
+def _wrong(stock: Stock, resource: StockedResource, reserved: Reserved, request: Request, device_id: str) -> str | None:
     """Return why a device that the request names cannot be taken."""
     name = resource.offer.resource
     device = resource.offer.devices.devices.get(device_id)

@@ -1,7 +1,7 @@
 """The states of one lease: which follows an event, and what is to be done. All decisions about a transition are here.
 
-Users see fewer states (:attr:`Phase.shown`): a lease is ``pending`` from the choice of its devices until its owner has
-them.
+Users see fewer states (:attr:`LeasePhase.shown`): a lease is ``pending`` from the choice of its devices until its owner
+has them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ..errors import IllegalStepError
 from .values import LeaseState
 
 
-class Phase(enum.Enum):
+class LeasePhase(enum.Enum):
     """The states of a lease."""
 
     __hash__ = object.__hash__  # Members are compared by identity, and the hash of ``Enum`` is a function of Python.
@@ -46,11 +46,11 @@ class Phase(enum.Enum):
 
 
 _SHOWN = {
-    Phase.QUEUED: LeaseState.QUEUED,
-    Phase.CHOOSING: LeaseState.CHOOSING,
-    Phase.HELD: LeaseState.HELD,
-    Phase.UNCERTAIN: LeaseState.UNCERTAIN,
-    Phase.GONE: LeaseState.GONE,
+    LeasePhase.QUEUED: LeaseState.QUEUED,
+    LeasePhase.CHOOSING: LeaseState.CHOOSING,
+    LeasePhase.HELD: LeaseState.HELD,
+    LeasePhase.UNCERTAIN: LeaseState.UNCERTAIN,
+    LeasePhase.GONE: LeaseState.GONE,
 }
 
 
@@ -120,69 +120,69 @@ class Action(enum.Enum):
     END = "free"
 
 
-Outcome = tuple[Phase, tuple[Action, ...]]
+Outcome = tuple[LeasePhase, tuple[Action, ...]]
 
-_ENDED: Outcome = Phase.GONE, (Action.END,)
-_FAILED: Outcome = Phase.GONE, (Action.FAIL, Action.END)
+_ENDED: Outcome = LeasePhase.GONE, (Action.END,)
+_FAILED: Outcome = LeasePhase.GONE, (Action.FAIL, Action.END)
 _STOPS = (Event.LEFT, Event.RELEASED, Event.OWNER_ENDED)
 
 #: Each transition; in a phase without the event, it is listed in _UNCHANGED or cannot happen.
-STEPS: Mapping[Phase, Mapping[Event, Outcome]] = {
-    Phase.QUEUED: {
-        Event.GRANTED: (Phase.CHOOSING, (Action.CHOOSE,)),
+STEPS: Mapping[LeasePhase, Mapping[Event, Outcome]] = {
+    LeasePhase.QUEUED: {
+        Event.GRANTED: (LeasePhase.CHOOSING, (Action.CHOOSE,)),
         Event.TIMED_OUT: _FAILED,
         Event.NAMED_LEFT: _FAILED,
         **dict.fromkeys(_STOPS, _FAILED),
     },
-    Phase.CHOOSING: {
-        Event.CHOSEN: (Phase.COMMITTING, (Action.COMMIT,)),
-        Event.SHORT: (Phase.QUEUED, (Action.REQUEUE,)),
-        **dict.fromkeys((Event.NAMED_LEFT, *_STOPS), (Phase.GONE, (Action.FAIL, Action.WITHDRAW, Action.END))),
+    LeasePhase.CHOOSING: {
+        Event.CHOSEN: (LeasePhase.COMMITTING, (Action.COMMIT,)),
+        Event.SHORT: (LeasePhase.QUEUED, (Action.REQUEUE,)),
+        **dict.fromkeys((Event.NAMED_LEFT, *_STOPS), (LeasePhase.GONE, (Action.FAIL, Action.WITHDRAW, Action.END))),
     },
-    Phase.COMMITTING: {
-        Event.SAVED: (Phase.PREPARING, (Action.PREPARE,)),
+    LeasePhase.COMMITTING: {
+        Event.SAVED: (LeasePhase.PREPARING, (Action.PREPARE,)),
         Event.NOT_SAVED: _FAILED,
         **dict.fromkeys(_STOPS, _FAILED),
     },
-    Phase.PREPARING: {
-        Event.PREPARED: (Phase.FILING, (Action.FILE,)),
+    LeasePhase.PREPARING: {
+        Event.PREPARED: (LeasePhase.FILING, (Action.FILE,)),
         Event.REFUSED: _FAILED,
-        Event.LOST: (Phase.UNCERTAIN, (Action.FAIL, Action.WITHHOLD)),
+        Event.LOST: (LeasePhase.UNCERTAIN, (Action.FAIL, Action.WITHHOLD)),
         # A plugin that is preparing devices cannot be stopped: they are free when it has answered.
-        **dict.fromkeys(_STOPS, (Phase.ABANDONED, (Action.FAIL, Action.WITHDRAW))),
+        **dict.fromkeys(_STOPS, (LeasePhase.ABANDONED, (Action.FAIL, Action.WITHDRAW))),
     },
-    Phase.FILING: {
-        Event.FILED: (Phase.CONFIRMING, (Action.CONFIRM,)),
+    LeasePhase.FILING: {
+        Event.FILED: (LeasePhase.CONFIRMING, (Action.CONFIRM,)),
         Event.NOT_FILED: _FAILED,
         **dict.fromkeys(_STOPS, _FAILED),
     },
-    Phase.CONFIRMING: {
-        Event.SAVED: (Phase.HELD, (Action.TELL,)),
+    LeasePhase.CONFIRMING: {
+        Event.SAVED: (LeasePhase.HELD, (Action.TELL,)),
         Event.NOT_SAVED: _FAILED,
         **dict.fromkeys(_STOPS, _FAILED),
     },
-    Phase.ABANDONED: {
+    LeasePhase.ABANDONED: {
         Event.PREPARED: _ENDED,
         Event.REFUSED: _ENDED,
-        Event.LOST: (Phase.UNCERTAIN, (Action.WITHHOLD,)),
+        Event.LOST: (LeasePhase.UNCERTAIN, (Action.WITHHOLD,)),
     },
-    Phase.HELD: dict.fromkeys(_STOPS, _ENDED),
-    Phase.UNCERTAIN: {Event.SETTLED: _ENDED},
-    Phase.GONE: {},
+    LeasePhase.HELD: dict.fromkeys(_STOPS, _ENDED),
+    LeasePhase.UNCERTAIN: {Event.SETTLED: _ENDED},
+    LeasePhase.GONE: {},
 }
 #: Events that change nothing.
-_UNCHANGED: Mapping[Phase, frozenset[Event]] = {
-    Phase.COMMITTING: frozenset({Event.NAMED_LEFT}),
-    Phase.PREPARING: frozenset({Event.NAMED_LEFT}),
-    Phase.FILING: frozenset({Event.NAMED_LEFT}),
-    Phase.CONFIRMING: frozenset({Event.NAMED_LEFT}),
-    Phase.ABANDONED: frozenset({Event.NAMED_LEFT, *_STOPS}),
-    Phase.HELD: frozenset({Event.NAMED_LEFT}),
-    Phase.UNCERTAIN: frozenset({Event.NAMED_LEFT, *_STOPS}),
+_UNCHANGED: Mapping[LeasePhase, frozenset[Event]] = {
+    LeasePhase.COMMITTING: frozenset({Event.NAMED_LEFT}),
+    LeasePhase.PREPARING: frozenset({Event.NAMED_LEFT}),
+    LeasePhase.FILING: frozenset({Event.NAMED_LEFT}),
+    LeasePhase.CONFIRMING: frozenset({Event.NAMED_LEFT}),
+    LeasePhase.ABANDONED: frozenset({Event.NAMED_LEFT, *_STOPS}),
+    LeasePhase.HELD: frozenset({Event.NAMED_LEFT}),
+    LeasePhase.UNCERTAIN: frozenset({Event.NAMED_LEFT, *_STOPS}),
 }
 
 
-def step(phase: Phase, event: Event) -> Outcome:
+def step(phase: LeasePhase, event: Event) -> Outcome:
     """Return the phase that follows, and what is to be done, in order.
 
     Raises:

@@ -45,7 +45,7 @@ class Missing:
 
 
 @attrs.define(eq=False)
-class Resource:
+class StockedResource:
     """The devices of one resource."""
 
     offer: Offer
@@ -149,13 +149,13 @@ class Stock:
             ValueError: A device is in two of ``pools``.
         """
         self.pools = Pools(pools)
-        self._resources: dict[str, Resource] = {}
+        self._resources: dict[str, StockedResource] = {}
         #: When :meth:`pass_time` may have something to do.
         self.next_missing = math.inf
 
     # --- to inspect ---
 
-    def find(self, name: str) -> Resource | None:
+    def find(self, name: str) -> StockedResource | None:
         """Return a resource that is known, or None."""
         resource = self._resources.get(name)
         return resource if resource is not None and resource.registered else None
@@ -243,7 +243,7 @@ class Stock:
 
     def offer(self, offer: Offer, now: float = 0.0) -> set[str]:
         """Take another offer of a resource; return the leases whose devices were missing for long."""
-        resource = self._resources.setdefault(offer.resource, Resource(Offer(offer.resource)))
+        resource = self._resources.setdefault(offer.resource, StockedResource(Offer(offer.resource)))
         before, resource.offer, resource.registered = resource.offer.devices, offer, True
         leases = {
             resource.taken[device_id]
@@ -275,7 +275,7 @@ class Stock:
             missing = {device_id: resource.missing.get(device_id) or Missing() for device_id in resource.taken}
             for missing_device in missing.values():
                 missing_device.due = math.inf
-            self._resources[name] = Resource(Offer(name), taken=resource.taken, missing=missing)
+            self._resources[name] = StockedResource(Offer(name), taken=resource.taken, missing=missing)
 
     def take(self, lease: str, name: str, ids: Collection[str]) -> None:
         """Give devices of a resource to a lease.
@@ -283,7 +283,7 @@ class Stock:
         Raises:
             ValueError: One of them is taken.
         """
-        resource = self._resources.setdefault(name, Resource(Offer(name)))
+        resource = self._resources.setdefault(name, StockedResource(Offer(name)))
         for device_id in ids:
             holder = resource.taken.get(device_id)
             if holder is not None:
@@ -308,7 +308,7 @@ class Stock:
         if not resource.registered and not resource.taken:
             del self._resources[name]
 
-    def _sort(self, resource: Resource, before: DeviceList, time: float) -> None:
+    def _sort(self, resource: StockedResource, before: DeviceList, time: float) -> None:
         now, name = resource.offer.devices, resource.offer.resource
         difference = now.compared(before)
         self._miss(resource, before, difference, time)
@@ -323,7 +323,7 @@ class Stock:
         for device in difference.changed:
             resource.place(device, self.pools.pool_of(name, device.id))
 
-    def _miss(self, resource: Resource, before: DeviceList, difference: Difference, now: float) -> None:
+    def _miss(self, resource: StockedResource, before: DeviceList, difference: Difference, now: float) -> None:
         """Note which devices are missing since an offer, in which ``difference`` is not as it was ``before``."""
         missing = resource.missing
         missing.update({device_id: Missing() for device_id in difference.removed if device_id in resource.taken})

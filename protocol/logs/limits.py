@@ -51,7 +51,7 @@ class LogLimits:
 
 
 @value
-class Line:
+class LogLine:
     """An event to be logged."""
 
     level: Level
@@ -75,7 +75,7 @@ class _Window:
         self.lines = 0
         self.left_out = 0
         #: The last line that was left out.
-        self.last: Line | None = None
+        self.last: LogLine | None = None
 
 
 #: What is counted together: a subject; or a subject, a message and a cause.
@@ -92,7 +92,7 @@ class LineCounts:
         self._all = _Window(-math.inf)
         #: When each window ends that has left lines out.
         self._ends: dict[_Key, float] = {}
-        self._summaries: list[Line] = []
+        self._summaries: list[LogLine] = []
 
     @property
     def due(self) -> float:
@@ -104,7 +104,7 @@ class LineCounts:
         """Whether there is a summary of a window that was found to have ended."""
         return bool(self._summaries)
 
-    def leaves_out(self, line: Line, now: float) -> bool:
+    def leaves_out(self, line: LogLine, now: float) -> bool:
         """Count ``line``, and return whether to leave it out."""
         if line.message in NEVER_LEFT_OUT:
             return False
@@ -129,13 +129,13 @@ class LineCounts:
         self._all.lines += 1
         return False
 
-    def _leave_out(self, line: Line, key: _Key, window: _Window) -> bool:
+    def _leave_out(self, line: LogLine, key: _Key, window: _Window) -> bool:
         window.left_out += 1
         window.last = line
         self._ends.setdefault(key, window.began + self._limits.window)
         return True
 
-    def take_summaries(self, now: float) -> list[Line]:
+    def take_summaries(self, now: float) -> list[LogLine]:
         """Return the summaries of the windows that have ended by ``now``; at infinity, of all."""
         self._end_windows(now)
         summaries, self._summaries = self._summaries, []
@@ -168,15 +168,15 @@ class LineCounts:
             self._summaries.append(_summary(key, window.last, window.left_out))
 
 
-def _summary(key: _Key, last: Line, count: int) -> Line:
+def _summary(key: _Key, last: LogLine, count: int) -> LogLine:
     match key:
         case (_, _, _):
             return attrs.evolve(last, message=f"{last.message} … repeated {times(count)}")
         case (subject,):
             about = next(name for name in _SUBJECTS if last.fields.get(name) is not None)
-            return Line(last.level, "more lines than are logged of one thing", {about: subject, "left_out": count})
+            return LogLine(last.level, "more lines than are logged of one thing", {about: subject, "left_out": count})
         case _:
-            return Line(Level.WARNING, "more lines than are logged", {"left_out": count})
+            return LogLine(Level.WARNING, "more lines than are logged", {"left_out": count})
 
 
 def times(count: int) -> str:

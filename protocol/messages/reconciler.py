@@ -76,8 +76,8 @@ class ListenerChanged:
 
 
 @value
-class Released:
-    """The handler does not have the plugin of this generation (any more): its claim ends, and its turn to make one."""
+class ClaimReleased:
+    """The handler does not have the plugin of this generation, so its claim ends, and so does its turn to make one."""
 
     path: str
     generation: int
@@ -240,7 +240,7 @@ ReconcilerMessage = (
     | PluginRegistered
     | PluginRefused
     | ListenerChanged
-    | Released
+    | ClaimReleased
     | SocketReplaced
     | RegistrationEnded
     | UsableChanged

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..plugins.health import Facts, Health
 from ..plugins.info import Plugin, PluginInfo
 from ..plugins.status import Finished, Outcome, PluginCounts, PluginStatus, StateName
-from ..trust.directories import Condition, DirectoryReport
+from ..trust.directories import DirectoryCondition, DirectoryReport
 from ..trust.users import user_words
 from ..values import value
 from ..words import Step
@@ -186,7 +186,7 @@ class RootReported:
     #: The directories with which something is wrong, the worst first: at most ``directories.MAX_REPORTED``.
     directories: tuple[DirectoryReport, ...] = ()
     #: How many there are of each condition.
-    conditions: tuple[tuple[Condition, int], ...] = ()
+    conditions: tuple[tuple[DirectoryCondition, int], ...] = ()
     #: How often ``kubelet.sock`` was removed, and made again.
     remade: int = 0
 

@@ -1,7 +1,7 @@
 """What a handler reports of a registered plugin: its health and facts, within bounds, and not too often.
 
-A handler may report as often as it likes. :class:`Reports` joins the reports of one plugin to one a second, of which
-the newest counts. That a plugin is healthy no more is never delayed, and neither are its first facts. Nothing here
+A handler may report as often as it likes. :class:`HealthReports` joins the reports of one plugin to one a second, and
+the newest of them counts. It never delays that a plugin is no longer healthy, and never its first facts. Nothing here
 reads a clock.
 """
 
@@ -110,7 +110,7 @@ def _size(text: str) -> int:
 
 
 @record
-class Reports:
+class HealthReports:
     """The reports of one plugin on their way to the status actor."""
 
     #: What was sent last; None if nothing was.

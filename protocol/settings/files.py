@@ -10,7 +10,7 @@ from typing import Any, Final
 import attrs
 
 from ..text import cut, escaped
-from .given import Given, Problem, Source
+from .given import Given, SettingProblem, Source
 from .kinds import WrongValueError, shown
 from .table import PARTS, Setting, settings
 
@@ -72,7 +72,7 @@ class Parsed:
 
     given: tuple[Given, ...]
     #: All that is wrong with it; nothing of it may be used then.
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[SettingProblem, ...] = ()
     #: Of the lists in which something is wrong, the values with which nothing is: they serve to find more problems.
     rest: tuple[Given, ...] = ()
 
@@ -83,19 +83,19 @@ def parse(name: str, raw: bytes) -> Parsed:
 
     if raw.startswith(codecs.BOM_UTF8):
         advice = "it begins with a byte order mark, which TOML does not have: save it as UTF-8 without one"
-        return Parsed((), (Problem(Source("file", name, 1), advice),))
+        return Parsed((), (SettingProblem(Source("file", name, 1), advice),))
     for number, row in enumerate(raw.split(b"\n"), 1):
         if row.count(b".") > MOST_DOTS:
             advice = f"the line has more than {MOST_DOTS} dots: begin a new line in a long list"
-            return Parsed((), (Problem(Source("file", name, number), advice),))
+            return Parsed((), (SettingProblem(Source("file", name, number), advice),))
     try:
         text = raw.decode()
         content = tomllib.loads(text)
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        return Parsed((), (Problem(Source("file", name, line), "it is not UTF-8"),))
+        return Parsed((), (SettingProblem(Source("file", name, line), "it is not UTF-8"),))
     except RecursionError:
-        return Parsed((), (Problem(Source("file", name), "lists or tables in it are nested too deeply"),))
+        return Parsed((), (SettingProblem(Source("file", name), "lists or tables in it are nested too deeply"),))
     except ValueError as error:
         return Parsed((), (_syntax_error(name, error),))
     reader = _Reader(name, lines_of(text))
@@ -103,19 +103,19 @@ def parse(name: str, raw: bytes) -> Parsed:
     return Parsed(given, tuple(reader.problems), tuple(reader.rest))
 
 
-def _syntax_error(name: str, error: ValueError) -> Problem:
+def _syntax_error(name: str, error: ValueError) -> SettingProblem:
     found = _AT_LINE.search(str(error))
     if found is None:
-        return Problem(Source("file", name), f"it is not TOML: {cut(escaped(str(error)), 2 * _SHOWN)}")
+        return SettingProblem(Source("file", name), f"it is not TOML: {cut(escaped(str(error)), 2 * _SHOWN)}")
     what = cut(escaped(str(error)[: found.start()]), 2 * _SHOWN)
-    return Problem(Source("file", name, int(found[1])), f"it is not TOML: {what} (column {found[2]})")
+    return SettingProblem(Source("file", name, int(found[1])), f"it is not TOML: {what} (column {found[2]})")
 
 
 @attrs.define
 class _Reader:
     name: str
     lines: dict[tuple[str, ...], int]
-    problems: list[Problem] = attrs.field(factory=list)
+    problems: list[SettingProblem] = attrs.field(factory=list)
     rest: list[Given] = attrs.field(factory=list)
 
     def read(self, table: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[Given]:
@@ -148,7 +148,7 @@ class _Reader:
 
     def _note(self, path: tuple[str, ...], text: str) -> None:
         if len(self.problems) < MOST_PROBLEMS:
-            self.problems.append(Problem(self._source(path), text))
+            self.problems.append(SettingProblem(self._source(path), text))
 
     def _source(self, path: tuple[str, ...]) -> Source:
         return Source("file", self.name, line_of(self.lines, path))

@@ -47,7 +47,7 @@ class Given:
 
 
 @attrs.frozen
-class Problem:
+class SettingProblem:
     """What is wrong with a configuration, and where."""
 
     source: Source
@@ -60,7 +60,7 @@ class Problem:
 class SettingsError(ConfigError):
     """Some settings cannot be used. The text is the first problem, and says how many more there are."""
 
-    def __init__(self, problems: tuple[Problem, ...]) -> None:
+    def __init__(self, problems: tuple[SettingProblem, ...]) -> None:
         more = f" (and {len(problems) - 1} more: see 'plugind config check')" if len(problems) > 1 else ""
         super().__init__(f"{problems[0]}{more}")
         #: All that is wrong.

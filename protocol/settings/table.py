@@ -18,8 +18,7 @@ from ..errors import ConfigError
 from ..handlers.csi import Collisions, CSIConfig
 from ..handlers.dra import DRAConfig, WatchedHealth
 from ..health.checks import HealthChecks
-from ..leases.config import LeasesConfig, LeaseUsers
-from ..leases.config import Limits as LeaseLimits
+from ..leases.config import LeaseLimits, LeasesConfig, LeaseUsers
 from ..logs.limits import LogLimits
 from ..logs.lines import Format, Level
 from ..plugins.info import InfoLimits

@@ -16,7 +16,7 @@ from ..plugins.devices import ResourceStatus
 from ..plugins.health import Health
 from ..plugins.info import BUILT_IN_TYPES, DRA
 from ..plugins.status import Operation, Outcome, StateName, Watching
-from ..trust.directories import Condition, DirectoryReport
+from ..trust.directories import DirectoryCondition, DirectoryReport
 from ..values import record
 from .histograms import Histogram
 from .view import Row
@@ -169,9 +169,9 @@ class Metrics:
         """Count the directories of a root no more; what its watcher has counted stays."""
         self._reports.pop(root, None)
 
-    def directories(self) -> dict[Condition, int]:
+    def directories(self) -> dict[DirectoryCondition, int]:
         """Return how many directories are in each condition now."""
-        counts = dict.fromkeys(Condition, 0)
+        counts = dict.fromkeys(DirectoryCondition, 0)
         for report in self._reports.values():
             for condition, number in report.conditions:
                 counts[condition] += number

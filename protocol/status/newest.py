@@ -31,8 +31,8 @@ class Due:
 
 
 @attrs.define
-class Newest:
-    """A table of keys and values, in the order in which they have changed last."""
+class ChangeTable:
+    """A table of keys and values, in the order of their latest changes."""
 
     _most_gone: int = GONE_REMEMBERED
     #: The number of changes so far.

@@ -16,10 +16,10 @@ import stat
 from collections.abc import Callable, Iterable
 
 from ..values import value
-from ..words import Condition
+from ..words import DirectoryCondition
 from .users import listener
 
-__all__ = ["Condition"]  # what is defined elsewhere
+__all__ = ["DirectoryCondition"]  # what is defined elsewhere
 
 #: How many directories of a root are reported by name; all are counted.
 MAX_REPORTED = 16
@@ -47,7 +47,7 @@ class DirectoryReport:
     """A directory with which something is wrong."""
 
     path: str
-    condition: Condition
+    condition: DirectoryCondition
     #: What is wrong, and what to do about it.
     reason: str
 
@@ -70,10 +70,10 @@ def judge(
     """
     problem = root_insecurity(path, access) if is_root else insecurity(path, access, trusts, above)
     if problem is not None:
-        return DirectoryReport(path, Condition.INSECURE, problem)
+        return DirectoryReport(path, DirectoryCondition.INSECURE, problem)
     if access.mode & stat.S_IWGRP:
         reason = f"its group may write to {path}, and so register plugins: run 'chmod g-w {path}', unless that is meant"
-        return DirectoryReport(path, Condition.GROUP_WRITABLE, reason)
+        return DirectoryReport(path, DirectoryCondition.GROUP_WRITABLE, reason)
     return None
 
 
@@ -176,13 +176,13 @@ def root_insecurity_above(root: str, path: str, access: Access) -> str | None:
     )
 
 
-def count(reports: Iterable[DirectoryReport]) -> tuple[tuple[Condition, int], ...]:
+def count(reports: Iterable[DirectoryReport]) -> tuple[tuple[DirectoryCondition, int], ...]:
     """Return how many of ``reports`` there are of each condition."""
     found = collections.Counter(report.condition for report in reports)
-    return tuple((condition, found[condition]) for condition in Condition if found[condition])
+    return tuple((condition, found[condition]) for condition in DirectoryCondition if found[condition])
 
 
 def worst(reports: Iterable[DirectoryReport]) -> tuple[DirectoryReport, ...]:
     """Return at most :data:`MAX_REPORTED` of ``reports``, the worst first."""
-    order = [*Condition]
+    order = [*DirectoryCondition]
     return tuple(sorted(reports, key=lambda report: (order.index(report.condition), report.path))[:MAX_REPORTED])

@@ -60,16 +60,16 @@ class State:
         #: PING, it is without the payload.
         self.steps: dict[Said, tuple[State, bytes]] = {}
         #: Responses that begin here, the newest first: a shortcut for one that comes at once.
-        self.responses: tuple[Response, ...] = ()
+        self.responses: tuple[CallResponse, ...] = ()
 
-    def remember(self, response: "Response") -> None:
+    def remember(self, response: "CallResponse") -> None:
         """Take the shortcut from now on, instead of the oldest one if there are too many."""
         if response not in self.responses:
             self.responses = (response, *self.responses[: MAX_RESPONSES - 1])
 
 
 @attrs.frozen
-class Response:
+class CallResponse:
     """A response to a call: frames that are the same each time, a message, and such frames again."""
 
     head: bytes

@@ -16,9 +16,9 @@ from .conversation import (
     MAX_MESSAGE,
     PING_HEAD,
     PING_PAYLOAD,
+    CallResponse,
     KnownConversation,
     Request,
-    Response,
     Said,
     State,
     begin,
@@ -189,7 +189,7 @@ class _Lesson:
         return self._call is not None and not self._ended and data[5:HEAD_BYTES] == self._call.id.to_bytes(4, "big")
 
 
-def _responses(path: Sequence[tuple[_Step, State]]) -> Iterator[tuple[State, Response]]:
+def _responses(path: Sequence[tuple[_Step, State]]) -> Iterator[tuple[State, CallResponse]]:
     """Yield the responses on a path, each with the state in which it begins."""
     requests = [index for index, (step, _) in enumerate(path) if not step.frame]
     for first, last in pairwise((*requests, len(path))):
@@ -197,7 +197,10 @@ def _responses(path: Sequence[tuple[_Step, State]]) -> Iterator[tuple[State, Res
         at = next(index for index, step in enumerate(steps) if step.frame[3] == DATA)
         head, data, tail = _join(steps[:at]), steps[at].frame, _join(steps[at + 1 :])
         added = b"".join(step.added for step in steps)
-        yield path[first][1], Response(head, tail, int.from_bytes(data[5:HEAD_BYTES], "big"), path[last - 1][1], added)
+        yield (
+            path[first][1],
+            CallResponse(head, tail, int.from_bytes(data[5:HEAD_BYTES], "big"), path[last - 1][1], added),
+        )
 
 
 def _join(steps: Iterable[_Step]) -> bytes:

@@ -20,8 +20,8 @@ class InvalidMessageError(ValueError):
     """The bytes are no message; the text says why."""
 
 
-class Fields:
-    """Reads fields, of which a message may have so many that its parser does not know."""
+class FieldReader:
+    """Reads the fields of a message, and bounds how many of them its parser may not know."""
 
     __slots__ = ("_unknown_left", "most_unknown")
 
@@ -73,7 +73,7 @@ def check_count(data: bytes, most: int) -> None:
     Raises:
       InvalidMessageError: if it has more, or is not valid.
     """
-    fields, position = Fields(most), 0
+    fields, position = FieldReader(most), 0
     for _ in range(most):
         if position >= len(data):
             return

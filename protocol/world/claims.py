@@ -18,11 +18,11 @@ from ..messages.reconciler import Claimed, HandlerPort
 from ..plugins.info import InstancePolicy, PluginInfo
 from ..trust.users import Users, user_words
 from ..values import record, value
-from .line import Line
+from .line import NameLine
 from .ranking import Rank, Ranking
 
 
-class Phase(enum.Enum):
+class ClaimPhase(enum.Enum):
     """How far the plugin of a claim has come."""
 
     #: The handler validates or registers it.
@@ -41,7 +41,7 @@ class Claim:
     generation: int
     info: PluginInfo
     handler: HandlerPort
-    phase: Phase = Phase.ADMITTED
+    phase: ClaimPhase = ClaimPhase.ADMITTED
     #: The highest of a name is active, if its policy has a single active one: see :func:`rank_of`.
     rank: Rank = ()
     #: Whether its handler reports that it can be used; None if it reports nothing.
@@ -85,7 +85,7 @@ class Freed:
 
 
 @record
-class _Waiting:
+class _WaitingClaims:
     """The claims to a name that are not answered yet."""
 
     #: By path, in the order in which they came.
@@ -119,7 +119,7 @@ class Name:
     #: That of them which is admitted and not registered yet.
     admitted: Claim | None = None
     #: The plugins that were refused the name.
-    line: Line = attrs.Factory(Line)
+    line: NameLine = attrs.Factory(NameLine)
     #: Registered paths that are not active.
     standby: Paths = _NONE
     #: The path that was last found to be the active one, if the policy has a single one.
@@ -127,7 +127,7 @@ class Name:
     #: The path that registered last.
     newest: str | None = None
     #: The claims that are not answered yet. It is made when it is needed.
-    _queue: _Waiting | None = None
+    _queue: _WaitingClaims | None = None
     #: The registered paths by rank, while there are two or more of them and the policy has a single active one.
     _ranking: Ranking[str] | None = None
 
@@ -143,7 +143,7 @@ class Name:
         if self._queue is None:
             if not self.busy:
                 return claimed
-            self._queue = _Waiting()
+            self._queue = _WaitingClaims()
         self._queue.add(claimed)
         return self.next_to_answer()
 
@@ -216,7 +216,7 @@ class Name:
         """Forget a claim that was admitted, and return what that means for the others."""
         path = claim.path
         was_registered = self._unregister(path)
-        freed = Freed(stood_by=path in self.standby, was_taken=was_registered or claim.phase is Phase.LEAVING)
+        freed = Freed(stood_by=path in self.standby, was_taken=was_registered or claim.phase is ClaimPhase.LEAVING)
         self.busy = _without(self.busy, path)
         self._settle(path)
         self.standby = _without(self.standby, path)

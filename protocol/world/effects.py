@@ -68,7 +68,7 @@ class Look:
 
 
 @value
-class Answer:
+class AnswerCaller:
     """Send ``message`` to the caller that asked for it."""
 
     reply: Address[RetryAnswered]
@@ -104,5 +104,5 @@ class Stopped:
 
 
 #: The effects that never wait.
-Immediate = StartRegistration | Send | Look | Answer | AnswerCall | HandlerRetired | RootLeft | Stopped
+Immediate = StartRegistration | Send | Look | AnswerCaller | AnswerCall | HandlerRetired | RootLeft | Stopped
 Effect = Immediate | Show

@@ -23,7 +23,7 @@ Named = tuple[str, str]
 
 
 @value
-class Owner:
+class EndpointOwner:
     """A plugin that has an endpoint."""
 
     info: PluginInfo
@@ -39,7 +39,7 @@ class Owner:
         return self.info.type, self.info.name
 
 
-def belongs_to(endpoint: str, owner: Owner) -> str:
+def belongs_to(endpoint: str, owner: EndpointOwner) -> str:
     """Return why a plugin may not use an endpoint that another one has (fault 79)."""
     info = owner.info
     return (
@@ -50,7 +50,7 @@ def belongs_to(endpoint: str, owner: Owner) -> str:
 
 _Keys = tuple[str | Key, ...]
 #: Those of one name that use an endpoint, by socket.
-_Users = dict[str, Owner]
+_Users = dict[str, EndpointOwner]
 _NO_USES: Mapping[Named, _Users] = {}
 
 
@@ -63,9 +63,9 @@ class EndpointOwners:
 
     #: The sockets that are their own endpoints, and who has each of their paths and files.
     _own: dict[str, Key] = attrs.field(init=False, factory=dict)
-    _owners: dict[str | Key, Owner] = attrs.field(init=False, factory=dict)
+    _owners: dict[str | Key, EndpointOwner] = attrs.field(init=False, factory=dict)
     #: The plugins whose endpoints are elsewhere with these, by socket, and who uses each of them.
-    _others: dict[str, tuple[Owner, _Keys]] = attrs.field(init=False, factory=dict)
+    _others: dict[str, tuple[EndpointOwner, _Keys]] = attrs.field(init=False, factory=dict)
     _uses: dict[str | Key, dict[Named, _Users]] = attrs.field(init=False, factory=dict)
     #: Why plugins may not use their endpoints any more, by socket.
     _displaced: dict[str, PluginDisplaced] = attrs.field(init=False, factory=dict)
@@ -82,7 +82,9 @@ class EndpointOwners:
         """Return why the plugin at ``socket`` may not use its endpoint now; None if it may."""
         return self._displaced.get(socket)
 
-    def other_owner(self, named: Named, endpoint: str, file: Identity | None, *, privileged: bool) -> Owner | None:
+    def other_owner(
+        self, named: Named, endpoint: str, file: Identity | None, *, privileged: bool
+    ) -> EndpointOwner | None:
         """Return the plugin of another name that keeps one of that name from ``endpoint``, the ``file`` if it exists.
 
         Only a privileged one keeps a ``privileged`` one from it.
@@ -90,7 +92,7 @@ class EndpointOwners:
         others = self._of_others(named, _keys_of(endpoint, file))
         return next((other for other in others if other.privileged or not privileged), None)
 
-    def add_own(self, owner: Owner, file: Identity) -> list[PluginDisplaced]:
+    def add_own(self, owner: EndpointOwner, file: Identity) -> list[PluginDisplaced]:
         """Note that a plugin serves on its own socket, which is ``file``; return for which others that is news."""
         socket, key = owner.socket, file.key
         self._own[socket] = key
@@ -98,7 +100,7 @@ class EndpointOwners:
         self._owners[socket] = self._owners[key] = owner
         return self._changes(owner, (socket, key))
 
-    def add(self, owner: Owner, file: Identity | None) -> list[PluginDisplaced]:
+    def add(self, owner: EndpointOwner, file: Identity | None) -> list[PluginDisplaced]:
         """Note that a plugin has the endpoint of its info, the ``file`` if that exists, and return the same."""
         keys = _keys_of(owner.info.endpoint, file)
         self._others[owner.socket] = owner, keys
@@ -123,7 +125,7 @@ class EndpointOwners:
             self._remove_use(key, owner)
         return self._changes(owner, keys)
 
-    def _remove_use(self, key: str | Key, owner: Owner) -> None:
+    def _remove_use(self, key: str | Key, owner: EndpointOwner) -> None:
         uses = self._uses[key]
         del uses[owner.named][owner.socket]
         if not uses[owner.named]:
@@ -131,7 +133,7 @@ class EndpointOwners:
         if not uses:
             del self._uses[key]
 
-    def _of_others(self, named: Named, keys: _Keys) -> Iterator[Owner]:
+    def _of_others(self, named: Named, keys: _Keys) -> Iterator[EndpointOwner]:
         """Yield the plugins of other names that have one of these."""
         for key in keys:
             own = self._owners.get(key)
@@ -141,7 +143,7 @@ class EndpointOwners:
                 if other != named:
                     yield from users.values()
 
-    def _changes(self, changed: Owner, keys: _Keys) -> list[PluginDisplaced]:
+    def _changes(self, changed: EndpointOwner, keys: _Keys) -> list[PluginDisplaced]:
         """Return what changed for the plugins that have one of these, after ``changed`` came or went."""
         if not self._others and not self._displaced:
             return []  # The usual case, without a search: each plugin serves on its own socket.
@@ -151,7 +153,7 @@ class EndpointOwners:
         owners = {owner.socket: owner for owner in (changed, *others)}
         return [news for owner in owners.values() if (news := self._judge(owner)) is not None]
 
-    def _judge(self, owner: Owner) -> PluginDisplaced | None:
+    def _judge(self, owner: EndpointOwner) -> PluginDisplaced | None:
         """Note whether a plugin may use its endpoint, and return that if it is news."""
         above, before = self._above(owner), self._displaced.pop(owner.socket, None)
         reason = None if above is None else belongs_to(owner.info.endpoint, above)
@@ -160,7 +162,7 @@ class EndpointOwners:
             self._displaced[owner.socket] = now
         return None if now == before or (reason is None and before is None) else now
 
-    def _above(self, owner: Owner) -> Owner | None:
+    def _above(self, owner: EndpointOwner) -> EndpointOwner | None:
         """Return the plugin that has the endpoint of ``owner`` before it, if there is one."""
         keys: _Keys = ()
         if owner.socket in self._own:
@@ -171,7 +173,7 @@ class EndpointOwners:
         higher = [other for other in self._of_others(owner.named, keys) if self._rank(other) > rank]
         return max(higher, key=self._rank, default=None)
 
-    def _rank(self, owner: Owner) -> tuple[bool, bool]:
+    def _rank(self, owner: EndpointOwner) -> tuple[bool, bool]:
         return owner.privileged, owner.socket in self._own
 
 

@@ -58,7 +58,7 @@ class _Lines:
 
 
 @record
-class Line:
+class NameLine:
     """The plugins that were refused one name, by path, and whose turn it is."""
 
     #: How often a plugin has left the name.
@@ -112,8 +112,8 @@ class Line:
 
 
 @record
-class Turns:
-    """When the turns end, those of all names."""
+class TurnEnds:
+    """When the turns of all names end."""
 
     #: The earliest first, since all turns are equally long.
     _ends: OrderedDict[Named, float] = attrs.field(init=False, factory=OrderedDict)

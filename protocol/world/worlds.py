@@ -7,8 +7,8 @@ takes one message and returns effects, which the reconciler carries out.
 Sockets are level-triggered. A message changes what is desired at one path; :meth:`World._reconcile` then compares that
 with the socket that the registration actor of the path was last sent, whatever the message was. Only the actor has its
 own state, and it deregisters before it continues. The world infers the progress of an actor from its :class:`Claim`,
-which is made when the plugin is admitted and deleted when the actor sends ``Released`` or ends. Handlers and stops are
-not levels: their messages are sent on as they come.
+which is made when the plugin is admitted and deleted when the actor sends ``ClaimReleased`` or ends. Handlers and stops
+are not levels: their messages are sent on as they come.
 
 A plugin's (type, name) is claimed before the plugin is validated, and none is admitted to a name while another one of
 that name is admitted and not registered yet, or is leaving. So no plugin is validated while another of its name is
@@ -48,6 +48,7 @@ from ..messages.discovery import (
 )
 from ..messages.reconciler import (
     Claimed,
+    ClaimReleased,
     HandlerAdded,
     HandlerPort,
     HandlerRemoved,
@@ -57,7 +58,6 @@ from ..messages.reconciler import (
     PluginRegistered,
     ReconcilerMessage,
     RegistrationEnded,
-    Released,
     ReportAsked,
     RetryAnswer,
     RetryAnswered,
@@ -94,10 +94,10 @@ from ..registration.crashes import NO_CRASH, Crash, CrashSeries
 from ..registration.lives import Life, Lives
 from ..trust.users import AS_ROOT, Users
 from ..values import record, value
-from .claims import Claim, Name, Phase, crowded, key_of, rank_if, rank_of, taken, taken_by_another_user
+from .claims import Claim, ClaimPhase, Name, crowded, key_of, rank_if, rank_of, taken, taken_by_another_user
 from .effects import (
-    Answer,
     AnswerCall,
+    AnswerCaller,
     Effect,
     HandlerRetired,
     Immediate,
@@ -109,13 +109,13 @@ from .effects import (
     StartRegistration,
     Stopped,
 )
-from .endpoint_owners import EndpointOwners, Owner, belongs_to
+from .endpoint_owners import EndpointOwner, EndpointOwners, belongs_to
 from .kept_names import FormerHolders, KeptNames, kept_for
-from .line import Turns
+from .line import TurnEnds
 
 __all__ = [
-    "Answer",
     "AnswerCall",
+    "AnswerCaller",
     "Effect",
     "HandlerRetired",
     "Immediate",
@@ -207,7 +207,7 @@ class World:
         #: The last request to stop.
         self._stopping: StopAsked | StopForced | None = None
         #: The turns of plugins that were told that their names are free.
-        self._turns = Turns()
+        self._turns = TurnEnds()
         #: The time of the message that is being handled.
         self._now = 0.0
         self._effects: list[Effect] = []
@@ -225,7 +225,7 @@ class World:
 
     def actual(self) -> dict[str, int]:
         """Return the generation of each registered plugin, by path; one that is leaving counts no more."""
-        return {claim.path: claim.generation for claim in self._claims.values() if claim.phase is Phase.REGISTERED}
+        return {claim.path: claim.generation for claim in self._claims.values() if claim.phase is ClaimPhase.REGISTERED}
 
     def difference(self) -> tuple[set[str], set[str]]:
         """Return the paths to unregister and the paths to register: the two passes of the kubelet (behaviour 19)."""
@@ -268,7 +268,7 @@ class World:
                 self._refused_plugin(message)
             case ListenerChanged():
                 self._listener_changed(message)
-            case Released():
+            case ClaimReleased():
                 self._released(message.path, message.generation)
             case SocketReplaced():
                 self._replaced(message)
@@ -376,7 +376,7 @@ class World:
             and entry.identity.is_same(message.identity)
             and claim is not None
             and claim.generation == entry.generation
-            and claim.phase is Phase.REGISTERED
+            and claim.phase is ClaimPhase.REGISTERED
             and claim.usable is not False  # Whatever it was used by is lost, and this call may be the plugin's return.
         )
 
@@ -494,7 +494,7 @@ class World:
         """Count the plugin of ``path`` as unregistered from here on, and reserve its name until it is released."""
         claim = self._claims.get(path)
         if claim is not None:
-            claim.phase = Phase.LEAVING
+            claim.phase = ClaimPhase.LEAVING
             name = self._names[key_of(claim.info)]
             if name.leave(path):
                 self._show_roles(name, claim.info.type)
@@ -632,10 +632,10 @@ class World:
         name.admit(claim)
         self._effects.append(Send(claimed.path, Admitted(claimed, handler.address, wanted)))
 
-    def _owner_of_endpoint(self, claimed: Claimed, *, privileged: bool) -> Owner | None:
+    def _owner_of_endpoint(self, claimed: Claimed, *, privileged: bool) -> EndpointOwner | None:
         """Return the plugin of another name that has the endpoint, or None and note the claim to it (fault 79)."""
         path, info, file, own = claimed.path, claimed.info, claimed.endpoint, self._actors[claimed.path].sent.identity
-        owner = Owner(info, path, claimed.generation, privileged)
+        owner = EndpointOwner(info, path, claimed.generation, privileged)
         if info.endpoint == path or (file is not None and own.is_same(file)):
             self._show_displaced(self._endpoints.add_own(owner, own))
             return None
@@ -678,13 +678,13 @@ class World:
 
     def _registered(self, message: PluginRegistered) -> None:
         claim = self._claims.get(message.path)
-        if claim is None or claim.generation != message.generation or claim.phase is not Phase.ADMITTED:
+        if claim is None or claim.generation != message.generation or claim.phase is not ClaimPhase.ADMITTED:
             return
         actor = self._actors[message.path]
         actor.registered_at = self._now
         actor.life.notified(self._now)
         self._note_answered(message.path, actor)
-        claim.phase, claim.was_registered = Phase.REGISTERED, True
+        claim.phase, claim.was_registered = ClaimPhase.REGISTERED, True
         key = key_of(claim.info)
         name = self._names[key]
         self._report_succession(claim, name)
@@ -771,10 +771,10 @@ class World:
     def _usable_changed(self, message: UsableChanged) -> None:
         """Rank a plugin by what its handler reports; one that is being deregistered has no rank any more."""
         claim = self._claims.get(message.path)
-        if claim is None or claim.generation != message.generation or claim.phase is Phase.LEAVING:
+        if claim is None or claim.generation != message.generation or claim.phase is ClaimPhase.LEAVING:
             return
         claim.usable, claim.rank = message.usable, rank_if(claim.rank, usable=message.usable)
-        if claim.phase is Phase.REGISTERED:
+        if claim.phase is ClaimPhase.REGISTERED:
             name = self._names[key_of(claim.info)]
             name.rank_anew(claim)
             self._show_roles(name, claim.info.type)
@@ -819,7 +819,7 @@ class World:
 
     def _crash_of(self, actor: _Actor, claim: Claim | None, message: RegistrationEnded, now: float) -> Crash:
         """Count a crash; those before a plugin was registered for long do not count."""
-        registered = claim is not None and claim.phase is Phase.REGISTERED
+        registered = claim is not None and claim.phase is ClaimPhase.REGISTERED
         was_stable = registered and self._lives.is_stable(now - actor.registered_at)
         actor.crashes = actor.crashes.add(now, was_stable=was_stable)
         # This counts as the answer no: the registration of the next socket at the path may crash in the same way.
@@ -862,7 +862,7 @@ class World:
         self._retiring.setdefault(plugin_type, []).append(handler.address)
         self._show_handlers()
         for claim in [claim for claim in self._claims.values() if claim.handler is handler.address]:
-            if claim.phase is not Phase.LEAVING:
+            if claim.phase is not ClaimPhase.LEAVING:
                 self._leave(claim.path)
                 self._effects.append(Send(claim.path, HandlerWithdrawn(plugin_type)))
         self._retire(plugin_type)
@@ -888,13 +888,13 @@ class World:
         path, refused = message.path, self._refused.get(message.path)
         if refused is not None:
             answer = RetryAnswer(path, tried=False, why=f"not a plugin: {refused.reason}; retry does not help")
-            self._effects.append(Answer(message.reply, RetryAnswered((answer,))))
+            self._effects.append(AnswerCaller(message.reply, RetryAnswered((answer,))))
         elif path in self._actors:
             self._actors[path].crashes = NO_CRASH
             self._forget_lives(path)
             self._effects.append(Send(path, TryNow(message.reply)))
         else:
-            self._effects.append(Answer(message.reply, RetryAnswered(())))
+            self._effects.append(AnswerCaller(message.reply, RetryAnswered(())))
 
     def _forget_lives(self, path: str) -> None:
         self._lives.forget(path)

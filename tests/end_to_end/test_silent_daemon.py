@@ -186,12 +186,14 @@ async def in_thread(*arguments: str, status: str) -> Done:
 
 
 async def test_wait_does_not_take_a_list_that_has_begun_for_the_whole(tmp_path: Path) -> None:
-    async def answer(_: http_server.Request, /) -> http_server.Response:
+    async def answer(_: http_server.HttpRequest, /) -> http_server.HttpResponse:
         async def write(send: http_server.Send) -> None:
             await send(b'{"socket": "/r/a.sock", "state": "stale"}\n')
             await trio.sleep_forever()
 
-        return http_server.Response(200, "application/jsonl", write=write, endless=True, headers=(("Heartbeat", "1"),))
+        return http_server.HttpResponse(
+            200, "application/jsonl", write=write, endless=True, headers=(("Heartbeat", "1"),)
+        )
 
     path = str(tmp_path / "s")
     async with stub(path, answer):
@@ -206,18 +208,18 @@ async def test_the_answers_of_an_older_daemon_are_understood(tmp_path: Path) -> 
         b'{"socket": "/r/a.sock", "name": "a", "type": "CSIPlugin", "state": "registered", "since": 3.5, "new": {}}'
     )
 
-    async def answer(request: http_server.Request, /) -> http_server.Response:
+    async def answer(request: http_server.HttpRequest, /) -> http_server.HttpResponse:
         if request.path == "/retry":
-            return http_server.Response(200, "application/json", b'{"sockets": ["/r/a.sock"]}')
+            return http_server.HttpResponse(200, "application/json", b'{"sockets": ["/r/a.sock"]}')
         if request.path != "/watch":
-            return http_server.Response(200, "application/json", b"[" + plugin + b"]")
+            return http_server.HttpResponse(200, "application/json", b"[" + plugin + b"]")
 
         async def write(send: http_server.Send) -> None:
             # Longer than the command would let a daemon with heartbeats be silent.
             await trio.sleep(4)
             await send(plugin + b"\n")
 
-        return http_server.Response(200, "application/jsonl", write=write, endless=True)
+        return http_server.HttpResponse(200, "application/jsonl", write=write, endless=True)
 
     path = str(tmp_path / "s")
     async with stub(path, answer):

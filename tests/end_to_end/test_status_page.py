@@ -16,7 +16,7 @@ import trio
 
 from plugind.actors.status.allocations import STATUSES
 from plugind.protocol.devices.json import device_to_json, instance_to_json, resource_to_json
-from plugind.protocol.leases.leases_json import Asked, ProcessWish, asked_to_json, lease_to_json
+from plugind.protocol.leases.leases_json import LeaseBody, ProcessWish, asked_to_json, lease_to_json
 from plugind.protocol.leases.values import Lease, LeaseState, NoOwner, Request
 from plugind.protocol.plugins.devices import DeviceOptions, DeviceStatus, InstanceStatus, ResourceState, ResourceStatus
 from plugind.protocol.trust.directories import DirectoryReport
@@ -159,7 +159,7 @@ async def test_the_answers_about_leases_are_described(node: Daemon) -> None:
     assert fields("`GET /v1/leases`", 0) == answer.keys()
     assert (answer["withheld"], answer["problem"], answer["leases"]) == (None, None, [])
     assert fields("`GET /v1/leases`", 1) == lease_to_json(lease).keys()
-    asked = asked_to_json(Asked(lease.request, ProcessWish(1, 1)))
+    asked = asked_to_json(LeaseBody(lease.request, ProcessWish(1, 1)))
     assert fields("`POST /v1/leases`", 0) == asked.keys()
     described = {row[1].strip("`"): int(row[0]) for row in tables("`POST /v1/leases`")[1]}
     assert described == {problem.value: status for problem, status in STATUSES.items()}

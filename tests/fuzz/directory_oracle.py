@@ -10,7 +10,7 @@ import trio
 
 from plugind.actors.simulation.directory import MemoryDirectory, access_of
 from plugind.actors.simulation.inotify import Inode
-from plugind.protocol.discovery.sockets import Kind
+from plugind.protocol.discovery.sockets import EntryKind
 from plugind.protocol.trust.directories import insecurity
 
 #: Seconds until the daemon looks again at a directory in which nothing happens: a rescan.
@@ -58,7 +58,7 @@ class DirectoryOracle:
         """The mode or the owner of the directory ``path`` has changed."""
         self._judge(path, self.grace)
         for name, child in self._directory.inode(path).children.items():
-            if child.kind is Kind.DIRECTORY:
+            if child.kind is EntryKind.DIRECTORY:
                 # Whose it may be depends on the one above, of which alone the daemon was told.
                 self._judge(f"{path}/{name}", _RESCAN)
 

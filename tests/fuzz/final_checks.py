@@ -13,7 +13,7 @@ import trio.testing
 
 from plugind.actors.simulation.node import SimulatedNode
 from plugind.actors.simulation.plugins import FakePlugin, PluggedIn
-from plugind.protocol.discovery.sockets import Kind
+from plugind.protocol.discovery.sockets import EntryKind
 from plugind.protocol.plugins.info import InstancePolicy, Plugin
 from plugind.protocol.plugins.status import StateName
 from plugind.tests.fuzz.endpoint_oracle import EndpointOracle
@@ -125,7 +125,7 @@ class FinalChecks:
 
     def _is_mere_link(self, path: str) -> bool:
         directory = self._node.directory
-        is_link = directory.exists(path) and directory.inode(path).kind is Kind.SYMLINK
+        is_link = directory.exists(path) and directory.inode(path).kind is EntryKind.SYMLINK
         return is_link and not directory.leads_to_socket(path)
 
     async def _check_view(self) -> None:

@@ -12,7 +12,7 @@ from trio.testing import MockClock
 from plugind.actors.simulation.node import SimulatedNode
 from plugind.actors.simulation.plugins import Call
 from plugind.protocol.backoff import Backoff
-from plugind.protocol.health.liveness import Owners
+from plugind.protocol.health.liveness import SocketOwners
 from plugind.protocol.identity import Identity
 from plugind.protocol.leases.values import Lease, LeaseState, NoOwner, Request, Wanted
 from plugind.protocol.messages.status import PluginChanged
@@ -183,7 +183,7 @@ async def test_the_end_of_a_process_that_the_daemon_has_not_met_may_be_found_by_
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, is_met: bool
 ) -> None:
     """Seed 2701569: it listens anew on the socket of another one, to which the first had handed its listener."""
-    monkeypatch.setattr(Owners, "end", lambda *_: ())
+    monkeypatch.setattr(SocketOwners, "end", lambda *_: ())
     found = Found()
     async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
         plugin = node.plug("a.sock", FakePlugin("Colour", "red"))

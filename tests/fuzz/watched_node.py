@@ -18,7 +18,7 @@ from plugind.actors.simulation.plugins import FakePlugin, PluggedIn
 from plugind.actors.simulation.scheduling import EPSILON
 from plugind.protocol.backoff import RESTART_PAUSE
 from plugind.protocol.errors import leaves
-from plugind.protocol.health.liveness import Answer, answer_of
+from plugind.protocol.health.liveness import ConnectAnswer, answer_of
 from plugind.protocol.identity import Identity
 from plugind.protocol.messages.status import PluginChanged
 from plugind.protocol.plugins.info import Plugin
@@ -143,7 +143,7 @@ class WatchedNetwork(MemoryNetwork):
             found = super().look(path, identity)
         except OSError as error:
             # A full backlog says that somebody listens, too.
-            if answer_of(error) is Answer.ACCEPTED:
+            if answer_of(error) is ConnectAnswer.ACCEPTED:
                 self._backoff.listener_found(path)
             raise
         self._backoff.listener_found(path)

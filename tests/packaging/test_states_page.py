@@ -13,7 +13,7 @@ from plugind.protocol.leases.values import LeaseState
 from plugind.protocol.plugins.devices import ResourceState
 from plugind.protocol.plugins.status import Operation, Outcome
 from plugind.protocol.status.metrics import CLAIM_REFUSED, ENTRY_REFUSED, OTHER, watched
-from plugind.protocol.words import CRASH_LOOP, STATE_IN, Condition, Health, StateName, Step
+from plugind.protocol.words import CRASH_LOOP, STATE_IN, DirectoryCondition, Health, StateName, Step
 
 PAGE = (Path(__file__).parents[2] / "docs" / "states.md").read_text()
 
@@ -34,7 +34,7 @@ TABLES: dict[str, Iterable[str]] = {
     "| outcome | what it means |": words(Outcome),
     "| cause | what it means |": [CLAIM_REFUSED, ENTRY_REFUSED, OTHER],
     "## Roots and directories": watched([]),
-    "A directory below a root may be:": words(Condition),
+    "A directory below a root may be:": words(DirectoryCondition),
     "## Resources": words(ResourceState),
     "## Leases": words(LeaseState),
 }

@@ -10,15 +10,21 @@ import attrs
 
 from plugind.protocol.discovery import watches as mask
 from plugind.protocol.discovery.quotas import Quota
-from plugind.protocol.discovery.sockets import LOOK, MAX_IGNORED, Discovery, Found, Kind
+from plugind.protocol.discovery.sockets import LOOK, MAX_IGNORED, Discovery, EntryKind, Found
 from plugind.protocol.discovery.watches import Watches
-from plugind.protocol.health.liveness import Answer, Schedule
+from plugind.protocol.health.liveness import ConnectAnswer, Schedule
 from plugind.protocol.identity import Identity
-from plugind.protocol.logs.limits import MAX_COUNTED, Line, LineCounts, LogLimits
+from plugind.protocol.logs.limits import MAX_COUNTED, LineCounts, LogLimits, LogLine
 from plugind.protocol.logs.lines import Level
 from plugind.protocol.messages.discovery import ScanCompleted, SocketVanished
 from plugind.protocol.messages.liveness import WatchLiveness
-from plugind.protocol.messages.reconciler import Claimed, HandlerAdded, PluginRegistered, RegistrationEnded, Released
+from plugind.protocol.messages.reconciler import (
+    Claimed,
+    ClaimReleased,
+    HandlerAdded,
+    PluginRegistered,
+    RegistrationEnded,
+)
 from plugind.protocol.messages.status import Holder, StateChanged
 from plugind.protocol.plugins.info import InstancePolicy, PluginInfo
 from plugind.protocol.plugins.status import Finished, Operation, Outcome, StateName
@@ -43,18 +49,18 @@ def sockets(many: int = MANY) -> Iterator[str]:
     return (f"{ROOT}/{number}.sock" for number in range(many))
 
 
-def found(kind: Kind, inode: int) -> Found:
+def found(kind: EntryKind, inode: int) -> Found:
     return Found(kind, Identity(1, inode, 0))
 
 
 def test_a_root_forgets_the_entries_and_directories_that_are_gone() -> None:
     discovery = Discovery(ROOT, itertools.count(1))
-    discovery.observe(ROOT, found(Kind.DIRECTORY, 1), time=0.0)
+    discovery.observe(ROOT, found(EntryKind.DIRECTORY, 1), time=0.0)
     before = sizes(discovery)
     for number in range(MANY // 10):
         directory = f"{ROOT}/{number}"
-        discovery.observe(directory, found(Kind.DIRECTORY, 2), time=0.0)
-        for kind, inode in ((Kind.SOCKET, 3), (Kind.SYMLINK, 4), (Kind.OTHER, 5)):
+        discovery.observe(directory, found(EntryKind.DIRECTORY, 2), time=0.0)
+        for kind, inode in ((EntryKind.SOCKET, 3), (EntryKind.SYMLINK, 4), (EntryKind.OTHER, 5)):
             discovery.observe(f"{directory}/{inode}.sock", found(kind, inode), time=0.0)
         discovery.observe(directory, None, time=0.0)
         discovery.take()
@@ -97,7 +103,7 @@ def test_the_world_forgets_plugins_that_left_once_a_scan_is_over() -> None:
         world.handle(Claimed(path, 1, info), now)
         world.handle(PluginRegistered(path, 1), now)
         world.handle(SocketVanished(path, 1), now)
-        world.handle(Released(path, 1), now)
+        world.handle(ClaimReleased(path, 1), now)
         world.handle(RegistrationEnded(path, crashed=False), now)
     world.handle(ScanCompleted(ROOT, first=False), many / 1000 + NAME_KEPT)
     left = {name: size for name, size in sizes(world).items() if name not in before and name != "_effects"}
@@ -138,7 +144,7 @@ def test_liveness_forgets_what_is_watched_no_more() -> None:
         schedule.watch(asked, float(number), process_is_watched=False)
         schedule.ask(path)
         for subject in schedule.take(float(number)):
-            schedule.judge(subject, Answer.REFUSED, float(number))
+            schedule.judge(subject, ConnectAnswer.REFUSED, float(number))
         schedule.unwatch(path)
     assert sizes(schedule) == before
 
@@ -146,7 +152,7 @@ def test_liveness_forgets_what_is_watched_no_more() -> None:
 def test_the_windows_of_the_log_are_few_and_their_summaries_are_taken() -> None:
     counts = LineCounts(LogLimits(same=1, total=2 * MANY))
     for number, path in enumerate(sockets(MANY // 2)):
-        line = Line(Level.WARNING, "plugin waiting", {"socket": path, "cause": "refused"})
+        line = LogLine(Level.WARNING, "plugin waiting", {"socket": path, "cause": "refused"})
         assert [counts.leaves_out(line, number / 1000) for _ in range(2)] == [False, True]
         counts.take_summaries(number / 1000)
     assert len(counts._windows) <= MAX_COUNTED

@@ -11,7 +11,7 @@ import trio
 
 from plugind.actors.devices import actor as devices_actor
 from plugind.actors.devices.inbox import DevicesInbox
-from plugind.actors.devices.state import Writer
+from plugind.actors.devices.state import ResourceWriter
 from plugind.protocol.devices import resources
 from plugind.protocol.devices.followed import Followed
 from plugind.protocol.logs.lines import Logger
@@ -61,7 +61,9 @@ def forget_resources_in_a_crash() -> Iterator[None]:
     """A devices actor that is started again begins with empty resources."""
     run = devices_actor.run
 
-    async def forgetful(inbox: DevicesInbox, writer: Writer, memory: devices_actor.Memory, log: Logger) -> None:
+    async def forgetful(
+        inbox: DevicesInbox, writer: ResourceWriter, memory: devices_actor.DevicesMemory, log: Logger
+    ) -> None:
         memory.resources = resources.Resources(now=trio.current_time())
         await run(inbox, writer, memory, log)
 
@@ -74,7 +76,9 @@ def tell_nothing_after_a_crash() -> Iterator[None]:
     """What a devices actor had taken and not told its readers when it crashed is never told."""
     run = devices_actor.run
 
-    async def silent(inbox: DevicesInbox, writer: Writer, memory: devices_actor.Memory, log: Logger) -> None:
+    async def silent(
+        inbox: DevicesInbox, writer: ResourceWriter, memory: devices_actor.DevicesMemory, log: Logger
+    ) -> None:
         memory.changed.clear()
         await run(inbox, writer, memory, log)
 

@@ -17,7 +17,7 @@ from plugind.actors.health import endpoint_checks
 from plugind.actors.health.endpoint_checks import EndpointChecks
 from plugind.protocol.errors import PluginError
 from plugind.protocol.health import checks as health_checks
-from plugind.protocol.health.checks import Checked, CheckEvent, Failed, HealthChecks, Passed
+from plugind.protocol.health.checks import Checked, CheckEvent, CheckFailed, CheckPassed, HealthChecks
 from plugind.protocol.messages.discovery import SocketVanished
 from plugind.protocol.messages.reconciler import PluginGone, ReconcilerMessage
 from plugind.protocol.plugins.health import Health
@@ -56,7 +56,7 @@ def count_misses_that_are_not_in_a_row() -> Iterator[None]:
     """A success does not end the count of checks that have failed."""
 
     def keep(before: Checked, event: CheckEvent, after: Checked) -> Checked:
-        if isinstance(event, Passed) and before.health is not Health.UNHEALTHY:
+        if isinstance(event, CheckPassed) and before.health is not Health.UNHEALTHY:
             return attrs.evolve(after, failures=before.failures)
         return after
 
@@ -69,7 +69,7 @@ def stay_unhealthy() -> Iterator[None]:
     """One success does not make an endpoint healthy that was unhealthy."""
 
     def stay(before: Checked, event: CheckEvent, after: Checked) -> Checked:
-        if isinstance(event, Passed) and before.health is Health.UNHEALTHY:
+        if isinstance(event, CheckPassed) and before.health is Health.UNHEALTHY:
             return attrs.evolve(after, health=before.health, reason=before.reason, failures=before.failures)
         return after
 
@@ -82,7 +82,7 @@ def check_no_more_after_a_failure() -> Iterator[None]:
     """An endpoint that has failed a check is not checked again."""
 
     def give_up(_: Checked, event: CheckEvent, after: Checked) -> Checked:
-        return attrs.evolve(after, due=1e9) if isinstance(event, Failed) else after
+        return attrs.evolve(after, due=1e9) if isinstance(event, CheckFailed) else after
 
     with _steps(give_up):
         yield

@@ -17,16 +17,16 @@ from plugind.actors.simulation.lease_stores import SimulatedLeaseStore
 from plugind.protocol.leases import allocations, book, held, states
 from plugind.protocol.leases.book import Leases
 from plugind.protocol.leases.effects import DeleteLease, Effect, Write
-from plugind.protocol.leases.line import Line, Reserved
+from plugind.protocol.leases.line import LeaseLine, Reserved
 from plugind.protocol.leases.messages import Kept, Offer
-from plugind.protocol.leases.states import Action, Event, Outcome, Phase
+from plugind.protocol.leases.states import Action, Event, LeasePhase, Outcome
 from plugind.protocol.leases.stock import Stock
 from plugind.protocol.leases.values import LeaseState
 from plugind.protocol.plugins.devices import HEALTHY, Device, DeviceList
 
 
 @contextmanager
-def _outcome(phase: Phase, event: Event, outcome: Outcome) -> Iterator[None]:
+def _outcome(phase: LeasePhase, event: Event, outcome: Outcome) -> Iterator[None]:
     with patch.dict(cast("dict[Event, Outcome]", states.STEPS[phase]), {event: outcome}):
         yield
 
@@ -34,7 +34,7 @@ def _outcome(phase: Phase, event: Event, outcome: Outcome) -> Iterator[None]:
 @contextmanager
 def free_what_was_lost() -> Iterator[None]:
     """A call that is lost frees the devices, as a refusal does."""
-    with _outcome(Phase.PREPARING, Event.LOST, (Phase.GONE, (Action.FAIL, Action.END))):
+    with _outcome(LeasePhase.PREPARING, Event.LOST, (LeasePhase.GONE, (Action.FAIL, Action.END))):
         yield
 
 
@@ -48,7 +48,7 @@ def withhold_for_ever() -> Iterator[None]:
 @contextmanager
 def withhold_what_was_refused() -> Iterator[None]:
     """A refusal counts as a loss."""
-    with _outcome(Phase.PREPARING, Event.REFUSED, (Phase.UNCERTAIN, (Action.FAIL, Action.WITHHOLD))):
+    with _outcome(LeasePhase.PREPARING, Event.REFUSED, (LeasePhase.UNCERTAIN, (Action.FAIL, Action.WITHHOLD))):
         yield
 
 
@@ -118,9 +118,9 @@ def let_later_ones_overtake() -> Iterator[None]:
 @contextmanager
 def serve_only_the_first_in_line() -> Iterator[None]:
     """Who waits for what will never be there keeps all others from what is there."""
-    take_fitting = Line.take_fitting
+    take_fitting = LeaseLine.take_fitting
 
-    def take_first(self: Line, stock: Stock) -> Iterator[tuple[str, Reserved]]:
+    def take_first(self: LeaseLine, stock: Stock) -> Iterator[tuple[str, Reserved]]:
         others = dict(self._waiting)
         first = next(iter(others))
         self._waiting = {first: others.pop(first)}
@@ -128,7 +128,7 @@ def serve_only_the_first_in_line() -> Iterator[None]:
         self._waiting |= others
         yield from found
 
-    with patch.object(Line, "take_fitting", take_first):
+    with patch.object(LeaseLine, "take_fitting", take_first):
         yield
 
 
@@ -140,7 +140,7 @@ def let_them_wait_for_ever() -> Iterator[None]:
     def pass_no_wait(self: Leases, now: float) -> list[Effect]:
         every = self._all
         for lease in every.ends.take(now):
-            if every.entries[lease].phase is not Phase.QUEUED:
+            if every.entries[lease].phase is not LeasePhase.QUEUED:
                 every.ends.set(lease, now)
         return pass_time(self, now)
 

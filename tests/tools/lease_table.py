@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from plugind.protocol.errors import IllegalStepError
-from plugind.protocol.leases.states import Event, Phase, step
+from plugind.protocol.leases.states import Event, LeasePhase, step
 from plugind.tests.tools.table_page import TablePage
 
 
 def table() -> str:
     """Return the table, with a line for each state and group of events."""
     rows = ["| state | shown as | event | next state | what is done |", "|---|---|---|---|---|"]
-    for phase in Phase:
+    for phase in LeasePhase:
         for events, after, actions in decisions(phase):
             rows.append(
                 f"| {phase.value} | {phase.shown.value} | {', '.join(events)} | {after} | {', '.join(actions)} |"
@@ -27,7 +27,7 @@ def table() -> str:
     return "\n".join(rows)
 
 
-def decisions(phase: Phase) -> Iterator[tuple[list[str], str, tuple[str, ...]]]:
+def decisions(phase: LeasePhase) -> Iterator[tuple[list[str], str, tuple[str, ...]]]:
     """Yield each group of events with the same outcome in ``phase``, the state that follows and what is done."""
     groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for event in Event:

@@ -8,13 +8,13 @@ from unittest.mock import patch
 
 import trio
 
-from plugind.actors.handlers.calls import Calls
+from plugind.actors.handlers.calls import HandlerCalls
 from plugind.actors.handlers.link import Link
 from plugind.actors.handlers.links import Links
 from plugind.protocol.messages.discovery import SocketVanished
 from plugind.protocol.messages.reconciler import PluginGone, ReconcilerMessage
 from plugind.protocol.messages.status import LinkMessage
-from plugind.protocol.plugins.health import Report, Reports
+from plugind.protocol.plugins.health import HealthReports, Report
 from plugind.protocol.plugins.info import Plugin
 from plugind.protocol.world.effects import Effect
 from plugind.protocol.world.worlds import World
@@ -34,9 +34,9 @@ def keep_links_of_what_is_deregistered() -> Iterator[None]:
 @contextmanager
 def deregister_what_cannot_be_followed() -> Iterator[None]:
     """A plugin whose follow fails is deregistered."""
-    follow = Calls.follow
+    follow = HandlerCalls.follow
 
-    async def give_up(self: Calls, plugin: Plugin, link: Link) -> str | None:
+    async def give_up(self: HandlerCalls, plugin: Plugin, link: Link) -> str | None:
         error = await follow(self, plugin, link)
         if error is not None:
             link.gone(error)
@@ -48,36 +48,36 @@ def deregister_what_cannot_be_followed() -> Iterator[None]:
         vanished = isinstance(message, PluginGone) and SocketVanished(message.path, message.generation)
         return handle(self, vanished or message, now)
 
-    with patch.object(Calls, "follow", give_up), patch.object(World, "handle", let_go):
+    with patch.object(HandlerCalls, "follow", give_up), patch.object(World, "handle", let_go):
         yield
 
 
 @contextmanager
 def follow_no_more_after_an_error() -> Iterator[None]:
     """A follow that fails is not started again."""
-    follow = Calls.follow
+    follow = HandlerCalls.follow
 
-    async def once(self: Calls, plugin: Plugin, link: Link) -> str | None:
+    async def once(self: HandlerCalls, plugin: Plugin, link: Link) -> str | None:
         if await follow(self, plugin, link) is not None:
             await trio.sleep_forever()
         return None
 
-    with patch.object(Calls, "follow", once):
+    with patch.object(HandlerCalls, "follow", once):
         yield
 
 
 @contextmanager
 def lose_delayed_reports() -> Iterator[None]:
     """A report that comes too soon after the one before is not sent later."""
-    put = Reports.put
+    put = HealthReports.put
 
-    def dropping(self: Reports, report: Report) -> None:
+    def dropping(self: HealthReports, report: Report) -> None:
         before = self.newest
         put(self, report)
         if 0 < self.due - trio.current_time() < 2:
             put(self, before)
 
-    with patch.object(Reports, "put", dropping):
+    with patch.object(HealthReports, "put", dropping):
         yield
 
 

@@ -27,15 +27,15 @@ from plugind.actors.devices.register_calls import RegisterCalls
 from plugind.actors.grpc import endpoints
 from plugind.actors.grpc.client.dial import Judge
 from plugind.actors.grpc.client.registration_channel import RegistrationChannel
-from plugind.actors.handlers.calls import BROKE, Call, Calls
-from plugind.actors.handlers.served import Served, Turns
+from plugind.actors.handlers.calls import BROKE, HandlerCalls, MethodCall
+from plugind.actors.handlers.served import NameTurns, Served
 from plugind.actors.registration import actor as registration
 from plugind.actors.registration import reports
 from plugind.actors.registration.conversation import Conversation
 from plugind.actors.simulation import directory as simulated_directory
 from plugind.protocol.discovery import sockets as discovery
 from plugind.protocol.discovery.watches import Q_OVERFLOW
-from plugind.protocol.health.liveness import Answer, EndpointAnswer, Schedule, Subject
+from plugind.protocol.health.liveness import ConnectAnswer, EndpointAnswer, Schedule, Subject
 from plugind.protocol.identity import Identity
 from plugind.protocol.messages.discovery import ScanCompleted, SocketAppeared
 from plugind.protocol.messages.liveness import WatchLiveness
@@ -59,7 +59,7 @@ from plugind.protocol.registration.lives import Life, Lives
 from plugind.protocol.trust.users import Trust
 from plugind.protocol.world import worlds as world
 from plugind.protocol.world.effects import Effect, RegistrationCrashedError, Send, Show
-from plugind.protocol.world.endpoint_owners import EndpointOwners, Owner
+from plugind.protocol.world.endpoint_owners import EndpointOwner, EndpointOwners
 from plugind.tests.fuzz.device_calls import DIRECTORY
 from plugind.tests.fuzz.run import EVENTS, SeedResult, numbers, simulate
 from plugind.tests.fuzz.shrink import shrink
@@ -105,8 +105,8 @@ def ignore_an_overflow() -> Iterator[None]:
 def let_two_operations_overlap() -> Iterator[None]:
     """Calls of one name do not take turns, so they run side by side."""
     with (
-        patch.object(Turns, "take_nowait", lambda *_: True),
-        patch.object(Turns, "pass_on", lambda *_: None),
+        patch.object(NameTurns, "take_nowait", lambda *_: True),
+        patch.object(NameTurns, "pass_on", lambda *_: None),
     ):
         yield
 
@@ -192,12 +192,12 @@ def leave_connections_open() -> Iterator[None]:
 @contextmanager
 def serve_one_ask_at_a_time() -> Iterator[None]:
     """A handler serves one call at a time, whatever the name."""
-    take_nowait, take, pass_on = Turns.take_nowait, Turns.take, Turns.pass_on
+    take_nowait, take, pass_on = NameTurns.take_nowait, NameTurns.take, NameTurns.pass_on
 
     with (
-        patch.object(Turns, "take_nowait", lambda self, _: take_nowait(self, "")),
-        patch.object(Turns, "take", lambda self, _: take(self, "")),
-        patch.object(Turns, "pass_on", lambda self, _: pass_on(self, "")),
+        patch.object(NameTurns, "take_nowait", lambda self, _: take_nowait(self, "")),
+        patch.object(NameTurns, "take", lambda self, _: take(self, "")),
+        patch.object(NameTurns, "pass_on", lambda self, _: pass_on(self, "")),
     ):
         yield
 
@@ -213,11 +213,11 @@ def believe_the_end_of_a_process() -> Iterator[None]:
         ask(self, path)
 
     def believing(
-        self: Schedule, subject: Subject, answer: Answer, now: float, endpoint: EndpointAnswer | None = None
+        self: Schedule, subject: Subject, answer: ConnectAnswer, now: float, endpoint: EndpointAnswer | None = None
     ) -> ServingChanged | ListenerFound | None:
         if subject.path in ended:
             ended.discard(subject.path)
-            answer = Answer.REFUSED
+            answer = ConnectAnswer.REFUSED
         return judge(self, subject, answer, now, endpoint)
 
     with patch.object(Schedule, "ask", asking), patch.object(Schedule, "judge", believing):
@@ -250,7 +250,7 @@ def look_no_more_at_what_refused() -> Iterator[None]:
     judge = Schedule.judge
 
     def giving_up(
-        self: Schedule, subject: Subject, answer: Answer, now: float, endpoint: EndpointAnswer | None = None
+        self: Schedule, subject: Subject, answer: ConnectAnswer, now: float, endpoint: EndpointAnswer | None = None
     ) -> ServingChanged | ListenerFound | None:
         found = judge(self, subject, answer, now, endpoint)
         if isinstance(found, ServingChanged) and not found.serving:
@@ -354,15 +354,15 @@ def dial_at_once_after_a_crash() -> Iterator[None]:
 def blame_the_plugin() -> Iterator[None]:
     """A handler that breaks counts as one that refuses."""
 
-    make = Calls.make
+    make = HandlerCalls.make
 
-    async def blaming(self: Calls, call: Call) -> Ending:
+    async def blaming(self: HandlerCalls, call: MethodCall) -> Ending:
         ending = await make(self, call)
         if ending.outcome is not Outcome.BROKEN:
             return ending
         return Ending(Outcome.REFUSED, ending.error.removeprefix(BROKE))
 
-    with patch.object(Calls, "make", blaming):
+    with patch.object(HandlerCalls, "make", blaming):
         yield
 
 
@@ -417,7 +417,7 @@ def let_users_keep_endpoints_from_root() -> Iterator[None]:
 
     def first_owner(
         self: EndpointOwners, named: tuple[str, str], endpoint: str, file: Identity | None, *, privileged: bool
-    ) -> Owner | None:
+    ) -> EndpointOwner | None:
         del privileged
         return other_owner(self, named, endpoint, file, privileged=False)
 

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import attrs
 
-from plugind.actors.handlers.served import Served, Turns
+from plugind.actors.handlers.served import NameTurns, Served
 from plugind.actors.registration.actor import _Registration
 from plugind.protocol.identity import Identity
 from plugind.protocol.plugins.info import Plugin
@@ -117,11 +117,11 @@ def release_a_name_before_deregister() -> Iterator[None]:
 @contextmanager
 def pass_no_turn_on() -> Iterator[None]:
     """A call whose turn comes after another's waits for ever."""
-    pass_on = Turns.pass_on
+    pass_on = NameTurns.pass_on
 
-    def keeping(self: Turns, name: str) -> None:
+    def keeping(self: NameTurns, name: str) -> None:
         if not self._taken[name]:
             pass_on(self, name)
 
-    with patch.object(Turns, "pass_on", keeping):
+    with patch.object(NameTurns, "pass_on", keeping):
         yield

@@ -19,7 +19,7 @@ from grpclib.exceptions import GRPCError
 
 from plugind.actors.grpc.server.serve import (
     ConnectionEnded,
-    Ending,
+    ConnectionEnding,
     HandlerFailed,
     Peer,
     ServerLimits,
@@ -122,7 +122,7 @@ class Reports:
     """Collect the reports of a server."""
 
     failures: list[HandlerFailed] = attrs.field(factory=list)
-    endings: list[Ending] = attrs.field(factory=list)
+    endings: list[ConnectionEnding] = attrs.field(factory=list)
 
     def __call__(self, what: HandlerFailed | ConnectionEnded) -> None:
         match what:
@@ -252,7 +252,7 @@ class InMemory:
     stopping: trio.Event
     ended: trio.Event
 
-    async def ending(self) -> Ending:
+    async def ending(self) -> ConnectionEnding:
         """Wait for the connection to end, and return how it ended."""
         await self.ended.wait()
         (ending,) = self.reports.endings

@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from plugind.actors.grpc.server.serve import Ending, EndReason
+from plugind.actors.grpc.server.serve import ConnectionEnding, EndReason
 from plugind.tests.wire.server_helpers import HELLO, ByteClient, frame, in_memory, message, served
 
 GOAWAY = frame(7, bytes(8))
@@ -45,7 +45,7 @@ async def test_an_unforeseen_error_within_h2_ends_one_connection_and_not_the_lis
             internal_error = 2
             assert said.endswith(frame(7, bytes(4) + internal_error.to_bytes(4, "big")))
             assert (await client.call("unary", message(b"there")))["grpc-status"] == "0"
-        assert server.reports.endings[0] == Ending(EndReason.INTERNAL, "KeyError: 'unforeseen'")
+        assert server.reports.endings[0] == ConnectionEnding(EndReason.INTERNAL, "KeyError: 'unforeseen'")
 
 
 async def test_an_unforeseen_error_cancels_the_calls_of_its_connection(
@@ -58,7 +58,7 @@ async def test_an_unforeseen_error_cancels_the_calls_of_its_connection(
         await server.client.flush()
         await server.echo.hanging.wait()
         await server.client.stream.send_all(BAD)
-        assert await server.ending() == Ending(EndReason.INTERNAL, "KeyError: 'unforeseen'")
+        assert await server.ending() == ConnectionEnding(EndReason.INTERNAL, "KeyError: 'unforeseen'")
         assert server.echo.cancelled.is_set()
 
 
@@ -75,7 +75,7 @@ async def test_a_client_that_sends_goaway_still_gets_the_answers_to_its_calls(
         await server.client.read_until(h2.events.StreamEnded)
         assert server.client.trailers(stream_id) == {"grpc-status": "0"}
         assert any(isinstance(event, h2.events.PingAckReceived) for event in server.client.events)
-        assert await server.ending() == Ending(EndReason.PEER_CLOSED, "GOAWAY")
+        assert await server.ending() == ConnectionEnding(EndReason.PEER_CLOSED, "GOAWAY")
 
 
 async def test_a_client_that_sends_goaway_without_a_call_in_progress_is_disconnected(
@@ -84,7 +84,7 @@ async def test_a_client_that_sends_goaway_without_a_call_in_progress_is_disconne
     async with in_memory() as server:
         await server.client.hello()
         await server.client.stream.send_all(GOAWAY)
-        assert await server.ending() == Ending(EndReason.PEER_CLOSED, "GOAWAY")
+        assert await server.ending() == ConnectionEnding(EndReason.PEER_CLOSED, "GOAWAY")
 
 
 async def test_a_client_that_sends_goaway_for_an_error_gets_no_more_answers(
@@ -95,5 +95,5 @@ async def test_a_client_that_sends_goaway_for_an_error_gets_no_more_answers(
         server.client.open_call("hang")
         await server.client.flush()
         await server.client.stream.send_all(frame(7, bytes(7) + b"\1"))
-        assert await server.ending() == Ending(EndReason.PEER_CLOSED, "GOAWAY 1")
+        assert await server.ending() == ConnectionEnding(EndReason.PEER_CLOSED, "GOAWAY 1")
         assert server.echo.cancelled.is_set()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from plugind.actors.grpc.server.serve import Ending, EndReason, ServerLimits
+from plugind.actors.grpc.server.serve import ConnectionEnding, EndReason, ServerLimits
 from plugind.tests.wire.node import Node, node
 from plugind.tests.wire.server_helpers import Served, served
 
@@ -108,7 +108,7 @@ async def test_a_server_that_stops_lets_calls_in_progress_end_and_refuses_new_on
         unavailable = 14
         assert await client.answer() == {"result": [0, [1, 70000], unavailable]}
         await ended(server)
-    assert server.reports.endings == [Ending(EndReason.STOPPED)]
+    assert server.reports.endings == [ConnectionEnding(EndReason.STOPPED)]
 
 
 async def ended(server: Served) -> None:

@@ -14,7 +14,7 @@ import trio.testing
 from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
 
-from plugind.actors.grpc.server.serve import Ending, EndReason, ServerLimits
+from plugind.actors.grpc.server.serve import ConnectionEnding, EndReason, ServerLimits
 from plugind.tests.wire.server_helpers import HELLO, PREFACE, ByteClient, frame, in_memory, message, served
 
 OK = {"grpc-status": "0"}
@@ -56,7 +56,7 @@ async def test_a_flood_of_frames_ends_only_its_own_connection(
         assert stream_id == 1
         await server.client.flush()
         await server.client.stream.send_all(flood * 2000)
-        assert await server.ending() == Ending(EndReason.FLOOD, detail)
+        assert await server.ending() == ConnectionEnding(EndReason.FLOOD, detail)
         server.client.events.clear()
         await server.client.read_until(h2.events.ConnectionTerminated)
         (goaway,) = [e for e in server.client.events if isinstance(e, h2.events.ConnectionTerminated)]
@@ -73,7 +73,9 @@ async def test_a_message_in_thousands_of_tiny_pieces_ends_its_connection(
         await server.client.flush()
         pieces = b"".join(frame(0, bytes([byte]), stream=stream_id) for byte in message(b"x" * 5000))
         await server.client.stream.send_all(pieces)
-        assert await server.ending() == Ending(EndReason.FLOOD, "more tiny DATA frames than the budget allows")
+        assert await server.ending() == ConnectionEnding(
+            EndReason.FLOOD, "more tiny DATA frames than the budget allows"
+        )
 
 
 async def test_many_tiny_messages_and_a_few_in_pieces_are_not_a_flood(autojump_clock: trio.testing.MockClock) -> None:
@@ -104,7 +106,9 @@ async def test_calls_that_are_reset_at_once_end_the_connection(autojump_clock: t
                     stream_id = server.client.open_call("hang")
                     server.client.h2.reset_stream(stream_id, ErrorCodes.CANCEL)
                 await server.client.flush()
-        assert await server.ending() == Ending(EndReason.FLOOD, "more RST_STREAM frames than the budget allows")
+        assert await server.ending() == ConnectionEnding(
+            EndReason.FLOOD, "more RST_STREAM frames than the budget allows"
+        )
 
 
 @pytest.mark.parametrize("sent", BROKEN[:-1])
@@ -123,7 +127,9 @@ async def test_a_frame_that_announces_megabytes_is_refused_at_its_header(
     """Fault 50: the client sends no byte of the content, and the server does not wait for it."""
     async with in_memory() as server:
         await server.client.stream.send_all(HELLO + b"\xff\xff\xff\x00\x00\x00\x00\x00\x01")
-        assert await server.ending() == Ending(EndReason.PROTOCOL, "a frame announces 16777215 bytes, more than 16384")
+        assert await server.ending() == ConnectionEnding(
+            EndReason.PROTOCOL, "a frame announces 16777215 bytes, more than 16384"
+        )
 
 
 async def test_a_header_list_over_the_limit_ends_the_connection(autojump_clock: trio.testing.MockClock) -> None:
@@ -147,7 +153,7 @@ async def test_a_client_that_sends_no_handshake_is_disconnected(autojump_clock: 
     """Fault 32, from the server's side."""
     began = trio.current_time()
     async with in_memory() as server:
-        assert await server.ending() == Ending(EndReason.HANDSHAKE)
+        assert await server.ending() == ConnectionEnding(EndReason.HANDSHAKE)
         assert trio.current_time() - began == 10.0
 
 
@@ -162,7 +168,7 @@ async def test_one_byte_a_second_does_not_extend_the_handshake(autojump_clock: t
                 await trio.sleep(1)
 
         nursery.start_soon(dribble)
-        assert await server.ending() == Ending(EndReason.HANDSHAKE)
+        assert await server.ending() == ConnectionEnding(EndReason.HANDSHAKE)
         assert trio.current_time() - began == 10.0
         nursery.cancel_scope.cancel()
 
@@ -194,7 +200,7 @@ async def test_a_client_without_calls_is_disconnected_after_the_idle_time(
         await trio.sleep(50)
         assert await server.client.call("unary", message(b"x")) == OK
         ended = trio.current_time()
-        assert await server.ending() == Ending(EndReason.IDLE)
+        assert await server.ending() == ConnectionEnding(EndReason.IDLE)
         assert trio.current_time() - ended == 60.0
 
 
@@ -239,7 +245,7 @@ async def test_a_client_that_reads_nothing_is_disconnected(tmp_path: Path) -> No
             await client.flush()
             while not server.reports.endings:  # noqa: ASYNC110 -- a report is a call, not an event
                 await trio.sleep(0.01)
-            assert server.reports.endings == [Ending(EndReason.NOT_READING, "took nothing for 0.2 s")]
+            assert server.reports.endings == [ConnectionEnding(EndReason.NOT_READING, "took nothing for 0.2 s")]
 
 
 async def test_more_calls_than_the_limit_are_refused_one_by_one(autojump_clock: trio.testing.MockClock) -> None:
@@ -300,7 +306,7 @@ async def test_a_client_that_closes_its_sending_side_cancels_its_calls(
         await server.echo.hanging.wait()
         assert isinstance(server.client.stream, trio.StapledStream)
         await server.client.stream.send_eof()
-        assert await server.ending() == Ending(EndReason.PEER_CLOSED)
+        assert await server.ending() == ConnectionEnding(EndReason.PEER_CLOSED)
         assert server.echo.cancelled.is_set()
 
 
@@ -392,7 +398,7 @@ async def test_stopping_lets_calls_in_progress_end(autojump_clock: trio.testing.
         received = bytearray()
         while data := await server.client.stream.receive_some(65536):
             received += data
-        assert await server.ending() == Ending(EndReason.STOPPED)
+        assert await server.ending() == ConnectionEnding(EndReason.STOPPED)
         assert frame(7, b"\0\0\0\1\0\0\0\0") in received
         assert message(b"last") in received
         assert received.index(frame(7, b"\0\0\0\1\0\0\0\0")) < received.index(message(b"last"))
@@ -406,7 +412,7 @@ async def test_stopping_cancels_calls_that_outlive_the_grace(autojump_clock: tri
         await server.echo.hanging.wait()
         began = trio.current_time()
         server.stopping.set()
-        assert await server.ending() == Ending(EndReason.STOPPED, "1 calls outlived the grace")
+        assert await server.ending() == ConnectionEnding(EndReason.STOPPED, "1 calls outlived the grace")
         assert trio.current_time() - began == 3.0
         assert server.echo.cancelled.is_set()
 

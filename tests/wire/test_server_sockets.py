@@ -14,7 +14,7 @@ import trio
 import trio.testing
 
 from plugind.actors.grpc.server import serve
-from plugind.actors.grpc.server.serve import Ending, EndReason, ServerLimits, serve_unix
+from plugind.actors.grpc.server.serve import ConnectionEnding, EndReason, ServerLimits, serve_unix
 from plugind.actors.io.unix_socket import Credentials, peer_credentials
 from plugind.tests.wire.server_helpers import ByteClient, Echo, message, served
 
@@ -77,7 +77,7 @@ async def test_connections_over_the_limit_are_closed_at_once(tmp_path: Path) -> 
             assert await client.call("unary", message(b"x")) == OK
         above = await trio.open_unix_socket(server.path)
         assert await above.receive_some(100) == b""
-        assert server.reports.endings == [Ending(EndReason.TOO_MANY, "2 are open")]
+        assert server.reports.endings == [ConnectionEnding(EndReason.TOO_MANY, "2 are open")]
         for client in kept:
             client.events.clear()
             assert await client.call("unary", message(b"x")) == OK

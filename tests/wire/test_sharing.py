@@ -13,7 +13,7 @@ from grpclib.exceptions import GRPCError
 
 from plugind.actors.grpc.client.channel import Channel
 from plugind.actors.grpc.client.transport import READ_BYTES
-from plugind.actors.grpc.client.turns import TURN, Shared, Turns
+from plugind.actors.grpc.client.turns import TURN, PassTurns, Shared
 from plugind.actors.simulation.streams import ServerEnd, memory_connection
 from plugind.protocol.wire.errors import WireError, WireProblem
 from plugind.protocol.wire.frames import PING, frame
@@ -46,7 +46,7 @@ class Passes:
 
 
 async def test_one_turn_is_taken_in_each_pass_of_the_loop_in_the_order_of_the_requests() -> None:
-    turns, passes, taken = Turns(), Passes(), list[tuple[int, int]]()
+    turns, passes, taken = PassTurns(), Passes(), list[tuple[int, int]]()
 
     async def flood(number: int) -> None:
         for _ in range(3):
@@ -67,7 +67,7 @@ async def test_one_turn_is_taken_in_each_pass_of_the_loop_in_the_order_of_the_re
 
 
 async def test_a_turn_that_is_cancelled_goes_to_the_next() -> None:
-    turns, taken = Turns(), list[str]()
+    turns, taken = PassTurns(), list[str]()
 
     async def take(name: str, scope: trio.CancelScope) -> None:
         with scope:

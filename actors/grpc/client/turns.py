@@ -19,7 +19,7 @@ from ....protocol.wire.limits import UNLIMITED
 TURN: Final = 128
 
 
-class Turns:
+class PassTurns:
     """Lets one connection go on in each pass of the loop, in the order in which they asked."""
 
     __slots__ = ("_line", "_taken")
@@ -55,5 +55,5 @@ class Shared:
     __slots__ = ("turns", "unparsed")
 
     def __init__(self, unparsed_bytes: int = UNLIMITED) -> None:
-        self.turns: Final = Turns()
+        self.turns: Final = PassTurns()
         self.unparsed: Final = UnparsedBytes(unparsed_bytes)

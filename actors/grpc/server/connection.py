@@ -2,7 +2,7 @@
 
 The reader feeds h2 and hands its events on; every task queues its frames in h2's buffer, which only the writer sends.
 So nothing is locked, and the frames of one reply leave in one write. Whatever a client does ends its own connection
-with an :class:`~.reports.Ending`, and nothing else.
+with an :class:`~.reports.ConnectionEnding`, and nothing else.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hyperframe.frame import Frame, GoAwayFrame
 from .budget import FloodError, FrameBudget, OverlongFrameError
 from .calls import Calls, Routes
 from .limits import ServerLimits
-from .reports import ConnectionEnded, Ending, EndReason, Peer, Report
+from .reports import ConnectionEnded, ConnectionEnding, EndReason, Peer, Report
 from .sender import FrameSender
 from .writer import Writer
 
@@ -115,7 +115,7 @@ class ServerConnection:
             routes, self._sender, self._budget, limits, report, peer=peer, on_change=self._note_change_of_calls
         )
         #: Set once, when the connection begins to end.
-        self._ending: Ending | None = None
+        self._ending: ConnectionEnding | None = None
         #: The client's SETTINGS have come.
         self._handshake_done = False
         #: The client has sent GOAWAY, and waits for the calls that it began.
@@ -123,7 +123,7 @@ class ServerConnection:
         #: Holds the reader; its deadline is that of the handshake, of idleness or of the grace, whichever counts now.
         self._quiet = trio.CancelScope(deadline=trio.current_time() + limits.handshake_timeout)
 
-    async def run(self) -> Ending:
+    async def run(self) -> ConnectionEnding:
         """Serve until the connection ends, and close the stream. Nothing that the client does raises."""
         error: Exception | None = None
         try:
@@ -133,7 +133,7 @@ class ServerConnection:
         finally:
             await self._close(ErrorCodes.NO_ERROR if error is None else ErrorCodes.INTERNAL_ERROR)
         if error is not None and self._ending is None:
-            self._ending = Ending(EndReason.INTERNAL, f"{type(error).__name__}: {error}")
+            self._ending = ConnectionEnding(EndReason.INTERNAL, f"{type(error).__name__}: {error}")
         assert self._ending is not None
         self._report(ConnectionEnded(self._peer, self._ending, error))
         return self._ending
@@ -148,7 +148,7 @@ class ServerConnection:
 
     # Ending
 
-    def _finish(self, ending: Ending) -> None:
+    def _finish(self, ending: ConnectionEnding) -> None:
         """Begin to end: calls are cancelled, what is queued is written within the farewell time, then all stops."""
         if self._ending is not None:
             return
@@ -174,9 +174,9 @@ class ServerConnection:
         if self._calls:
             return
         if self._stopping.is_set():
-            self._finish(Ending(EndReason.STOPPED))
+            self._finish(ConnectionEnding(EndReason.STOPPED))
         elif self._peer_leaves:
-            self._finish(Ending(EndReason.PEER_CLOSED, "GOAWAY"))
+            self._finish(ConnectionEnding(EndReason.PEER_CLOSED, "GOAWAY"))
 
     async def _write(self) -> None:
         ending = await self._writer.run()
@@ -186,13 +186,13 @@ class ServerConnection:
 
     # Quiet
 
-    def _quiet_ending(self) -> Ending:
+    def _quiet_ending(self) -> ConnectionEnding:
         if self._stopping.is_set():
-            return Ending(EndReason.STOPPED, f"{len(self._calls)} calls outlived the grace")
+            return ConnectionEnding(EndReason.STOPPED, f"{len(self._calls)} calls outlived the grace")
         if not self._handshake_done:
-            return Ending(EndReason.HANDSHAKE)
+            return ConnectionEnding(EndReason.HANDSHAKE)
         self._sender.goaway()
-        return Ending(EndReason.IDLE)
+        return ConnectionEnding(EndReason.IDLE)
 
     def _extend(self) -> None:
         """Restart the idle time, because the client sent something; it has no limit while calls are in progress."""
@@ -218,9 +218,9 @@ class ServerConnection:
             try:
                 data = await self._stream.receive_some(_CHUNK)
             except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-                return self._finish(Ending(EndReason.BROKEN, str(error)))
+                return self._finish(ConnectionEnding(EndReason.BROKEN, str(error)))
             if not data:
-                return self._finish(Ending(EndReason.PEER_CLOSED))
+                return self._finish(ConnectionEnding(EndReason.PEER_CLOSED))
             ending = self._take(data)
             self._sender.flush()
             if ending is not None:
@@ -231,21 +231,21 @@ class ServerConnection:
                 await self._writer.room.park()
         return None
 
-    def _take(self, data: bytes | bytearray) -> Ending | None:
+    def _take(self, data: bytes | bytearray) -> ConnectionEnding | None:
         try:
             self._budget.feed(data, trio.current_time())
             for event in self._h2.receive_data(data):
                 if isinstance(event, h2.events.ConnectionTerminated) and event.error_code:
-                    return Ending(EndReason.PEER_CLOSED, f"GOAWAY {event.error_code}")
+                    return ConnectionEnding(EndReason.PEER_CLOSED, f"GOAWAY {event.error_code}")
                 self._handle(event)
         except FloodError as error:
             self._h2.close_connection(ErrorCodes.ENHANCE_YOUR_CALM)
-            return Ending(EndReason.FLOOD, str(error))
+            return ConnectionEnding(EndReason.FLOOD, str(error))
         except OverlongFrameError as error:
             self._h2.close_connection(ErrorCodes.FRAME_SIZE_ERROR)
-            return Ending(EndReason.PROTOCOL, str(error))
+            return ConnectionEnding(EndReason.PROTOCOL, str(error))
         except h2.exceptions.H2Error as error:
-            return Ending(EndReason.PROTOCOL, f"{type(error).__name__}: {error}")
+            return ConnectionEnding(EndReason.PROTOCOL, f"{type(error).__name__}: {error}")
         return None
 
     def _handle(self, event: h2.events.Event) -> None:

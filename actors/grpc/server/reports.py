@@ -47,7 +47,7 @@ class EndReason(enum.Enum):
 
 
 @attrs.frozen
-class Ending:
+class ConnectionEnding:
     """How one connection ended, with what else is known about it."""
 
     reason: EndReason
@@ -67,7 +67,7 @@ class ConnectionEnded:
     """A connection is over; ``error`` is the cause if that was an error of our own."""
 
     peer: Peer
-    ending: Ending
+    ending: ConnectionEnding
     error: Exception | None = None
 
 

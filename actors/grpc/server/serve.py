@@ -23,13 +23,13 @@ from grpclib.const import Handler
 from ...io.unix_socket import UnixListener, listen, peer_credentials
 from .connection import ServerConnection
 from .limits import ServerLimits
-from .reports import ConnectionEnded, Ending, EndReason, HandlerFailed, Peer, Report
+from .reports import ConnectionEnded, ConnectionEnding, EndReason, HandlerFailed, Peer, Report
 from .stream import ServerStream
 
 __all__ = [
     "ConnectionEnded",
+    "ConnectionEnding",
     "EndReason",
-    "Ending",
     "HandlerFailed",
     "Peer",
     "Report",
@@ -60,7 +60,7 @@ def log_report(what: HandlerFailed | ConnectionEnded) -> None:
     match what:
         case HandlerFailed(method, error):
             _log.error("handler failed: method=%s", method, exc_info=error)
-        case ConnectionEnded(peer, Ending(reason, detail), error):
+        case ConnectionEnded(peer, ConnectionEnding(reason, detail), error):
             level = logging.DEBUG if reason in _USUAL else logging.WARNING
             text = "connection ended: reason=%r detail=%r peer_pid=%s"
             pid = None if peer.credentials is None else peer.credentials.pid
@@ -79,7 +79,7 @@ async def serve_stream(
     report: Report = log_report,
     peer: Peer | None = None,
     stopping: trio.Event | None = None,
-) -> Ending:
+) -> ConnectionEnding:
     """Serve one connection until it ends, close ``stream``, and return how it ended.
 
     Setting ``stopping`` ends it gracefully: GOAWAY is sent, and the calls in progress have ``limits.grace`` to end.
@@ -173,7 +173,7 @@ def _close_above(accepted: trio.socket.SocketType, limit: int, report: Report) -
             peer = Peer(peer_credentials(accepted))
         except OSError:
             peer = Peer()  # The client has left already.
-    report(ConnectionEnded(peer, Ending(EndReason.TOO_MANY, f"{limit} are open")))
+    report(ConnectionEnded(peer, ConnectionEnding(EndReason.TOO_MANY, f"{limit} are open")))
 
 
 async def _serve_socket(
@@ -196,7 +196,7 @@ async def _serve_socket(
                 await ServerConnection(routes, stream, limits, report, peer=peer, stopping=stopping).run()
                 return
         most = limits.max_connections_per_process
-        report(ConnectionEnded(peer, Ending(EndReason.TOO_MANY, f"{most} of this process are open")))
+        report(ConnectionEnded(peer, ConnectionEnding(EndReason.TOO_MANY, f"{most} of this process are open")))
 
 
 @contextmanager

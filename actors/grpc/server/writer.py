@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trio
 
-from .reports import Ending, EndReason
+from .reports import ConnectionEnding, EndReason
 
 #: Bytes in the queue above which tasks wait before they add more.
 _HIGH_WATER = 262144
@@ -43,7 +43,7 @@ class Writer:
         self._scope.deadline = trio.current_time() + self._farewell
         self._work.set()
 
-    async def run(self) -> Ending | None:
+    async def run(self) -> ConnectionEnding | None:
         """Send until closed; returns how the transport ended, None if it did not."""
         with self._scope:
             while not (self.closing and not self._queue):
@@ -54,7 +54,7 @@ class Writer:
                     return ending
         return None
 
-    async def _drain(self) -> Ending | None:
+    async def _drain(self) -> ConnectionEnding | None:
         while self._queue:
             data, self._queue = bytes(self._queue), bytearray()
             with trio.move_on_after(self._write_timeout) as scope:
@@ -62,16 +62,16 @@ class Writer:
                 if ending is not None:
                     return ending
             if scope.cancelled_caught:
-                return Ending(EndReason.NOT_READING, f"took nothing for {self._write_timeout:g} s")
+                return ConnectionEnding(EndReason.NOT_READING, f"took nothing for {self._write_timeout:g} s")
             self.room.unpark_all()
         return None
 
-    async def _send(self, data: bytes) -> Ending | None:
+    async def _send(self, data: bytes) -> ConnectionEnding | None:
         self._mid_write = True
         try:
             await self._stream.send_all(data)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            return Ending(EndReason.BROKEN, str(error))
+            return ConnectionEnding(EndReason.BROKEN, str(error))
         self._mid_write = False
         return None
 

@@ -18,9 +18,9 @@ from ....protocol.handlers.csi import (
     NO_NODE_INFO,
     SHORT_TIMEOUT,
     Capabilities,
+    DriverNotReadyError,
     NodeInfo,
     NotKnown,
-    NotReadyError,
     check_driver_name,
     checked_node_info,
 )
@@ -144,7 +144,7 @@ async def probe(channel: Channel) -> None:
             raise PluginError(error.message) from error
         raise
     if said.HasField("ready") and not said.ready.value:
-        raise NotReadyError
+        raise DriverNotReadyError
 
 
 def _words(error: GRPCError, timeout: float) -> str:

@@ -24,9 +24,9 @@ from ....protocol.errors import NoConnectionError, PluginError
 from ....protocol.handlers.csi import (
     STARTING_FOR,
     DriverFacts,
+    DriverNotReadyError,
     NodeInfo,
     NotKnown,
-    NotReadyError,
     changes,
     shown_health,
 )
@@ -52,7 +52,7 @@ _JITTER = 0.2
 
 
 @attrs.define
-class Asked:
+class DriverAnswers:
     """What a registered driver has said, and with what warnings."""
 
     plugin: Plugin
@@ -80,7 +80,7 @@ class FollowedBy:
 class CSIFollower:
     """Follows one driver until it is cancelled."""
 
-    def __init__(self, asked: Asked, calls: DriverCalls, link: Link, common: FollowedBy) -> None:
+    def __init__(self, asked: DriverAnswers, calls: DriverCalls, link: Link, common: FollowedBy) -> None:
         self._asked = asked
         self._calls = calls
         self._link = link
@@ -150,7 +150,7 @@ class CSIFollower:
             return
         try:
             await probe(channel)
-        except NotReadyError:
+        except DriverNotReadyError:
             self._not_ready = True
             if not self._is_ending_start:
                 self._is_ending_start = True
@@ -231,7 +231,7 @@ class CSIFollower:
         else:
             asked.facts = attrs.evolve(asked.facts, node=node, refreshed=self._now())
 
-    async def _refresh_observed(self, asked: Asked) -> None:
+    async def _refresh_observed(self, asked: DriverAnswers) -> None:
         """Ask a driver that is only observed who it is; NodeGetInfo is left to the consumer that registers it."""
         try:
             version = await self._calls.get_plugin_info(self._link.channel)

@@ -26,7 +26,7 @@ from ..link import Link
 
 if TYPE_CHECKING:
     from .driver import DriverCalls
-    from .follower import Asked, CSIFollower, FollowedBy
+    from .follower import CSIFollower, DriverAnswers, FollowedBy
     from .ranking import RankedDrivers
 
 #: Seconds until a driver that registers must listen on its endpoint: its registrar may be there first.
@@ -69,7 +69,7 @@ class CSIHandler:
         self._wall = wall or _unix_time
         self._topologies = Topologies()
         #: What the drivers have said, by socket and generation, and what asks them.
-        self._asked: dict[tuple[str, int], tuple[Asked, DriverCalls]] = {}
+        self._asked: dict[tuple[str, int], tuple[DriverAnswers, DriverCalls]] = {}
         #: The calls that have ended and were not reported yet.
         self._ended: list[CallEnded] = []
         self._rng = rng or random.Random()
@@ -117,7 +117,7 @@ class CSIHandler:
         self._asked[plugin.socket, plugin.generation] = asked, calls
         self.keep(plugin)
 
-    async def _ask(self, plugin: Plugin, link: Link, calls: DriverCalls) -> Asked:
+    async def _ask(self, plugin: Plugin, link: Link, calls: DriverCalls) -> DriverAnswers:
         try:
             channel = await link.connect(timeout=CONNECT_TIMEOUT, gives_way=True)
         except NoConnectionError as error:
@@ -209,7 +209,7 @@ class CSIHandler:
 class _Parts:
     """What asks drivers and follows them."""
 
-    asked: type[Asked]
+    asked: type[DriverAnswers]
     driver_calls: type[DriverCalls]
     follower: type[CSIFollower]
     followed_by: type[FollowedBy]
@@ -219,9 +219,9 @@ class _Parts:
 def _parts() -> _Parts:
     """Import what asks drivers and follows them, once: a node that has no CSI driver yet does without it."""
     from .driver import DriverCalls
-    from .follower import Asked, CSIFollower, FollowedBy
+    from .follower import CSIFollower, DriverAnswers, FollowedBy
 
-    return _Parts(Asked, DriverCalls, CSIFollower, FollowedBy)
+    return _Parts(DriverAnswers, DriverCalls, CSIFollower, FollowedBy)
 
 
 def _unix_time() -> float:

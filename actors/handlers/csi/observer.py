@@ -18,7 +18,7 @@ from ....protocol.plugins.info import csi_version
 from ...grpc.client.channel import Channel
 from ..link import Link
 from .driver import DriverCalls
-from .follower import CONNECT_TIMEOUT, REDIALS, Asked, CSIFollower, FollowedBy
+from .follower import CONNECT_TIMEOUT, REDIALS, CSIFollower, DriverAnswers, FollowedBy
 
 
 class CSIObserver:
@@ -35,7 +35,7 @@ class CSIObserver:
         await CSIFollower(asked, self._calls, self._link, self._common).run()
         raise AssertionError("a follower runs until it is cancelled")
 
-    async def _ask_until_answered(self) -> Asked:
+    async def _ask_until_answered(self) -> DriverAnswers:
         """Connect to the driver, again and again, and ask it; its connection may end meanwhile."""
         tries = 0
         while True:
@@ -50,7 +50,7 @@ class CSIObserver:
             tries += 1
             await trio.sleep(REDIALS.delay(tries))
 
-    async def _ask(self, channel: Channel) -> Asked:
+    async def _ask(self, channel: Channel) -> DriverAnswers:
         plugin, warnings, vendor_version = self._calls.plugin, list[str](), ""
         try:
             vendor_version = await self._calls.get_plugin_info(channel)
@@ -65,4 +65,4 @@ class CSIObserver:
             version = ""
             warnings.append(str(error))
         facts = DriverFacts(None, vendor_version, version, of_node, of_driver, timestamp(self._common.wall()))
-        return Asked(plugin, facts, trio.current_time(), tuple(warnings))
+        return DriverAnswers(plugin, facts, trio.current_time(), tuple(warnings))

@@ -15,7 +15,7 @@ import attrs
 import trio
 
 from ....protocol.status.json import Json
-from ....protocol.status.newest import Newest
+from ....protocol.status.newest import ChangeTable
 from ...http.server import Send
 
 #: The tables of the board.
@@ -37,11 +37,11 @@ class Board:
 
     #: The wall clock, in seconds since the epoch.
     _wall: Callable[[], float] = time.time
-    tables: Mapping[str, Newest] = attrs.field(
-        init=False, factory=lambda: {name: Newest() for name in (PLUGINS, RESOURCES, LEASES)}
+    tables: Mapping[str, ChangeTable] = attrs.field(
+        init=False, factory=lambda: {name: ChangeTable() for name in (PLUGINS, RESOURCES, LEASES)}
     )
     #: Words about the node by topic, the last ones of each.
-    _words: Newest = attrs.field(init=False, factory=Newest)
+    _words: ChangeTable = attrs.field(init=False, factory=ChangeTable)
     _waiting: trio.lowlevel.ParkingLot = attrs.field(init=False, factory=trio.lowlevel.ParkingLot)
 
     def put(self, table: str, key: str, value: Json) -> None:
@@ -68,7 +68,7 @@ class Board:
 
     async def stream(self, send: Send) -> None:
         """Send batches to one browser for as long as it stays."""
-        reader = _Reader({**self.tables, "node": self._words})
+        reader = _BrowserPosition({**self.tables, "node": self._words})
         while True:
             begun = trio.current_time()
             sent = False
@@ -86,10 +86,10 @@ class Board:
 
 
 @attrs.define
-class _Reader:
-    """Up to where one browser has read each table."""
+class _BrowserPosition:
+    """How far one browser has read each table."""
 
-    _tables: Mapping[str, Newest]
+    _tables: Mapping[str, ChangeTable]
     _read: dict[str, int] = attrs.field(init=False, factory=dict)
 
     def batch(self) -> Iterator[bytes]:
@@ -107,7 +107,7 @@ def _pieces(keys: Sequence[str]) -> Iterator[Sequence[str]]:
     return (keys[start : start + PIECE] for start in range(0, len(keys), PIECE))
 
 
-def _changes(name: str, table: Newest, keys: Sequence[str]) -> bytes:
+def _changes(name: str, table: ChangeTable, keys: Sequence[str]) -> bytes:
     """Return the event with the newest values of ``keys``; null for one that is gone."""
     entries = ", ".join(f"{json.dumps(key)}: {table.get(key) or 'null'}" for key in keys)
     return f"event: changes\ndata: {{{json.dumps(name)}: {{{entries}}}}}\n\n".encode()

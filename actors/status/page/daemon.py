@@ -104,7 +104,7 @@ class WatchEndedError(Exception):
         self.missing = missing
 
 
-class LaggedError(Exception):
+class WatchLaggedError(Exception):
     """The daemon has dropped changes: what is watched has to be read anew."""
 
 
@@ -121,7 +121,7 @@ async def follow(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_follow_health, path, timeout, board, wake)
         for watch in WATCHES:
-            nursery.start_soon(_Follower(watch, path, timeout, board, wall, names, came).run)
+            nursery.start_soon(_WatchFollower(watch, path, timeout, board, wall, names, came).run)
 
 
 async def _follow_health(path: str, timeout: float, board: Board, wake: trio.MemoryReceiveChannel[None]) -> None:
@@ -167,7 +167,7 @@ def _objects(found: object) -> list[Mapping[str, Any]]:
 
 
 @attrs.define
-class _Follower:
+class _WatchFollower:
     """Follows one watch."""
 
     _watch: Watch
@@ -188,7 +188,7 @@ class _Follower:
         while True:
             try:
                 await self._read()
-            except LaggedError:
+            except WatchLaggedError:
                 await trio.sleep(AGAIN_IF_LAGGED)
             except WatchEndedError as error:
                 if error.missing:
@@ -233,7 +233,7 @@ class _Follower:
                 entry = _object_in(line)
                 if isinstance(entry.get("error"), str):
                     # Before the list is whole, it is no list that has become too long.
-                    raise LaggedError if listed is None else WatchEndedError(entry["error"])
+                    raise WatchLaggedError if listed is None else WatchEndedError(entry["error"])
                 key = self._take_entry(entry)
                 if listed is not None:
                     listed.add(key)

@@ -18,7 +18,7 @@ from ....protocol.status.metrics_config import HostRule
 from ...http.client import UnreachableError, ask
 from ...http.limits import HttpLimits
 from ...http.places import Place
-from ...http.server import Request, Response, problem
+from ...http.server import HttpRequest, HttpResponse, problem
 from .board import Board
 from .documents import CONTENT_TYPE, SAFE_HEADERS, Document
 
@@ -43,7 +43,7 @@ _SCHEME: Final = "Bearer "
 
 
 @attrs.frozen
-class Daemon:
+class AskedDaemon:
     """The daemon that is asked: the path of its status socket, and for how many seconds it may be silent."""
 
     path: str
@@ -57,31 +57,31 @@ class Routes:
     _token: str
     _page: Document
     _board: Board
-    _daemon: Daemon
+    _daemon: AskedDaemon
 
-    def place(self, request: Request) -> Place:
+    def place(self, request: HttpRequest) -> Place:
         """Return which places limit ``request``."""
         if not self._has_token(request):
             return Place.HEALTH
         return Place.STREAM if request.path == STREAM else Place.QUERY
 
-    async def __call__(self, request: Request, /) -> Response:
+    async def __call__(self, request: HttpRequest, /) -> HttpResponse:
         """Return the answer to ``request``."""
         if not _LOOPBACK.admits(request.host):
             return problem(421, "this is not the host that was asked for: ask by localhost or 127.0.0.1", _HEADERS)
         if request.method not in ("GET", "HEAD"):
             return problem(405, "only GET is answered here", (("Allow", "GET"), *_HEADERS))
         if request.path == "/":
-            return Response(200, CONTENT_TYPE, self._page.body, headers=self._page.headers)
+            return HttpResponse(200, CONTENT_TYPE, self._page.body, headers=self._page.headers)
         if not self._has_token(request):
             why = "this needs the token that 'plugind page' prints, as 'Authorization: Bearer TOKEN'"
             return problem(401, why, (("WWW-Authenticate", "Bearer"), *_HEADERS))
         return await self._about_node(request)
 
-    async def _about_node(self, request: Request) -> Response:
+    async def _about_node(self, request: HttpRequest) -> HttpResponse:
         match request.path:
             case "/events":
-                return Response(200, "text/event-stream", write=self._board.stream, endless=True, headers=_HEADERS)
+                return HttpResponse(200, "text/event-stream", write=self._board.stream, endless=True, headers=_HEADERS)
             case "/plugin":
                 return await self._asked("/plugins/", request.query.get("socket"))
             case "/devices":
@@ -89,17 +89,17 @@ class Routes:
             case _:
                 return problem(404, "there is nothing of that name here", _HEADERS)
 
-    async def _asked(self, target: str, what: str | None) -> Response:
+    async def _asked(self, target: str, what: str | None) -> HttpResponse:
         """Return the answer of the daemon about one thing."""
         if not what:
             return problem(400, "the request does not say what it is about", _HEADERS)
         quoted = quote(what, safe="", errors="surrogateescape")
         try:
             async with ask(self._daemon.path, "GET", target + quoted, timeout=self._daemon.timeout) as reply:
-                return Response(reply.status, "application/json", await reply.body(), headers=_HEADERS)
+                return HttpResponse(reply.status, "application/json", await reply.body(), headers=_HEADERS)
         except UnreachableError as error:
             return problem(502, f"no daemon answers: {error.reason}", _HEADERS)
 
-    def _has_token(self, request: Request) -> bool:
+    def _has_token(self, request: HttpRequest) -> bool:
         given = (request.authorization or "").encode("utf-8", "surrogateescape")
         return hmac.compare_digest(given, (_SCHEME + self._token).encode("ascii"))

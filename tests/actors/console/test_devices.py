@@ -16,7 +16,7 @@ from plugind.actors.console.device_description import described_resource, device
 from plugind.actors.console.device_leases import add_leases, add_leases_of_plugin, leases_line
 from plugind.actors.console.devices import lines, not_healthy, why_none
 from plugind.actors.console.ending import EXIT_BUSY, EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, CommandError
-from plugind.actors.console.wait_for_devices import Waiting, Wanted, strictest, wanted
+from plugind.actors.console.wait_for_devices import WaitingForDevices, WantedDevices, strictest, wanted
 from plugind.protocol.devices.json import described_to_json, device_to_json, resource_to_json
 from plugind.protocol.plugins.devices import (
     Device,
@@ -165,9 +165,13 @@ def test_the_description_of_a_plugin_that_is_lost_says_since_when_and_why() -> N
 
 @pytest.mark.parametrize(
     ("given", "expected"),
-    [(GPU, Wanted(GPU)), (f"{GPU}=2", Wanted(GPU, 2)), ("v.com/a=1000000", Wanted("v.com/a", 1_000_000))],
+    [
+        (GPU, WantedDevices(GPU)),
+        (f"{GPU}=2", WantedDevices(GPU, 2)),
+        ("v.com/a=1000000", WantedDevices("v.com/a", 1_000_000)),
+    ],
 )
-def test_what_is_waited_for(given: str, expected: Wanted) -> None:
+def test_what_is_waited_for(given: str, expected: WantedDevices) -> None:
     assert wanted(given) == expected
 
 
@@ -194,8 +198,8 @@ def test_a_name_that_no_resource_can_have_is_wrong_usage(given: str, capsys: pyt
 
 
 def test_of_two_numbers_for_one_resource_the_greater_one_counts() -> None:
-    given = [Wanted(GPU, 2), Wanted("v.com/a"), Wanted(GPU, 4), Wanted(GPU, 3)]
-    assert strictest(given) == [Wanted(GPU, 4), Wanted("v.com/a")]
+    given = [WantedDevices(GPU, 2), WantedDevices("v.com/a"), WantedDevices(GPU, 4), WantedDevices(GPU, 3)]
+    assert strictest(given) == [WantedDevices(GPU, 4), WantedDevices("v.com/a")]
 
 
 # --- what is said of nothing ------------------------------------------------------------------------------------------
@@ -241,12 +245,12 @@ def test_a_refused_call_explains_why_a_resource_has_no_devices() -> None:
     for resources in ((), (AWAITED,)):
         made = waiting(*resources)
         made.refused = {"v.com/a": "another", GPU: REFUSED}
-        assert made.why_not(Wanted(GPU, 3)).endswith(f"; {REFUSED}")
+        assert made.why_not(WantedDevices(GPU, 3)).endswith(f"; {REFUSED}")
     assert described_resource(shown(AWAITED), REFUSED).endswith(f"Refused:    {REFUSED}\n")
 
 
-def waiting(*resources: ResourceStatus, number: int = 3, has_list: bool = True) -> Waiting:
-    made = Waiting([Wanted(GPU, number)], None, has_list=has_list)
+def waiting(*resources: ResourceStatus, number: int = 3, has_list: bool = True) -> WaitingForDevices:
+    made = WaitingForDevices([WantedDevices(GPU, number)], None, has_list=has_list)
     for resource in resources:
         made.note(resource_to_json(resource, NOW, UNIX))
     return made
@@ -270,13 +274,13 @@ def test_it_is_done_when_there_are_so_many_healthy_devices() -> None:
     ],
 )
 def test_the_reason_why_there_are_not(resources: tuple[ResourceStatus, ...], reason: str) -> None:
-    assert waiting(*resources).why_not(Wanted(GPU, 3)).startswith(reason)
+    assert waiting(*resources).why_not(WantedDevices(GPU, 3)).startswith(reason)
 
 
 def test_a_daemon_that_does_not_answer_decides_the_exit_code() -> None:
-    made = Waiting([Wanted(GPU)], CommandError("nobody answers", EXIT_UNREACHABLE))
+    made = WaitingForDevices([WantedDevices(GPU)], CommandError("nobody answers", EXIT_UNREACHABLE))
     assert made.exit_code == EXIT_UNREACHABLE
-    assert made.why_not(Wanted(GPU)) == "cannot tell whether vendor.com/gpu has 1 healthy device: nobody answers"
+    assert made.why_not(WantedDevices(GPU)) == "cannot tell whether vendor.com/gpu has 1 healthy device: nobody answers"
 
 
 @pytest.mark.parametrize("words", [[], ["a", "--resource", GPU], ["--resource", GPU, "--serving"]])

@@ -24,7 +24,7 @@ from plugind.actors.console import fake
 from plugind.actors.console.ending import EXIT_USAGE, CommandError
 from plugind.actors.console.fake import FakeSpec, add_arguments, fake_main, spec_from, to_json
 from plugind.actors.console.fake_calls import Announcement, Caller, Registered
-from plugind.actors.console.fake_control import MAX_LINE, Lines, follow_pipe, named_pipe
+from plugind.actors.console.fake_control import MAX_LINE, LineBuffer, follow_pipe, named_pipe
 from plugind.actors.console.fake_devices import obey
 from plugind.actors.grpc.client.channel import Channel
 from plugind.actors.grpc.server.serve import serve_listener, serve_stream, serve_unix
@@ -380,7 +380,7 @@ def test_a_command_with_an_unknown_device_changes_nothing() -> None:
 
 
 def fed(pieces: Iterable[bytes]) -> list[str]:
-    lines = Lines()
+    lines = LineBuffer()
     return [line for piece in pieces for line in lines.add(piece)] + list(lines.end())
 
 

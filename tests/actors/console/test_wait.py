@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from plugind.actors.console.wait import Waiting
+from plugind.actors.console.wait import WaitingForPlugins
 from plugind.protocol.health.checks import HealthChecks
 from plugind.protocol.plugins.health import Health
 from plugind.protocol.plugins.status import PluginStatus, StateName
@@ -27,8 +27,8 @@ GOOD = attrs.evolve(UNCHECKED, socket="/r/b.sock", name="b", health=Health.HEALT
 WAITS = attrs.evolve(UNCHECKED, socket="/r/c.sock", state=StateName.WAITING, health=None, health_reason=None)
 
 
-def waiting(*plugins: PluginStatus, names: str = "a", has_list: bool = True, healthy: bool = True) -> Waiting:
-    found = Waiting([*names], None, None, healthy=healthy, has_list=has_list)
+def waiting(*plugins: PluginStatus, names: str = "a", has_list: bool = True, healthy: bool = True) -> WaitingForPlugins:
+    found = WaitingForPlugins([*names], None, None, healthy=healthy, has_list=has_list)
     for plugin in plugins:
         found.note(plugin_to_json(plugin, 10.0, 1000.0))
     return found
@@ -61,7 +61,7 @@ def test_a_wait_for_the_health_of_a_type_that_is_not_checked_ends_at_once(plugin
         waiting(UNCHECKED, has_list=False),
     ],
 )
-def test_a_wait_goes_on_as_long_as_it_may_succeed(found: Waiting) -> None:
+def test_a_wait_goes_on_as_long_as_it_may_succeed(found: WaitingForPlugins) -> None:
     assert not found.over
 
 

@@ -13,7 +13,7 @@ import pytest
 import trio
 from inotify_simple import INotify, flags
 
-from plugind.actors.devices.directory import Place, RealDeviceDirectory, Serving, SocketTakenError
+from plugind.actors.devices.directory import KubeletSocket, RealDeviceDirectory, Serving, SocketTakenError
 from plugind.actors.trust.directories import InsecureRootError
 from plugind.protocol.devices.calls import RegisterCall
 from plugind.protocol.discovery.device_directory import check_place
@@ -216,7 +216,7 @@ async def test_the_start_deletes_all_sockets_and_nothing_else(made: Path, take: 
     async with serving(take()) as served:
         assert sorted(os.listdir(path)) == [".plugind.lock", "checkpoint", "kubelet.sock", "link", "sub"]
         assert os.listdir(path / "sub") == ["x.sock"]
-        assert served.place() is Place.OURS
+        assert served.place() is KubeletSocket.OURS
     assert sorted(os.listdir(path)) == [".plugind.lock", "checkpoint", "link", "sub"]
 
 
@@ -248,9 +248,9 @@ async def test_a_socket_that_is_made_again_deletes_none(made: Path, take: Take) 
 async def test_a_socket_that_is_removed_or_replaced_is_noticed(path: Path, take: Take) -> None:
     async with serving(take()) as served:
         (path / "kubelet.sock").unlink()
-        assert served.place() is Place.MISSING
+        assert served.place() is KubeletSocket.MISSING
         bind(path / "kubelet.sock")
-        assert served.place() is Place.ANOTHER
+        assert served.place() is KubeletSocket.ANOTHER
     assert (path / "kubelet.sock").exists(), "that of another process is not removed"
 
 

@@ -12,7 +12,7 @@ import trio.testing
 
 from plugind.actors.devices import actor
 from plugind.actors.devices.inbox import DevicesInbox
-from plugind.actors.devices.state import DEADLINE, MemoryStore, Writer
+from plugind.actors.devices.state import DEADLINE, MemoryStore, ResourceWriter
 from plugind.actors.node.supervision import Children, ChildSpec, Crashes
 from plugind.protocol.backoff import RestartIntensity
 from plugind.protocol.devices.messages import (
@@ -109,13 +109,13 @@ class Running:
     """A devices actor that runs under a supervisor."""
 
     inbox: DevicesInbox = attrs.field(factory=DevicesInbox)
-    memory: actor.Memory = attrs.field(factory=actor.Memory)
+    memory: actor.DevicesMemory = attrs.field(factory=actor.DevicesMemory)
     store: SlowStore = attrs.field(factory=SlowStore)
     crashes: list[str] = attrs.field(factory=list)
 
     @asynccontextmanager
     async def started(self) -> AsyncIterator[None]:
-        writer = Writer(self.store, SILENT)
+        writer = ResourceWriter(self.store, SILENT)
         crashes = Crashes(RestartIntensity(), lambda name, _: self.crashes.append(name))
         async with trio.open_nursery() as nursery:
             children = Children(nursery, crashes)

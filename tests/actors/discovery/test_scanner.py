@@ -21,7 +21,7 @@ from plugind.actors.discovery.scanner import Scanner, ScanReport
 from plugind.actors.simulation.directory import MemoryDirectory, Telling
 from plugind.protocol.discovery.sockets import MAX_LINKS, Discovery, Found, Message
 from plugind.protocol.identity import Identity
-from plugind.protocol.trust.directories import Condition
+from plugind.protocol.trust.directories import DirectoryCondition
 from plugind.tests.actors.discovery.watching import ROOT, words
 from plugind.tests.actors.io.exhaustion import descriptors
 
@@ -231,7 +231,7 @@ async def test_only_so_many_new_links_of_a_directory_are_examined_in_a_rescan(
     for _ in range(2):
         report = await stage.rescan()
         assert len(examined) == MAX_LINKS
-        assert [(found.path, found.condition) for found in report.directories] == [(SUB, Condition.FULL)]
+        assert [(found.path, found.condition) for found in report.directories] == [(SUB, DirectoryCondition.FULL)]
         assert (report.sockets, report.over_limit) == (1, 3)
         examined.clear()
 
@@ -260,7 +260,7 @@ async def test_entries_over_the_limit_are_counted_again_by_each_rescan(autojump_
     for _ in range(2):
         report = await stage.rescan()
         (directory,) = report.directories
-        assert (directory.path, directory.condition) == (ROOT, Condition.FULL)
+        assert (directory.path, directory.condition) == (ROOT, DirectoryCondition.FULL)
         assert directory.reason.startswith(full)
         assert attrs.evolve(report, directories=()) == attrs.evolve(FINE, sockets=2, over_limit=1)
     stage.directory.unlink(A)

@@ -16,7 +16,7 @@ from plugind.protocol.discovery.sockets import MAX_IGNORED, Found
 from plugind.protocol.discovery.watches import LOCK_FILE
 from plugind.protocol.errors import ConfigError
 from plugind.protocol.messages.discovery import LookNow
-from plugind.protocol.trust.directories import Condition
+from plugind.protocol.trust.directories import DirectoryCondition
 from plugind.testing import DEFAULT_CONFIG, FakeHandler, FakePlugin, SimulatedNode
 from plugind.tests.actors.discovery.watching import ROOT, Stage, staged
 from plugind.tests.actors.registration.timelines import asks, resting
@@ -447,7 +447,7 @@ async def test_entries_over_the_limit_are_left_out_and_reported(autojump_clock: 
     async with staged(prepare=prepare, config=WatcherConfig(ROOT, jitter=0.0, max_entries=6)) as stage:
         assert sorted(stage.latest) == [f"{ROOT}/{number}.sock" for number in range(3)]
         assert (stage.reports[-1].reason or "").startswith(f"2 entries of {ROOT} are not taken: it has 3 sockets")
-        assert stage.reports[-1].conditions == ((Condition.FULL, 1),)
+        assert stage.reports[-1].conditions == ((DirectoryCondition.FULL, 1),)
         stage.directory.unlink(f"{ROOT}/0.sock")
         stage.directory.unlink(f"{ROOT}/1.sock")
         await trio.sleep(11)

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 from plugind.actors.discovery.directory import CHUNK
 from plugind.actors.discovery.watcher import WatcherConfig
 from plugind.actors.simulation.directory import MemoryDirectory, Telling
-from plugind.protocol.trust.directories import Condition
+from plugind.protocol.trust.directories import DirectoryCondition
 from plugind.tests.actors.discovery.watching import ROOT, Stage, staged
 
 SUB, DEEP = f"{ROOT}/sub", f"{ROOT}/sub/deep"
@@ -23,7 +23,7 @@ def with_sockets(directory: MemoryDirectory) -> None:
     directory.bind(f"{DEEP}/a.sock")
 
 
-def conditions(stage: Stage) -> list[tuple[str, Condition]]:
+def conditions(stage: Stage) -> list[tuple[str, DirectoryCondition]]:
     return [(report.path, report.condition) for report in stage.reports[-1].directories]
 
 
@@ -55,9 +55,9 @@ async def test_a_directory_that_fails_from_the_start_is_not_entered_but_shown(
 
     async with staged(prepare=prepare) as stage:
         assert (await stage.sent())[0] == "b.sock appeared #1 (first scan)"
-        assert conditions(stage) == [(SUB, Condition.INSECURE)]
+        assert conditions(stage) == [(SUB, DirectoryCondition.INSECURE)]
         assert (stage.reports[-1].watching, stage.reports[-1].ready) == ("events", True)
-        assert stage.reports[-1].conditions == ((Condition.INSECURE, 1),)
+        assert stage.reports[-1].conditions == ((DirectoryCondition.INSECURE, 1),)
         stage.directory.bind(f"{SUB}/c.sock")
         await trio.sleep(100)
         assert await stage.sent() == []
@@ -88,7 +88,7 @@ async def test_a_directory_that_fails_later_keeps_what_is_known_and_takes_nothin
         assert await stage.sent() == []
         await trio.sleep(100)
         assert await stage.sent() == []
-        assert conditions(stage) == [(SUB, Condition.INSECURE)]
+        assert conditions(stage) == [(SUB, DirectoryCondition.INSECURE)]
         mend(stage.directory, SUB)
         assert sorted(line.partition(" #")[0] for line in await stage.sent()) == [
             "sub/a.sock vanished",
@@ -113,7 +113,7 @@ async def test_the_root_is_judged_at_each_scan(autojump_clock: MockClock, how: s
         assert await stage.sent() == []
         report = stage.reports[-1]
         assert (report.watching, report.ready) == ("insecure", False)
-        assert conditions(stage) == [(ROOT, Condition.INSECURE)]
+        assert conditions(stage) == [(ROOT, DirectoryCondition.INSECURE)]
         assert report.reason == report.directories[0].reason
         mend(stage.directory, ROOT)
         assert sorted(await stage.sent()) == ["new.sock appeared #3", "sub/a.sock vanished #1"]
@@ -139,7 +139,7 @@ async def test_what_strangers_do_with_a_root_through_a_directory_above_it_deregi
         assert await stage.sent() == []
         report = stage.reports[-1]
         assert (report.watching, report.ready, report.made) == ("insecure", False, False)
-        assert conditions(stage) == [(ROOT, Condition.INSECURE)]
+        assert conditions(stage) == [(ROOT, DirectoryCondition.INSECURE)]
         assert above in (report.reason or "")
         if then == "replaced":
             stage.directory.remove_tree(ROOT)
@@ -163,7 +163,7 @@ async def test_a_root_that_is_replaced_by_one_that_others_may_write_to_is_seen_a
         stage.directory.chmod(ROOT, 0o1777)
         stage.directory.bind(f"{ROOT}/new.sock")
         assert await stage.sent() == []
-        assert conditions(stage) == [(ROOT, Condition.INSECURE)]
+        assert conditions(stage) == [(ROOT, DirectoryCondition.INSECURE)]
         assert "mkdir -m 0755" in (stage.reports[-1].reason or "")
 
 
@@ -183,7 +183,7 @@ async def test_a_directory_that_is_insecure_in_an_insecure_one_stays_closed_when
         stage.directory.chmod(SUB, 0o755)
         assert await stage.sent() == ["sub/new.sock appeared #3"]
         await trio.sleep(11)
-        assert conditions(stage) == [(DEEP, Condition.INSECURE)]
+        assert conditions(stage) == [(DEEP, DirectoryCondition.INSECURE)]
         stage.directory.chmod(DEEP, 0o755)
         assert await stage.sent() == ["sub/deep/new.sock appeared #4"]
 
@@ -212,7 +212,7 @@ async def test_a_directory_is_judged_as_it_is_opened_even_if_it_cannot_be_looked
         await trio.sleep(11)
         stage.directory.bind(f"{SUB}/new.sock")
         assert await stage.sent() == []
-        assert conditions(stage) == [(SUB, Condition.INSECURE)]
+        assert conditions(stage) == [(SUB, DirectoryCondition.INSECURE)]
 
 
 async def test_a_watcher_that_starts_again_forgets_nothing_because_of_an_insecure_directory(
@@ -245,7 +245,7 @@ async def test_a_rescan_judges_a_directory_before_it_takes_a_new_socket_that_an_
         await trio.sleep(100)
         mend(stage.directory, ROOT)
         assert await stage.sent() == []
-        assert conditions(stage) == [(spoilt, Condition.INSECURE)]
+        assert conditions(stage) == [(spoilt, DirectoryCondition.INSECURE)]
         mend(stage.directory, spoilt)
         assert await stage.sent() == ["sub/deep/new.sock appeared #3"]
 
@@ -266,7 +266,7 @@ async def test_a_new_socket_waits_for_the_scan_of_a_directory_that_cannot_be_loo
         await trio.sleep(100)
         mend(stage.directory, ROOT)
         assert await stage.sent() == []
-        assert conditions(stage) == [(DEEP, Condition.INSECURE)]
+        assert conditions(stage) == [(DEEP, DirectoryCondition.INSECURE)]
 
 
 @HOW
@@ -288,7 +288,7 @@ async def test_a_directory_that_can_neither_be_scanned_nor_looked_at_takes_nothi
         stage.directory.scan_errors.clear()
         await trio.sleep(100)
         assert await stage.sent() == []
-        assert conditions(stage) == [(SUB, Condition.INSECURE)]
+        assert conditions(stage) == [(SUB, DirectoryCondition.INSECURE)]
         mend(stage.directory, SUB)
         assert sorted(line.partition(" #")[0] for line in await stage.sent()) == [
             "sub/deep/new.sock appeared",
@@ -336,7 +336,7 @@ async def test_a_large_directory_that_cannot_be_looked_at_is_scanned_before_thos
         stage.directory.resume_events()
         await trio.sleep(100)
         assert await stage.sent() == []
-        assert conditions(stage) == [(SUB, Condition.INSECURE)]
+        assert conditions(stage) == [(SUB, DirectoryCondition.INSECURE)]
 
 
 async def test_a_group_that_may_write_is_said_and_changes_nothing(autojump_clock: MockClock) -> None:
@@ -348,7 +348,7 @@ async def test_a_group_that_may_write_is_said_and_changes_nothing(autojump_clock
 
     async with staged(prepare=prepare) as stage:
         assert len(await stage.sent()) == 3
-        assert conditions(stage) == [(SUB, Condition.GROUP_WRITABLE)]
+        assert conditions(stage) == [(SUB, DirectoryCondition.GROUP_WRITABLE)]
         assert stage.reports[-1].degraded_by is None
 
 

@@ -14,7 +14,7 @@ from plugind.actors.grpc import endpoints as endpoints_module
 from plugind.actors.grpc.endpoints import EndpointRefusedError, Endpoints, RealEndpointFiles
 from plugind.actors.io.file_identity import identity_at
 from plugind.actors.io.unix_socket import Credentials
-from plugind.protocol.discovery.sockets import Kind
+from plugind.protocol.discovery.sockets import EntryKind
 from plugind.protocol.errors import ValidationError
 from plugind.protocol.identity import Identity
 from plugind.tests.actors.io.exhaustion import descriptors
@@ -45,7 +45,7 @@ def endpoints(allowed: Path, *, status_socket: Path | None = None) -> Endpoints:
     return Endpoints(RealEndpointFiles(), (str(allowed),), None if status_socket is None else str(status_socket))
 
 
-def judged(judge: Endpoints, endpoint: Path) -> Kind | None:
+def judged(judge: Endpoints, endpoint: Path) -> EntryKind | None:
     """Judge an endpoint for a plugin in a directory where endpoints may not be."""
     own = endpoint.parents[0] if endpoint.name == "own.sock" else Path(judge.directories[0]).parent / "own"
     found = judge.judge(str(endpoint), str(own / "own.sock"), identity(own / "own.sock"))
@@ -55,8 +55,8 @@ def judged(judge: Endpoints, endpoint: Path) -> Kind | None:
 def test_a_socket_in_an_allowed_directory_is_accepted(allowed: Path) -> None:
     """Fault 43."""
     with listening(allowed / "e.sock"):
-        assert judged(endpoints(allowed), allowed / "e.sock") is Kind.SOCKET
-        assert judged(endpoints(allowed), allowed / ".." / "allowed" / "e.sock") is Kind.SOCKET
+        assert judged(endpoints(allowed), allowed / "e.sock") is EntryKind.SOCKET
+        assert judged(endpoints(allowed), allowed / ".." / "allowed" / "e.sock") is EntryKind.SOCKET
     assert judged(endpoints(allowed), allowed / "later" / "e.sock") is None, "it does not exist yet"
 
 
@@ -64,8 +64,8 @@ def test_the_real_path_counts_on_both_sides(allowed: Path, tmp_path: Path) -> No
     """Fault 43."""
     (tmp_path / "link").symlink_to(allowed)
     with listening(allowed / "e.sock"):
-        assert judged(endpoints(allowed), tmp_path / "link" / "e.sock") is Kind.SOCKET
-        assert judged(endpoints(tmp_path / "link"), allowed / "e.sock") is Kind.SOCKET
+        assert judged(endpoints(allowed), tmp_path / "link" / "e.sock") is EntryKind.SOCKET
+        assert judged(endpoints(tmp_path / "link"), allowed / "e.sock") is EntryKind.SOCKET
     (allowed / "out").symlink_to(tmp_path / "own")
     with pytest.raises(ValidationError, match="is in none of the directories for endpoints"):
         judged(endpoints(allowed), allowed / "out" / "other.sock")

@@ -10,7 +10,7 @@ import attrs
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from plugind.actors.handlers.calls import CallConfig, Calls
+from plugind.actors.handlers.calls import CallConfig, HandlerCalls
 from plugind.actors.handlers.handler import Handler
 from plugind.actors.handlers.link import LinkPort
 from plugind.actors.handlers.served import Served
@@ -97,7 +97,7 @@ async def calling(
     handler: Handler, links: LinkPort | None = None, *, timeout: float = TIMEOUT
 ) -> AsyncIterator[Caller]:
     """Serve the handler until each call has ended."""
-    served = Served(Calls(handler, CallConfig(timeout), "T"), links)
+    served = Served(HandlerCalls(handler, CallConfig(timeout), "T"), links)
     async with trio.open_nursery() as nursery:
         yield Caller(served, nursery)
 

@@ -13,7 +13,7 @@ import trio.testing
 from trio.testing import MockClock
 
 from plugind import Supervisor
-from plugind.actors.handlers.calls import MAX_THREADS, CallConfig, Calls
+from plugind.actors.handlers.calls import MAX_THREADS, CallConfig, HandlerCalls
 from plugind.actors.handlers.handler import Handler, check_handler
 from plugind.protocol.errors import PluginError
 from plugind.protocol.logs.lines import Field, Level
@@ -206,7 +206,7 @@ async def test_a_cancellation_of_asyncio_is_an_error_of_the_handler(ask: str) ->
 async def test_a_thread_that_returns_while_its_call_is_cancelled_was_not_given_up() -> None:
     """Fault 82: health would show it for ever."""
     handler = Stuck()
-    calls = Calls(handler, CallConfig(30.0), "T")
+    calls = HandlerCalls(handler, CallConfig(30.0), "T")
     call = calls.prepare("register", plugin())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(calls.make, call)

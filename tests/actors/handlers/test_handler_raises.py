@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from plugind.actors.handlers.calls import CallConfig, Calls
+from plugind.actors.handlers.calls import CallConfig, HandlerCalls
 from plugind.protocol.errors import PluginError
 from plugind.protocol.plugins.info import Plugin
 from plugind.protocol.plugins.status import Outcome
@@ -65,7 +65,7 @@ ERRORS: dict[str, Callable[[], BaseException]] = {
 async def test_nothing_that_a_handler_raises_leaves_its_call(ask: str, make: Callable[[], BaseException]) -> None:
     """Fault 82: with SIGINT in the daemon's hands, an interrupt is the handler's own, too."""
     log = Lines()
-    calls = Calls(Raises(make), CallConfig(30.0, log, handles_sigint=True), "T")
+    calls = HandlerCalls(Raises(make), CallConfig(30.0, log, handles_sigint=True), "T")
     ending = await calls.make(calls.prepare(ask, PLUGIN))
     assert ending.outcome is Outcome.BROKEN
     assert ending.error.startswith(f"the handler broke: {type(make()).__name__}")
@@ -74,7 +74,7 @@ async def test_nothing_that_a_handler_raises_leaves_its_call(ask: str, make: Cal
 
 
 async def test_a_refusal_that_cannot_be_read_is_a_refusal() -> None:
-    calls = Calls(Raises(UnreadableError), CallConfig(30.0), "T")
+    calls = HandlerCalls(Raises(UnreadableError), CallConfig(30.0), "T")
     assert (await calls.make(calls.prepare("validate", PLUGIN))).outcome is Outcome.REFUSED
 
 
@@ -82,7 +82,7 @@ async def test_a_refusal_that_cannot_be_read_is_a_refusal() -> None:
 async def test_an_interrupt_in_the_loop_ends_a_program_that_leaves_sigint_to_python(name: str) -> None:
     """It may be the one of Ctrl-C, so it is passed on; the log says which handler was called."""
     log = Lines()
-    calls = Calls(Raises(ERRORS[name]), CallConfig(30.0, log), "T")
+    calls = HandlerCalls(Raises(ERRORS[name]), CallConfig(30.0, log), "T")
     with pytest.raises(BaseException) as raised:  # noqa: PT011 - a group has no KeyboardInterrupt as its base
         await calls.make(calls.prepare("deregister", PLUGIN))
     assert type(raised.value) is type(ERRORS[name]())
@@ -107,7 +107,7 @@ async def test_a_cancellation_from_outside_of_the_call_goes_on(own: bool) -> Non
                 raise
 
     log = Lines()
-    calls = Calls(Waits(), CallConfig(30.0, log), "T")
+    calls = HandlerCalls(Waits(), CallConfig(30.0, log), "T")
     with trio.CancelScope() as scope:
         scope.cancel()
         await calls.make(calls.prepare("register", PLUGIN))

@@ -10,7 +10,7 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from plugind.actors.handlers.calls import Calls
+from plugind.actors.handlers.calls import HandlerCalls
 from plugind.actors.handlers.handler import policy_of
 from plugind.actors.handlers.link import Link
 from plugind.protocol.errors import PluginError, ValidationError
@@ -184,7 +184,7 @@ async def test_a_crash_in_the_turn_of_a_name_passes_it_on(
 
     async with calling(Recording()) as caller:
         with monkeypatch.context() as patched:
-            patched.setattr(Calls, "prepare", planted)
+            patched.setattr(HandlerCalls, "prepare", planted)
             with pytest.raises(ZeroDivisionError):
                 await caller.call(ask)
         with trio.fail_after(60):

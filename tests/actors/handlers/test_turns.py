@@ -5,11 +5,11 @@ from __future__ import annotations
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from plugind.actors.handlers.served import Turns
+from plugind.actors.handlers.served import NameTurns
 
 
 async def test_a_turn_is_passed_on_in_the_order_of_the_asks_and_is_free_after_the_last() -> None:
-    turns, order = Turns(), list[int]()
+    turns, order = NameTurns(), list[int]()
 
     async def take(number: int) -> None:
         await turns.take("x")
@@ -32,13 +32,13 @@ async def test_a_turn_is_passed_on_in_the_order_of_the_asks_and_is_free_after_th
 
 
 async def test_the_turn_of_another_name_is_free() -> None:
-    turns = Turns()
+    turns = NameTurns()
     assert turns.take_nowait("x")
     assert turns.take_nowait("y")
 
 
 async def test_nobody_overtakes_a_task_to_which_the_turn_was_passed_on_and_that_has_not_run_yet() -> None:
-    turns = Turns()
+    turns = NameTurns()
     assert turns.take_nowait("x")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(turns.take, "x")
@@ -50,7 +50,7 @@ async def test_nobody_overtakes_a_task_to_which_the_turn_was_passed_on_and_that_
 
 
 async def test_a_wait_that_is_cancelled_passes_nothing_on_and_keeps_no_turn(autojump_clock: MockClock) -> None:
-    turns = Turns()
+    turns = NameTurns()
     assert turns.take_nowait("x")
     with trio.move_on_after(1) as scope:
         await turns.take("x")
@@ -61,7 +61,7 @@ async def test_a_wait_that_is_cancelled_passes_nothing_on_and_keeps_no_turn(auto
 
 
 async def test_a_cancellation_that_comes_after_the_turn_does_not_lose_it() -> None:
-    turns, taken = Turns(), trio.Event()
+    turns, taken = NameTurns(), trio.Event()
     scope = trio.CancelScope()
 
     async def take() -> None:

@@ -12,7 +12,7 @@ import trio
 import trio.lowlevel
 from trio.testing import MockClock
 
-from plugind.actors.handlers.calls import CallConfig, Calls
+from plugind.actors.handlers.calls import CallConfig, HandlerCalls
 from plugind.actors.handlers.served import Served
 from plugind.actors.health import watchdog
 from plugind.actors.health.stacks import StackTimer
@@ -123,7 +123,7 @@ async def test_a_handler_that_blocks_the_loop_is_named_with_its_plugin_and_the_s
     """Fault 83."""
     steps = BlockedSteps()
     to_status, reports = trio.open_memory_channel[StatusMessage](10)
-    calls = Calls(Blocking(), CallConfig(1.0, watchdog=steps, blocked_after=LIMIT), "T")
+    calls = HandlerCalls(Blocking(), CallConfig(1.0, watchdog=steps, blocked_after=LIMIT), "T")
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(watchdog.run, WatchdogConfig(LIMIT), steps, to_status)

@@ -19,8 +19,8 @@ from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 from plugind.actors.http import server as http
 from plugind.actors.http.client import ask
 from plugind.actors.http.places import AllPlaces, Connection, Place, Standing
-from plugind.actors.http.server import Guests, HttpLimits, LateResponse, Request, Response, Send, json_response
-from plugind.actors.io.client_streams import ClientStream, ClientWatch
+from plugind.actors.http.server import Guests, HttpLimits, HttpRequest, HttpResponse, LateResponse, Send, json_response
+from plugind.actors.io.client_streams import AcceptedStream, ClientWatch
 from plugind.actors.io.unix_socket import Credentials, connect, listen, peer_groups, stream_socket
 
 LIMITS = HttpLimits(response=5.0)
@@ -33,16 +33,16 @@ root_only = pytest.mark.skipif(os.geteuid() != 0, reason="it takes the identity 
 class Late:
     """A handler whose answers are made when the test says so."""
 
-    make: Callable[[], Awaitable[Response]] | None = None
+    make: Callable[[], Awaitable[HttpResponse]] | None = None
     may_go_on: trio.Event = attrs.field(factory=trio.Event)
     #: What the server said of answers that were not delivered.
     left: list[bool] = attrs.field(factory=list)
     ended: trio.Event = attrs.field(factory=trio.Event)
 
-    async def __call__(self, _: Request, /) -> Response:
+    async def __call__(self, _: HttpRequest, /) -> HttpResponse:
         return LateResponse(make=self.make or self._make, undelivered=self._undelivered)
 
-    async def _make(self) -> Response:
+    async def _make(self) -> HttpResponse:
         await self.may_go_on.wait()
         return json_response(201, "made")
 
@@ -59,7 +59,7 @@ async def serving(late: Late) -> AsyncIterator[trio.SocketStream]:
         async with trio.SocketStream(ours) as client, trio.open_nursery() as nursery:
 
             async def serve() -> None:
-                await http.serve_connection(ClientStream(theirs), late, LIMITS, watch=watch)
+                await http.serve_connection(AcceptedStream(theirs), late, LIMITS, watch=watch)
 
             nursery.start_soon(watch.run)
             nursery.start_soon(serve)
@@ -128,7 +128,7 @@ async def test_an_answer_that_cannot_be_written_is_reported() -> None:
     """The client has left between the making of the answer and its writing."""
     there = trio.Event()
 
-    async def make() -> Response:
+    async def make() -> HttpResponse:
         await there.wait()
         client.socket.close()
         return json_response(201, "made")
@@ -153,8 +153,8 @@ async def test_an_endless_answer_is_undelivered_when_its_client_leaves() -> None
         await send(b"{}\n")
         await trio.sleep_forever()
 
-    async def make() -> Response:
-        return Response(201, "application/jsonl", write=write, endless=True)
+    async def make() -> HttpResponse:
+        return HttpResponse(201, "application/jsonl", write=write, endless=True)
 
     late = Late(make)
     async with serving(late) as client:
@@ -177,7 +177,7 @@ def _places(limit: int) -> AllPlaces:
 def _connection(standing: Standing, *, reserved: bool = False) -> Connection:
     ours, theirs = socket.socketpair()
     theirs.close()
-    stream = ClientStream(trio.socket.from_stdlib_socket(ours))
+    stream = AcceptedStream(trio.socket.from_stdlib_socket(ours))
     return Connection(stream, Credentials(1, 1, 1), standing, reserved)
 
 
@@ -264,7 +264,7 @@ async def test_the_answer_to_a_request_without_a_place_is_made_by_whoever_serves
     assert sorted(statuses) == [201, 429]
 
 
-def _only_wait(request: Request) -> bool:
+def _only_wait(request: HttpRequest) -> bool:
     return request.path == "/wait"
 
 
@@ -291,7 +291,7 @@ async def test_guests_may_ask_for_some_things(guests: Guests, path: str, status:
         assert "wait only" in answer
 
 
-def _only_plugins(request: Request) -> bool:
+def _only_plugins(request: HttpRequest) -> bool:
     return request.path == "/plugins"
 
 
@@ -315,7 +315,7 @@ async def test_who_is_of_two_kinds_may_ask_what_either_may(path: str, status: in
 async def _answer_to_nobody(socket_path: str, guests: Sequence[Guests], path: str) -> str:
     listener = listen(socket_path, mode=0o666)
 
-    async def handler(_: Request) -> Response:
+    async def handler(_: HttpRequest) -> HttpResponse:
         return json_response(200, "answered")
 
     async with trio.open_nursery() as nursery:

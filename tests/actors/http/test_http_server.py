@@ -20,7 +20,7 @@ from trio.testing import MockClock, memory_stream_pair
 from plugind.actors.http import server as http
 from plugind.actors.http.client import UnreachableError, ask
 from plugind.actors.http.places import Place
-from plugind.actors.http.server import HttpLimits, Request, Response, Send, json_response
+from plugind.actors.http.server import HttpLimits, HttpRequest, HttpResponse, Send, json_response
 from plugind.actors.io.descriptors import DescriptorReserve
 from plugind.actors.io.unix_socket import Credentials, UnixListener, listen, peer_credentials
 from plugind.tests.actors.io.exhaustion import no_descriptor_left
@@ -28,7 +28,7 @@ from plugind.tests.actors.io.exhaustion import no_descriptor_left
 LIMITS = HttpLimits()
 
 
-async def echo(request: Request) -> Response:
+async def echo(request: HttpRequest) -> HttpResponse:
     return json_response(200, [request.method, request.path, dict(request.query), request.body.decode()])
 
 
@@ -70,12 +70,12 @@ async def test_a_request_is_answered_and_the_connection_closed() -> None:
 
 
 async def test_a_client_of_http_1_0_gets_an_answer_that_ends_with_the_connection() -> None:
-    async def pieces(request: Request) -> Response:
+    async def pieces(request: HttpRequest) -> HttpResponse:
         async def write(send: Send) -> None:
             await send(b"one ")
             await send(b"two")
 
-        return Response(200, "text/plain", write=write)
+        return HttpResponse(200, "text/plain", write=write)
 
     assert await served(b"GET / HTTP/1.0\r\n\r\n", handler=pieces) == (200, b"one two")
 
@@ -148,12 +148,12 @@ async def test_a_client_that_reads_nothing_is_disconnected(autojump_clock: MockC
     """Fault 93."""
     client, server = trio.testing.lockstep_stream_pair()
 
-    async def endless(request: Request) -> Response:
+    async def endless(request: HttpRequest) -> HttpResponse:
         async def write(send: Send) -> None:
             while True:
                 await send(b"x" * 1000)
 
-        return Response(200, "text/plain", write=write, endless=True)
+        return HttpResponse(200, "text/plain", write=write, endless=True)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(client.send_all, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -165,7 +165,7 @@ async def test_an_endless_answer_ends_when_the_client_closes(autojump_clock: Moc
     client, server = memory_stream_pair()
     ended = False
 
-    async def endless(request: Request) -> Response:
+    async def endless(request: HttpRequest) -> HttpResponse:
         async def write(send: Send) -> None:
             nonlocal ended
             try:
@@ -173,7 +173,7 @@ async def test_an_endless_answer_ends_when_the_client_closes(autojump_clock: Moc
             finally:
                 ended = True
 
-        return Response(200, "text/plain", write=write, endless=True)
+        return HttpResponse(200, "text/plain", write=write, endless=True)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(http.serve_connection, server, endless, LIMITS)
@@ -187,7 +187,7 @@ async def test_an_endless_answer_ends_when_the_client_closes(autojump_clock: Moc
 
 
 async def test_a_request_whose_handler_hangs_is_answered_with_503(autojump_clock: MockClock) -> None:
-    async def hang(request: Request) -> Response:
+    async def hang(request: HttpRequest) -> HttpResponse:
         await trio.sleep_forever()
         raise AssertionError("not reached")
 
@@ -196,7 +196,7 @@ async def test_a_request_whose_handler_hangs_is_answered_with_503(autojump_clock
 
 
 async def test_an_error_of_a_handler_is_raised_by_the_server() -> None:
-    async def bug(request: Request) -> Response:
+    async def bug(request: HttpRequest) -> HttpResponse:
         raise KeyError("ours")
 
     client, server = memory_stream_pair()
@@ -251,11 +251,11 @@ async def test_other_users_are_refused(tmp_path: Path) -> None:
         stop()
 
 
-def place_of(request: Request) -> Place:
+def place_of(request: HttpRequest) -> Place:
     return {"/stream": Place.STREAM, "/health": Place.HEALTH}.get(request.path, Place.QUERY)
 
 
-async def held_open(request: Request) -> Response:
+async def held_open(request: HttpRequest) -> HttpResponse:
     """Answer ``/x`` and ``/health`` at once; hold everything else open for as long as the client does."""
     if request.path in ("/x", "/health"):
         return await echo(request)
@@ -264,7 +264,7 @@ async def held_open(request: Request) -> Response:
         await send(b"first piece")
         await trio.sleep_forever()
 
-    return Response(200, "text/plain", write=write, endless=True)
+    return HttpResponse(200, "text/plain", write=write, endless=True)
 
 
 async def status_of(path: str, target: str) -> int:
@@ -322,8 +322,8 @@ async def test_clients_that_do_not_read_about_health_lose_their_places_to_others
     """Fault 93: the answer of health is more than the buffers hold, and nobody reads it."""
     path = str(tmp_path / "s")
 
-    async def large(request: Request) -> Response:
-        return Response(200, "text/plain", b"x" * (8 << 20 if request.query else 1))
+    async def large(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(200, "text/plain", b"x" * (8 << 20 if request.query else 1))
 
     limits = attrs.evolve(LIMITS, health=2)
     async with running(listen(path), limits, handler=large) as stop, AsyncExitStack() as stack:
@@ -414,7 +414,7 @@ async def test_a_closed_listener_ends_the_server_once_every_request_is_answered(
     listener = listen(path)
     slow = trio.Event()
 
-    async def wait(request: Request) -> Response:
+    async def wait(request: HttpRequest) -> HttpResponse:
         slow.set()
         await trio.sleep(0.05)
         return json_response(200, "late")

@@ -21,8 +21,8 @@ from plugind.actors.io.exact_connect import connect_to
 from plugind.actors.io.file_identity import identity_at
 from plugind.actors.io.processes import Processes
 from plugind.actors.io.unix_socket import stream_socket
-from plugind.protocol.discovery.sockets import Kind
-from plugind.protocol.health.liveness import Answer
+from plugind.protocol.discovery.sockets import EntryKind
+from plugind.protocol.health.liveness import ConnectAnswer
 from plugind.protocol.wire.errors import DialError, DialFailure
 from plugind.protocol.wire.learning import KnownConversations
 from plugind.tests.actors.io.exhaustion import descriptors
@@ -92,7 +92,7 @@ def test_a_link_at_the_end_is_opened_itself(tree: Path) -> None:
     link.symlink_to(tree / "secret/a.sock")
     found = RealDirectory(str(tree / "root")).look(str(link))
     assert found is not None
-    assert found.kind is Kind.SYMLINK
+    assert found.kind is EntryKind.SYMLINK
 
 
 def test_nothing_leads_out_of_the_root(tree: Path) -> None:
@@ -124,8 +124,8 @@ async def test_whoever_connects_goes_by_the_root_that_is_named_for_the_socket(tr
         await dial(root=root, conversations=KnownConversations())
     assert (unnamed.value.kind, named.value.kind) == (DialFailure.REFUSED, DialFailure.GONE)
     with closing(Processes(1)) as processes:
-        assert processes.look(path, judged, take_process=False)[0] is Answer.REFUSED
-        assert processes.look(path, judged, root=root, take_process=False)[0] is not Answer.REFUSED
+        assert processes.look(path, judged, take_process=False)[0] is ConnectAnswer.REFUSED
+        assert processes.look(path, judged, root=root, take_process=False)[0] is not ConnectAnswer.REFUSED
     files = RealEndpointFiles()
     with pytest.raises(ConnectionRefusedError):
         files.connect_exactly(path, judged)

@@ -15,7 +15,7 @@ from plugind.actors.io.exact_connect import can_connect_to_descriptors, connect_
 from plugind.actors.io.file_identity import identity_at, identity_of
 from plugind.actors.io.processes import Processes
 from plugind.actors.io.unix_socket import stream_socket
-from plugind.protocol.health.liveness import Answer
+from plugind.protocol.health.liveness import ConnectAnswer
 from plugind.protocol.identity import Identity
 from plugind.tests.actors.io.exhaustion import descriptors
 
@@ -55,7 +55,7 @@ def test_the_file_that_the_look_found_is_reached(tmp_path: Path, proc: bool) -> 
         server.accept()[0].close()
 
 
-def ask_listener(path: str, identity: Identity, *, follow_symlinks: bool = False) -> Answer:
+def ask_listener(path: str, identity: Identity, *, follow_symlinks: bool = False) -> ConnectAnswer:
     """What the liveness actor learns of a file."""
     with closing(Processes(1, follow_symlinks=follow_symlinks)) as processes:
         return processes.look(path, identity, take_process=False)[0]
@@ -72,7 +72,7 @@ def test_a_socket_that_took_its_place_is_not_reached(tmp_path: Path, proc: bool)
         with pytest.raises(OSError, match="another file is in its place") as caught:
             connect(path, old)
         assert (caught.value.errno, descriptors()) == (errno.ESTALE, before)
-        assert ask_listener(str(path), old) is Answer.REPLACED
+        assert ask_listener(str(path), old) is ConnectAnswer.REPLACED
         if proc:
             # Without /proc it is reached, but recognized afterwards: the client closes the connection at once.
             with pytest.raises(BlockingIOError):
@@ -111,7 +111,7 @@ def test_a_socket_that_was_unlinked_and_is_still_listened_on_is_reached_no_more(
         path.unlink()
         with pytest.raises(FileNotFoundError):
             connect(path, found)
-        assert ask_listener(str(path), found) is Answer.MISSING
+        assert ask_listener(str(path), found) is ConnectAnswer.MISSING
 
 
 def test_a_chmod_does_not_change_the_identity(tmp_path: Path, proc: bool) -> None:
@@ -133,12 +133,12 @@ def test_a_link_is_followed_only_if_that_is_asked_for(tmp_path: Path, proc: bool
         found = identity(target)
         if follow:
             connect(link, found, follow_symlinks=True)
-            assert ask_listener(str(link), found, follow_symlinks=True) is Answer.ACCEPTED
+            assert ask_listener(str(link), found, follow_symlinks=True) is ConnectAnswer.ACCEPTED
         elif proc:
-            assert ask_listener(str(link), found) is Answer.REPLACED
+            assert ask_listener(str(link), found) is ConnectAnswer.REPLACED
     target.unlink()
     with listener(target):
-        assert ask_listener(str(link), found, follow_symlinks=follow) is Answer.REPLACED
+        assert ask_listener(str(link), found, follow_symlinks=follow) is ConnectAnswer.REPLACED
 
 
 def test_a_link_in_the_place_of_the_socket_is_refused_without_proc_too(
@@ -149,7 +149,7 @@ def test_a_link_in_the_place_of_the_socket_is_refused_without_proc_too(
     with listener(tmp_path / "a.sock"):
         found = identity(tmp_path / "a.sock")
         (tmp_path / "link.sock").symlink_to("a.sock")
-        assert ask_listener(str(tmp_path / "link.sock"), found) is Answer.REPLACED
+        assert ask_listener(str(tmp_path / "link.sock"), found) is ConnectAnswer.REPLACED
 
 
 @pytest.mark.parametrize("name", ["n" * 60 + ".sock", "n" * 250 + ".sock"])
@@ -159,7 +159,7 @@ def test_a_path_over_107_bytes_is_reached(tmp_path: Path, name: str) -> None:
     directory.mkdir()
     with listener(tmp_path / "a.sock"):
         (tmp_path / "a.sock").rename(directory / name)
-        assert ask_listener(str(directory / name), identity(directory / name)) is Answer.ACCEPTED
+        assert ask_listener(str(directory / name), identity(directory / name)) is ConnectAnswer.ACCEPTED
 
 
 def test_a_path_over_107_bytes_is_refused_without_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,10 +178,10 @@ def test_the_answers_distinguish_a_listener_from_a_socket_that_nobody_listens_on
     path = tmp_path / "a.sock"
     with listener(path, backlog=0):
         found = identity(path)
-        assert ask_listener(str(path), found) is Answer.ACCEPTED
-        assert ask_listener(str(path), found) is Answer.ACCEPTED
-    assert ask_listener(str(path), found) is Answer.REFUSED
-    assert ask_listener(str(tmp_path / "a.sock" / "b.sock"), found) is Answer.MISSING
+        assert ask_listener(str(path), found) is ConnectAnswer.ACCEPTED
+        assert ask_listener(str(path), found) is ConnectAnswer.ACCEPTED
+    assert ask_listener(str(path), found) is ConnectAnswer.REFUSED
+    assert ask_listener(str(tmp_path / "a.sock" / "b.sock"), found) is ConnectAnswer.MISSING
 
 
 def test_an_error_without_evidence_of_a_listener_says_nothing(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_an_error_without_evidence_of_a_listener_says_nothing(tmp_path: Path) ->
     path = tmp_path / "a.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:
         server.bind(str(path))
-        assert ask_listener(str(path), identity(path)) is Answer.UNKNOWN
+        assert ask_listener(str(path), identity(path)) is ConnectAnswer.UNKNOWN
 
 
 def test_this_machine_has_proc() -> None:

@@ -27,7 +27,7 @@ from plugind.actors.node.ports import state_store
 from plugind.protocol.devices.resources import Remember
 from plugind.protocol.errors import ConfigError, StateError
 from plugind.protocol.leases.effects import Change, DeleteLease, EndWithholding, SaveLease, Write
-from plugind.protocol.leases.messages import Kept, Saved, StoreRead
+from plugind.protocol.leases.messages import Kept, LeasesRead, Saved
 from plugind.protocol.leases.values import Lease, LeaseState, NoOwner, Request, Wanted
 from plugind.protocol.logs.lines import SILENT, Level, Logger
 from plugind.protocol.plugins.devices import KnownResource
@@ -306,7 +306,7 @@ def damage(path: Path) -> None:
 async def test_a_file_that_is_damaged_while_it_is_open_gets_its_leases_again(tmp_path: Path) -> None:
     """A disk that returns other bytes than were written: nothing is lost, so nothing is withheld after a restart."""
     file = file_in(tmp_path)
-    send, answers = trio.open_memory_channel[Saved | StoreRead](10)
+    send, answers = trio.open_memory_channel[Saved | LeasesRead](10)
     saving = Saving(file, send, SILENT)
     await saving.open()
     async with trio.open_nursery() as nursery:
@@ -828,7 +828,6 @@ _WRITE = """
 import itertools, sys, trio
 from plugind.actors.io.state_file import StateFile
 from plugind.protocol.leases.effects import DeleteLease, SaveLease
-from plugind.protocol.leases.messages import Kept, Saved, StoreRead
 from plugind.protocol.leases.values import Lease, LeaseState, NoOwner, Request, Wanted
 from plugind.protocol.logs.lines import SILENT
 
@@ -876,7 +875,7 @@ async def test_a_start_finds_out_whether_there_is_room_for_a_lease(
     full = create_autospec(try_room, side_effect=sqlite3.OperationalError("database or disk is full"))
     monkeypatch.setattr(state_database, "try_room", full)
     file = file_in(tmp_path)
-    send, _ = trio.open_memory_channel[Saved | StoreRead](10)
+    send, _ = trio.open_memory_channel[Saved | LeasesRead](10)
     saving = Saving(file, send, SILENT)
     assert await saving.open() == Kept()
     assert "database or disk is full" in str(saving.problem)

@@ -20,7 +20,7 @@ import trio
 from plugind.actors.io import processes as processes_module
 from plugind.actors.io.pidfds import Pidfds
 from plugind.actors.io.processes import Processes
-from plugind.protocol.health.liveness import Answer
+from plugind.protocol.health.liveness import ConnectAnswer
 from plugind.tests.actors.io.exhaustion import leaving_no_descriptor
 
 #: Listens on each of its arguments, says so, and waits. A first argument ``hand-over`` makes it fork, and end at once.
@@ -60,7 +60,7 @@ def watching(most: int = 10) -> AbstractContextManager[Processes]:
     return leaving_no_descriptor(lambda: Processes(most))
 
 
-def asked(processes: Processes, path: Path) -> Answer:
+def asked(processes: Processes, path: Path) -> ConnectAnswer:
     return processes.look(str(path), None, take_process=False)[0]
 
 
@@ -68,16 +68,16 @@ def test_a_connect_shows_whether_anybody_listens(tmp_path: Path) -> None:
     """Faults 28 and 39: a file without a listener refuses; a socket that was refused is used again."""
     path = tmp_path / "a.sock"
     with watching() as processes, socket.socket(socket.AF_UNIX) as made:
-        assert asked(processes, path) is Answer.MISSING
+        assert asked(processes, path) is ConnectAnswer.MISSING
         made.bind(str(path))
-        assert [asked(processes, path) for _ in range(3)] == [Answer.REFUSED] * 3
+        assert [asked(processes, path) for _ in range(3)] == [ConnectAnswer.REFUSED] * 3
         made.listen(8)
-        assert [asked(processes, path) for _ in range(3)] == [Answer.ACCEPTED] * 3
+        assert [asked(processes, path) for _ in range(3)] == [ConnectAnswer.ACCEPTED] * 3
         made.close()
-        assert asked(processes, path) is Answer.REFUSED
+        assert asked(processes, path) is ConnectAnswer.REFUSED
         path.unlink()
-        assert asked(processes, path) is Answer.MISSING
-        assert asked(processes, path / "below") is Answer.MISSING
+        assert asked(processes, path) is ConnectAnswer.MISSING
+        assert asked(processes, path / "below") is ConnectAnswer.MISSING
 
 
 def test_a_full_backlog_shows_that_somebody_listens(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_full_backlog_shows_that_somebody_listens(tmp_path: Path) -> None:
     with watching() as processes, socket.socket(socket.AF_UNIX) as made:
         made.bind(str(path))
         made.listen(0)
-        assert [asked(processes, path) for _ in range(5)] == [Answer.ACCEPTED] * 5
+        assert [asked(processes, path) for _ in range(5)] == [ConnectAnswer.ACCEPTED] * 5
 
 
 def test_a_path_of_any_length_can_be_asked(tmp_path: Path) -> None:
@@ -97,9 +97,9 @@ def test_a_path_of_any_length_can_be_asked(tmp_path: Path) -> None:
         descriptor = os.open(path.parent, os.O_PATH)
         made.bind(f"/proc/self/fd/{descriptor}/a.sock")
         os.close(descriptor)
-        assert asked(processes, path) is Answer.REFUSED
+        assert asked(processes, path) is ConnectAnswer.REFUSED
         made.listen()
-        assert asked(processes, path) is Answer.ACCEPTED
+        assert asked(processes, path) is ConnectAnswer.ACCEPTED
 
 
 def test_without_descriptors_nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +110,7 @@ def test_without_descriptors_nothing_is_known(tmp_path: Path, monkeypatch: pytes
 
     with watching() as processes:
         monkeypatch.setattr(processes_module, "stream_socket", exhausted)
-        assert asked(processes, tmp_path / "a.sock") is Answer.EXHAUSTED
+        assert asked(processes, tmp_path / "a.sock") is ConnectAnswer.EXHAUSTED
 
 
 @attrs.frozen
@@ -146,13 +146,13 @@ async def test_the_end_of_a_process_is_noticed_by_its_connection_and_by_its_pid(
         listening(str(second)) as other,
     ):
         answer, by_connection = processes.look(str(first), None, take_process=True)
-        assert answer is Answer.ACCEPTED
+        assert answer is ConnectAnswer.ACCEPTED
         by_pid = processes.watch(other.pid, age=0.0)
         assert None not in (by_connection, by_pid)
         killed.kill()
         assert await processes.ended() == [by_connection]
-        assert asked(processes, first) is Answer.REFUSED
-        assert asked(processes, second) is Answer.ACCEPTED
+        assert asked(processes, first) is ConnectAnswer.REFUSED
+        assert asked(processes, second) is ConnectAnswer.ACCEPTED
         other.kill()
         assert await processes.ended() == [by_pid]
 
@@ -192,10 +192,10 @@ def test_a_process_that_handed_its_listener_on_is_not_watched_again(tmp_path: Pa
         process.stdin.write("\n")
         process.stdin.flush()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # It has ended, and is not reaped.
-        assert processes.look(str(path), None, take_process=True) == (Answer.ACCEPTED, None)
+        assert processes.look(str(path), None, take_process=True) == (ConnectAnswer.ACCEPTED, None)
         assert processes.watch(process.pid, age=0.0) is None
         process.wait()
-        assert processes.look(str(path), None, take_process=True) == (Answer.ACCEPTED, None)
+        assert processes.look(str(path), None, take_process=True) == (ConnectAnswer.ACCEPTED, None)
         assert processes.watch(process.pid, age=0.0) is None
 
 
@@ -213,7 +213,7 @@ def test_a_kernel_without_pidfds_of_peers_leaves_the_process_id(
     path = tmp_path / "a.sock"
     monkeypatch.setattr(processes_module, "SO_PEERPIDFD", 30_000)
     with listening(str(path)) as process, watching() as processes:
-        assert processes.look(str(path), None, take_process=True) == (Answer.ACCEPTED, None)
+        assert processes.look(str(path), None, take_process=True) == (ConnectAnswer.ACCEPTED, None)
         assert processes.watch(process.pid, age=0.0) is not None
 
 
@@ -226,7 +226,7 @@ def test_a_kernel_without_any_pidfd_leaves_the_connect(tmp_path: Path, monkeypat
     monkeypatch.setattr(os, "pidfd_open", missing)
     with listening(str(tmp_path / "a.sock")) as process, watching() as processes:
         assert processes.watch(process.pid, age=0.0) is None
-        assert asked(processes, tmp_path / "a.sock") is Answer.ACCEPTED
+        assert asked(processes, tmp_path / "a.sock") is ConnectAnswer.ACCEPTED
 
 
 def test_without_inodes_of_their_own_each_pidfd_counts_as_a_process(

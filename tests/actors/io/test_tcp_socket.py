@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from plugind.actors.io.tcp_socket import BURST, RATE, Pace, listen
+from plugind.actors.io.tcp_socket import BURST, RATE, RateLimit, listen
 from plugind.protocol.status.metrics_config import TcpAddress
 from plugind.tests.actors.io.exhaustion import leaving_no_descriptor
 
@@ -32,7 +32,7 @@ async def test_after_a_burst_connections_are_accepted_at_a_steady_rate(autojump_
 
 
 async def test_a_pause_gives_no_more_turns_than_the_burst(autojump_clock: MockClock) -> None:
-    pace, times = Pace(10.0, 3), list[float]()
+    pace, times = RateLimit(10.0, 3), list[float]()
     for pause in (0.0, 100.0, 0.1):
         await trio.sleep(pause)
         began = trio.current_time()

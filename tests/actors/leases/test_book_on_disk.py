@@ -63,7 +63,7 @@ class Node:
     def carry_out(self, effects: Sequence[e.Effect]) -> None:
         for effect in effects:
             match effect:
-                case e.Reply():
+                case e.AnswerAsker():
                     effect.send()
                 case e.Write():
                     self.saving.write(effect)
@@ -71,7 +71,7 @@ class Node:
                     self.owners.watch(effect)
                 case e.ForgetOwner():
                     self.owners.forget(effect.id)
-                case e.Call():
+                case e.CallPlugin():
                     if self.answers:
                         self.send.send_nowait(m.Allocated(effect.call.lease, GPU, Answer(), uid=0))
                 case _:

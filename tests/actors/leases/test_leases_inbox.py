@@ -13,10 +13,10 @@ from plugind.protocol.leases.messages import (
     AskerLeft,
     Kept,
     LeasesMessage,
+    LeasesRead,
     OfferChanged,
     OfferEnded,
     OwnerEnded,
-    StoreRead,
 )
 from plugind.protocol.leases.values import NoOwner
 from plugind.tests.protocol.leases.script import GPU, NIC, offer
@@ -54,9 +54,9 @@ def test_after_a_crash_all_offers_come_again_first() -> None:
     """The message that crashed the actor may have been one; what the store has said is returned."""
     inbox = holding(GPUS, NICS, MORE_GPUS)
     assert list(taken(inbox)) == [MORE_GPUS, NICS]
-    for message in (ASKER, StoreRead(Kept()), OWNER, OfferEnded(NIC)):
+    for message in (ASKER, LeasesRead(Kept()), OWNER, OfferEnded(NIC)):
         inbox.send_nowait(message)
-    assert inbox.start_again() == [StoreRead(Kept())]
+    assert inbox.start_again() == [LeasesRead(Kept())]
     assert list(taken(inbox)) == [MORE_GPUS, ASKER, OWNER]
 
 

@@ -9,7 +9,7 @@ from trio.testing import MockClock
 
 from plugind.actors.simulation.device_plugins import FakeDevices
 from plugind.protocol.errors import AllocationError, ConfigError
-from plugind.protocol.leases.config import LeasesConfig, Limits
+from plugind.protocol.leases.config import LeaseLimits, LeasesConfig
 from plugind.protocol.leases.messages import Problem
 from plugind.protocol.leases.values import Pool
 from plugind.protocol.plugins.devices import Device, DeviceOptions
@@ -19,8 +19,8 @@ from plugind.testing import DEFAULT_CONFIG, AllocationCall, FakePlugin, Simulate
 GPU = "vendor.com/gpu"
 
 
-def leasing(*pools: Pool, limits: Limits | None = None) -> Config:
-    return attrs.evolve(DEFAULT_CONFIG, leases=LeasesConfig(pools=pools, limits=limits or Limits()))
+def leasing(*pools: Pool, limits: LeaseLimits | None = None) -> Config:
+    return attrs.evolve(DEFAULT_CONFIG, leases=LeasesConfig(pools=pools, limits=limits or LeaseLimits()))
 
 
 def lab(*ids: str, users: frozenset[int] = frozenset()) -> Pool:
@@ -129,13 +129,13 @@ async def test_a_lower_limit_ends_no_lease_and_refuses_the_next(autojump_clock: 
         plug(node)
         await node.settled()
         async with node.supervisor.allocate({GPU: 1}), node.supervisor.allocate({GPU: 1}):
-            await node.reconfigure(leasing(limits=Limits(leases=1)))
+            await node.reconfigure(leasing(limits=LeaseLimits(leases=1)))
             with pytest.raises(AllocationError, match="user 500 has 1 leases, and may not have more") as caught:
                 async with node.supervisor.allocate({GPU: 1}):
                     pass
             assert caught.value.problem is Problem.LIMIT
             assert len((await node.supervisor.leases()).leases) == 2
-            await node.reconfigure(leasing(limits=Limits(leases=3)))
+            await node.reconfigure(leasing(limits=LeaseLimits(leases=3)))
             async with node.supervisor.allocate({GPU: 1}) as third:
                 assert third.devices == {GPU: ("gpu-2",)}
 

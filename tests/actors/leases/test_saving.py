@@ -15,7 +15,7 @@ from plugind.actors.leases.saving import DEADLINE, Saving
 from plugind.actors.leases.store import MemoryLeaseStore
 from plugind.protocol.errors import ConfigError, StateError
 from plugind.protocol.leases.effects import Change, DeleteLease, EndWithholding, SaveLease, Write
-from plugind.protocol.leases.messages import Kept, Saved, StoreRead
+from plugind.protocol.leases.messages import Kept, LeasesRead, Saved
 from plugind.protocol.leases.values import Lease, LeaseState, NoOwner, Request, Wanted
 from plugind.protocol.logs.lines import SILENT
 
@@ -80,9 +80,9 @@ class Store(MemoryLeaseStore):
 class Setup:
     store: Store
     saving: Saving
-    answers: trio.MemoryReceiveChannel[Saved | StoreRead]
+    answers: trio.MemoryReceiveChannel[Saved | LeasesRead]
 
-    def received(self) -> list[Saved | StoreRead]:
+    def received(self) -> list[Saved | LeasesRead]:
         found = []
         with suppress(trio.WouldBlock):
             while True:
@@ -99,7 +99,7 @@ async def running(*, is_open: bool = True) -> AsyncIterator[Setup]:
     store = Store()
     if is_open:
         store.open.set()
-    send, answers = trio.open_memory_channel[Saved | StoreRead](math.inf)
+    send, answers = trio.open_memory_channel[Saved | LeasesRead](math.inf)
     saving = Saving(store, send, SILENT)
     async with trio.open_nursery() as nursery:
         await saving.open()
@@ -244,14 +244,14 @@ async def test_what_contradicts_the_store_is_tried_again(autojump_clock: object)
 async def test_a_store_that_cannot_be_read_at_the_start_is_read_later(autojump_clock: object) -> None:
     """Until then all devices are withheld, with the reason; nobody waits for the disk."""
     store = Store(leases={"a": lease("a", "GPU-0")})
-    send, answers = trio.open_memory_channel[Saved | StoreRead](math.inf)
+    send, answers = trio.open_memory_channel[Saved | LeasesRead](math.inf)
     saving = Saving(store, send, SILENT)
     kept = await saving.open()
     assert kept.withheld == ("the leases of before the start are not known yet: the leases were not read within 5 s")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(saving.run)
         store.open.set()
-        assert await answers.receive() == StoreRead(Kept((lease("a", "GPU-0"),)))
+        assert await answers.receive() == LeasesRead(Kept((lease("a", "GPU-0"),)))
         saving.write(Write(1, (EndWithholding(),)))
         assert await answers.receive() == Saved(1)
         nursery.cancel_scope.cancel()
@@ -260,7 +260,7 @@ async def test_a_store_that_cannot_be_read_at_the_start_is_read_later(autojump_c
 async def test_a_store_that_fails_at_the_start_fails_what_is_awaited(autojump_clock: object) -> None:
     store = Store(error=StateError("no disk"))
     store.open.set()
-    send, answers = trio.open_memory_channel[Saved | StoreRead](math.inf)
+    send, answers = trio.open_memory_channel[Saved | LeasesRead](math.inf)
     saving = Saving(store, send, SILENT)
     assert "no disk" in str((await saving.open()).withheld)
     async with trio.open_nursery() as nursery:
@@ -268,7 +268,7 @@ async def test_a_store_that_fails_at_the_start_fails_what_is_awaited(autojump_cl
         saving.write(save(1, "a", "GPU-0"))
         assert await answers.receive() == Saved(1, "no disk")
         store.error = None
-        assert await answers.receive() == StoreRead(Kept())
+        assert await answers.receive() == LeasesRead(Kept())
         nursery.cancel_scope.cancel()
 
 
@@ -276,7 +276,7 @@ async def test_another_daemons_store_is_an_error_of_the_start() -> None:
     store = Store(error=ConfigError("another plugind uses it"))
     store.open.set()
     with pytest.raises(ConfigError, match="another plugind uses it"):
-        await Saving(store, trio.open_memory_channel[Saved | StoreRead](0)[0], SILENT).open()
+        await Saving(store, trio.open_memory_channel[Saved | LeasesRead](0)[0], SILENT).open()
 
 
 async def test_a_crash_amid_a_write_leaves_its_outcome_unknown(autojump_clock: object) -> None:
@@ -413,7 +413,7 @@ async def test_after_a_crash_devices_are_withheld_as_before(autojump_clock: obje
         assert setup.saving.start_again().withheld is None
     store = Store(withheld="the file was lost")
     store.open.set()
-    saving = Saving(store, trio.open_memory_channel[Saved | StoreRead](math.inf)[0], SILENT)
+    saving = Saving(store, trio.open_memory_channel[Saved | LeasesRead](math.inf)[0], SILENT)
     await saving.open()
     assert saving.start_again().withheld == "the file was lost"
     saving.write(Write(1, (EndWithholding(),)))
@@ -431,7 +431,7 @@ async def test_after_a_crash_a_store_that_was_not_read_is_not_taken_for_empty(au
 async def test_a_crash_ends_a_recovery_that_waits_for_the_leases_to_be_read(autojump_clock: object) -> None:
     """What was withheld stays withheld: nobody was told that it is not, and which leases there are is not known."""
     store = Store(leases={"a": lease("a", "GPU-0")}, withheld="the file was lost")
-    send, answers = trio.open_memory_channel[Saved | StoreRead](math.inf)
+    send, answers = trio.open_memory_channel[Saved | LeasesRead](math.inf)
     saving = Saving(store, send, SILENT)
     await saving.open()
     async with trio.open_nursery() as nursery:
@@ -439,7 +439,7 @@ async def test_a_crash_ends_a_recovery_that_waits_for_the_leases_to_be_read(auto
         saving.write(Write(1, (EndWithholding(),)))
         assert "are not known yet" in (saving.start_again().withheld or "")
         store.open.set()
-        assert await answers.receive() == StoreRead(Kept((lease("a", "GPU-0"),), "the file was lost"))
+        assert await answers.receive() == LeasesRead(Kept((lease("a", "GPU-0"),), "the file was lost"))
         await saving.settle()
         assert store.withheld == saving.start_again().withheld == "the file was lost"
         nursery.cancel_scope.cancel()

@@ -13,7 +13,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from plugind import supervisor as supervisor_module
 from plugind.actors.discovery.scanner import Scanner
-from plugind.actors.handlers.calls import Calls
+from plugind.actors.handlers.calls import HandlerCalls
 from plugind.actors.node.supervision import GaveUpError
 from plugind.actors.registration import actor as registration_actor
 from plugind.actors.registration import conversation
@@ -363,7 +363,7 @@ async def test_a_registration_that_crashes_as_it_calls_the_handler_is_started_ag
     handler = FakeHandler()
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         await node.settled()
-        crash_once(monkeypatch, Calls, "prepare", after=1)
+        crash_once(monkeypatch, HandlerCalls, "prepare", after=1)
         node.plug("a.sock", red())
         await node.settled()
         node.plug("b.sock", FakePlugin("Colour", "blue"))

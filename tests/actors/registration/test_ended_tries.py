@@ -69,6 +69,6 @@ async def the_second_of_a_name(node: SimulatedNode) -> PluggedIn:
 def test_a_plugin_that_is_gone_when_its_turn_comes_is_not_validated() -> None:
     """Behaviours 21 and 36, fault 82."""
     slow = lambda: FakeHandler().script("deregister", Takes(29.0))  # noqa: E731
-    asked, shown = removed_in("Turns.take", the_second_of_a_name, slow)
+    asked, shown = removed_in("NameTurns.take", the_second_of_a_name, slow)
     assert asked == [(0.0, "validate"), (0.0, "register"), (1.0, "deregister")]
     assert shown == [(11.25, "validating"), (30.0, "gone")]

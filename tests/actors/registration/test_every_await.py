@@ -118,7 +118,7 @@ STOPS = (stop, stop_and_deregister, stop_by_force, kill)
 DURING = (*STOPS, remove_socket, replace, remove_handler, crash_reconciler, poison, crash_both)
 AFTER = (*STOPS, remove_socket, replace, remove_handler, crash_reconciler, throw)
 #: Waits that only a cancellation ends early: no error comes from there.
-RAISES_NOTHING = {"Turns.take", "Calls._run_in_thread"}
+RAISES_NOTHING = {"NameTurns.take", "HandlerCalls._run_in_thread"}
 #: Longer than a handler that hangs, and than all pauses together.
 LONG = 300.0
 

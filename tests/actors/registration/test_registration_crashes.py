@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from plugind.actors.registration import actor, conversation
 from plugind.actors.simulation.processes import MemoryProcesses
-from plugind.protocol.health.liveness import Answer
+from plugind.protocol.health.liveness import ConnectAnswer
 from plugind.protocol.plugins import info as plugins
 from plugind.protocol.plugins.info import PluginInfo
 from plugind.testing import DEFAULT_CONFIG, FakeHandler, FakePlugin, SimulatedNode
@@ -43,7 +43,7 @@ async def test_a_bug_that_some_plugins_reach_parks_these_alone_and_never_ends_th
 
     monkeypatch.setattr(conversation, "check_info", planted)
     # Looks at listeners are most of the work of a day in which nothing happens.
-    monkeypatch.setattr(MemoryProcesses, "look", lambda *_, **__: (Answer.ACCEPTED, None))
+    monkeypatch.setattr(MemoryProcesses, "look", lambda *_, **__: (ConnectAnswer.ACCEPTED, None))
     config = attrs.evolve(DEFAULT_CONFIG, rescan=600.0, hung_after=None)
     async with SimulatedNode(config, handlers={"Colour": FakeHandler()}) as node:
         good = [f"good-{number}" for number in range(50)]

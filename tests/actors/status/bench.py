@@ -10,7 +10,7 @@ import attrs
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from plugind.actors.http.server import Request, Response
+from plugind.actors.http.server import HttpRequest, HttpResponse
 from plugind.actors.status import actor as status
 from plugind.actors.status.api import Api, Memory, StatusConfig
 from plugind.protocol.logs.lines import Field, Level
@@ -77,14 +77,14 @@ class Bench:
         await self.take(Subscribed(subscriber))
         return stream
 
-    async def get(self, path: str, **query: str) -> Response:
-        return await self.api(Request("GET", path, query, b""))
+    async def get(self, path: str, **query: str) -> HttpResponse:
+        return await self.api(HttpRequest("GET", path, query, b""))
 
     async def json(self, path: str, **query: str) -> object:
         return json.loads(await body_of(await self.get(path, **query)))
 
 
-async def body_of(response: Response) -> bytes:
+async def body_of(response: HttpResponse) -> bytes:
     whole = bytearray(response.body)
 
     async def send(piece: bytes) -> None:

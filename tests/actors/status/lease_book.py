@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import trio
 
-from plugind.actors.leases.memory import Memory
+from plugind.actors.leases.memory import LeasesMemory
 from plugind.protocol.leases import effects as e
 from plugind.protocol.leases import messages as m
 from plugind.protocol.leases.book import Leases
@@ -35,7 +35,7 @@ class BookActor:
         self.hangs = False
         self.messages: list[m.LeasesMessage] = []
         self._subscribers: list[Address[m.LeasesViewMessage]] = []
-        self._memory = Memory()
+        self._memory = LeasesMemory()
         self.send_nowait(m.OfferChanged(offer(gpus)))
 
     @property
@@ -79,20 +79,20 @@ class BookActor:
     def _carry_out(self, effects: Iterable[e.Effect]) -> None:
         for effect in effects:
             match effect:
-                case e.Reply():
+                case e.AnswerAsker():
                     asked = self._memory.answered(effect.reply)
                     effect.send()
                     if asked is not None and isinstance(effect.answer, Lease):
                         self._memory.tell(asked, effect.answer)
                 case e.Write(awaited=True):
                     self._inbox.append(m.Saved(effect.number))
-                case e.Call(call=m.AllocateAsked() as call):
+                case e.CallPlugin(call=m.AllocateAsked() as call):
                     self._inbox.append(m.Allocated(call.lease, call.resource, ANSWER, 0.25, uid=0))
                 case e.Failed():
                     self._memory.counts.fail(effect)
                 case e.WriteFile():
                     self._inbox.append(m.FileWritten(effect.lease.id))
-                case e.Changed():
+                case e.ShowLease():
                     self._memory.show(effect.lease)
                     for subscriber in self._subscribers:
                         subscriber.send_nowait(LeaseChanged(trio.current_time(), effect.lease))

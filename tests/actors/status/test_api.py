@@ -8,7 +8,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from plugind.actors.client.reaching import HEARTBEATS
-from plugind.actors.http.server import Request, Response
+from plugind.actors.http.server import HttpRequest, HttpResponse
 from plugind.actors.status.api import StatusConfig
 from plugind.actors.status.streams import LEAST_HEARTBEAT, MOST_HEARTBEAT, PIECE
 from plugind.protocol.messages.reconciler import (
@@ -90,7 +90,7 @@ async def test_invalid_requests_get_an_error_in_json(
     method: str, path: str, code: int, autojump_clock: MockClock
 ) -> None:
     async with bench() as node:
-        response = await node.api(Request(method, path, {}, b""))
+        response = await node.api(HttpRequest(method, path, {}, b""))
     assert response.status == code
     assert isinstance(json.loads(response.body)["error"], str)
 
@@ -124,7 +124,7 @@ async def test_a_watch_with_heartbeats_shows_when_the_list_is_complete_and_that_
 ) -> None:
     async with bench() as node:
         await node.take(attrs.evolve(changed("a", StateName.REGISTERED), info=info("a")))
-        response = await node.api(Request("GET", "/watch", {"heartbeat": "2"}, b""))
+        response = await node.api(HttpRequest("GET", "/watch", {"heartbeat": "2"}, b""))
         assert response.headers == (("Heartbeat", "2"),)
         assert response.write is not None
         came: list[tuple[float, str]] = []
@@ -203,10 +203,10 @@ async def test_a_watch_that_reads_too_slowly_ends_with_an_error(autojump_clock: 
 async def test_a_retry_request_is_sent_to_the_reconciler_by_path(autojump_clock: MockClock) -> None:
     async with bench() as node:
         node.memory.view.apply(attrs.evolve(changed("a", StateName.WAITING), info=info("a")))
-        answers: list[Response] = []
+        answers: list[HttpResponse] = []
 
         async def ask(target: str) -> None:
-            answers.append(await node.api(Request("POST", "/retry", {}, json.dumps({"target": target}).encode())))
+            answers.append(await node.api(HttpRequest("POST", "/retry", {}, json.dumps({"target": target}).encode())))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ask, "a")
@@ -234,7 +234,7 @@ async def test_a_retry_request_is_sent_to_the_reconciler_by_path(autojump_clock:
 async def test_a_retry_does_not_wait_for_a_reconciler_that_is_busy(autojump_clock: MockClock) -> None:
     """Fault 86."""
     async with bench() as node:
-        asked = Request("POST", "/retry", {}, b'{"target": "a"}')
+        asked = HttpRequest("POST", "/retry", {}, b'{"target": "a"}')
         answers: list[int] = []
 
         async def ask() -> None:

@@ -13,7 +13,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from plugind.actors.devices.state import MemoryStore, StateStore
 from plugind.actors.devices.unit import Devices
-from plugind.actors.http.server import Request, Response
+from plugind.actors.http.server import HttpRequest, HttpResponse
 from plugind.actors.status.api import Api, Memory, StatusConfig
 from plugind.actors.status.devices_api import DEADLINE, DevicesApi
 from plugind.protocol.devices.messages import (
@@ -64,8 +64,8 @@ class Node:
             self.devices.inbox.send_nowait(message)
         await wait_all_tasks_blocked()
 
-    async def get(self, path: str, **query: str) -> Response:
-        return await self.api(Request("GET", path, query, b""))
+    async def get(self, path: str, **query: str) -> HttpResponse:
+        return await self.api(HttpRequest("GET", path, query, b""))
 
     async def watch(self, **query: str) -> list[bytes]:
         """Open the stream; its lines are put into the list that is returned."""
@@ -248,18 +248,18 @@ async def test_a_devices_actor_that_hangs_costs_an_answer_and_nothing_else(autoj
     to_reconciler, asked = trio.open_memory_channel[ReconcilerMessage](2)
     with to_reconciler, asked:
         api = Api(StatusConfig(wall=wall), Memory(), to_reconciler, tuple, hanging)
-        answer = await api(Request("GET", "/v1/devices", {}, b""))
+        answer = await api(HttpRequest("GET", "/v1/devices", {}, b""))
         assert (answer.status, trio.current_time()) == (503, DEADLINE)
         assert b"the devices actor has not answered within 3 s" in answer.body
-        metrics = await body_of(await api(Request("GET", "/metrics", {}, b"")))
+        metrics = await body_of(await api(HttpRequest("GET", "/metrics", {}, b"")))
         assert b"plugind_devices" not in metrics
         assert b"plugind_plugins" in metrics
         expecting = attrs.evolve(api, config=StatusConfig(wall=wall, expected_devices={GPU: 2}))
-        metrics = await body_of(await expecting(Request("GET", "/metrics", {}, b"")))
+        metrics = await body_of(await expecting(HttpRequest("GET", "/metrics", {}, b"")))
         assert b'plugind_expected_devices_missing{resource_name="vendor.com/gpu"} 2.0' in metrics
-        (awaited,) = json.loads((await expecting(Request("GET", "/readyz", {}, b""))).body)["awaiting"]
+        (awaited,) = json.loads((await expecting(HttpRequest("GET", "/readyz", {}, b""))).body)["awaiting"]
         assert awaited == "the expected devices (the devices actor has not answered within 3 s)"
-        stream = await body_of(await api(Request("GET", "/v1/devices/watch", {"heartbeat": "1"}, b"")))
+        stream = await body_of(await api(HttpRequest("GET", "/v1/devices/watch", {"heartbeat": "1"}, b"")))
         assert stream == b'{"error": "the devices actor has not answered within 3 s"}\n'
 
 

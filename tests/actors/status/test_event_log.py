@@ -172,8 +172,8 @@ async def test_each_change_of_a_directory_is_logged_once_and_an_insecure_root_as
     autojump_clock: MockClock,
 ) -> None:
     """Fault 3: the log said at each try that the root, which still was insecure, no longer was."""
-    insecure = directories.DirectoryReport(ROOT, directories.Condition.INSECURE, "everybody may write")
-    of_group = directories.DirectoryReport(ROOT, directories.Condition.GROUP_WRITABLE, "its group may write")
+    insecure = directories.DirectoryReport(ROOT, directories.DirectoryCondition.INSECURE, "everybody may write")
+    of_group = directories.DirectoryReport(ROOT, directories.DirectoryCondition.GROUP_WRITABLE, "its group may write")
     well = RootReported(ROOT, Watching.EVENTS, 0.0, ready=True)
     bad = attrs.evolve(
         well, watching=Watching.INSECURE, ready=False, reason="everybody may write", directories=(insecure,)

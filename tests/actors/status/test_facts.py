@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from plugind.actors.http.server import Request
+from plugind.actors.http.server import HttpRequest
 from plugind.actors.status.api import StatusConfig
 from plugind.protocol.handlers.facts_asking import ASKED, NO_FACTS
 from plugind.protocol.messages.consumers import CallEnded, CallFamily, CallsEnded, EventNoted, FactsAsked, PluginEvent
@@ -53,7 +53,7 @@ async def test_facts_alone_are_no_line_of_a_watch_which_does_not_show_them(autoj
     first = HealthReported("/r/a.sock", 1, Health.HEALTHY, "", (("refreshed", "1"),), 1.0)
     async with bench() as node:
         await node.take(REGISTERED, first)
-        response = await node.api(Request("GET", "/watch", {"heartbeat": "1"}, b""))
+        response = await node.api(HttpRequest("GET", "/watch", {"heartbeat": "1"}, b""))
         changes, came = await node.subscribe(), list[tuple[float, str | None]]()
         changes.receive_nowait()
         assert response.write is not None
@@ -126,7 +126,7 @@ class Links:
 
 
 async def answers(node: Bench, body: object) -> tuple[int, object]:
-    response = await node.api(Request("POST", "/retry", {}, json.dumps(body).encode()))
+    response = await node.api(HttpRequest("POST", "/retry", {}, json.dumps(body).encode()))
     content = json.loads(await body_of(response))
     return response.status, [(answer["tried"], answer["why"]) for answer in content.get("answers", [])] or content[
         "error"

@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from plugind.actors.http.server import Request, Response
+from plugind.actors.http.server import HttpRequest, HttpResponse
 from plugind.actors.status.api import StatusConfig
 from plugind.protocol.health.progress import ActorHealth, Condition
 from plugind.protocol.messages.status import (
@@ -63,13 +63,13 @@ async def test_health_shows_roots_and_actors(autojump_clock: MockClock) -> None:
 @pytest.mark.parametrize(
     ("condition", "expected"),
     [
-        (directories.Condition.INSECURE, "degraded"),
-        (directories.Condition.FULL, "degraded"),
-        (directories.Condition.GROUP_WRITABLE, "ok"),
+        (directories.DirectoryCondition.INSECURE, "degraded"),
+        (directories.DirectoryCondition.FULL, "degraded"),
+        (directories.DirectoryCondition.GROUP_WRITABLE, "ok"),
     ],
 )
 async def test_a_directory_that_takes_nothing_new_degrades_the_health_and_is_named(
-    autojump_clock: MockClock, condition: directories.Condition, expected: str
+    autojump_clock: MockClock, condition: directories.DirectoryCondition, expected: str
 ) -> None:
     """Faults 3 and 48: health said ok while links filled the table and no plugin was taken."""
     wrong = directories.DirectoryReport("/r/hog", condition, "what is wrong")
@@ -93,7 +93,8 @@ async def test_a_socket_that_is_not_taken_because_of_its_directory_is_not_only_u
 ) -> None:
     """Fault 3: describe and retry said "no plugin", and nothing of the directory and what to do about it."""
     wrong = [
-        directories.DirectoryReport(f"/r/{condition}", condition, "mend it") for condition in directories.Condition
+        directories.DirectoryReport(f"/r/{condition}", condition, "mend it")
+        for condition in directories.DirectoryCondition
     ]
     async with bench() as node:
         await node.take(RootReported(ROOT, Watching.EVENTS, 0.0, ready=True, directories=tuple(wrong)))
@@ -109,7 +110,7 @@ async def test_a_socket_that_is_not_taken_because_of_its_directory_is_not_only_u
         assert await said("/r/group-writable/a.sock") == ""
         assert await said("/r/insecure-not/a.sock") == ""
 
-        counted = ((directories.Condition.INSECURE, 20),)
+        counted = ((directories.DirectoryCondition.INSECURE, 20),)
         await node.take(
             RootReported(ROOT, Watching.EVENTS, 0.0, ready=True, directories=(wrong[0],), conditions=counted)
         )
@@ -226,7 +227,7 @@ async def test_a_node_that_cannot_lease_devices_is_not_ready_and_says_why(autoju
             return tuple(ActorHealth(name, condition, why, 0, 0.0) for name, condition, why in found)
 
         async def ready() -> tuple[int, list[str]]:
-            answer = await attrs.evolve(node.api, health=health)(Request("GET", "/readyz", {}, b""))
+            answer = await attrs.evolve(node.api, health=health)(HttpRequest("GET", "/readyz", {}, b""))
             return answer.status, json.loads(answer.body)["awaiting"]
 
         assert await ready() == (200, [])
@@ -238,8 +239,8 @@ async def test_the_sockets_that_are_queued_for_a_dial_are_counted(autojump_clock
     async with bench() as node:
         api = attrs.evolve(node.api, health=lambda: (ActorHealth("dial slots", Condition.OK, None, 7, 0.5),))
         assert json.loads((await node.get("/healthz")).body)["queued"] == 0
-        assert json.loads((await api(Request("GET", "/healthz", {}, b""))).body)["queued"] == 7
-        text = await body_of(await api(Request("GET", "/metrics", {}, b"")))
+        assert json.loads((await api(HttpRequest("GET", "/healthz", {}, b""))).body)["queued"] == 7
+        text = await body_of(await api(HttpRequest("GET", "/metrics", {}, b"")))
         assert b'\nplugind_mailbox_depth{actor="dial slots"} 7.0\n' in text
 
 
@@ -259,8 +260,8 @@ async def test_an_actor_that_hangs_makes_health_fail_and_the_node_not_ready(auto
 
         api = attrs.evolve(node.api, health=health)
 
-        async def get(path: str) -> Response:
-            return await api(Request("GET", path, {}, b""))
+        async def get(path: str) -> HttpResponse:
+            return await api(HttpRequest("GET", path, {}, b""))
 
         await node.take(RootReported(ROOT, Watching.EVENTS, 0.0, ready=True), ActorRestarted("reconciler", "KeyError"))
         answer = await get("/healthz")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from plugind.actors.http.server import Request
+from plugind.actors.http.server import HttpRequest
 from plugind.actors.status.api import REQUESTS, changes_nothing, is_for_lease_users
 from plugind.actors.status.listener import listen
 from plugind.protocol.errors import ConfigError
@@ -134,18 +134,18 @@ def test_readers_may_ask_whatever_changes_nothing() -> None:
     allowed, refused = set[str](), set[str]()
     for line in REQUESTS:
         method, path = line.split()
-        (allowed if changes_nothing(Request(method, path, {}, b"")) else refused).add(line)
+        (allowed if changes_nothing(HttpRequest(method, path, {}, b"")) else refused).add(line)
     assert {line.split()[0] for line in allowed} == {"GET"}
     assert {line.split()[0] for line in refused} == {"POST", "DELETE"}
     for method in ("PUT", "PATCH", "OPTIONS", "get", "", "BREW"):
-        assert not changes_nothing(Request(method, "/plugins", {}, b""))
+        assert not changes_nothing(HttpRequest(method, "/plugins", {}, b""))
 
 
 def test_other_users_see_devices_and_leases_and_nothing_else() -> None:
     asked = set()
     for line in REQUESTS:
         method, path = line.split()
-        if is_for_lease_users(Request(method, path, {}, b"")):
+        if is_for_lease_users(HttpRequest(method, path, {}, b"")):
             asked.add(line)
     assert asked == {line for line in REQUESTS if "/v1/devices" in line or "/v1/leases" in line}
-    assert not is_for_lease_users(Request("GET", "/v1/devicesx", {}, b""))
+    assert not is_for_lease_users(HttpRequest("GET", "/v1/devicesx", {}, b""))

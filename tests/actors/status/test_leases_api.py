@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
 from plugind.actors.http.places import Place
-from plugind.actors.http.server import HttpLimits, LateResponse, Request, Response, serve_connection
+from plugind.actors.http.server import HttpLimits, HttpRequest, HttpResponse, LateResponse, serve_connection
 from plugind.actors.io.unix_socket import Credentials
 from plugind.actors.status.allocations import no_place
 from plugind.actors.status.api import REQUESTS, Api, Memory, StatusConfig, place
@@ -265,7 +265,7 @@ async def test_a_container_of_another_pid_namespace_does_not_start(autojump_cloc
 
 async def test_what_a_lost_state_withholds_is_shown_and_given_free(autojump_clock: MockClock) -> None:
     async with running("GPU-0") as daemon:
-        daemon.leases.send_nowait(m.StoreRead(m.Kept((), "leases were lost")))
+        daemon.leases.send_nowait(m.LeasesRead(m.Kept((), "leases were lost")))
         status, failed = await daemon.post()
         assert (status, failed["problem"]) == (507, "storage")
         assert failed["error"] == "all devices are withheld: leases were lost"
@@ -311,7 +311,7 @@ async def test_an_answer_that_cannot_be_written_releases_unless_the_caller_gave_
     """With a name it can ask again, and gets the same answer."""
     async with running("GPU-0") as daemon:
         body = {"resources": {GPU: 1}, "owner": NONE, "id": name}
-        response = await daemon.api(Request("POST", "/v1/leases", {}, json.dumps(body).encode(), peer()))
+        response = await daemon.api(HttpRequest("POST", "/v1/leases", {}, json.dumps(body).encode(), peer()))
         assert isinstance(response, LateResponse)
         assert (await response.make()).status == 201
         response.undelivered(True)
@@ -392,7 +392,7 @@ async def test_after_a_restart_a_connection_comes_back_with_its_token(autojump_c
         (given,) = await client.lines()
         kept = daemon.leases.leases
     async with running("GPU-0") as daemon:
-        daemon.leases.send_nowait(m.StoreRead(m.Kept(kept)))
+        daemon.leases.send_nowait(m.LeasesRead(m.Kept(kept)))
         status, failed = await daemon.ask("POST", "/v1/leases/mine/resume", {"token": "wrong"})
         assert (status, failed["error"]) == (403, "lease mine has another token")
         client = await daemon.send("POST", "/v1/leases/mine/resume", {"token": given["token"]})
@@ -489,7 +489,7 @@ async def test_leases_are_counted_for_metrics(autojump_clock: MockClock) -> None
 
 
 async def metrics(daemon: Daemon) -> list[str]:
-    response = await daemon.api(Request("GET", "/metrics", {}, b""))
+    response = await daemon.api(HttpRequest("GET", "/metrics", {}, b""))
     return (await body_of(response)).decode().splitlines()
 
 
@@ -524,7 +524,7 @@ async def test_metrics_go_without_leases_if_the_lease_actor_hangs(autojump_clock
 )
 async def test_other_requests_are_refused(method: str, path: str, status: int, autojump_clock: MockClock) -> None:
     async with running() as daemon:
-        response = await daemon.api(Request(method, path, {}, b"", peer()))
+        response = await daemon.api(HttpRequest(method, path, {}, b"", peer()))
         assert response.status == status
         if status == 405:
             assert dict(response.headers)["Allow"]
@@ -562,7 +562,7 @@ async def test_the_list_of_requests_has_each_route(autojump_clock: MockClock) ->
         for line in REQUESTS:
             method, path = line.split()
             if path.startswith("/v1/leases"):
-                response: Response = await daemon.api(Request(method, path, {}, b"{}", peer()))
+                response: HttpResponse = await daemon.api(HttpRequest(method, path, {}, b"{}", peer()))
                 assert response.status != 405
                 assert b"there is no /v1" not in response.body
 
@@ -581,7 +581,7 @@ async def test_the_list_of_requests_has_each_route(autojump_clock: MockClock) ->
 )
 def test_allocations_have_places_of_their_own(method: str, path: str, expected: Place) -> None:
     """Callers who wait for devices keep nobody from releasing some."""
-    assert place(Request(method, path, {}, b"")) is expected
+    assert place(HttpRequest(method, path, {}, b"")) is expected
     assert HttpLimits().number_of(Place.LEASE) == 256
 
 
@@ -617,7 +617,7 @@ def test_no_request_raises_an_error(requests: list[tuple[str, str, bytes]]) -> N
     async def main() -> None:
         async with running("GPU-0") as daemon:
             for method, path, body in requests:
-                response = await daemon.api(Request(method, path, {}, body, peer()))
+                response = await daemon.api(HttpRequest(method, path, {}, body, peer()))
                 if isinstance(response, LateResponse):
                     with trio.move_on_after(1.0):
                         response = await response.make()

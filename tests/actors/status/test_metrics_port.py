@@ -15,7 +15,7 @@ from trio.testing import MockClock
 
 from plugind import Config, MetricsConfig, StatusConfig, Supervisor
 from plugind.actors.http.limits import HttpLimits
-from plugind.actors.http.server import Request, Response
+from plugind.actors.http.server import HttpRequest, HttpResponse
 from plugind.actors.simulation.processes import MemoryProcesses
 from plugind.actors.status.api import REQUESTS
 from plugind.actors.status.memory import Memory
@@ -334,16 +334,16 @@ async def test_metrics_are_made_once_a_second_for_all_who_ask(autojump_clock: Mo
     """Every local user can ask without a pause. To make the text costs milliseconds of the loop of the node."""
     made: list[float] = []
 
-    async def metrics(_: Request) -> Response:
+    async def metrics(_: HttpRequest) -> HttpResponse:
         await trio.sleep(0.25)
         made.append(trio.current_time())
-        return Response(200, "text/plain", f"{trio.current_time()}\n".encode())
+        return HttpResponse(200, "text/plain", f"{trio.current_time()}\n".encode())
 
     api = PortApi(HostRule(loopback=True, names=frozenset()), metrics, dict, counts_page())
     got: list[bytes] = []
 
     async def ask() -> None:
-        got.append((await api(Request("GET", "/metrics", {}, b"", host="localhost"))).body)
+        got.append((await api(HttpRequest("GET", "/metrics", {}, b"", host="localhost"))).body)
 
     for pause in (0.5, 0.5, 0.5, 0.5):
         async with trio.open_nursery() as nursery:
@@ -355,12 +355,12 @@ async def test_metrics_are_made_once_a_second_for_all_who_ask(autojump_clock: Mo
 
 
 async def test_a_client_that_leaves_while_metrics_are_made_takes_them_from_nobody(autojump_clock: MockClock) -> None:
-    async def metrics(_: Request) -> Response:
+    async def metrics(_: HttpRequest) -> HttpResponse:
         await trio.sleep(1.0)
-        return Response(200, "text/plain", b"x")
+        return HttpResponse(200, "text/plain", b"x")
 
     api = PortApi(HostRule(loopback=True, names=frozenset()), metrics, dict, counts_page())
-    asked = Request("GET", "/metrics", {}, b"", host="localhost")
+    asked = HttpRequest("GET", "/metrics", {}, b"", host="localhost")
     with trio.move_on_after(0.5) as left:
         await api(asked)
     assert left.cancelled_caught

@@ -9,7 +9,7 @@ import attrs
 import pytest
 import trio
 
-from plugind.actors.http.server import Request, Response
+from plugind.actors.http.server import HttpRequest, HttpResponse
 from plugind.actors.status.api import StatusConfig
 from plugind.protocol.messages.config import (
     ConfigurationAsked,
@@ -30,7 +30,7 @@ from plugind.protocol.trust.users import Trust, Users
 from plugind.tests.actors.status.bench import Bench, bench, body_of
 
 
-def body(response: Response) -> dict[str, object]:
+def body(response: HttpResponse) -> dict[str, object]:
     decoded = json.loads(response.body)
     assert isinstance(decoded, dict)
     return decoded
@@ -50,7 +50,7 @@ async def test_other_plugins_are_expected_from_the_message_on_also_by_the_next_a
         assert await ready(node) == awaited
         # A status actor that is started again makes another one, with the same memory.
         again = attrs.evolve(node.api)
-        assert body(await again(Request("GET", "/readyz", {}, b"")))["awaiting"] == awaited
+        assert body(await again(HttpRequest("GET", "/readyz", {}, b"")))["awaiting"] == awaited
         await node.take(ExpectationChanged((), healthy=False, devices={"v.com/gpu": 2}))
         assert await ready(node) == ["2 devices of v.com/gpu (0 are healthy)"]
         await node.take(ExpectationChanged((), healthy=False))
@@ -92,7 +92,7 @@ async def test_a_configuration_that_is_not_used_is_in_health_and_metrics_until_o
         assert "plugind_config_refused 0.0\n" in metrics
 
 
-POST = Request("POST", "/reload", {}, b"")
+POST = HttpRequest("POST", "/reload", {}, b"")
 
 
 @pytest.mark.parametrize(
@@ -164,6 +164,6 @@ async def test_other_roots_are_shown_and_awaited_from_the_message_on() -> None:
         assert (shown, rules["endpoint_directories"]) == (["/b", "/c"], ["/run"])
         # A status actor that is started again makes another one, with the same memory.
         again = attrs.evolve(node.api)
-        assert body(await again(Request("GET", "/readyz", {}, b"")))["awaiting"] == ["the first scan of /c"]
+        assert body(await again(HttpRequest("GET", "/readyz", {}, b"")))["awaiting"] == ["the first scan of /c"]
         await node.take(RootReported("/c", Watching.EVENTS, trio.current_time(), ready=True))
         assert await ready(node) == []

@@ -14,7 +14,7 @@ import trio
 from trio.testing import MockClock
 
 from plugind import Supervisor
-from plugind.actors.http.server import Request
+from plugind.actors.http.server import HttpRequest
 from plugind.actors.simulation.faults import PoisonMessage
 from plugind.actors.simulation.processes import MemoryProcesses
 from plugind.actors.status.actor import Memory
@@ -113,8 +113,8 @@ async def test_health_and_metrics_show_the_failures_for_a_while(autojump_clock: 
     assert "plugind_status_socket_failures_total 2.0\n" in metrics
 
 
-def request(path: str) -> Request:
-    return Request("GET", path, {}, b"")
+def request(path: str) -> HttpRequest:
+    return HttpRequest("GET", path, {}, b"")
 
 
 async def socket_health(api: Api) -> list[dict[str, object]]:

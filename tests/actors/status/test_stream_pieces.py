@@ -7,8 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from plugind.actors.http.server import Request as HttpRequest
-from plugind.actors.http.server import Send
+from plugind.actors.http.server import HttpRequest, Send
 from plugind.actors.messaging.mailbox import Audience
 from plugind.actors.status.leases_api import LeasesApi
 from plugind.actors.status.streams import PIECE, PIECE_BYTES, Backlog, Unsent, send_pieces

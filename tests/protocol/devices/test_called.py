@@ -9,12 +9,12 @@ from plugind.protocol.identity import Identity
 from plugind.protocol.messages.discovery import CallAnswered, Called, SocketAppeared, SocketVanished
 from plugind.protocol.messages.reconciler import (
     Claimed,
+    ClaimReleased,
     HandlerAdded,
     PluginGone,
     PluginRegistered,
     ReconcilerMessage,
     RegistrationEnded,
-    Released,
     UsableChanged,
 )
 from plugind.protocol.plugins.info import InstancePolicy, PluginInfo
@@ -64,7 +64,7 @@ def test_a_plugin_that_calls_again_with_the_same_socket_is_answered_at_once_and_
         (call(2, attrs.evolve(INFO, name="vendor.com/nic")), REGISTERED),
         (call(2, attrs.evolve(INFO, uid=1)), REGISTERED),
         (call(2), REGISTERED[:2]),
-        (call(2), (*REGISTERED, Released(PATH, 1))),
+        (call(2), (*REGISTERED, ClaimReleased(PATH, 1))),
         (call(2), (*REGISTERED, UsableChanged(PATH, 1, usable=False))),
     ],
     ids=["another socket", "another resource", "another user", "not registered yet", "deregistered", "list lost"],

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from plugind.protocol.discovery.sockets import ATTRIBUTES, LOOK, MAX_IGNORED, REMOVED, Discovery, Found, Kind
+from plugind.protocol.discovery.sockets import ATTRIBUTES, LOOK, MAX_IGNORED, REMOVED, Discovery, EntryKind, Found
 from plugind.protocol.identity import Identity
 from plugind.protocol.messages.discovery import (
     EntryIgnored,
@@ -15,7 +15,7 @@ from plugind.protocol.messages.discovery import (
     SocketTouched,
     SocketVanished,
 )
-from plugind.protocol.trust.directories import Access, Condition
+from plugind.protocol.trust.directories import Access, DirectoryCondition
 
 ROOT = "/r"
 A, B, C = "/r/a.sock", "/r/b.sock", "/r/c.sock"
@@ -24,7 +24,7 @@ A, B, C = "/r/a.sock", "/r/b.sock", "/r/c.sock"
 def found(
     inode: int,
     changed: int = 0,
-    kind: Kind = Kind.SOCKET,
+    kind: EntryKind = EntryKind.SOCKET,
     device: int = 1,
     handle: bytes | None = None,
     born: int | None = None,
@@ -33,7 +33,7 @@ def found(
 
 
 def directory(inode: int) -> Found:
-    return found(inode, kind=Kind.DIRECTORY)
+    return found(inode, kind=EntryKind.DIRECTORY)
 
 
 def discovery(max_depth: int = 8, max_entries: int = 100) -> Discovery:
@@ -153,10 +153,10 @@ def test_two_sockets_that_share_an_inode_number_are_no_hard_links() -> None:
 def test_a_directory_with_the_same_handle_is_kept_whatever_the_events_say(handle: bytes | None, new: bool) -> None:
     """Behaviour 9, for directories: else every socket in one that is made again around the start appears twice."""
     tree = discovery()
-    before = found(2, kind=Kind.DIRECTORY, handle=None if handle is None else b"h")
+    before = found(2, kind=EntryKind.DIRECTORY, handle=None if handle is None else b"h")
     tree.observe("/r/x", before, time=0.0)
     tree.take()
-    tree.observe("/r/x", found(2, kind=Kind.DIRECTORY, handle=handle), LOOK | REMOVED, time=0.0)
+    tree.observe("/r/x", found(2, kind=EntryKind.DIRECTORY, handle=handle), LOOK | REMOVED, time=0.0)
     changes = tree.take()
     assert (changes.leave, changes.enter) == (["/r/x"] * new, ["/r/x"] * new)
 
@@ -184,7 +184,7 @@ def test_the_removal_of_an_unknown_entry_is_ignored() -> None:
     """Behaviour 8."""
     tree = discovery()
     tree.observe(A, None, LOOK | REMOVED, time=0.0)
-    tree.observe(B, found(3, kind=Kind.OTHER), LOOK | REMOVED, time=0.0)
+    tree.observe(B, found(3, kind=EntryKind.OTHER), LOOK | REMOVED, time=0.0)
     assert tree.take().messages == [EntryIgnored(B, ROOT)]
     tree.observe(A, found(7), time=0.0)
     tree.observe(A, None, LOOK | REMOVED, time=0.0)
@@ -198,7 +198,7 @@ def test_a_socket_that_becomes_a_plain_file_vanishes() -> None:
     tree = discovery()
     tree.observe(A, found(7), time=0.0)
     tree.take()
-    tree.observe(A, found(8, kind=Kind.OTHER), LOOK, time=0.0)
+    tree.observe(A, found(8, kind=EntryKind.OTHER), LOOK, time=0.0)
     assert tree.take().messages == [SocketVanished(A, 1), EntryIgnored(A, ROOT)]
 
 
@@ -222,7 +222,7 @@ def test_the_first_scan_marks_what_it_finds_except_after_a_removal() -> None:
     assert tree.take().messages == [appeared(A, 1, found(7), first=True), appeared(B, 2, found(8))]
 
 
-@pytest.mark.parametrize("other", [directory(9), found(9, kind=Kind.SYMLINK)])
+@pytest.mark.parametrize("other", [directory(9), found(9, kind=EntryKind.SYMLINK)])
 def test_a_socket_that_is_replaced_by_another_kind_of_entry_vanishes_first(other: Found) -> None:
     tree = discovery()
     tree.observe(A, found(7), time=0.0)
@@ -231,7 +231,7 @@ def test_a_socket_that_is_replaced_by_another_kind_of_entry_vanishes_first(other
     changes = tree.take()
     assert changes.messages[0] == SocketVanished(A, 1)
     assert tree.sockets == 0
-    if other.kind is Kind.DIRECTORY:
+    if other.kind is EntryKind.DIRECTORY:
         assert changes.messages[1:] == [EntryIgnored(A, ROOT, directory=True)]
         assert changes.enter == [A]
         tree.observe(A, found(7), LOOK, time=0.0)
@@ -336,7 +336,7 @@ def test_an_entry_in_an_unknown_directory_is_ignored() -> None:
     tree = discovery()
     tree.observe("/r/x/a.sock", found(7), LOOK | REMOVED, time=0.0)
     tree.observe("/r/x/y", directory(3), LOOK, time=0.0)
-    tree.observe("/r/x/l", found(9, kind=Kind.SYMLINK), LOOK, time=0.0)
+    tree.observe("/r/x/l", found(9, kind=EntryKind.SYMLINK), LOOK, time=0.0)
     changes = tree.take()
     assert (changes.messages, changes.enter, tree.paths(), tree.sockets) == ([], [], frozenset(), 0)
     tree.observe("/r/x", directory(2), time=0.0)
@@ -350,7 +350,7 @@ def test_a_second_look_at_a_directory_changes_nothing() -> None:
     tree = discovery()
     tree.observe("/r/x", directory(2), time=0.0)
     tree.take()
-    tree.observe("/r/x", found(2, 99, Kind.DIRECTORY), LOOK | ATTRIBUTES, time=0.0)
+    tree.observe("/r/x", found(2, 99, EntryKind.DIRECTORY), LOOK | ATTRIBUTES, time=0.0)
     changes = tree.take()
     assert (changes.messages, changes.enter, changes.leave) == ([], [], [])
 
@@ -394,24 +394,24 @@ def limited() -> Discovery:
     return tree
 
 
-def full(tree: Discovery) -> dict[str, Condition]:
+def full(tree: Discovery) -> dict[str, DirectoryCondition]:
     return {report.path: report.condition for report in tree.conditions()}
 
 
-@pytest.mark.parametrize("kind", [Kind.SOCKET, Kind.SYMLINK, Kind.DIRECTORY])
-def test_a_directory_that_is_filled_without_end_shuts_out_no_other(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [EntryKind.SOCKET, EntryKind.SYMLINK, EntryKind.DIRECTORY])
+def test_a_directory_that_is_filled_without_end_shuts_out_no_other(kind: EntryKind) -> None:
     """Fault 48: links, sockets or directories, each of which would have an inotify watch."""
     tree = limited()
     for number in range(1000):
         tree.observe(f"/r/hog/{number}", found(100 + number, kind=kind), time=0.0)
     changes = tree.take()
-    assert len(changes.messages) + len(changes.enter) == (19 if kind is Kind.DIRECTORY else 20)
-    assert full(tree) == {"/r/hog": Condition.FULL}
+    assert len(changes.messages) + len(changes.enter) == (19 if kind is EntryKind.DIRECTORY else 20)
+    assert full(tree) == {"/r/hog": DirectoryCondition.FULL}
     for path in ("/r/good/a.sock", "/r/hog.sock", "/r/hog/a.sock"):
         tree.observe(path, found(hash(path)), time=0.0)
-        assert len(tree.take().messages) == (0 if (path, kind) == ("/r/hog/a.sock", Kind.SOCKET) else 1)
+        assert len(tree.take().messages) == (0 if (path, kind) == ("/r/hog/a.sock", EntryKind.SOCKET) else 1)
     tree.observe("/r/good/x", directory(5000), time=0.0)
-    tree.observe("/r/good/link.sock", found(5001, kind=Kind.SYMLINK), time=0.0)
+    tree.observe("/r/good/link.sock", found(5001, kind=EntryKind.SYMLINK), time=0.0)
     changes = tree.take()
     assert (changes.enter, len(changes.messages)) == (["/r/good/x"], 1)
     tree.begin_rescan()
@@ -425,7 +425,7 @@ def test_a_full_directory_to_which_others_may_write_now_is_shown_as_insecure() -
     for number in range(100):
         tree.observe(f"/r/hog/{number}", found(100 + number), time=0.0)
     assert not tree.allows("/r/hog", Access(mode=0o777, owner=0, ours=True))
-    assert full(tree) == {"/r/hog": Condition.INSECURE}
+    assert full(tree) == {"/r/hog": DirectoryCondition.INSECURE}
 
 
 def test_a_socket_that_becomes_a_link_does_not_get_round_the_quota() -> None:
@@ -433,9 +433,9 @@ def test_a_socket_that_becomes_a_link_does_not_get_round_the_quota() -> None:
     tree = limited()
     for number in range(1000):
         tree.observe("/r/hog/a.sock", found(100 + number), time=0.0)
-        tree.observe("/r/hog/a.sock", found(2000 + number, kind=Kind.SYMLINK), time=0.0)
+        tree.observe("/r/hog/a.sock", found(2000 + number, kind=EntryKind.SYMLINK), time=0.0)
         tree.observe(f"/r/hog/{number}", None, time=0.0)
         tree.observe(f"/r/hog/{number}", found(4000 + number), time=0.0)
-        tree.observe(f"/r/hog/{number}", found(6000 + number, kind=Kind.SYMLINK), time=0.0)
+        tree.observe(f"/r/hog/{number}", found(6000 + number, kind=EntryKind.SYMLINK), time=0.0)
     assert len(tree.paths()) <= 40
-    assert full(tree) == {"/r/hog": Condition.FULL}
+    assert full(tree) == {"/r/hog": DirectoryCondition.FULL}

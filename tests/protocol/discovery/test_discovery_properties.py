@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plugind.protocol.discovery import watches as mask
-from plugind.protocol.discovery.sockets import ATTRIBUTES, LOOK, REMOVED, Discovery, Found, Kind, Message, below
+from plugind.protocol.discovery.sockets import ATTRIBUTES, LOOK, REMOVED, Discovery, EntryKind, Found, Message, below
 from plugind.protocol.discovery.watches import Watches
 from plugind.protocol.identity import Identity
 from plugind.protocol.messages.discovery import (
@@ -26,7 +26,7 @@ ROOT = "/r"
 PATHS = st.sampled_from(["/r/a", "/r/b.sock", "/r/d", "/r/d/a.sock", "/r/d/e", "/r/d/e/a"])
 VERBS = ["bind"] * 4 + ["unlink", "replace", "chmod", "link", "rename", "mkdir", "write", "symlink", "look", "scan"] * 2
 STORIES = st.lists(st.tuples(st.sampled_from(VERBS), PATHS, PATHS), max_size=30)
-ROOT_FOUND = Found(Kind.DIRECTORY, Identity(1, 1, 0))
+ROOT_FOUND = Found(EntryKind.DIRECTORY, Identity(1, 1, 0))
 
 
 def parent(path: str) -> str:
@@ -44,9 +44,9 @@ class Tree:
     def mark(self, path: str, bits: int) -> None:
         self.marks[path] = self.marks.get(path, 0) | LOOK | bits
 
-    def put(self, path: str, kind: Kind) -> bool:
+    def put(self, path: str, kind: EntryKind) -> bool:
         holder = self.there.get(parent(path))
-        if path in self.there or holder is None or holder.kind is not Kind.DIRECTORY:
+        if path in self.there or holder is None or holder.kind is not EntryKind.DIRECTORY:
             return False
         used = {found.identity.inode for found in self.there.values()}
         inode = next(number for number in itertools.count(2) if number not in used)
@@ -65,14 +65,19 @@ class Tree:
         found = self.there.get(path)
         match verb:
             case "bind" | "write" | "symlink" | "mkdir":
-                kinds = {"bind": Kind.SOCKET, "write": Kind.OTHER, "symlink": Kind.SYMLINK, "mkdir": Kind.DIRECTORY}
+                kinds = {
+                    "bind": EntryKind.SOCKET,
+                    "write": EntryKind.OTHER,
+                    "symlink": EntryKind.SYMLINK,
+                    "mkdir": EntryKind.DIRECTORY,
+                }
                 self.put(path, kinds[verb])
             case "unlink":
                 self.remove(path)
-            case "replace" if found is not None and found.kind is Kind.SOCKET:
+            case "replace" if found is not None and found.kind is EntryKind.SOCKET:
                 self.remove(path)
-                self.put(path, Kind.SOCKET)
-            case "chmod" if found is not None and found.kind is Kind.SOCKET:
+                self.put(path, EntryKind.SOCKET)
+            case "chmod" if found is not None and found.kind is EntryKind.SOCKET:
                 self.clock += 1
                 now = attrs.evolve(found, identity=attrs.evolve(found.identity, changed_ns=self.clock))
                 for name, one in list(self.there.items()):
@@ -80,12 +85,12 @@ class Tree:
                         self.there[name] = now
                         if name == path:
                             self.mark(name, ATTRIBUTES)
-            case "link" if found is not None and found.kind is Kind.SOCKET:
-                if self.put(other, Kind.SOCKET):
+            case "link" if found is not None and found.kind is EntryKind.SOCKET:
+                if self.put(other, EntryKind.SOCKET):
                     self.there[other] = found
-            case "rename" if found is not None and found.kind is Kind.SOCKET:
-                self.remove(other) if self.there.get(other, ROOT_FOUND).kind is not Kind.DIRECTORY else None
-                if self.put(other, Kind.SOCKET):
+            case "rename" if found is not None and found.kind is EntryKind.SOCKET:
+                self.remove(other) if self.there.get(other, ROOT_FOUND).kind is not EntryKind.DIRECTORY else None
+                if self.put(other, EntryKind.SOCKET):
                     self.there[other] = self.there.pop(path)
                     self.mark(path, REMOVED)
             case _:
@@ -173,7 +178,7 @@ def test_the_messages_agree_with_a_scan_of_the_whole_tree(story: list[tuple[str,
     tree, sent = watcher.tree, watcher.sent
     for verb, path, other in story:
         if verb == "look":
-            watcher.look(path) if tree.there.get(parent(path), ROOT_FOUND).kind is Kind.DIRECTORY else None
+            watcher.look(path) if tree.there.get(parent(path), ROOT_FOUND).kind is EntryKind.DIRECTORY else None
         elif verb == "scan":
             check_scan(watcher)
         else:
@@ -192,8 +197,8 @@ def check_scan(watcher: Watcher) -> None:
     before, touched = dict(sent.sockets), len(sent.touches)
     marks = dict(tree.marks)
     watcher.scan()
-    sockets = {path: found for path, found in tree.there.items() if found.kind is Kind.SOCKET}
-    links = {path for path, found in tree.there.items() if found.kind is Kind.SYMLINK}
+    sockets = {path: found for path, found in tree.there.items() if found.kind is EntryKind.SOCKET}
+    links = {path for path, found in tree.there.items() if found.kind is EntryKind.SYMLINK}
     # For each inode, one name is accepted and the others are refused.
     assert {found.identity.inode for found in sockets.values()} == {
         tree.there[path].identity.inode for path in sent.sockets

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from plugind.protocol.discovery.endpoints import FoundFile, default_directories, refusal
-from plugind.protocol.discovery.sockets import Kind
+from plugind.protocol.discovery.sockets import EntryKind
 
 DIRECTORIES = ("/reg", "/link")
 
@@ -14,7 +14,7 @@ def resolve(path: str) -> str:
     return {"/link": "/real"}.get(path, path)
 
 
-def said(endpoint: str, kind: Kind | None = Kind.SOCKET, real: str | None = None) -> str | None:
+def said(endpoint: str, kind: EntryKind | None = EntryKind.SOCKET, real: str | None = None) -> str | None:
     return refusal(endpoint, FoundFile(endpoint if real is None else real, kind), DIRECTORIES, resolve)
 
 
@@ -27,9 +27,9 @@ def said(endpoint: str, kind: Kind | None = Kind.SOCKET, real: str | None = None
         ("/elsewhere/a.sock", "/reg/a.sock"),
     ],
 )
-@pytest.mark.parametrize("kind", [Kind.SOCKET, None])
+@pytest.mark.parametrize("kind", [EntryKind.SOCKET, None])
 def test_an_endpoint_in_an_allowed_directory_is_accepted_even_if_it_does_not_exist_yet(
-    endpoint: str, real: str, kind: Kind | None
+    endpoint: str, real: str, kind: EntryKind | None
 ) -> None:
     """Fault 43: what counts are the real paths on both sides."""
     assert said(endpoint, kind, real) is None
@@ -55,9 +55,13 @@ def test_an_endpoint_outside_is_refused_with_the_directories_and_the_flag(endpoi
 
 @pytest.mark.parametrize(
     ("kind", "words"),
-    [(Kind.SYMLINK, "is a symbolic link"), (Kind.DIRECTORY, "is a directory"), (Kind.OTHER, "is no socket")],
+    [
+        (EntryKind.SYMLINK, "is a symbolic link"),
+        (EntryKind.DIRECTORY, "is a directory"),
+        (EntryKind.OTHER, "is no socket"),
+    ],
 )
-def test_an_endpoint_that_is_no_socket_is_refused_wherever_it_is(kind: Kind, words: str) -> None:
+def test_an_endpoint_that_is_no_socket_is_refused_wherever_it_is(kind: EntryKind, words: str) -> None:
     """Fault 43: /etc/passwd is no endpoint, and neither is a link to the socket of somebody else."""
     for endpoint in ("/reg/a.sock", "/etc/passwd"):
         assert str(said(endpoint, kind)).startswith(f"the endpoint '{endpoint}' {words}")

@@ -10,14 +10,14 @@ from plugind.protocol.errors import ConfigError, IllegalStepError
 from plugind.protocol.health.checks import (
     ALL_TYPES,
     GRID,
-    Began,
+    CheckBegan,
     Checked,
     CheckEvent,
+    CheckFailed,
+    CheckPassed,
     Connected,
     Disconnected,
-    Failed,
     HealthChecks,
-    Passed,
     is_worse,
     silence,
     step,
@@ -36,61 +36,61 @@ TABLE: list[tuple[str, Checked, CheckEvent, Checked]] = [
     (
         "a check that is out lets none be due",
         Checked(due=100),
-        Began(101),
+        CheckBegan(101),
         Checked(began=101),
     ),
     (
         "one success makes it healthy",
         Checked(began=100),
-        Passed(MIDDLE),
+        CheckPassed(MIDDLE),
         Checked(Health.HEALTHY, due=130),
     ),
     (
         "the period is 20 % shorter at the least",
         Checked(Health.HEALTHY, began=100),
-        Passed(0),
+        CheckPassed(0),
         Checked(Health.HEALTHY, due=124),
     ),
     (
         "one failure changes nothing that is shown, and the next check follows after 5 s",
         Checked(Health.HEALTHY, began=100),
-        Failed(SILENT, MIDDLE),
+        CheckFailed(SILENT, MIDDLE),
         Checked(Health.HEALTHY, "", 1, 105),
     ),
     (
         "nor does the second one",
         Checked(Health.HEALTHY, "", 1, began=105),
-        Failed(SILENT, MIDDLE),
+        CheckFailed(SILENT, MIDDLE),
         Checked(Health.HEALTHY, "", 2, 110),
     ),
     (
         "the third one makes it unhealthy, and the period is 30 s again",
         Checked(Health.HEALTHY, "", 2, began=110),
-        Failed(SILENT, MIDDLE),
+        CheckFailed(SILENT, MIDDLE),
         Checked(Health.UNHEALTHY, SILENT, 3, 140),
     ),
     (
         "an endpoint of which nothing is known becomes unhealthy, too",
         Checked(Health.UNKNOWN, "", 2, began=110),
-        Failed(SILENT, MIDDLE),
+        CheckFailed(SILENT, MIDDLE),
         Checked(Health.UNHEALTHY, SILENT, 3, 140),
     ),
     (
         "more failures count, and the newest reason is shown",
         Checked(Health.UNHEALTHY, SILENT, 3, began=140),
-        Failed("INTERNAL: broken", MIDDLE),
+        CheckFailed("INTERNAL: broken", MIDDLE),
         Checked(Health.UNHEALTHY, "INTERNAL: broken", 4, 170),
     ),
     (
         "one success ends that",
         Checked(Health.UNHEALTHY, SILENT, 7, began=140),
-        Passed(MIDDLE),
+        CheckPassed(MIDDLE),
         Checked(Health.HEALTHY, due=170),
     ),
     (
         "failures with a success between them are not in a row",
         Checked(Health.HEALTHY, began=140),
-        Failed(SILENT, MIDDLE),
+        CheckFailed(SILENT, MIDDLE),
         Checked(Health.HEALTHY, "", 1, 145),
     ),
     (
@@ -108,13 +108,13 @@ TABLE: list[tuple[str, Checked, CheckEvent, Checked]] = [
     (
         "whose result comes too late then",
         Checked(Health.DISCONNECTED, "it broke"),
-        Failed(SILENT, MIDDLE),
+        CheckFailed(SILENT, MIDDLE),
         Checked(Health.DISCONNECTED, "it broke"),
     ),
     (
         "whatever it is",
         Checked(Health.DISCONNECTED, "it broke"),
-        Passed(MIDDLE),
+        CheckPassed(MIDDLE),
         Checked(Health.DISCONNECTED, "it broke"),
     ),
     (
@@ -134,7 +134,7 @@ def test_each_event_has_one_result(before: Checked, event: CheckEvent, after: Ch
 @pytest.mark.parametrize("before", [Checked(began=100.0), Checked(Health.DISCONNECTED, "it broke"), Checked()])
 def test_no_check_begins_while_one_is_out_or_nothing_is_connected(before: Checked) -> None:
     with pytest.raises(IllegalStepError, match="none was due"):
-        step(RULE, before, Began(110))
+        step(RULE, before, CheckBegan(110))
 
 
 def test_an_endpoint_that_hangs_is_unhealthy_within_a_minute_and_one_that_is_back_is_healthy_within_40_seconds() -> (
@@ -142,10 +142,10 @@ def test_an_endpoint_that_hangs_is_unhealthy_within_a_minute_and_one_that_is_bac
 ):
     """The longest times: it hangs just after a check began, and is back just after one, with the longest periods."""
     latest = 1 - 1e-9
-    state, at = step(RULE, Checked(Health.UNKNOWN, began=0), Passed(latest)), 0.0
+    state, at = step(RULE, Checked(Health.UNKNOWN, began=0), CheckPassed(latest)), 0.0
     while state.health is not Health.UNHEALTHY:
         at = state.due + RULE.deadline
-        state = step(RULE, step(RULE, state, Began(state.due)), Failed(silence(RULE.deadline), latest))
+        state = step(RULE, step(RULE, state, CheckBegan(state.due)), CheckFailed(silence(RULE.deadline), latest))
     assert at == pytest.approx(36 + 5 + 5 + 3)
     assert state.due - at + RULE.deadline <= 40
 
@@ -153,7 +153,7 @@ def test_an_endpoint_that_hangs_is_unhealthy_within_a_minute_and_one_that_is_bac
 def test_a_slow_answer_delays_the_next_check_only_past_its_own_end() -> None:
     """A deadline longer than the pause after a failure: the next check is due at once, and never earlier."""
     rule = HealthChecks(deadline=9)
-    assert step(rule, Checked(began=100), Failed("slow", MIDDLE)).due == 105
+    assert step(rule, Checked(began=100), CheckFailed("slow", MIDDLE)).due == 105
 
 
 def test_types_can_be_left_out() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from plugind.protocol.discovery.endpoints import MISSING
 from plugind.protocol.health import liveness
-from plugind.protocol.health.liveness import Answer, EndpointAnswer, Owners, Schedule, Subject
+from plugind.protocol.health.liveness import ConnectAnswer, EndpointAnswer, Schedule, SocketOwners, Subject
 from plugind.protocol.messages.liveness import WatchLiveness
 from plugind.protocol.messages.registration import ListenerFound
 from plugind.protocol.messages.status import ServingChanged
@@ -34,7 +34,7 @@ class Looks:
     """Makes the looks of the schedule at their times; each costs ``cost`` seconds."""
 
     schedule: Schedule = attrs.Factory(lambda: Schedule(RESCAN))
-    answers: dict[str, Answer] = attrs.Factory(dict)
+    answers: dict[str, ConnectAnswer] = attrs.Factory(dict)
     cost: float = 0.0
     now: float = 0.0
     made: list[tuple[float, str]] = attrs.Factory(list)
@@ -52,7 +52,7 @@ class Looks:
         self.made.append((round(self.now, 3), subject.path))
         self.now += self.cost
         self.schedule.spent(subject, self.cost, self.now)
-        answer = self.answers.get(subject.path, Answer.REFUSED)
+        answer = self.answers.get(subject.path, ConnectAnswer.REFUSED)
         endpoint = None if subject.other_endpoint is None else self.answers.get(subject.other_endpoint)
         looked_at = None if endpoint is None else EndpointAnswer(endpoint)
         found = self.schedule.judge(subject, answer, self.now, looked_at)
@@ -80,7 +80,7 @@ def test_nothing_is_due_where_nothing_is_watched() -> None:
 
 def test_a_plugin_whose_process_is_watched_is_looked_at_once_a_minute() -> None:
     """Fault 39: a process may close its listener and go on."""
-    looks = Looks(answers={"a": Answer.ACCEPTED})
+    looks = Looks(answers={"a": ConnectAnswer.ACCEPTED})
     looks.schedule.watch(registered("a"), 0.0, process_is_watched=True)
     looks.until(200.0)
     assert looks.times("a") == [60.0, 120.0, 180.0]
@@ -88,7 +88,7 @@ def test_a_plugin_whose_process_is_watched_is_looked_at_once_a_minute() -> None:
 
 def test_a_plugin_whose_process_is_not_watched_is_looked_at_at_once_and_then_once_a_minute() -> None:
     """Fault 39: the connection may bring a pidfd of a process in another namespace."""
-    looks = Looks(answers={"a": Answer.ACCEPTED})
+    looks = Looks(answers={"a": ConnectAnswer.ACCEPTED})
     looks.schedule.watch(registered("a"), 5.0, process_is_watched=False)
     looks.now = 5.0
     looks.until(130.0)
@@ -99,7 +99,7 @@ def test_a_plugin_whose_process_is_not_watched_is_looked_at_at_once_and_then_onc
 def test_plugins_that_serve_are_looked_at_four_a_second_in_all_at_most(process_is_watched: bool) -> None:
     """Fault 39: a look disturbs the plugin, so there are few; with more than 240 plugins each has its turn later."""
     paths = [str(number) for number in range(600)]
-    looks = Looks(answers=dict.fromkeys(paths, Answer.ACCEPTED))
+    looks = Looks(answers=dict.fromkeys(paths, ConnectAnswer.ACCEPTED))
     for path in paths:
         looks.schedule.watch(registered(path), 0.0, process_is_watched=process_is_watched)
     looks.until(400.0)
@@ -162,7 +162,7 @@ def test_a_stale_socket_that_accepts_wakes_its_registration_once_and_is_watched_
     looks.schedule.watch(stale("a"), 0.0, process_is_watched=False)
     looks.until(15.0)
     assert looks.said == []
-    looks.answers["a"] = Answer.ACCEPTED
+    looks.answers["a"] = ConnectAnswer.ACCEPTED
     looks.until(100.0)
     assert looks.said == [ListenerFound("a", 1)]
     assert "a" not in looks.schedule
@@ -170,12 +170,12 @@ def test_a_stale_socket_that_accepts_wakes_its_registration_once_and_is_watched_
 
 def test_a_plugin_that_refuses_and_serves_again_is_said_so_each_time_once() -> None:
     """Fault 39: as long as it refuses, it is looked at once in a rescan's period."""
-    looks = Looks(answers={"a": Answer.ACCEPTED})
+    looks = Looks(answers={"a": ConnectAnswer.ACCEPTED})
     looks.schedule.watch(registered("a"), 0.0, process_is_watched=True)
     looks.until(65.0)
-    looks.answers["a"] = Answer.REFUSED
+    looks.answers["a"] = ConnectAnswer.REFUSED
     looks.until(145.0)
-    looks.answers["a"] = Answer.ACCEPTED
+    looks.answers["a"] = ConnectAnswer.ACCEPTED
     looks.until(165.0)
     assert [(said.time, said.serving, said.reason) for said in looks.said if isinstance(said, ServingChanged)] == [
         (60.0, True, None),
@@ -187,18 +187,18 @@ def test_a_plugin_that_refuses_and_serves_again_is_said_so_each_time_once() -> N
 
 def test_a_look_that_found_no_descriptor_is_made_again_in_the_next_rounds() -> None:
     """Faults 39 and 46: a process that ended meanwhile is not left to the look of the next minute."""
-    looks = Looks(answers={"a": Answer.EXHAUSTED})
+    looks = Looks(answers={"a": ConnectAnswer.EXHAUSTED})
     looks.schedule.watch(registered("a"), 0.0, process_is_watched=True)
     looks.schedule.ask("a")
     looks.until(5.5)
     assert looks.times("a") == [0.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
-    looks.answers["a"] = Answer.REFUSED
+    looks.answers["a"] = ConnectAnswer.REFUSED
     looks.until(6.5)
     assert [(said.time, said.serving) for said in looks.said if isinstance(said, ServingChanged)] == [(6.0, False)]
 
 
-@pytest.mark.parametrize("answer", [Answer.REPLACED, Answer.EXHAUSTED, Answer.UNKNOWN])
-def test_an_error_without_evidence_of_a_listener_changes_nothing(answer: Answer) -> None:
+@pytest.mark.parametrize("answer", [ConnectAnswer.REPLACED, ConnectAnswer.EXHAUSTED, ConnectAnswer.UNKNOWN])
+def test_an_error_without_evidence_of_a_listener_changes_nothing(answer: ConnectAnswer) -> None:
     """The watcher handles a file that was replaced; without descriptors or permission nothing is known."""
     looks = Looks(answers={"a": answer, "b": answer})
     looks.schedule.watch(registered("a"), 0.0, process_is_watched=False)
@@ -214,7 +214,7 @@ GONE = "its socket file is gone, so nobody can reach it"
 
 def test_a_plugin_whose_file_is_gone_does_not_serve_once_a_second_look_confirms_it() -> None:
     """Faults 3 and 39: in an insecure directory it stays registered, and nobody can reach it."""
-    looks = Looks(answers={"a": Answer.MISSING, "b": Answer.MISSING})
+    looks = Looks(answers={"a": ConnectAnswer.MISSING, "b": ConnectAnswer.MISSING})
     looks.schedule.watch(registered("a"), 0.0, process_is_watched=True)
     looks.schedule.watch(stale("b"), 0.0, process_is_watched=False)
     looks.schedule.ask("a")
@@ -222,19 +222,19 @@ def test_a_plugin_whose_file_is_gone_does_not_serve_once_a_second_look_confirms_
     assert looks.said == []
     looks.until(50.0)
     assert looks.said == [ServingChanged("a", 1, False, 1.0, GONE)]
-    looks.answers["a"] = Answer.REFUSED
+    looks.answers["a"] = ConnectAnswer.REFUSED
     looks.until(70.0)
     assert [(change.serving, change.reason) for change in looks.said[1:] if isinstance(change, ServingChanged)] == [
         (False, "nobody listens on its socket")
     ]
-    looks.answers["a"] = Answer.ACCEPTED
+    looks.answers["a"] = ConnectAnswer.ACCEPTED
     looks.until(90.0)
     assert [change.serving for change in looks.said[2:] if isinstance(change, ServingChanged)] == [True]
 
 
 def test_a_plugin_that_is_unwatched_when_its_file_goes_is_not_looked_at_again() -> None:
     """Fault 39: a plugin that ends in order removes its file, and the watcher says so; nothing is said of it here."""
-    looks = Looks(answers={"a": Answer.MISSING})
+    looks = Looks(answers={"a": ConnectAnswer.MISSING})
     looks.schedule.watch(registered("a"), 0.0, process_is_watched=True)
     looks.schedule.ask("a")
     looks.until(0.1)
@@ -245,11 +245,11 @@ def test_a_plugin_that_is_unwatched_when_its_file_goes_is_not_looked_at_again() 
 
 
 def test_a_file_that_is_back_at_the_second_look_was_never_shown_as_gone() -> None:
-    looks = Looks(answers={"a": Answer.MISSING})
+    looks = Looks(answers={"a": ConnectAnswer.MISSING})
     looks.schedule.watch(registered("a"), 0.0, process_is_watched=True)
     looks.schedule.ask("a")
     looks.until(0.5)
-    looks.answers["a"] = Answer.ACCEPTED
+    looks.answers["a"] = ConnectAnswer.ACCEPTED
     looks.until(30.0)
     assert [change.serving for change in looks.said if isinstance(change, ServingChanged)] == [True]
     assert looks.times("a") == [0.0, 1.0]
@@ -257,14 +257,14 @@ def test_a_file_that_is_back_at_the_second_look_was_never_shown_as_gone() -> Non
 
 @pytest.mark.parametrize(
     ("endpoint", "words"),
-    [(Answer.ACCEPTED, "but somebody listens"), (Answer.REFUSED, "and nobody listens")],
+    [(ConnectAnswer.ACCEPTED, "but somebody listens"), (ConnectAnswer.REFUSED, "and nobody listens")],
 )
-def test_the_endpoint_of_a_plugin_whose_file_is_gone_is_judged_too(endpoint: Answer, words: str) -> None:
+def test_the_endpoint_of_a_plugin_whose_file_is_gone_is_judged_too(endpoint: ConnectAnswer, words: str) -> None:
     """Fault 39."""
-    looks = Looks(answers={"a": Answer.MISSING, "/run/csi.sock": endpoint})
+    looks = Looks(answers={"a": ConnectAnswer.MISSING, "/run/csi.sock": endpoint})
     looks.schedule.watch(registered("a", "unix:///run/csi.sock"), 0.0, process_is_watched=False)
     looks.until(1.0)
-    serves = endpoint is Answer.ACCEPTED
+    serves = endpoint is ConnectAnswer.ACCEPTED
     reason = f"{GONE}, {words} on its endpoint /run/csi.sock"
     assert looks.said == [ServingChanged("a", 1, False, 1.0, reason, endpoint_serves=serves)]
 
@@ -272,15 +272,15 @@ def test_the_endpoint_of_a_plugin_whose_file_is_gone_is_judged_too(endpoint: Ans
 @pytest.mark.parametrize(
     ("endpoint", "serves", "words"),
     [
-        (Answer.ACCEPTED, True, "but somebody listens"),
-        (Answer.UNKNOWN, True, "but somebody listens"),
-        (Answer.EXHAUSTED, True, "but somebody listens"),
-        (Answer.REFUSED, False, "nor"),
-        (Answer.MISSING, False, "nor"),
+        (ConnectAnswer.ACCEPTED, True, "but somebody listens"),
+        (ConnectAnswer.UNKNOWN, True, "but somebody listens"),
+        (ConnectAnswer.EXHAUSTED, True, "but somebody listens"),
+        (ConnectAnswer.REFUSED, False, "nor"),
+        (ConnectAnswer.MISSING, False, "nor"),
     ],
 )
 def test_a_plugin_whose_endpoint_is_another_socket_is_judged_by_both(
-    endpoint: Answer, serves: bool, words: str
+    endpoint: ConnectAnswer, serves: bool, words: str
 ) -> None:
     """Fault 39: a dead registrar does not mean a dead driver."""
     looks = Looks(answers={"/run/csi.sock": endpoint})
@@ -303,7 +303,7 @@ def test_another_socket_takes_the_place_of_the_one_before_it() -> None:
 
 def test_a_process_with_many_sockets_is_forgotten_with_the_last_of_them() -> None:
     """Fault 39: one descriptor for a process, however many sockets it has."""
-    owners = Owners()
+    owners = SocketOwners()
     owners.add("a", 1, pid=7)
     owners.add("b", 1, pid=7)
     assert owners.of_pid(7) == 1
@@ -314,7 +314,7 @@ def test_a_process_with_many_sockets_is_forgotten_with_the_last_of_them() -> Non
 
 
 def test_the_sockets_of_a_process_that_ended_belong_to_none_and_its_pid_may_be_used_again() -> None:
-    owners = Owners()
+    owners = SocketOwners()
     for path in ("b", "a"):
         owners.add(path, 1, pid=7)
     owners.add("c", 2)
@@ -328,7 +328,7 @@ def test_the_sockets_of_a_process_that_ended_belong_to_none_and_its_pid_may_be_u
 # --- awaited endpoints ------------------------------------------------------------------------------------------------
 
 
-def awaited(*answers: Answer) -> list[str | None]:
+def awaited(*answers: ConnectAnswer) -> list[str | None]:
     """Return what is said of an endpoint that did not exist, after one such answer in each period."""
     schedule = Schedule(RESCAN)
     missing = attrs.evolve(registered("/r/a.sock", "/drivers/a.sock"), endpoint_missing=True)
@@ -344,10 +344,13 @@ def awaited(*answers: Answer) -> list[str | None]:
 
 def test_an_endpoint_stays_awaited_if_no_descriptor_is_left_for_a_look_at_it() -> None:
     """Seed 21861: it was shown as missing from then on."""
-    assert awaited(Answer.MISSING, Answer.EXHAUSTED, Answer.ACCEPTED) == [MISSING, None]
+    assert awaited(ConnectAnswer.MISSING, ConnectAnswer.EXHAUSTED, ConnectAnswer.ACCEPTED) == [MISSING, None]
 
 
 def test_the_first_look_at_an_awaited_endpoint_is_told_whatever_was_found() -> None:
     """Seed 21861: after a crash of the status actor nobody here knows what is shown of it."""
-    assert awaited(Answer.EXHAUSTED, Answer.ACCEPTED, Answer.MISSING) == [None]
-    assert awaited(Answer.MISSING, Answer.MISSING, Answer.REFUSED) == [MISSING, "nobody listens on its endpoint"]
+    assert awaited(ConnectAnswer.EXHAUSTED, ConnectAnswer.ACCEPTED, ConnectAnswer.MISSING) == [None]
+    assert awaited(ConnectAnswer.MISSING, ConnectAnswer.MISSING, ConnectAnswer.REFUSED) == [
+        MISSING,
+        "nobody listens on its endpoint",
+    ]

@@ -24,20 +24,20 @@ from plugind.protocol.leases import allocations, book, choosing, states
 from plugind.protocol.leases.allocations import Allocations
 from plugind.protocol.leases.book import Leases
 from plugind.protocol.leases.choosing import choose
-from plugind.protocol.leases.entries import Ends, Entry
+from plugind.protocol.leases.entries import Ends, LeaseEntry
 from plugind.protocol.leases.held import HeldLeases
 from plugind.protocol.leases.limits import Usage
 from plugind.protocol.leases.line import Reserved
-from plugind.protocol.leases.states import Action, Event, Phase
+from plugind.protocol.leases.states import Action, Event, LeasePhase
 from plugind.protocol.leases.stock import Stock
 from plugind.tests.protocol.leases.test_book_properties import SCRIPTS, SETTINGS, play
 
 Bug = AbstractContextManager[object]
 
 
-def _step(phase: Phase, event: Event, outcome: states.Outcome) -> Bug:
+def _step(phase: LeasePhase, event: Event, outcome: states.Outcome) -> Bug:
     """Let one transition have another outcome."""
-    changed: Mapping[Phase, Mapping[Event, states.Outcome]] = {
+    changed: Mapping[LeasePhase, Mapping[Event, states.Outcome]] = {
         **states.STEPS,
         phase: {**states.STEPS[phase], event: outcome},
     }
@@ -52,14 +52,14 @@ def _without(action: Action) -> Bug:
     """Do nothing for one action."""
     carry_out = Allocations._carry_out
 
-    def skip(self: Allocations, entry: Entry, todo: Action, *more: Any) -> None:
+    def skip(self: Allocations, entry: LeaseEntry, todo: Action, *more: Any) -> None:
         if todo is not action:
             carry_out(self, entry, todo, *more)
 
     return patch.object(Allocations, "_carry_out", skip)
 
 
-def _back_at_the_end(self: Allocations, entry: Entry) -> None:
+def _back_at_the_end(self: Allocations, entry: LeaseEntry) -> None:
     self._arrivals += 1
     entry.arrival = self._arrivals
     _QUEUE(self, entry)
@@ -71,7 +71,7 @@ _QUEUE: Final = Allocations._queue
 def _requeue_last() -> Bug:
     carry_out = Allocations._carry_out
 
-    def requeue(self: Allocations, entry: Entry, todo: Action, *more: Any) -> None:
+    def requeue(self: Allocations, entry: LeaseEntry, todo: Action, *more: Any) -> None:
         if todo is Action.REQUEUE:
             _back_at_the_end(self, entry)
         else:
@@ -119,7 +119,7 @@ def _keep_unlisted() -> Bug:
 def _forget_a_held_one_named_again() -> Bug:
     ask_again = Leases._ask_again
 
-    def any_request(self: Leases, entry: Entry, asked: Any) -> Any:
+    def any_request(self: Leases, entry: LeaseEntry, asked: Any) -> Any:
         return ask_again(self, entry, attrs.evolve(asked, request=entry.lease.request, uid=entry.lease.uid))
 
     return patch.object(Leases, "_ask_again", any_request)
@@ -173,27 +173,29 @@ BUGS: Final[dict[str, Callable[[], Bug]]] = {
     "one without devices goes to the end of the line": _requeue_last,
     "impatient ones are put in line": lambda: patch.object(Allocations, "fail", _nothing),
     "a refusal withholds": lambda: _step(
-        Phase.PREPARING, Event.REFUSED, (Phase.UNCERTAIN, (Action.FAIL, Action.WITHHOLD))
+        LeasePhase.PREPARING, Event.REFUSED, (LeasePhase.UNCERTAIN, (Action.FAIL, Action.WITHHOLD))
     ),
-    "a lost call frees": lambda: _step(Phase.PREPARING, Event.LOST, (Phase.GONE, (Action.FAIL, Action.END))),
-    "a lost call of an abandoned one frees": lambda: _step(Phase.ABANDONED, Event.LOST, (Phase.GONE, (Action.END,))),
+    "a lost call frees": lambda: _step(LeasePhase.PREPARING, Event.LOST, (LeasePhase.GONE, (Action.FAIL, Action.END))),
+    "a lost call of an abandoned one frees": lambda: _step(
+        LeasePhase.ABANDONED, Event.LOST, (LeasePhase.GONE, (Action.END,))
+    ),
     "a release frees amid Allocate": lambda: _step(
-        Phase.PREPARING, Event.RELEASED, (Phase.GONE, (Action.FAIL, Action.END))
+        LeasePhase.PREPARING, Event.RELEASED, (LeasePhase.GONE, (Action.FAIL, Action.END))
     ),
     "an owner's end frees amid Allocate": lambda: _step(
-        Phase.PREPARING, Event.OWNER_ENDED, (Phase.GONE, (Action.FAIL, Action.END))
+        LeasePhase.PREPARING, Event.OWNER_ENDED, (LeasePhase.GONE, (Action.FAIL, Action.END))
     ),
     "a caller is told before it is written": lambda: _step(
-        Phase.FILING, Event.FILED, (Phase.HELD, (Action.CONFIRM, Action.TELL))
+        LeasePhase.FILING, Event.FILED, (LeasePhase.HELD, (Action.CONFIRM, Action.TELL))
     ),
     "a plugin is asked before it is written": lambda: _step(
-        Phase.CHOOSING, Event.CHOSEN, (Phase.PREPARING, (Action.PREPARE,))
+        LeasePhase.CHOOSING, Event.CHOSEN, (LeasePhase.PREPARING, (Action.PREPARE,))
     ),
     "a lease whose write failed is held": lambda: _step(
-        Phase.CONFIRMING, Event.NOT_SAVED, (Phase.HELD, (Action.TELL,))
+        LeasePhase.CONFIRMING, Event.NOT_SAVED, (LeasePhase.HELD, (Action.TELL,))
     ),
     "a lease that is not held stays written": lambda: _step(
-        Phase.CONFIRMING, Event.NOT_SAVED, (Phase.GONE, (Action.FAIL,))
+        LeasePhase.CONFIRMING, Event.NOT_SAVED, (LeasePhase.GONE, (Action.FAIL,))
     ),
     "uncertain devices are free at once": lambda: patch.object(allocations, "WITHHELD", 0.5),
     "uncertain devices are free after 30 s": lambda: patch.object(allocations, "WITHHELD", 30.0),
@@ -202,7 +204,7 @@ BUGS: Final[dict[str, Callable[[], Bug]]] = {
     "a restart frees pending ones early": lambda: patch.object(book, "WITHHELD", 1.0),
     "a restart watches no owner": _take_up_without_watch,
     "a restart withholds nothing": _serve_though_withheld,
-    "an undelivered answer keeps its lease": lambda: _step(Phase.HELD, Event.LEFT, (Phase.HELD, ())),
+    "an undelivered answer keeps its lease": lambda: _step(LeasePhase.HELD, Event.LEFT, (LeasePhase.HELD, ())),
     "the end of an owner is not heard": lambda: _ignore("_owner_ended"),
     "nothing ever ends by itself": _ends_never,
     "containers may take for ever": lambda: patch.object(allocations, "BIND", 1e9),
@@ -219,7 +221,7 @@ BUGS: Final[dict[str, Callable[[], Bug]]] = {
 
 
 def _amend_in_memory() -> Bug:
-    def amend(self: HeldLeases, entry: Entry, owner: Any, reply: Any) -> None:
+    def amend(self: HeldLeases, entry: LeaseEntry, owner: Any, reply: Any) -> None:
         entry.lease = attrs.evolve(entry.lease, owner=owner)
         self._all.watch(entry)
         self._all.answer(reply, entry.lease)
@@ -240,7 +242,7 @@ def _usage_grows() -> Bug:
 def _keep_files() -> Bug:
     end = Allocations._end
 
-    def keep(self: Allocations, entry: Entry) -> None:
+    def keep(self: Allocations, entry: LeaseEntry) -> None:
         entry.filed = False
         end(self, entry)
 

@@ -16,7 +16,7 @@ import attrs
 from plugind.protocol.leases import effects as e
 from plugind.protocol.leases import messages as m
 from plugind.protocol.leases.book import GRACE, Leases
-from plugind.protocol.leases.config import Limits
+from plugind.protocol.leases.config import LeaseLimits
 from plugind.protocol.leases.entries import Sources
 from plugind.protocol.leases.limits import devices_of
 from plugind.protocol.leases.messages import Failure, Problem
@@ -36,7 +36,7 @@ from plugind.tests.protocol.leases.supply import IDS, POOL, Supply, Thing, thing
 
 Turn = Callable[[], list[e.Effect]]
 
-LIMITS = Limits(leases=4, devices=5)
+LIMITS = LeaseLimits(leases=4, devices=5)
 #: Seconds for which the devices of an uncertain lease are nobody's, and in which a lease must be bound.
 MINUTE = 60.0
 
@@ -132,10 +132,10 @@ class Model:
 
     def carry_out(self, effect: e.Effect) -> None:
         match effect:
-            case e.Reply():
+            case e.AnswerAsker():
                 self.check_reply(effect)
                 effect.send()
-            case e.Call():
+            case e.CallPlugin():
                 self.check_call(effect.call)
                 self.calls.append(effect.call)
             case e.Write():
@@ -291,7 +291,7 @@ class Model:
 
     # --- what holds of each message ---
 
-    def check_reply(self, reply: e.Reply[Any]) -> None:
+    def check_reply(self, reply: e.AnswerAsker[Any]) -> None:
         answer = reply.answer
         if isinstance(answer, Lease):
             assert answer.state is LeaseState.HELD

@@ -13,7 +13,7 @@ import pytest
 from plugind.protocol.leases import effects as e
 from plugind.protocol.leases import messages as m
 from plugind.protocol.leases.book import GRACE, Leases
-from plugind.protocol.leases.config import Limits
+from plugind.protocol.leases.config import LeaseLimits
 from plugind.protocol.leases.entries import Sources
 from plugind.protocol.leases.messages import Failure, Problem
 from plugind.protocol.leases.values import (
@@ -53,7 +53,7 @@ class Inbox(list[T]):
 class Node:
     """The lease actor's book, with a disk, plugins and owners that do what the test says."""
 
-    def __init__(self, *gpus: str, pools: Sequence[Pool] = (), limits: Limits | None = None) -> None:
+    def __init__(self, *gpus: str, pools: Sequence[Pool] = (), limits: LeaseLimits | None = None) -> None:
         self.now = 0.0
         self.boottime = 1_000
         numbers = itertools.count()
@@ -74,11 +74,11 @@ class Node:
     def take(self, effects: list[e.Effect]) -> list[e.Effect]:
         for effect in effects:
             match effect:
-                case e.Reply():
+                case e.AnswerAsker():
                     effect.send()
                 case e.Write():
                     self.disk.append(effect)
-                case e.Call():
+                case e.CallPlugin():
                     self.calls.append(effect.call)
                 case e.WriteFile():
                     self.files.append(effect)
@@ -351,7 +351,7 @@ def test_a_mount_of_another_users_plugin_frees_the_devices_until_a_reload_permit
         "refused",
         f"it names mounts, and leases.permitted does not have {GPU}:mounts",
     )
-    node.send(m.LeaseRulesChanged((), Limits(), frozenset({0}), (f"{GPU}:mounts",)))
+    node.send(m.LeaseRulesChanged((), LeaseLimits(), frozenset({0}), (f"{GPU}:mounts",)))
     asker = node.ask(id="x")
     node.save()
     node.send(m.Allocated("x", GPU, answer, uid=BOB))
@@ -1045,7 +1045,7 @@ def test_a_store_that_is_read_later_brings_its_leases() -> None:
     lease = Node("a").hold(id="x")
     node = restarted(withheld="the file cannot be read")
     node.offer("a")
-    node.send(m.StoreRead(m.Kept((lease,))))
+    node.send(m.LeasesRead(m.Kept((lease,))))
     assert node.states() == ["held"]
     assert node.ask().why == ("unavailable", TOO_FEW.format(1, 0))
 
@@ -1056,7 +1056,7 @@ def test_a_connection_that_comes_back_before_its_lease_is_read_is_to_ask_again()
     inbox: Inbox[Lease | Failure] = Inbox()
     node.send(m.ResumeAsked("x", ALICE, "hash", 90, inbox))
     assert inbox == [Failure(Problem.STORAGE, "all devices are withheld: the file cannot be read")]
-    node.send(m.StoreRead(m.Kept((lease,))))
+    node.send(m.LeasesRead(m.Kept((lease,))))
     node.send(m.ResumeAsked("x", ALICE, "hash", 91, inbox))
     assert isinstance(inbox[-1], Lease)
 
@@ -1100,7 +1100,7 @@ def test_a_pool_is_for_its_users() -> None:
 
 
 def test_a_user_has_limits_and_root_has_none() -> None:
-    node = Node("a", "b", "c", "d", "e", limits=Limits(leases=2, devices=3, all_leases=4))
+    node = Node("a", "b", "c", "d", "e", limits=LeaseLimits(leases=2, devices=3, all_leases=4))
     first = node.hold()
     assert "not have more than 3 devices" in node.ask(request((GPU, 3))).failure.text
     node.hold()
@@ -1113,7 +1113,7 @@ def test_a_user_has_limits_and_root_has_none() -> None:
 
 
 def test_the_labels_of_a_user_have_a_limit_of_bytes_and_those_of_root_have_none() -> None:
-    node = Node("a", "b", "c", limits=Limits(label_bytes=10))
+    node = Node("a", "b", "c", limits=LeaseLimits(label_bytes=10))
     first = node.hold(attrs.evolve(ONE, labels=(("job", "1234"),)))
     why = "may not have more than 10 bytes in all (limit leases.limits.label_bytes)"
     assert why in node.ask(attrs.evolve(ONE, labels=(("k", "\u00fc\u00fc"),))).failure.text

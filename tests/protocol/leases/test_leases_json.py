@@ -17,7 +17,7 @@ from plugind.protocol.leases import asked_json
 from plugind.protocol.leases import values as v
 from plugind.protocol.leases.json_fields import MAX_SECONDS, MAX_TEXT
 from plugind.protocol.leases.leases_json import (
-    Asked,
+    LeaseBody,
     LeaseJsonError,
     ProcessWish,
     RequestError,
@@ -68,7 +68,7 @@ _requests = st.builds(
 )
 #: Without the two ids that are other paths of the status socket.
 _ids = words.filter(lambda word: word not in ("watch", "recover"))
-asked = st.builds(Asked, _requests, _wishes, st.none() | _ids, st.none() | st.floats(0, MAX_SECONDS))
+asked = st.builds(LeaseBody, _requests, _wishes, st.none() | _ids, st.none() | st.floats(0, MAX_SECONDS))
 _shown = leases.map(
     lambda lease: (
         attrs.evolve(lease, owner=v.ConnectionOwner()) if isinstance(lease.owner, v.ConnectionOwner) else lease
@@ -92,7 +92,7 @@ def _sent(content: object) -> Any:
 
 @examples(100)
 @given(asked)
-def test_what_is_asked_is_read_again(asked: Asked) -> None:
+def test_what_is_asked_is_read_again(asked: LeaseBody) -> None:
     assert asked_from_json(json.dumps(asked_to_json(asked)).encode()) == asked
 
 
@@ -130,7 +130,7 @@ def test_what_was_released_is_read_again() -> None:
 
 
 def test_only_the_resources_and_the_owner_are_needed() -> None:
-    assert asked_from_json(_body()) == Asked(v.Request((v.Wanted(GPU, 1),)), v.NoOwner())
+    assert asked_from_json(_body()) == LeaseBody(v.Request((v.Wanted(GPU, 1),)), v.NoOwner())
 
 
 def test_a_lease_shows_no_token_and_when_it_ends() -> None:
@@ -233,7 +233,7 @@ _bodies = st.one_of(
     st.binary(max_size=20),
     _json.map(json.dumps).map(str.encode),
     st.dictionaries(
-        st.sampled_from([*asked_to_json(Asked(v.Request(()), ProcessWish(1, 1))), "token", "pid", "boot_id", "b"]),
+        st.sampled_from([*asked_to_json(LeaseBody(v.Request(()), ProcessWish(1, 1))), "token", "pid", "boot_id", "b"]),
         _json | st.sampled_from([{GPU: 1}, {"kind": "process", "pid": 1}, 1, "a"]),
         max_size=5,
     )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from plugind.protocol.leases.line import Line
+from plugind.protocol.leases.line import LeaseLine
 from plugind.protocol.leases.stock import Stock
 from plugind.protocol.leases.values import Pool, Request, Wanted
 from plugind.tests.protocol.hypothesis_settings import examples
@@ -23,7 +23,7 @@ class Room:
         self.stock = Stock([BIG])
         self.stock.offer(offer(gpus))
         self.stock.offer(offer([f"n{number}" for number in range(nics)], NIC))
-        self.line = Line()
+        self.line = LeaseLine()
         self.requests: dict[str, Request] = {}
         self.held: dict[str, dict[str, list[str]]] = {}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from plugind.protocol.errors import IllegalStepError
-from plugind.protocol.leases.states import Action, Event, Phase, step
+from plugind.protocol.leases.states import Action, Event, LeasePhase, step
 from plugind.protocol.leases.values import LeaseState
 from plugind.tests.tools import lease_table
 
@@ -71,7 +71,7 @@ TABLE = {
 }
 
 
-def decided(phase: Phase, event: Event) -> str:
+def decided(phase: LeasePhase, event: Event) -> str:
     try:
         after, actions = step(phase, event)
     except IllegalStepError:
@@ -115,26 +115,26 @@ def transitions(line: str) -> list[dict[str, str]]:
 
 
 def test_the_table_has_every_state_and_every_event() -> None:
-    assert list(TABLE) == [phase.name for phase in Phase]
+    assert list(TABLE) == [phase.name for phase in LeasePhase]
     for name, text in TABLE.items():
         assert set(written(text)) == {event.name for event in Event}, name
 
 
-@pytest.mark.parametrize("phase", Phase)
-def test_every_state_has_a_decision_for_every_event(phase: Phase) -> None:
+@pytest.mark.parametrize("phase", LeasePhase)
+def test_every_state_has_a_decision_for_every_event(phase: LeasePhase) -> None:
     assert {event.name: decided(phase, event) for event in Event} == written(TABLE[phase.name])
 
 
 def test_a_refusal_frees_and_a_lost_call_does_not() -> None:
     """A plugin whose call was lost may still prepare the devices, and nothing recalls it."""
-    for phase in (Phase.PREPARING, Phase.ABANDONED):
+    for phase in (LeasePhase.PREPARING, LeasePhase.ABANDONED):
         assert Action.END in step(phase, Event.REFUSED)[1]
-        assert step(phase, Event.LOST)[0] is Phase.UNCERTAIN
+        assert step(phase, Event.LOST)[0] is LeasePhase.UNCERTAIN
         assert Action.END not in step(phase, Event.LOST)[1]
 
 
 def test_all_that_a_user_sees_between_choice_and_possession_is_pending() -> None:
-    shown = [phase.name for phase in Phase if phase.shown is LeaseState.PENDING]
+    shown = [phase.name for phase in LeasePhase if phase.shown is LeaseState.PENDING]
     assert shown == ["COMMITTING", "PREPARING", "FILING", "CONFIRMING", "ABANDONED"]
 
 

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from plugind.protocol.errors import ConfigError
-from plugind.protocol.logs.limits import MAX_COUNTED, Line, LineCounts, LogLimits
+from plugind.protocol.logs.limits import MAX_COUNTED, LineCounts, LogLimits, LogLine
 from plugind.protocol.logs.lines import Field, Level
 
 #: Causes that differ in more than their numbers.
@@ -16,11 +16,11 @@ _WORDS = ["".join(letters) for letters in itertools.product("abcdefgh", repeat=2
 SMALL = LogLimits(same=2, each=5, total=8, window=60.0)
 
 
-def waiting(socket: str = "/r/a.sock", cause: str = "nobody listens", **fields: Field) -> Line:
-    return Line(Level.WARNING, "plugin waiting", {"socket": socket, "cause": cause, **fields})
+def waiting(socket: str = "/r/a.sock", cause: str = "nobody listens", **fields: Field) -> LogLine:
+    return LogLine(Level.WARNING, "plugin waiting", {"socket": socket, "cause": cause, **fields})
 
 
-def logged(counts: LineCounts, lines: list[Line], now: float = 0.0) -> int:
+def logged(counts: LineCounts, lines: list[LogLine], now: float = 0.0) -> int:
     return sum(not counts.leaves_out(line, now) for line in lines)
 
 
@@ -31,7 +31,7 @@ def test_the_same_line_of_one_socket_is_logged_a_few_times_and_then_counted() ->
     assert counts.due == 60.0
     assert counts.take_summaries(59.9) == []
     assert counts.take_summaries(60.0) == [
-        Line(
+        LogLine(
             Level.WARNING,
             "plugin waiting … repeated 412 times",
             {"socket": "/r/a.sock", "cause": "nobody listens", "attempt": 413},
@@ -58,11 +58,11 @@ def test_one_line_that_was_left_out_was_repeated_once() -> None:
     [
         waiting(socket="/r/b.sock"),
         waiting(cause="its backlog is full"),
-        Line(Level.WARNING, "plugin stale", {"socket": "/r/a.sock", "cause": "nobody listens"}),
+        LogLine(Level.WARNING, "plugin stale", {"socket": "/r/a.sock", "cause": "nobody listens"}),
     ],
     ids=["socket", "cause", "message"],
 )
-def test_a_line_about_another_thing_is_counted_apart(other: Line) -> None:
+def test_a_line_about_another_thing_is_counted_apart(other: LogLine) -> None:
     counts = LineCounts(SMALL)
     logged(counts, [waiting()] * 10)
     assert logged(counts, [other]) == 1
@@ -72,9 +72,9 @@ def test_a_line_about_another_thing_is_counted_apart(other: Line) -> None:
 def test_roots_paths_and_actors_are_counted_like_sockets(subject: str, cause: str) -> None:
     """A root that is removed and made again in a loop, for example."""
     counts = LineCounts(SMALL)
-    line = Line(Level.WARNING, "root is unavailable", {subject: "x", cause: "no such file"})
+    line = LogLine(Level.WARNING, "root is unavailable", {subject: "x", cause: "no such file"})
     assert logged(counts, [line] * 10) == 2
-    assert logged(counts, [Line(Level.WARNING, "root is unavailable", {subject: "y", cause: "no such file"})]) == 1
+    assert logged(counts, [LogLine(Level.WARNING, "root is unavailable", {subject: "y", cause: "no such file"})]) == 1
 
 
 def test_one_socket_whose_cause_is_another_each_time_is_limited_too() -> None:
@@ -82,7 +82,7 @@ def test_one_socket_whose_cause_is_another_each_time_is_limited_too() -> None:
     counts = LineCounts(SMALL)
     assert logged(counts, [waiting(cause=f"GetInfo failed: {word}") for word in _WORDS[:50]]) == 5
     assert counts.take_summaries(60.0) == [
-        Line(Level.WARNING, "more lines than are logged of one thing", {"socket": "/r/a.sock", "left_out": 45})
+        LogLine(Level.WARNING, "more lines than are logged of one thing", {"socket": "/r/a.sock", "left_out": 45})
     ]
 
 
@@ -90,7 +90,7 @@ def test_all_lines_together_are_limited() -> None:
     """Fault 48: sockets that come and go, each with a name of its own."""
     counts = LineCounts(SMALL)
     assert logged(counts, [waiting(socket=f"/r/{number}.sock") for number in range(50)]) == 8
-    assert counts.take_summaries(60.0) == [Line(Level.WARNING, "more lines than are logged", {"left_out": 42})]
+    assert counts.take_summaries(60.0) == [LogLine(Level.WARNING, "more lines than are logged", {"left_out": 42})]
 
 
 def test_what_is_left_out_uses_up_no_other_limit() -> None:
@@ -144,7 +144,7 @@ def test_no_summary_is_due_for_ever_if_a_window_ends_while_its_line_is_counted()
     counts = LineCounts(LogLimits(same=1, each=2, total=10_000, window=60.0))
     logged(counts, [waiting(cause="another"), waiting()])
     # Windows of other lines take the place of all but the last of this socket's.
-    logged(counts, [Line(Level.INFO, f"line {number}", {}) for number in range(MAX_COUNTED - 1)], 1.0)
+    logged(counts, [LogLine(Level.INFO, f"line {number}", {}) for number in range(MAX_COUNTED - 1)], 1.0)
     logged(counts, [waiting()], 2.0)
     counts.take_summaries(1000.0)
     assert counts.due == math.inf

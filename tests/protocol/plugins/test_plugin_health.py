@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from plugind.protocol.plugins.health import MAX_FACT_BYTES, MAX_REASON, Health, Report, Reports, bounded
+from plugind.protocol.plugins.health import MAX_FACT_BYTES, MAX_REASON, Health, HealthReports, Report, bounded
 
 NOTHING = Report()
 HEALTHY, UNHEALTHY = Report(Health.HEALTHY), Report(Health.UNHEALTHY, "no disk")
@@ -64,7 +64,7 @@ def test_what_is_no_text_is_an_error_of_the_handler() -> None:
 
 
 def test_reports_of_one_second_are_joined_and_the_newest_wins() -> None:
-    reports = Reports()
+    reports = HealthReports()
     reports.put(Report(Health.STARTING, "1"))
     assert reports.take(10.0) == Report(Health.STARTING, "1")
     for number in range(100):
@@ -77,7 +77,7 @@ def test_reports_of_one_second_are_joined_and_the_newest_wins() -> None:
 
 def test_that_a_plugin_is_healthy_no_more_is_never_delayed() -> None:
     """To be healthy again takes a second, so there are at most two changes in it."""
-    reports = Reports()
+    reports = HealthReports()
     reports.put(HEALTHY)
     assert reports.take(10.0) == HEALTHY
     reports.put(UNHEALTHY)
@@ -88,7 +88,7 @@ def test_that_a_plugin_is_healthy_no_more_is_never_delayed() -> None:
 
 
 def test_what_was_sent_is_not_sent_again() -> None:
-    reports = Reports()
+    reports = HealthReports()
     reports.put(HEALTHY)
     reports.take(0.0)
     reports.put(HEALTHY)
@@ -100,7 +100,7 @@ def test_what_was_sent_is_not_sent_again() -> None:
 
 def test_what_may_have_been_lost_is_sent_again() -> None:
     """Fault 85: the status actor has crashed."""
-    reports = Reports()
+    reports = HealthReports()
     reports.put(HEALTHY)
     reports.take(0.0)
     reports.put_again()
@@ -109,7 +109,7 @@ def test_what_may_have_been_lost_is_sent_again() -> None:
 
 def test_the_first_facts_are_not_delayed_and_later_ones_are() -> None:
     """Whoever waits for a driver and then asks for its facts must not get none."""
-    reports = Reports()
+    reports = HealthReports()
     reports.put(NOTHING)
     assert reports.take(0.0) == NOTHING
     first = Report(Health.UNKNOWN, "", (("node-id", "a"),))

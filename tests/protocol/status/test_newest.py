@@ -5,16 +5,16 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugind.protocol.status.newest import Due, Newest
+from plugind.protocol.status.newest import ChangeTable, Due
 
 
-def read(table: Newest, revision: int | None) -> tuple[Due, dict[str, str | None]]:
+def read(table: ChangeTable, revision: int | None) -> tuple[Due, dict[str, str | None]]:
     due = table.after(revision)
     return due, {key: table.get(key) for key in due.keys}
 
 
 def test_a_reader_gets_the_newest_value_of_each_key_in_the_order_of_the_changes() -> None:
-    table = Newest()
+    table = ChangeTable()
     for key, text in (("a", "1"), ("b", "1"), ("a", "2"), ("c", "1"), ("b", "2"), ("b", "3")):
         table.put(key, text)
     due, values = read(table, None)
@@ -25,7 +25,7 @@ def test_a_reader_gets_the_newest_value_of_each_key_in_the_order_of_the_changes(
 
 
 def test_what_has_gone_is_read_once_and_never_by_a_reader_that_begins() -> None:
-    table = Newest()
+    table = ChangeTable()
     table.put("a", "1")
     table.put("b", "1")
     before, _ = read(table, None)
@@ -40,7 +40,7 @@ def test_what_has_gone_is_read_once_and_never_by_a_reader_that_begins() -> None:
 
 
 def test_a_key_that_has_come_back_is_there() -> None:
-    table = Newest()
+    table = ChangeTable()
     table.put("a", "1")
     before = table.after(None)
     table.remove("a")
@@ -50,7 +50,7 @@ def test_a_key_that_has_come_back_is_there() -> None:
 
 
 def test_what_is_no_longer_listed_goes() -> None:
-    table = Newest()
+    table = ChangeTable()
     for key in "abc":
         table.put(key, "1")
     before = table.after(None)
@@ -60,7 +60,7 @@ def test_what_is_no_longer_listed_goes() -> None:
 
 
 def test_so_many_keys_that_are_gone_are_remembered_and_who_has_missed_more_reads_all_anew() -> None:
-    table = Newest(most_gone=2)
+    table = ChangeTable(most_gone=2)
     for key in "abcd":
         table.put(key, "1")
     late, on_time = table.after(None), None
@@ -84,7 +84,7 @@ OPERATIONS = st.lists(
 
 @given(OPERATIONS)
 def test_readers_at_any_pace_know_the_table(operations: list[tuple[str, str]]) -> None:
-    table, truth = Newest(most_gone=2), dict[str, str | None]()
+    table, truth = ChangeTable(most_gone=2), dict[str, str | None]()
     positions: dict[str, int | None] = dict.fromkeys("012")
     copies: dict[str, dict[str, str | None]] = {reader: {} for reader in "012"}
 

@@ -7,7 +7,7 @@ import pytest
 from plugind.protocol.trust.directories import (
     MAX_REPORTED,
     Access,
-    Condition,
+    DirectoryCondition,
     DirectoryReport,
     between,
     count,
@@ -34,23 +34,23 @@ def access(mode: int, owner: int = 0, *, user: int = 0) -> Access:
         (0o755, 0, 0, None),
         (0o700, 1000, 1000, None),
         (0o755, 0, 1000, None),
-        (0o755, 1000, 0, Condition.INSECURE),
-        (0o755, 65534, 1000, Condition.INSECURE),
-        (0o777, 0, 0, Condition.INSECURE),
-        (0o702, 0, 0, Condition.INSECURE),
-        (0o1777, 0, 0, Condition.INSECURE),
-        (0o775, 0, 0, Condition.GROUP_WRITABLE),
-        (0o770, 1000, 1000, Condition.GROUP_WRITABLE),
-        (0o775, 1000, 0, Condition.INSECURE),
+        (0o755, 1000, 0, DirectoryCondition.INSECURE),
+        (0o755, 65534, 1000, DirectoryCondition.INSECURE),
+        (0o777, 0, 0, DirectoryCondition.INSECURE),
+        (0o702, 0, 0, DirectoryCondition.INSECURE),
+        (0o1777, 0, 0, DirectoryCondition.INSECURE),
+        (0o775, 0, 0, DirectoryCondition.GROUP_WRITABLE),
+        (0o770, 1000, 1000, DirectoryCondition.GROUP_WRITABLE),
+        (0o775, 1000, 0, DirectoryCondition.INSECURE),
     ],
 )
 def test_a_directory_is_judged_by_its_owner_and_its_mode(
-    is_root: bool, mode: int, owner: int, user: int, condition: Condition | None
+    is_root: bool, mode: int, owner: int, user: int, condition: DirectoryCondition | None
 ) -> None:
     """Fault 3: others may write to it, or it belongs to another user; its group is only warned of."""
     report = judge(ROOT, access(mode, owner, user=user), is_root=is_root)
     assert (None if report is None else report.condition) is condition
-    assert condition is None or condition.degrades == (condition is Condition.INSECURE)
+    assert condition is None or condition.degrades == (condition is DirectoryCondition.INSECURE)
 
 
 def test_the_advice_for_a_root_that_is_shared_on_purpose_is_a_directory_in_it() -> None:
@@ -84,16 +84,16 @@ def test_the_advice_for_a_directory_below_a_root_names_the_command_that_mends_it
         (0o755, 1000, None, None),
         (0o700, 1000, 1000, None),
         (0o755, 0, 1000, None),
-        (0o775, 1000, None, Condition.GROUP_WRITABLE),
-        (0o777, 1000, None, Condition.INSECURE),
+        (0o775, 1000, None, DirectoryCondition.GROUP_WRITABLE),
+        (0o777, 1000, None, DirectoryCondition.INSECURE),
         (0o755, 1001, None, None),
-        (0o755, 1001, 1000, Condition.INSECURE),
-        (0o755, 6666, None, Condition.INSECURE),
-        (0o755, 6666, 6666, Condition.INSECURE),
+        (0o755, 1001, 1000, DirectoryCondition.INSECURE),
+        (0o755, 6666, None, DirectoryCondition.INSECURE),
+        (0o755, 6666, 6666, DirectoryCondition.INSECURE),
     ],
 )
 def test_a_trusted_user_may_own_directories_below_a_root_but_none_below_those_of_another_one(
-    mode: int, owner: int, above: int | None, condition: Condition | None
+    mode: int, owner: int, above: int | None, condition: DirectoryCondition | None
 ) -> None:
     """Fault 3: a plugin that makes its own directory was refused, with advice that broke it."""
     report = judge(BELOW, access(mode, owner), is_root=False, trusts={1000, 1001}.__contains__, above=above)
@@ -109,7 +109,7 @@ def test_a_trusted_user_may_own_no_root() -> None:
     """Fault 3: the owner of a root can remove the plugins of all, and the lock."""
     report = judge(ROOT, access(0o755, 1000), is_root=True, trusts={1000}.__contains__)
     assert report is not None
-    assert report.condition is Condition.INSECURE
+    assert report.condition is DirectoryCondition.INSECURE
 
 
 def test_the_trusted_owner_of_a_path_is_the_first_from_the_top() -> None:
@@ -124,12 +124,19 @@ def test_the_trusted_owner_of_a_path_is_the_first_from_the_top() -> None:
 
 def test_the_worst_directories_are_reported_first_and_all_are_counted() -> None:
     """Fault 92: the report is bounded."""
-    reports = [DirectoryReport(f"/r/{n:02}", Condition.GROUP_WRITABLE, "") for n in range(20)]
-    reports += [DirectoryReport("/r/x", Condition.FULL, ""), DirectoryReport("/r/z", Condition.INSECURE, "")]
+    reports = [DirectoryReport(f"/r/{n:02}", DirectoryCondition.GROUP_WRITABLE, "") for n in range(20)]
+    reports += [
+        DirectoryReport("/r/x", DirectoryCondition.FULL, ""),
+        DirectoryReport("/r/z", DirectoryCondition.INSECURE, ""),
+    ]
     shown = worst(reports)
     assert [report.path for report in shown[:3]] == ["/r/z", "/r/x", "/r/00"]
     assert len(shown) == MAX_REPORTED
-    assert count(reports) == ((Condition.INSECURE, 1), (Condition.FULL, 1), (Condition.GROUP_WRITABLE, 20))
+    assert count(reports) == (
+        (DirectoryCondition.INSECURE, 1),
+        (DirectoryCondition.FULL, 1),
+        (DirectoryCondition.GROUP_WRITABLE, 20),
+    )
 
 
 @pytest.mark.parametrize(

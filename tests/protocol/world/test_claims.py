@@ -9,21 +9,21 @@ from hypothesis import strategies as st
 
 from plugind.protocol.messages.reconciler import Claimed
 from plugind.protocol.plugins.info import InstancePolicy, PluginInfo
-from plugind.protocol.world.claims import Claim, Freed, Name, Phase, rank_if, rank_of
+from plugind.protocol.world.claims import Claim, ClaimPhase, Freed, Name, rank_if, rank_of
 from plugind.protocol.world.ranking import Rank
 from plugind.tests.protocol.sockets import Nowhere
 
 A, B = "/r/a", "/r/b"
 
 
-def claim(path: str, phase: Phase = Phase.ADMITTED, generation: int = 1) -> Claim:
+def claim(path: str, phase: ClaimPhase = ClaimPhase.ADMITTED, generation: int = 1) -> Claim:
     return Claim(path, generation, PluginInfo("T", "x", path, ("1.0.0",)), Nowhere(), phase)
 
 
 def claim_with(path: str, plugin_type: str, versions: tuple[str, ...]) -> Claim:
     info = PluginInfo(plugin_type, "x", path, versions)
     rank = rank_of(info, InstancePolicy.HIGHEST_VERSION, privileged=False)
-    return Claim(path, 1, info, Nowhere(), Phase.REGISTERED, rank)
+    return Claim(path, 1, info, Nowhere(), ClaimPhase.REGISTERED, rank)
 
 
 def active(name: Name) -> set[str]:
@@ -31,16 +31,16 @@ def active(name: Name) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("phase", "was_taken"), [(Phase.ADMITTED, False), (Phase.REGISTERED, True), (Phase.LEAVING, True)]
+    ("phase", "was_taken"), [(ClaimPhase.ADMITTED, False), (ClaimPhase.REGISTERED, True), (ClaimPhase.LEAVING, True)]
 )
 def test_a_released_claim_leaves_nothing_and_says_whether_its_plugin_may_have_been_registered(
-    phase: Phase, was_taken: bool
+    phase: ClaimPhase, was_taken: bool
 ) -> None:
     """Behaviour 37: a plugin that was never registered has blocked no other."""
     name, only = Name(), claim(A, phase)
-    if phase is Phase.REGISTERED:
+    if phase is ClaimPhase.REGISTERED:
         name.register(only)
-    elif phase is Phase.ADMITTED:
+    elif phase is ClaimPhase.ADMITTED:
         name.admit(only)
     else:
         name.leave(A)
@@ -53,9 +53,9 @@ def test_the_release_of_one_instance_keeps_the_claims_of_the_others() -> None:
     """Behaviour 37, fault 78."""
     name = Name()
     name.line.add("/r/c", None, privileged=False)
-    name.register(claim(A, Phase.REGISTERED))
+    name.register(claim(A, ClaimPhase.REGISTERED))
     assert name.change_roles(InstancePolicy.NEWEST) == []
-    name.register(claim(B, Phase.REGISTERED, 2))
+    name.register(claim(B, ClaimPhase.REGISTERED, 2))
     assert [changed.path for changed in name.change_roles(InstancePolicy.NEWEST)] == [A]
     assert name.release(name.registered[A]) == Freed(stood_by=True, was_taken=True)
     assert (set(name.registered), name.standby, len(name.line)) == ({B}, {}, 1)
@@ -117,7 +117,7 @@ def test_the_active_instance_is_the_one_that_a_look_at_all_instances_finds(
         if act == "register" and path not in claims:
             info = PluginInfo("T", "x", path, (f"1.{minor}",))
             rank = rank_of(info, policy, privileged=privileged)
-            claims[path] = Claim(path, 1, info, Nowhere(), Phase.REGISTERED, rank, privileged=privileged)
+            claims[path] = Claim(path, 1, info, Nowhere(), ClaimPhase.REGISTERED, rank, privileged=privileged)
             name.register(claims[path])
         elif act == "leave" and path in name.registered:
             name.leave(path)
@@ -176,7 +176,7 @@ def test_what_is_reported_counts_more_than_a_version_and_less_than_a_privilege()
 
 def test_a_name_with_one_registered_plugin_has_one_table_whatever_came_before() -> None:
     """There may be ten thousand names, and an empty table takes 64 to 184 bytes."""
-    name, first, second = Name(), claim(A, Phase.ADMITTED), claim(B, Phase.ADMITTED)
+    name, first, second = Name(), claim(A, ClaimPhase.ADMITTED), claim(B, ClaimPhase.ADMITTED)
     for one in (first, second):
         name.admit(one)
         name.register(one)
@@ -191,7 +191,7 @@ def test_a_name_with_one_registered_plugin_has_one_table_whatever_came_before() 
 
 def test_claims_are_answered_in_the_order_in_which_they_came_and_not_while_a_plugin_is_busy() -> None:
     """Behaviours 20 and 21."""
-    name, other = Name(), claim("/r/d", Phase.ADMITTED)
+    name, other = Name(), claim("/r/d", ClaimPhase.ADMITTED)
     alone = Claimed(other.path, 9, other.info)
     assert name.ask(alone) is alone
     name.admit(other)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from plugind.protocol.identity import Identity
 from plugind.protocol.messages.status import PluginDisplaced
 from plugind.protocol.plugins.info import PluginInfo
-from plugind.protocol.world.endpoint_owners import EndpointOwners, Owner, belongs_to
+from plugind.protocol.world.endpoint_owners import EndpointOwner, EndpointOwners, belongs_to
 
 RED, BLUE = ("CSIPlugin", "red"), ("CSIPlugin", "blue")
 ANN = 1001
@@ -15,9 +15,9 @@ def file(number: int) -> Identity:
     return Identity(1, number, 0, handle=bytes([number]))
 
 
-def plugin(name: str, socket: str, endpoint: str = "", *, uid: int = ANN, generation: int = 1) -> Owner:
+def plugin(name: str, socket: str, endpoint: str = "", *, uid: int = ANN, generation: int = 1) -> EndpointOwner:
     info = PluginInfo("CSIPlugin", name, endpoint or socket, (), uid)
-    return Owner(info, socket, generation, privileged=uid == 0)
+    return EndpointOwner(info, socket, generation, privileged=uid == 0)
 
 
 def found(

@@ -9,17 +9,17 @@ import pytest
 
 from plugind.protocol.messages.reconciler import (
     Claimed,
+    ClaimReleased,
     HandlerAdded,
     PluginRegistered,
     ReconcilerMessage,
     RegistrationEnded,
-    Released,
 )
 from plugind.protocol.messages.registration import NameFreed
 from plugind.protocol.plugins.info import InstancePolicy, PluginInfo
 from plugind.protocol.world.effects import Effect, Send
 from plugind.protocol.world.kept_names import NAME_KEPT
-from plugind.protocol.world.line import TURN, Line, Turns
+from plugind.protocol.world.line import TURN, NameLine, TurnEnds
 from plugind.protocol.world.worlds import World
 from plugind.tests.protocol.sockets import Nowhere, appeared, vanished
 
@@ -59,7 +59,7 @@ def registers(path: str) -> tuple[ReconcilerMessage, ...]:
 
 
 def refused_by_handler(path: str) -> tuple[ReconcilerMessage, ...]:
-    return claim(path), Released(path, LINE[path])
+    return claim(path), ClaimReleased(path, LINE[path])
 
 
 def in_line(policy: InstancePolicy = InstancePolicy.ALL) -> Rig:
@@ -71,7 +71,7 @@ def in_line(policy: InstancePolicy = InstancePolicy.ALL) -> Rig:
     return rig
 
 
-LEAVES = (vanished(1, HOLDER), Released(HOLDER, 1))
+LEAVES = (vanished(1, HOLDER), ClaimReleased(HOLDER, 1))
 
 
 def test_a_release_wakes_the_next_in_line_only() -> None:
@@ -84,7 +84,7 @@ def test_a_release_wakes_the_next_in_line_only() -> None:
     [
         registers(A),
         refused_by_handler(A),
-        (Released(A, 2),),
+        (ClaimReleased(A, 2),),
         (vanished(2, A),),
         (appeared(9, A),),
         (claim(A, OTHER),),
@@ -115,13 +115,13 @@ def test_each_is_told_once_of_a_release_and_again_of_the_next() -> None:
     assert rig.woken(*LEAVES, *refused_by_handler(A), *refused_by_handler(B), *refused_by_handler(C)) == [A, B, C]
     assert rig.world.next_turn == math.inf
     rig.take(appeared(5, HOLDER), Claimed(HOLDER, 5, INFO), PluginRegistered(HOLDER, 5))
-    assert rig.woken(vanished(5, HOLDER), Released(HOLDER, 5)) == [A]
+    assert rig.woken(vanished(5, HOLDER), ClaimReleased(HOLDER, 5)) == [A]
 
 
 def test_a_release_during_a_turn_is_one_more_for_those_that_were_told_already() -> None:
     rig = in_line()
     assert rig.woken(*LEAVES, *registers(A)) == [A, B]
-    assert rig.woken(vanished(2, A), Released(A, 2)) == []
+    assert rig.woken(vanished(2, A), ClaimReleased(A, 2)) == []
     assert freed(rig.world.pass_turns(rig.now + TURN)) == [C]
     assert rig.woken(*refused_by_handler(C)) == [B]
 
@@ -141,7 +141,7 @@ def test_nobody_is_told_of_a_name_that_takes_no_plugin_more() -> None:
     assert rig.woken(*registers(A)) == []
     assert rig.world.next_turn == math.inf
     # The line goes on with the next release.
-    assert rig.woken(vanished(2, A), Released(A, 2)) == [B]
+    assert rig.woken(vanished(2, A), ClaimReleased(A, 2)) == [B]
 
 
 def test_one_of_thousands_is_told() -> None:
@@ -152,7 +152,7 @@ def test_one_of_thousands_is_told() -> None:
         rig.take(
             appeared(number, path),
             Claimed(path, number, INFO),
-            Released(path, number),
+            ClaimReleased(path, number),
         )
     assert rig.woken(*LEAVES) == [A]
 
@@ -175,13 +175,13 @@ def mixed(policy: InstancePolicy, *holders: str, line: tuple[str, ...], most: in
     assert rig.world.actual() == dict.fromkeys(holders, 1)
     for path in line:
         # Refused as the name is full, or else by its handler.
-        rig.take(appeared(1, path), claim_of(path), Released(path, 1))
+        rig.take(appeared(1, path), claim_of(path), ClaimReleased(path, 1))
     assert rig.world.actual() == dict.fromkeys(holders, 1)
     return rig
 
 
 def ended(path: str) -> tuple[ReconcilerMessage, ...]:
-    return vanished(1, path), Released(path, 1)
+    return vanished(1, path), ClaimReleased(path, 1)
 
 
 @pytest.mark.parametrize("line", [(U, P), (P, U), (U, V, P)], ids=["last", "first", "last of three"])
@@ -208,11 +208,11 @@ def test_privileged_plugins_are_told_first_and_each_line_in_its_order() -> None:
     rig = mixed(InstancePolicy.ALL, A, line=(U, Q, V, P))
     woken = rig.woken(*ended(A))
     while len(woken) < 4:
-        woken += rig.woken(claim_of(woken[-1]), Released(woken[-1], 1))
+        woken += rig.woken(claim_of(woken[-1]), ClaimReleased(woken[-1], 1))
     assert woken == [Q, P, U, V]
-    assert rig.woken(claim_of(V), Released(V, 1)) == []
+    assert rig.woken(claim_of(V), ClaimReleased(V, 1)) == []
     # Whoever is refused again stands at the end of its own line.
-    rig.take(claim_of(Q), Released(Q, 1), appeared(1, A), claim_of(A), PluginRegistered(A, 1))
+    rig.take(claim_of(Q), ClaimReleased(Q, 1), appeared(1, A), claim_of(A), PluginRegistered(A, 1))
     assert rig.woken(*ended(A)) == [P]
 
 
@@ -226,7 +226,7 @@ def test_a_plugin_that_comes_back_as_another_user_stands_in_the_other_line() -> 
 
 def test_thousands_of_others_in_line_are_not_looked_at() -> None:
     """Fault 48: a turn costs as much as in a line of one; a search for each one would take minutes."""
-    line = Line()
+    line = NameLine()
     for number in range(20_000):
         line.add(f"u{number}", 1001, privileged=False)
         line.add(f"p{number}", 0, privileged=True)
@@ -241,7 +241,7 @@ def test_thousands_of_others_in_line_are_not_looked_at() -> None:
 
 def test_thousands_of_another_user_in_line_are_not_looked_at_while_the_name_is_kept() -> None:
     """Faults 48 and 80: a search past them for each turn would take minutes."""
-    line = Line()
+    line = NameLine()
     for number in range(20_000):
         line.add(f"u{number}", 1001, privileged=False)
     for number in range(20_000):
@@ -260,7 +260,7 @@ def test_thousands_of_another_user_in_line_are_not_looked_at_while_the_name_is_k
 
 def test_the_first_of_thousands_of_turns_is_found_at_once() -> None:
     """Fault 48: a plain dictionary would be read over all turns that have ended before it, which would take minutes."""
-    turns = Turns()
+    turns = TurnEnds()
     names = [("T", str(number)) for number in range(100_000)]
     for number, named in enumerate(names):
         turns.begin(named, float(number))

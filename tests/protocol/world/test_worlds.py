@@ -10,12 +10,12 @@ from plugind.protocol.identity import Identity
 from plugind.protocol.messages.discovery import EntryRefused, LookNow, ScanCompleted, SocketTouched, SocketVanished
 from plugind.protocol.messages.reconciler import (
     Claimed,
+    ClaimReleased,
     HandlerAdded,
     HandlerRemoved,
     PluginRegistered,
     ReconcilerMessage,
     RegistrationEnded,
-    Released,
     ReportAsked,
     RetryAnswer,
     RetryAnswered,
@@ -40,7 +40,7 @@ from plugind.protocol.plugins.status import StateName
 from plugind.protocol.registration.crashes import Crash
 from plugind.protocol.registration.lives import Lives
 from plugind.protocol.world.worlds import (
-    Answer,
+    AnswerCaller,
     Effect,
     HandlerRetired,
     Look,
@@ -184,15 +184,15 @@ def test_a_plugin_that_was_released_is_no_longer_actual() -> None:
 
     take(world, SocketVanished(A, 1))
     assert world.actual() == {}
-    assert take(world, Released(A, 1), RegistrationEnded(A, crashed=False)) == []
+    assert take(world, ClaimReleased(A, 1), RegistrationEnded(A, crashed=False)) == []
     assert world.difference() == (set(), set())
 
 
 def test_reports_of_an_older_generation_are_ignored() -> None:
     """Test_ASW_PluginExistsWithCorrectUUID_Negative_WrongUUID."""
-    world = given(*registered(), appeared(2), Released(A, 1))
+    world = given(*registered(), appeared(2), ClaimReleased(A, 1))
 
-    assert take(world, claimed(A, 1), PluginRegistered(A, 1), Released(A, 1)) == []
+    assert take(world, claimed(A, 1), PluginRegistered(A, 1), ClaimReleased(A, 1)) == []
     assert world.actual() == {}
     assert world.difference() == (set(), {A})
 
@@ -203,7 +203,7 @@ def test_a_replaced_socket_is_registered_with_the_new_generation() -> None:
 
     assert take(world, appeared(2)) == [Send(A, appeared(2))]
     assert (world.actual(), world.difference()) == ({}, (set(), {A}))
-    assert take(world, Released(A, 1), claimed(A, 2), PluginRegistered(A, 2)) == [admitted(claimed(A, 2))]
+    assert take(world, ClaimReleased(A, 1), claimed(A, 2), PluginRegistered(A, 2)) == [admitted(claimed(A, 2))]
     assert (world.actual(), world.difference()) == ({A: 2}, (set(), set()))
 
 
@@ -215,7 +215,7 @@ def test_a_socket_that_comes_back_while_its_actor_leaves_is_sent_to_that_actor()
 
 
 def test_a_socket_that_comes_back_when_its_actor_ends_gets_another_actor() -> None:
-    world = given(*registered(), SocketVanished(A, 1), appeared(2), Released(A, 1))
+    world = given(*registered(), SocketVanished(A, 1), appeared(2), ClaimReleased(A, 1))
 
     assert take(world, RegistrationEnded(A, crashed=False)) == [StartRegistration(appeared(2))]
 
@@ -246,13 +246,13 @@ def test_a_name_is_unregistered_before_another_socket_takes_it() -> None:
     world = given(*registered(A, 1), SocketVanished(A, 1), appeared(2, B))
 
     assert take(world, claimed(B, 2)) == []
-    assert take(world, Released(A, 1)) == [admitted(claimed(B, 2))]
+    assert take(world, ClaimReleased(A, 1)) == [admitted(claimed(B, 2))]
 
 
 def test_a_failed_validation_makes_room_for_the_next_plugin_of_that_name() -> None:
     world = given(appeared(1, A), appeared(2, B), claimed(A, 1), claimed(B, 2))
 
-    assert take(world, Released(A, 1)) == [admitted(claimed(B, 2))]
+    assert take(world, ClaimReleased(A, 1)) == [admitted(claimed(B, 2))]
 
 
 ELSEWHERE = attrs.evolve(INFO, endpoint="/reg/.elsewhere.sock")
@@ -265,9 +265,9 @@ def test_a_plugin_that_is_admitted_is_told_once_that_others_with_other_endpoints
     assert take(world, claimed(B, 2)) == []
     assert take(world, claimed(C, 3, ELSEWHERE)) == [Send(A, NameWanted())]
     assert take(world, claimed("/reg/d.sock", 4, ELSEWHERE)) == []
-    assert take(world, Released(A, 1)) == [Send(B, Admitted(claimed(B, 2), HANDLER, wanted=True))]
+    assert take(world, ClaimReleased(A, 1)) == [Send(B, Admitted(claimed(B, 2), HANDLER, wanted=True))]
     # Those that are left have one endpoint.
-    assert take(world, Released(B, 2)) == [admitted(claimed(C, 3, ELSEWHERE))]
+    assert take(world, ClaimReleased(B, 2)) == [admitted(claimed(C, 3, ELSEWHERE))]
 
 
 def test_a_plugin_that_is_admitted_is_told_that_one_with_another_endpoint_leaves() -> None:
@@ -284,7 +284,7 @@ def test_a_claim_that_was_withdrawn_before_its_answer_is_not_answered_later() ->
     """Otherwise a plugin would block its name without having it."""
     world = given(*registered(A, 1), appeared(2, B), appeared(3, C), SocketVanished(A, 1), claimed(B, 2), claimed(C, 3))
 
-    assert take(world, Released(B, 2), Released(A, 1)) == [admitted(claimed(C, 3))]
+    assert take(world, ClaimReleased(B, 2), ClaimReleased(A, 1)) == [admitted(claimed(C, 3))]
 
 
 def test_a_superseded_claim_is_not_answered() -> None:
@@ -299,7 +299,7 @@ def test_removing_one_of_two_instances_keeps_the_other(policy: InstancePolicy) -
     """Behaviour 37, fault 78; TestPluginRegistrationSameName: sockets of one name are all kept."""
     world = given(*registered(A, 1), *registered(B, 2), policy=policy)
 
-    take(world, SocketVanished(A, 1), Released(A, 1))
+    take(world, SocketVanished(A, 1), ClaimReleased(A, 1))
 
     assert world.actual() == ({} if policy is InstancePolicy.REJECT else {B: 2})
 
@@ -343,7 +343,7 @@ def test_a_second_plugin_of_a_name_is_refused_and_notified_when_the_name_is_free
 
     reason = "T 'x' is registered already, by the socket /reg/a.sock"
     assert take(world, claimed(B, 2)) == [Send(B, ClaimRefused(claimed(B, 2), reason))]
-    assert take(world, SocketVanished(A, 1), Released(A, 1))[1:] == [Send(B, NameFreed())]
+    assert take(world, SocketVanished(A, 1), ClaimReleased(A, 1))[1:] == [Send(B, NameFreed())]
     assert take(world, claimed(B, 2)) == [admitted(claimed(B, 2))]
 
 
@@ -356,15 +356,15 @@ def test_a_name_has_a_limit_of_instances_and_one_more_waits_until_one_goes(polic
     reason = "T 'x' has 2 instances already, the limit (raise it with --max-instances)"
     assert take(world, claimed(C, 3)) == [Send(C, ClaimRefused(claimed(C, 3), reason))]
     assert Send(C, NameFreed()) not in take(world, SocketVanished(A, 1))
-    assert Send(C, NameFreed()) in take(world, Released(A, 1))
+    assert Send(C, NameFreed()) in take(world, ClaimReleased(A, 1))
     assert take(world, claimed(C, 3)) == [admitted(claimed(C, 3))]
 
 
 def test_a_plugin_that_its_handler_refused_is_notified_when_another_of_its_name_goes() -> None:
     """Behaviour 37, fault 78: a CSI driver with a lower version than the one that was removed."""
-    world = given(*registered(A, 1), appeared(2, B), claimed(B, 2), Released(B, 2))
+    world = given(*registered(A, 1), appeared(2, B), claimed(B, 2), ClaimReleased(B, 2))
 
-    assert take(world, SocketVanished(A, 1), Released(A, 1))[1:] == [Send(B, NameFreed())]
+    assert take(world, SocketVanished(A, 1), ClaimReleased(A, 1))[1:] == [Send(B, NameFreed())]
 
 
 def test_a_refused_plugin_that_changes_its_name_no_longer_waits_for_the_old_name() -> None:
@@ -372,7 +372,7 @@ def test_a_refused_plugin_that_changes_its_name_no_longer_waits_for_the_old_name
     world = given(*registered(A, 1), appeared(2, B), claimed(B, 2), policy=InstancePolicy.REJECT)
 
     assert take(world, claimed(B, 2, OTHER)) == [admitted(claimed(B, 2, OTHER))]
-    assert take(world, SocketVanished(A, 1), Released(A, 1)) == [Send(A, SocketVanished(A, 1))]
+    assert take(world, SocketVanished(A, 1), ClaimReleased(A, 1)) == [Send(A, SocketVanished(A, 1))]
 
 
 def test_a_name_is_free_when_its_actor_ends_without_a_release() -> None:
@@ -388,7 +388,7 @@ def test_a_standby_instance_that_registers_again_counts_as_active() -> None:
     """Behaviour 37: the view shows it as standby in the same generation, and must be corrected."""
     world = given(*registered(A, 1), *registered(B, 2))
 
-    assert take(world, Released(A, 1)) == [role(A, 1, active=True)]
+    assert take(world, ClaimReleased(A, 1)) == [role(A, 1, active=True)]
     assert take(world, claimed(A, 1), PluginRegistered(A, 1)) == [admitted(claimed(A, 1)), role(B, 2, active=False)]
 
 
@@ -427,8 +427,8 @@ def test_a_removed_handler_is_withdrawn_from_its_plugins_and_retires_after_the_l
         Send(B, withdrawn),
     ]
     assert world.actual() == {}
-    assert take(world, Released(A, 1)) == []
-    assert take(world, Released(B, 2)) == [HandlerRetired("T", HANDLER)]
+    assert take(world, ClaimReleased(A, 1)) == []
+    assert take(world, ClaimReleased(B, 2)) == [HandlerRetired("T", HANDLER)]
 
 
 def test_a_removed_handler_without_plugins_retires_at_once_and_an_unknown_one_is_ignored() -> None:
@@ -444,7 +444,7 @@ def test_a_new_handler_of_a_type_serves_plugins_that_the_old_one_deregistered() 
     world = given(*registered(A, 1), HandlerRemoved("T"))
 
     assert take(world, HandlerAdded("T", new, InstancePolicy.ALL)) == [Show(HandlersChanged(("T",)))]
-    assert take(world, Released(A, 1)) == [HandlerRetired("T", old)]
+    assert take(world, ClaimReleased(A, 1)) == [HandlerRetired("T", old)]
     assert take(world, claimed()) == [admitted(claimed(), new)]
 
 
@@ -560,7 +560,7 @@ def test_the_successor_of_a_crashed_actor_inherits_its_pending_deregistration(
     ]
     assert world.actual() == {}
     assert take(world, claimed(B, 2)) == []
-    assert take(world, Released(A, 1)) == [admitted(claimed(B, 2))]
+    assert take(world, ClaimReleased(A, 1)) == [admitted(claimed(B, 2))]
 
 
 @pytest.mark.parametrize("is_registered", [False, True])
@@ -599,7 +599,7 @@ def test_a_crashed_actor_that_had_claimed_nothing_is_started_again() -> None:
     world = given(*registered(B, 1), SocketVanished(B, 1), appeared(2, A), claimed(A, 2))
 
     assert take(world, CRASHED) == [StartRegistration(appeared(2, A), crash=CRASH)]
-    assert take(world, Released(B, 1)) == []
+    assert take(world, ClaimReleased(B, 1)) == []
 
 
 def crashes_of(*messages: ReconcilerMessage, world: World, now: float = NOW) -> list[int | None]:
@@ -636,7 +636,7 @@ def test_a_crash_of_a_plugin_that_was_registered_for_long_is_the_first_in_a_row(
     world.handle(claimed(), NOW)
     world.handle(PluginRegistered(A, 1), NOW + 1)
     assert crashes_of(CRASHED, world=world, now=NOW + 10) == [2]
-    for message in (Released(A, 1), claimed(), PluginRegistered(A, 1)):
+    for message in (ClaimReleased(A, 1), claimed(), PluginRegistered(A, 1)):
         world.handle(message, NOW + 11)
     assert crashes_of(CRASHED, world=world, now=NOW + 21) == [1]
 
@@ -678,8 +678,8 @@ def test_a_retry_is_answered_by_the_actor_of_the_socket_or_by_the_world() -> Non
 
     assert retry(A) == [Send(A, TryNow(reply))]
     refused = RetryAnswer(B, tried=False, why="not a plugin: it is a symbolic link; retry does not help")
-    assert retry(B) == [Answer(reply, RetryAnswered((refused,)))]
-    assert retry(C) == [Answer(reply, RetryAnswered(()))]
+    assert retry(B) == [AnswerCaller(reply, RetryAnswered((refused,)))]
+    assert retry(C) == [AnswerCaller(reply, RetryAnswered(()))]
 
 
 def test_the_actor_of_a_replaced_socket_does_not_answer_for_what_is_refused_in_its_place() -> None:
@@ -687,7 +687,7 @@ def test_the_actor_of_a_replaced_socket_does_not_answer_for_what_is_refused_in_i
     world = given(*registered(A, 1), EntryRefused(A, 2, "/reg", "it is a symbolic link", 0.0))
     reply = ReplyTo()
     refused = RetryAnswer(A, tried=False, why="not a plugin: it is a symbolic link; retry does not help")
-    assert take(world, RetryAsked(A, reply)) == [Answer(reply, RetryAnswered((refused,)))]
+    assert take(world, RetryAsked(A, reply)) == [AnswerCaller(reply, RetryAnswered((refused,)))]
 
 
 def test_a_stop_is_sent_to_all_actors_and_finished_with_the_last() -> None:

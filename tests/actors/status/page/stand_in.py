@@ -17,7 +17,7 @@ import trio
 
 from plugind.actors.http.limits import HttpLimits
 from plugind.actors.http.places import Place
-from plugind.actors.http.server import Request, Response, Send, json_response, problem, serve
+from plugind.actors.http.server import HttpRequest, HttpResponse, Send, json_response, problem, serve
 from plugind.actors.io.unix_socket import listen
 from plugind.protocol.devices.json import device_to_json, resource_to_json
 from plugind.protocol.leases.leases_json import lease_to_json
@@ -63,7 +63,7 @@ class StandIn:
     #: What it says of its version; None for one that does not.
     version: str | None = None
     #: What is answered in the place of anything else, by the path of the request.
-    instead: dict[str, Response] = attrs.field(factory=dict)
+    instead: dict[str, HttpResponse] = attrs.field(factory=dict)
     #: The requests so far, by path.
     asked: list[str] = attrs.field(factory=list)
     #: Whether its watches send nothing more.
@@ -116,7 +116,7 @@ class StandIn:
             channel.close()
         self._watchers.clear()
 
-    async def __call__(self, request: Request, /) -> Response:
+    async def __call__(self, request: HttpRequest, /) -> HttpResponse:
         """Answer a request."""
         self.asked.append(request.path)
         if request.path in self.instead:
@@ -125,7 +125,7 @@ class StandIn:
             pause = float(request.query["heartbeat"])
             headers = (("Heartbeat", f"{pause:g}"),)
             write = partial(self._write, request.path, pause)
-            return Response(200, "application/jsonl", write=write, endless=True, headers=headers)
+            return HttpResponse(200, "application/jsonl", write=write, endless=True, headers=headers)
         if request.path.startswith("/plugins/"):
             found = self.described.get(unquote(request.path.removeprefix("/plugins/")))
             return problem(404, "no such plugin") if found is None else json_response(200, [found])
@@ -166,7 +166,7 @@ async def standing_in(path: str) -> AsyncIterator[StandIn]:
             nursery.cancel_scope.cancel()
 
 
-def _place(request: Request) -> Place:
+def _place(request: HttpRequest) -> Place:
     return Place.STREAM if request.path in KEYS else Place.QUERY
 
 

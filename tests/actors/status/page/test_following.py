@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import trio
 
-from plugind.actors.http.server import Response, problem
+from plugind.actors.http.server import HttpResponse, problem
 from plugind.actors.status.page.board import LEASES, PLUGINS, RESOURCES, Board
 from plugind.actors.status.page.daemon import UserNames, follow
 from plugind.protocol.leases.values import Lease, LeaseState, ProcessIdentity, ProcessOwner, Request, TimeOwner, Wanted
@@ -140,7 +140,9 @@ async def test_changes_that_the_daemon_has_dropped_are_read_anew_and_it_is_not_a
 async def test_a_daemon_that_cannot_give_its_list_is_away(tmp_path: Path) -> None:
     async with standing_in(str(tmp_path / "s")) as daemon:
         error = b'{"error": "the devices were not counted in time"}\n'
-        daemon.instead["/v1/devices/watch"] = Response(200, "application/jsonl", error, headers=(("Heartbeat", "1"),))
+        daemon.instead["/v1/devices/watch"] = HttpResponse(
+            200, "application/jsonl", error, headers=(("Heartbeat", "1"),)
+        )
         async with following(daemon.path) as shown:
             await shown.until(lambda tables: RESOURCES in tables.get("node", {}))
             assert shown.browser.tables["node"][RESOURCES] == {

@@ -14,11 +14,11 @@ import pytest
 import trio
 
 from plugind.actors.http.limits import HttpLimits
-from plugind.actors.http.server import Request, json_response, serve
+from plugind.actors.http.server import HttpRequest, json_response, serve
 from plugind.actors.io.tcp_socket import listen
 from plugind.actors.status.page.board import PLUGINS, Board
 from plugind.actors.status.page.documents import Document, page
-from plugind.actors.status.page.routes import LIMITS, Daemon, Routes
+from plugind.actors.status.page.routes import LIMITS, AskedDaemon, Routes
 from plugind.protocol.plugins.status import StateName
 from plugind.protocol.status.metrics_config import TcpAddress
 from plugind.tests.actors.status.page.events import Browser, Chunks
@@ -69,7 +69,7 @@ async def serving(
     board = Board()
     async with trio.open_nursery() as nursery, standing_in(f"{directory}/status.sock") as daemon:
         listener = listen(TcpAddress("127.0.0.1", 0))
-        answers = Routes(TOKEN, document or page(), board, Daemon(daemon.path, 5.0))
+        answers = Routes(TOKEN, document or page(), board, AskedDaemon(daemon.path, 5.0))
         nursery.start_soon(partial(serve, listener, answers, limits, allowed=None, place=answers.place))
         yield Client(listener.address, board, daemon)
         listener.close()
@@ -205,8 +205,8 @@ async def test_a_daemon_that_is_gone_is_said(tmp_path: object) -> None:
         client.daemon.instead["/plugins/a"] = json_response(503, {"error": "busy"})
         assert (await client.get("/plugin?socket=a", BEARER))[0] == 503
     board = Board()
-    routes = Routes(TOKEN, page(), board, Daemon(f"{tmp_path}/nothing.sock", 5.0))
-    asked = Request("GET", "/plugin", {"socket": "a"}, b"", host="localhost", authorization=f"Bearer {TOKEN}")
+    routes = Routes(TOKEN, page(), board, AskedDaemon(f"{tmp_path}/nothing.sock", 5.0))
+    asked = HttpRequest("GET", "/plugin", {"socket": "a"}, b"", host="localhost", authorization=f"Bearer {TOKEN}")
     answer = await routes(asked)
     assert (answer.status, json.loads(answer.body)) == (502, {"error": "no daemon answers: No such file or directory"})
 
