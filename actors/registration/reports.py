@@ -255,7 +255,7 @@ class Reports:
 
     def _note_owner(self, message: SocketTouched) -> None:
         """Show the user that the file of the socket belongs to now: plugins change that once they have bound it."""
-        socket, owner = self._socket, message.owner
+        socket, owner = self._socket, None if message.identity is None else message.identity.owner
         if owner is None or message.generation != socket.generation or owner == socket.identity.owner:
             return
         self._socket = attrs.evolve(socket, identity=attrs.evolve(socket.identity, owner=owner))
