@@ -23,7 +23,7 @@ from ...protocol.identity import Identity
 from ...protocol.plugins.info import InfoLimits, check_info, info_to_show
 from ...protocol.plugins.info import PluginInfo as Info
 from ...protocol.plugins.status import Outcome
-from ...protocol.registration.bounded_info import TooManyFieldsError, first_versions
+from ...protocol.registration.bounded_info import first_versions
 from ...protocol.registration.failures import REPLACED, PluginRefusedError, Refusal, Retry, StepFailedError
 from ...protocol.registration.info_deadline import NEEDED, NOT_READ, InfoDeadline
 from ...protocol.registration.settings import RegistrationSettings
@@ -32,6 +32,7 @@ from ...protocol.trust.users import another_user
 from ...protocol.values import value
 from ...protocol.wire.errors import DialError, DialFailure, WireError, WireProblem
 from ...protocol.wire.outcomes import status_text
+from ...protocol.wire.protobuf_fields import TooManyFieldsError
 from ..grpc.client.dial import Judge, was_full
 from ..grpc.client.registration_channel import RegistrationChannel
 from ..grpc.endpoints import Endpoints

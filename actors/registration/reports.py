@@ -223,23 +223,23 @@ class Reports:
             socket.path,
             socket.root,
             socket.generation,
-            name,
-            now,
-            reason,
-            self._attempt,
-            self._until if self._until < math.inf and name is not StateName.OBSERVED else None,
-            self._info,
-            now - socket.time if self._phase is Phase.REGISTERED else None,
-            socket.deprecated,
-            None if peer is None else peer.uid,
-            None if peer is None else peer.pid,
-            finished,
-            cause,
-            ended,
-            self._stopping and self._phase is Phase.GONE,
-            socket.identity.owner,
-            socket.last_known,
-            self._phase.step,
+            state=name,
+            time=now,
+            reason=reason,
+            attempt=self._attempt,
+            next_try=self._until if self._until < math.inf and name is not StateName.OBSERVED else None,
+            info=self._info,
+            registered_in=now - socket.time if self._phase is Phase.REGISTERED else None,
+            deprecated=socket.deprecated,
+            uid=None if peer is None else peer.uid,
+            pid=None if peer is None else peer.pid,
+            finished=finished,
+            cause=cause,
+            deregistered=ended,
+            still_there=self._stopping and self._phase is Phase.GONE,
+            owner=socket.identity.owner,
+            last_known=socket.last_known,
+            step=self._phase.step,
         )
         self._send(self._config.status, self._shown)
 
@@ -255,7 +255,7 @@ class Reports:
 
     def _note_owner(self, message: SocketTouched) -> None:
         """Show the user that the file of the socket belongs to now: plugins change that once they have bound it."""
-        socket, owner = self._socket, message.owner
+        socket, owner = self._socket, None if message.identity is None else message.identity.owner
         if owner is None or message.generation != socket.generation or owner == socket.identity.owner:
             return
         self._socket = attrs.evolve(socket, identity=attrs.evolve(socket.identity, owner=owner))

@@ -383,7 +383,7 @@ class Discovery:
         if marks & ATTRIBUTES or entry.identity.changed_ns != identity.changed_ns:
             entry.identity = identity
             self._adopt(path, identity)
-            self._changes.messages.append(SocketTouched(path, entry.generation, identity.owner))
+            self._changes.messages.append(SocketTouched(path, entry.generation, identity))
 
     def _refusal(self, path: str, found: Found, given: str | None) -> str | None:
         if found.kind is EntryKind.SYMLINK:

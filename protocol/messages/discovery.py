@@ -96,8 +96,8 @@ class SocketTouched:
 
     path: str
     generation: int
-    #: The user that its file belongs to now.
-    owner: int | None = None
+    #: What its file is now.
+    identity: Identity | None = None
 
 
 @value

@@ -7,14 +7,12 @@ version that is too many: the message up to there is enough to refuse it with th
 
 from typing import Final
 
-#: The number of ``supported_versions`` in PluginInfo.
-_VERSIONS: Final = 4
+from ..wire.protobuf_fields import FieldReader, InvalidMessageError, TooManyFieldsError, span, tag_at
+
+#: The tag of ``supported_versions`` in PluginInfo: field 4, with a size.
+_VERSIONS: Final = 4 << 3 | 2
 #: How many other fields a message may have; PluginInfo has three, of which none repeats.
 MOST_OTHERS: Final = 64
-
-
-class TooManyFieldsError(ValueError):
-    """A message has too many fields that PluginInfo does not have."""
 
 
 def first_versions(message: bytes, most: int) -> bytes:
@@ -30,53 +28,19 @@ def first_versions(message: bytes, most: int) -> bytes:
         return message
     try:
         return message[: _end(message, most)]
-    except IndexError:
+    except TooManyFieldsError:
+        raise TooManyFieldsError(f"more than {MOST_OTHERS} fields besides versions") from None
+    except InvalidMessageError:
         return message
 
 
 def _end(message: bytes, most: int) -> int:
-    versions = others = position = 0
-    while position < len(message):
-        tag, position = _varint(message, position)
-        position = _skip(message, position, tag & 7)
-        if tag >> 3 == _VERSIONS:
+    others, versions, position, stop = FieldReader(MOST_OTHERS), 0, 0, len(message)
+    while position < stop and versions <= most:
+        tag, position = tag_at(message, position, stop)
+        if tag == _VERSIONS:
             versions += 1
-            if versions > most:
-                return position
+            position = span(message, position, stop)[1]
         else:
-            others += 1
-            if others > MOST_OTHERS:
-                raise TooManyFieldsError(f"more than {MOST_OTHERS} fields besides versions")
+            position = others.skip(message, position, stop, tag)
     return position
-
-
-def _skip(message: bytes, position: int, wire_type: int) -> int:
-    """Return the position after a field's value. Groups have none, so that their fields count as any others."""
-    match wire_type:
-        case 0:
-            return _varint(message, position)[1]
-        case 1:
-            return position + 8
-        case 2:
-            size, position = _varint(message, position)
-            return position + size
-        case 5:
-            return position + 4
-        case _:
-            return position
-
-
-def _varint(message: bytes, position: int) -> tuple[int, int]:
-    """Return the number at ``position`` and the position after it.
-
-    Raises:
-      IndexError: the message ends within it, or it is longer than ten bytes.
-    """
-    number = 0
-    for shift in range(0, 70, 7):
-        byte = message[position]
-        position += 1
-        number |= (byte & 127) << shift
-        if byte < 128:
-            return number, position
-    raise IndexError

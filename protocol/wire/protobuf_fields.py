@@ -20,6 +20,10 @@ class InvalidMessageError(ValueError):
     """The bytes are no message; the text says why."""
 
 
+class TooManyFieldsError(InvalidMessageError):
+    """A message has too many fields that its parser does not know."""
+
+
 class FieldReader:
     """Reads the fields of a message, and bounds how many of them its parser may not know."""
 
@@ -33,11 +37,12 @@ class FieldReader:
         """Return the position after the value of a field that is not known, ``depth`` levels deep.
 
         Raises:
-          InvalidMessageError: if it is not valid, or one too many.
+          InvalidMessageError: if it is not valid.
+          TooManyFieldsError: if it is one too many.
         """
         self._unknown_left -= 1
         if self._unknown_left < 0:
-            raise InvalidMessageError(f"it has more than {self.most_unknown} unknown fields")
+            raise TooManyFieldsError(f"it has more than {self.most_unknown} unknown fields")
         match tag & 7:
             case 0:
                 return varint(data, position, stop)[1]

@@ -383,8 +383,7 @@ class World:
     def _seen_again(self, entry: SocketAppeared, message: SocketAppeared) -> None:
         """Handle the repeated report of a restarted watcher; the socket may have been touched in the meantime."""
         if entry.identity != message.identity:
-            self._desired[entry.path] = attrs.evolve(entry, identity=message.identity)
-            self._touched(SocketTouched(entry.path, entry.generation, message.identity.owner))
+            self._touched(SocketTouched(entry.path, entry.generation, message.identity))
 
     def _vanished(self, path: str, generation: int, now: float) -> None:
         refused = self._refused.get(path)
@@ -443,6 +442,10 @@ class World:
             self._effects.append(Look(entry.root, LookNow(message.path)))
 
     def _touched(self, message: SocketTouched) -> None:
+        entry = self._desired.get(message.path)
+        if entry is not None and entry.generation == message.generation and message.identity is not None:
+            # A watcher that is restarted reports it once more, and it is not touched again by that.
+            self._desired[message.path] = attrs.evolve(entry, identity=message.identity)
         actor = self._actors.get(message.path)
         if actor is not None and not actor.sent_vanished:
             self._effects.append(Send(message.path, message))

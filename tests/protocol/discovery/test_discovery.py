@@ -76,7 +76,7 @@ def test_the_second_look_at_a_known_socket(after: Found, marks: int, trusted: bo
     tree.observe(A, before, time=1.0)
     assert tree.take().messages == [appeared(A, 1, before, 1.0)]
     tree.observe(A, after, marks, time=2.0, trusted=trusted)
-    follows = {NEW: [appeared(A, 2, after, 2.0)], TOUCHED: [SocketTouched(A, 1)], NOTHING: []}
+    follows = {NEW: [appeared(A, 2, after, 2.0)], TOUCHED: [SocketTouched(A, 1, after.identity)], NOTHING: []}
     assert tree.take().messages == follows[expected]
     assert tree.sockets == 1
     tree.observe(A, after, time=3.0)

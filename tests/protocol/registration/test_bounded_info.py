@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plugind.protocol.proto.pluginregistration_pb2 import PluginInfo
-from plugind.protocol.registration.bounded_info import MOST_OTHERS, TooManyFieldsError, first_versions
+from plugind.protocol.registration.bounded_info import MOST_OTHERS, first_versions
+from plugind.protocol.wire.protobuf_fields import TooManyFieldsError
 
 EMPTY_VERSION = b"\x22\0"
 

@@ -470,11 +470,21 @@ def test_a_socket_that_was_touched_while_no_watcher_ran_is_touched_and_no_other_
     world = given(seen, claimed(), PluginRegistered(A, 1))
     again = attrs.evolve(seen, generation=4, first_scan=True, identity=Identity(1, 1, 2, b"h"))
 
-    assert take(world, again) == [Send(A, SocketTouched(A, 1))]
+    assert take(world, again) == [Send(A, SocketTouched(A, 1, again.identity))]
     assert take(world, attrs.evolve(again, generation=5)) == []
     other = attrs.evolve(again, generation=6, identity=Identity(1, 1, 2, b"i"))
     assert take(world, other) == [Send(A, other)]
     assert world.desired() == {A: 6}
+
+
+def test_a_touch_that_was_reported_is_none_when_a_restarted_watcher_reports_the_socket_once_more() -> None:
+    """Behaviour 3, fault 85; seed 7320073: the plugin would be tried before its backoff is over."""
+    seen = attrs.evolve(appeared(1, A), identity=Identity(1, 1, 1, b"h"))
+    identity = Identity(1, 1, 2, b"h")
+    touched = SocketTouched(A, 1, identity)
+    world = given(seen)
+    assert take(world, touched) == [Send(A, touched)]
+    assert take(world, attrs.evolve(seen, generation=4, first_scan=True, identity=identity)) == []
 
 
 def test_the_watcher_is_asked_to_look_where_a_dial_found_another_socket() -> None:
