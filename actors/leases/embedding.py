@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import TypeVar
 
 import trio
 
 from ...protocol.errors import AllocationError
 from ...protocol.leases import messages as m
-from ...protocol.leases.messages import Failure, LeasesSnapshot, LeasesViewMessage, Released, new_ticket
+from ...protocol.leases.messages import Failure, LeasesSnapshot, Released, new_ticket
 from ...protocol.leases.values import Lease, ProcessOwner, Request, Wanted
-from ..messaging.callers import Callers, Changes, NodeEndedError
+from ..messaging.callers import Callers, NodeEndedError
 from .unit import LeaseUnit
 
 T = TypeVar("T")
 
-#: How many changes may wait for one reader before it is dropped.
-SUBSCRIBER_SIZE = 8192
 #: Seconds that the release at the end of a block may take.
 RELEASE_TIMEOUT = 5.0
 
@@ -97,20 +95,10 @@ class LeaseCalls:
             self._leases.inbox.send_nowait(m.LeasesAsked(reply))
             return await answer.receive()
 
-    @asynccontextmanager
-    async def changes(self) -> AsyncIterator[AsyncIterator[LeasesSnapshot | m.LeaseChanged]]:
+    def changes(self) -> AbstractAsyncContextManager[AsyncIterator[LeasesSnapshot | m.LeaseChanged]]:
         """See :meth:`plugind.Supervisor.lease_changes`."""
-        subscriber, stream = trio.open_memory_channel[LeasesViewMessage](SUBSCRIBER_SIZE)
-        with self._callers.asking("has no leases to show"):
-            self._leases.inbox.send_nowait(m.LeasesSubscribed(subscriber))
-            await trio.lowlevel.checkpoint()
-        self._callers.streams.add(subscriber)
-        try:
-            with stream:
-                yield Changes(stream)
-        finally:
-            self._callers.streams.discard(subscriber)
-            self._leases.inbox.send_nowait(m.LeasesUnsubscribed(subscriber))
+        inbox = self._leases.inbox
+        return self._callers.stream(inbox, m.LeasesSubscribed, m.LeasesUnsubscribed, "has no leases to show")
 
 
 def _lease_of(answer: Lease | Failure) -> Lease:

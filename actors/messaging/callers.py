@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Generic, Protocol, Self, TypeVar
 
 import attrs
 import trio
 
+from ...protocol.messages.addresses import Address
 from ...protocol.messages.status import Lagged
 from ...protocol.values import record, value
+from .mailbox import report
 
 T = TypeVar("T")
+M = TypeVar("M")
+
+#: How many changes may wait for one reader before it is dropped.
+SUBSCRIBER_SIZE = 8192
 
 
 class NodeEndedError(Exception):
@@ -56,6 +62,36 @@ class Callers:
                 self._scopes.discard(scope)
         if scope.cancelled_caught:
             raise error
+
+    async def ask(
+        self, address: trio.MemorySendChannel[M], question: Callable[[trio.MemorySendChannel[T]], M], what: str
+    ) -> T:
+        """Send a question that is made with the address of its answer, and return the answer; see :meth:`asking`."""
+        reply, answer = trio.open_memory_channel[T](1)
+        with self.asking(what):
+            await report(address, question(reply))
+            return await answer.receive()
+
+    @asynccontextmanager
+    async def stream(
+        self,
+        address: Address[M],
+        begin: Callable[[trio.MemorySendChannel[T | Lagged]], M],
+        end: Callable[[trio.MemorySendChannel[T | Lagged]], M],
+        what: str,
+    ) -> AsyncIterator[AsyncIterator[T]]:
+        """Open a stream of changes: the messages ``begin`` and ``end`` have the address of its reader."""
+        subscriber, stream = trio.open_memory_channel[T | Lagged](SUBSCRIBER_SIZE)
+        with self.asking(what):
+            address.send_nowait(begin(subscriber))
+            await trio.lowlevel.checkpoint()
+        self.streams.add(subscriber)
+        try:
+            with stream:
+                yield Changes(stream)
+        finally:
+            self.streams.discard(subscriber)
+            address.send_nowait(end(subscriber))
 
     def end_streams(self) -> None:
         """End the streams of changes after the changes that they already contain."""

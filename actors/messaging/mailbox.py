@@ -112,13 +112,15 @@ class Readable(Protocol[T_co]):
 class Inbox(Generic[T]):
     """The inbox of an actor; it counts what the actor takes, so that one that hangs is found."""
 
-    __slots__ = ("_channel", "_taken", "source")
+    __slots__ = ("_channel", "_taken", "address", "source")
 
-    def __init__(self, channel: trio.MemoryReceiveChannel[T]) -> None:
-        self._channel = channel
+    def __init__(self, size: int) -> None:
+        """Hold ``size`` messages before their writers wait."""
+        #: Where others write.
+        self.address, self._channel = trio.open_memory_channel[T](size)
         self._taken = 0
         #: Where the messages come from; a test kit may put something in between.
-        self.source: Readable[T] = channel
+        self.source: Readable[T] = self._channel
 
     async def receive(self) -> T:
         """See :class:`Readable`."""

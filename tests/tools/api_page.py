@@ -57,8 +57,8 @@ protobuf (`PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=python`) does not separate poo
 
 ## plugind
 """
-#: Attributes without an underscore that are not part of the promise: the test kit reads them.
-NOT_PROMISED = {"Supervisor.internals"}
+#: Attributes without an underscore that are not part of the promise: the test kit and the daemon read them.
+NOT_PROMISED = {"Supervisor.internals", "Supervisor.config"}
 
 
 def page() -> str:
