@@ -7,7 +7,7 @@ in ``plugind.actors.node.reload``.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -18,9 +18,8 @@ import trio
 from .actors.discovery.roots import RootBusyError
 from .actors.handlers.handler import Handler
 from .actors.leases.embedding import LeaseCalls, request_of
-from .actors.messaging import callers
-from .actors.messaging.callers import Changes, LaggedError, NodeEndedError
-from .actors.messaging.mailbox import report
+from .actors.messaging.callers import LaggedError, NodeEndedError
+from .actors.messaging.mailbox import send
 from .actors.node.node import Node, Unfinished
 from .actors.node.ports import Ports
 from .actors.node.reload import reconfigure
@@ -36,15 +35,7 @@ from .protocol.logs.lines import Logger
 from .protocol.messages.config import ConfigurationRead
 from .protocol.messages.discovery import RescanNow
 from .protocol.messages.reconciler import HandlerRemoved, RetryAnswer, RetryAsked
-from .protocol.messages.status import (
-    CountsAsked,
-    PluginChanged,
-    ScansAwaited,
-    Snapshot,
-    Subscribed,
-    Unsubscribed,
-    ViewMessage,
-)
+from .protocol.messages.status import CountsAsked, PluginChanged, ScansAwaited, Snapshot, Subscribed, Unsubscribed
 from .protocol.plugins.devices import DevicesSnapshot
 from .protocol.plugins.status import PluginCounts, PluginStatus, StateName
 from .protocol.settings.config import Config
@@ -89,6 +80,7 @@ class Supervisor:
     ) -> None:
         self._node = Node(config or Config(), handlers or {}, ports, status_config or StatusConfig(), log)
         self._callers = self._node.callers
+        self._send_to_devices = partial(send, self._node.devices.inbox)
         self._lease_calls = LeaseCalls(self._node.leases, self._callers, self._node.rules.users.own)
         self._context: AbstractAsyncContextManager[None] | None = None
 
@@ -132,7 +124,7 @@ class Supervisor:
         if plugin_type in self._node.handlers:
             raise ValueError(f"{plugin_type} has a handler: remove it first")
         with self._callers.asking(f"no handler was added for {plugin_type}"):
-            await report(self._node.reconciler.address, self._node.handlers.add(plugin_type, handler))
+            await self._node.reconciler.report(self._node.handlers.add(plugin_type, handler))
 
     async def remove_handler(self, plugin_type: str) -> None:
         """Deregister and park all plugins of ``plugin_type``, and return when the handler has none left.
@@ -145,7 +137,7 @@ class Supervisor:
             raise KeyError(f"{plugin_type} has no handler")
         with self._callers.asking(f"not all plugins of {plugin_type} were deregistered"):
             retired = self._node.handlers.remove(plugin_type)
-            await report(self._node.reconciler.address, HandlerRemoved(plugin_type))
+            await self._node.reconciler.report(HandlerRemoved(plugin_type))
             await retired.wait()
 
     async def reconfigure(self, config: Config) -> None:
@@ -176,7 +168,7 @@ class Supervisor:
           NodeEndedError: if the node ended before.
         """
         with self._callers.asking("shows no configuration"):
-            await report(self._node.status.address, ConfigurationRead(trio.current_time(), refused))
+            await self._node.status.report(ConfigurationRead(trio.current_time(), refused))
 
     async def snapshot(self) -> Snapshot:
         """Return everything that is known at this moment.
@@ -192,7 +184,7 @@ class Supervisor:
         Raises:
           NodeEndedError: if the node ended before.
         """
-        counts = await self._callers.ask(self._node.status.address, CountsAsked, "does not count its plugins")
+        counts = await self._callers.ask(self._node.status.report, CountsAsked, "does not count its plugins")
         return attrs.evolve(counts, queued=self._node.dial_slots.read().waiting)
 
     def hung(self) -> tuple[str, ...]:
@@ -221,7 +213,7 @@ class Supervisor:
         Raises:
           NodeEndedError: if the node ends before that.
         """
-        await self._callers.ask(self._node.status.address, ScansAwaited, "has not scanned all roots")
+        await self._callers.ask(self._node.status.report, ScansAwaited, "has not scanned all roots")
 
     @asynccontextmanager
     async def changes(self) -> AsyncIterator[AsyncIterator[Snapshot | PluginChanged]]:
@@ -240,18 +232,10 @@ class Supervisor:
         Raises:
           NodeEndedError: if the node ended before.
         """
-        subscriber, stream = trio.open_memory_channel[ViewMessage](callers.SUBSCRIBER_SIZE)
-        self._callers.streams.add(subscriber)
-        try:
-            with self._callers.asking("has no changes to tell"):
-                await report(self._node.status.address, Subscribed(subscriber))
-            with stream:
-                yield Changes(stream)
-        finally:
-            self._callers.streams.discard(subscriber)
-            # The status actor may have ended before its readers.
-            with trio.move_on_after(1, shield=True), suppress(trio.ClosedResourceError):
-                await report(self._node.status.address, Unsubscribed(subscriber))
+        opened: AbstractAsyncContextManager[AsyncIterator[Snapshot | PluginChanged]]
+        opened = self._callers.stream(self._node.status.report, Subscribed, Unsubscribed, "has no changes to tell")
+        async with opened as changes:
+            yield changes
 
     async def devices(self) -> DevicesSnapshot:
         """Return the resources of device plugins and their devices at this moment.
@@ -259,10 +243,7 @@ class Supervisor:
         Raises:
           NodeEndedError: if the node ends before that.
         """
-        reply, answer = trio.open_memory_channel[DevicesSnapshot](1)
-        with self._callers.asking("has no devices to show"):
-            self._node.devices.inbox.send_nowait(DevicesAsked(reply))
-            return await answer.receive()
+        return await self._callers.ask(self._send_to_devices, DevicesAsked, "has no devices to show")
 
     @asynccontextmanager
     async def device_changes(self) -> AsyncIterator[AsyncIterator[DevicesSnapshot | ResourceChanged]]:
@@ -282,8 +263,8 @@ class Supervisor:
           NodeEndedError: if the node ended before.
         """
         opened: AbstractAsyncContextManager[AsyncIterator[DevicesSnapshot | ResourceChanged]]
-        inbox, what = self._node.devices.inbox, "has no devices to show"
-        opened = self._callers.stream(inbox, DevicesSubscribed, DevicesUnsubscribed, what)
+        send_to, what = self._send_to_devices, "has no devices to show"
+        opened = self._callers.stream(send_to, DevicesSubscribed, DevicesUnsubscribed, what)
         async with opened as changes:
             yield changes
 
@@ -331,9 +312,7 @@ class Supervisor:
         """
         return await self._lease_calls.snapshot()
 
-    def lease_changes(
-        self,
-    ) -> AbstractAsyncContextManager[AsyncIterator[LeasesSnapshot | LeaseChanged]]:
+    def lease_changes(self) -> AbstractAsyncContextManager[AsyncIterator[LeasesSnapshot | LeaseChanged]]:
         """Open a stream: a :class:`LeasesSnapshot` first, then a :class:`LeaseChanged` for each change.
 
         It is read as that of :meth:`device_changes`, and ends when the node does.
@@ -401,7 +380,7 @@ class Supervisor:
         # A socket whose first try has just begun is not shown yet, and is known by its path.
         for socket in [plugin.socket for plugin in plugins if target in (plugin.socket, plugin.name)] or [target]:
             question, what = partial(RetryAsked, socket), f"{target!r} was not tried again"
-            answers += (await self._callers.ask(self._node.reconciler.address, question, what)).answers
+            answers += (await self._callers.ask(self._node.reconciler.report, question, what)).answers
         return tuple(answers)
 
     async def ask_for_facts(self, target: str) -> tuple[RetryAnswer, ...]:

@@ -29,6 +29,12 @@ async def report(channel: trio.MemorySendChannel[T], message: T) -> None:
         await channel.send(message)
 
 
+async def send(address: Address[T], message: T) -> None:
+    """Send ``message`` to an inbox that is never full."""
+    address.send_nowait(message)
+    await trio.lowlevel.checkpoint()
+
+
 def send_answer(reply: Address[T], answer: T) -> None:
     """Send ``answer`` to a caller, unless the caller has one or waits no more."""
     with suppress(trio.WouldBlock, trio.BrokenResourceError, trio.ClosedResourceError):
@@ -121,6 +127,10 @@ class Inbox(Generic[T]):
         self._taken = 0
         #: Where the messages come from; a test kit may put something in between.
         self.source: Readable[T] = self._channel
+
+    async def report(self, message: T) -> None:
+        """Send ``message`` up, as :func:`report` does."""
+        await report(self.address, message)
 
     async def receive(self) -> T:
         """See :class:`Readable`."""

@@ -19,7 +19,9 @@ import traceback
 from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from typing import TYPE_CHECKING
 
+import attrs
 import trio
 
 from ...protocol.errors import ConfigError, leaves
@@ -50,7 +52,7 @@ from ..io.descriptors import RESERVED, DescriptorReserve, most_connections
 from ..io.exact_connect import can_connect_to_descriptors
 from ..logs.limited import LimitedLog
 from ..messaging.callers import Callers
-from ..messaging.mailbox import Inbox, report
+from ..messaging.mailbox import Inbox
 from ..registration import actor as registration
 from ..registration.config import RegistrationConfig
 from ..registration.conversation import ConversationConfig
@@ -61,24 +63,15 @@ from ..registration.timers import TryTimers
 from ..status import actor as status
 from ..status.actor import StatusConfig
 from ..world import reconciler
+from . import wiring
 from .handlers import handlers_at_start
-from .paths import check_places
+from .paths import check_places, directories_of
 from .ports import Ports, real_ports
 from .supervision import Children, ChildSpec, Crashes, GaveUpError, Restart
 from .watchers import Watchers
-from .wiring import (
-    connect_endpoints,
-    device_server_of,
-    endpoints_of,
-    expectation_of,
-    follow_pauses,
-    leases_of,
-    metrics_port_of,
-    registration_settings,
-    rules_of,
-    status_config_of,
-    watcher_config,
-)
+
+if TYPE_CHECKING:
+    from ..devices.server import DeviceServer
 
 #: How many messages the inboxes of the reconciler, the liveness and the status actor hold before their writers wait.
 INBOX_SIZE = 4096
@@ -132,8 +125,8 @@ class Node:
 
         # What a reload replaces.
         self.config = config
-        self.rules = rules_of(config, ports.users(config.trust))
-        self.endpoints = endpoints_of(self.rules, ports.endpoints, self.status_socket)
+        self.rules = wiring.rules_of(config, ports.users(config.trust))
+        self.endpoints = wiring.endpoints_of(self.rules, ports.endpoints, self.status_socket)
         #: Has one place, which a reload takes.
         self.reload = trio.Semaphore(1)
 
@@ -144,7 +137,7 @@ class Node:
 
         state = ports.state(config, self._log)
         open_ports = partial(ports.leases, config, self.status_socket)
-        self.leases = leases_of(config, self.rules.users, state.leases, open_ports, self._log)
+        self.leases = wiring.leases_of(config, self.rules.users, state.leases, open_ports, self._log)
         self.devices = Devices(state.devices, self._log, self.leases.inbox)
         # Sequences of chances of their own, so that no other depends on how often drivers or endpoints are asked.
         csi_rng, checks_rng = random.Random(f"CSI drivers {seed}"), random.Random(f"health checks {seed}")
@@ -153,17 +146,9 @@ class Node:
         # It raises here, and not from the block.
         self._handlers_at_start = handlers_at_start(config, handlers, self.devices.inbox, csi, self.dra)
         self.inboxes = Inboxes(config.hung_after or math.inf, self._log)
-        self.links = Links(
-            LinksConfig(
-                connect_endpoints(lambda: self.endpoints),
-                to_reconciler,
-                to_status,
-                EndpointChecks(config.health_checks, to_status, checks_rng),
-                seed,
-                follow_pauses(config),
-                self._log,
-            )
-        )
+        connect = wiring.connect_endpoints(lambda: self.endpoints)
+        checks, pauses = EndpointChecks(config.health_checks, to_status, checks_rng), wiring.follow_pauses(config)
+        self.links = Links(LinksConfig(connect, to_reconciler, to_status, checks, seed, pauses, self._log))
         self._blocked_steps = watchdog.BlockedSteps()
         calls = self.call_config(config)
         self.handlers = Handlers(calls, self.inboxes, self.links)
@@ -172,10 +157,20 @@ class Node:
 
         # A node without a status socket has no clients to keep descriptors for.
         self._reserve = DescriptorReserve(RESERVED if self.status_socket is not None else 0)
-        self._metrics_port = metrics_port_of(config, self._log)
+        self._metrics_port = wiring.metrics_port_of(config, self._log)
         self._run_status = partial(
             status.run,
-            status_config_of(config, self.rules, status_config),
+            attrs.evolve(
+                status_config,
+                roots=tuple(directories_of(config)),
+                expected=config.expected,
+                ready_when=config.ready_when,
+                expected_devices=config.expected_devices,
+                rules=self.rules,
+                observes=config.observe,
+                lease_users=wiring.lease_users_of(config, self.rules.users),
+                heartbeat=max(StatusConfig().heartbeat, 3 * config.rescan),
+            ),
             inbox=self.status,
             reconciler=to_reconciler,
             log=self._log,
@@ -189,27 +184,15 @@ class Node:
             port=self._metrics_port,
         )
         self.watchers = Watchers(config.roots, ports.directory, self._run_watcher)
-        self._device_server = device_server_of(
-            config, self.rules, ports, self._generations, to_reconciler, to_status, self._log
-        )
-        self.dial_slots = DialSlots(
-            limit=ports.dial_slots,
-            most_open=most_connections,
-            count_descriptors=ports.count_descriptors or self._reserve.count_left,
-        )
-        self._try_timers = TryTimers()
+        self._device_server = self._make_device_server()
+        count = ports.count_descriptors or self._reserve.count_left
+        self.dial_slots = DialSlots(limit=ports.dial_slots, most_open=most_connections, count_descriptors=count)
+        timers = self._try_timers = TryTimers()
+        conversation = ConversationConfig(ports.dial, self.dial_slots, self.endpoints, self.watchers.owner_above)
+        settings, again = wiring.registration_settings(config, self.rules.users), config.observe_again
+        actors = to_reconciler, self.liveness.address, to_status
         #: What registrations that begin go by; its settings are replaced by a reload.
-        self.registration = RegistrationConfig(
-            ConversationConfig(ports.dial, self.dial_slots, self.endpoints, self.watchers.owner_above),
-            registration_settings(config, self.rules.users),
-            seed,
-            to_reconciler,
-            self.liveness.address,
-            to_status,
-            self._try_timers,
-            observers,
-            config.observe_again,
-        )
+        self.registration = RegistrationConfig(conversation, settings, seed, *actors, timers, observers, again)
         # A crash of one plugin's registration is that plugin's alone, and never ends the node (fault 85).
         self.registrations = Registrations(self._run_registration, to_reconciler, self.crashes.report)
         # All reconcilers share one record of short lives: a crash of the reconciler lets no crash loop start anew.
@@ -229,17 +212,24 @@ class Node:
         self.nursery: trio.Nursery
         self._children: Children
 
+    def _make_device_server(self) -> DeviceServer | None:
+        config, where = self.config, self.config.device_plugins
+        if where is None:
+            return None
+        # It brings a gRPC server, which no other node needs.
+        from ..devices.register_calls import CallsConfig
+        from ..devices.server import DeviceServer
+
+        to_reconciler, to_status = self.reconciler.address, self.status.address
+        calls = CallsConfig(where.directory, self.rules, self._generations, to_reconciler, to_status)
+        directory = self.ports.device_directory(where, bool(config.trust.uids), self._log)
+        return DeviceServer(calls, directory, heartbeat=config.rescan)
+
     def call_config(self, config: Config) -> CallConfig:
         """Return what the calls of handlers go by with this configuration."""
-        limit = config.blocked_after
-        return CallConfig(
-            config.timeouts.handler,
-            self._log,
-            None if limit is None else self._blocked_steps,
-            limit or math.inf,
-            config.handles_sigint,
-            timeouts=config.timeouts.handlers,
-        )
+        limit, timeouts, sigint = config.blocked_after, config.timeouts, config.handles_sigint
+        steps = None if limit is None else self._blocked_steps
+        return CallConfig(timeouts.handler, self._log, steps, limit or math.inf, sigint, timeouts=timeouts.handlers)
 
     # --- start and stop ---
 
@@ -291,7 +281,7 @@ class Node:
         self.nursery = nursery
         self._children = Children(nursery, self.crashes)
         if self.config.expected_devices:
-            self.devices.inbox.send_nowait(expectation_of(self.config))
+            self.devices.inbox.send_nowait(wiring.expectation_of(self.config))
         for plugin_type, handler in self._handlers_at_start.items():
             self.handlers.add(plugin_type, handler)
         for spec in self._specs():
@@ -327,7 +317,7 @@ class Node:
         self.links.cancel_all()
         for message in (StopAsked(self.config.deregister_at_stop), StopForced()):
             with trio.move_on_after(grace / 2) as scope:
-                await report(self.reconciler.address, message)
+                await self.reconciler.report(message)
                 await self._children.wait("node")
             if not scope.cancelled_caught:
                 break
@@ -401,7 +391,7 @@ class Node:
 
     def _run_watcher(self, root: Root) -> Awaitable[None]:
         return watcher.run(
-            watcher_config(self.config, self.rules, root),
+            wiring.watcher_config(self.config, self.rules, root),
             self.watchers.inboxes[root],
             directory=self.watchers.directories[root],
             reconciler=self.reconciler.address,
@@ -412,22 +402,19 @@ class Node:
         )
 
     def _run_liveness(self) -> Awaitable[None]:
-        config = LivenessConfig(
-            self.ports.processes,
-            self.endpoints,
-            self.config.rescan,
-            # One that is only observed is dialed again, and is stale then.
-            deregister_not_serving=self.config.deregister_not_serving or self.config.observe,
-        )
+        processes, rescan = self.ports.processes, self.config.rescan
+        # One that is only observed is dialed again, and is stale then.
+        deregister = self.config.deregister_not_serving or self.config.observe
+        config = LivenessConfig(processes, self.endpoints, rescan, deregister_not_serving=deregister)
         return liveness.run(config, self.liveness.address, self.liveness, self.status.address, self.reconciler.address)
 
     # --- crashes ---
 
     def _report_crash(self, name: str, error: Exception) -> None:
         text = "".join(traceback.format_exception(error))
-        self.nursery.start_soon(report, self.status.address, ActorRestarted(name, text))
+        self.nursery.start_soon(self.status.report, ActorRestarted(name, text))
         if name in ("status", "liveness"):
-            self.nursery.start_soon(report, self.reconciler.address, ReportAsked())
+            self.nursery.start_soon(self.reconciler.report, ReportAsked())
         if name == "status":
             self.links.report_again()
 
@@ -450,7 +437,7 @@ class Node:
         for message in unread:
             if isinstance(message, RetryAsked | StopAsked | StopForced):
                 # A caller waits for what the next reconciler does about it. The rest is found again by scans.
-                self.nursery.start_soon(report, self.reconciler.address, message)
+                self.nursery.start_soon(self.reconciler.report, message)
         self.registrations.detach()
         await self._show_all_as_gone()
 
@@ -462,8 +449,8 @@ class Node:
                     continue
                 socket, now = (plugin.socket, plugin.root, plugin.generation), trio.current_time()
                 gone = StateChanged(*socket, StateName.GONE, now, "started anew", still_there=True)
-                await report(self.status.address, gone)
+                await self.status.report(gone)
 
     async def snapshot(self) -> Snapshot:
         """Return everything that is known at this moment; see :meth:`plugind.Supervisor.snapshot`."""
-        return await self.callers.ask(self.status.address, SnapshotAsked, "has no snapshot to give")
+        return await self.callers.ask(self.status.report, SnapshotAsked, "has no snapshot to give")

@@ -26,7 +26,6 @@ from ...protocol.messages.reconciler import RootAdded
 from ...protocol.settings.config import Config, Root
 from ...protocol.trust.users import Trust, Users
 from ..io.worker_thread import WorkerThread
-from ..messaging.mailbox import report
 from .node import Node
 from .paths import check_places, directories_of
 from .wiring import check_pools, expectation_of, follow_pauses, operators_of, registration_settings, rules_of
@@ -53,7 +52,7 @@ async def reconfigure(node: Node, config: Config) -> None:
             users = node.rules.users if config.trust == node.config.trust else await _find_users(node, config.trust)
             applied = trio.Event()
             # A task of the node, so that a caller who is cancelled does not leave a half of it in force.
-            node.nursery.start_soon(_apply, node, config, users, applied, under_way.pop_all())
+            node.nursery.start_soon(_put_in_force, node, config, users, applied, under_way.pop_all())
             await applied.wait()
 
 
@@ -68,27 +67,23 @@ async def _find_users(node: Node, trust: Trust) -> Users:
         thread.close()
 
 
-async def _apply(node: Node, config: Config, users: Users, applied: trio.Event, under_way: ExitStack) -> None:
+async def _put_in_force(node: Node, config: Config, users: Users, applied: trio.Event, under_way: ExitStack) -> None:
     # Once the actors have ended, the node ends, and the caller is told so.
     with under_way, suppress(trio.ClosedResourceError):
-        await _put_in_force(node, config, users)
+        before, node.config = node.config, config
+        if config.trust != before.trust:
+            await _trust(node, users)
+        moved = (config.roots, config.endpoint_directories) != (before.roots, before.endpoint_directories)
+        if moved:
+            await _place(node)
+        await _send_settings(node)
+        if moved:
+            # Registrations have the new settings by then.
+            await _change_watchers(node, config.roots)
+        if config.leases != before.leases:
+            # Most nodes lease nothing, and need not have the actor that does.
+            node.leases.reconfigure(config.leases, operators_of(node.rules.users))
         applied.set()
-
-
-async def _put_in_force(node: Node, config: Config, users: Users) -> None:
-    before, node.config = node.config, config
-    if config.trust != before.trust:
-        await _trust(node, users)
-    moved = (config.roots, config.endpoint_directories) != (before.roots, before.endpoint_directories)
-    if moved:
-        await _place(node)
-    await _send_settings(node)
-    if moved:
-        # Registrations have the new settings by then.
-        await _change_watchers(node, config.roots)
-    if config.leases != before.leases:
-        # Most nodes lease nothing, and need not have the actor that does.
-        node.leases.reconfigure(config.leases, operators_of(node.rules.users))
 
 
 async def _trust(node: Node, users: Users) -> None:
@@ -98,8 +93,8 @@ async def _trust(node: Node, users: Users) -> None:
     changed = TrustChanged(node.config.trust, users)
     for inbox in node.watchers.inboxes.values():
         inbox.send_nowait(changed)
-    await report(node.liveness.address, changed)
-    await report(node.status.address, changed)
+    await node.liveness.report(changed)
+    await node.status.report(changed)
 
 
 async def _place(node: Node) -> None:
@@ -108,7 +103,7 @@ async def _place(node: Node) -> None:
     roots_changed = _roots_changed(node)
     files = node.endpoints.files.below(roots_changed.directories)
     node.endpoints = attrs.evolve(node.endpoints.within(node.rules.endpoint_directories), files=files)
-    await report(node.liveness.address, roots_changed)
+    await node.liveness.report(roots_changed)
 
 
 def _roots_changed(node: Node) -> RootsChanged:
@@ -125,10 +120,10 @@ async def _send_settings(node: Node) -> None:
     settings = registration_settings(config, node.rules.users, node.rules.endpoint_directories, number)
     node.registration = attrs.evolve(node.registration, settings=settings)
     await node.registrations.reconfigure(SettingsChanged(settings))
-    await report(node.reconciler.address, WorldChanged(config.max_instances, config.backoff, config.stable_after))
+    await node.reconciler.report(WorldChanged(config.max_instances, config.backoff, config.stable_after))
     expectation = expectation_of(config)
     node.devices.inbox.send_nowait(expectation)
-    await report(node.status.address, expectation)
+    await node.status.report(expectation)
 
 
 async def _change_watchers(node: Node, roots: Sequence[Root]) -> None:
@@ -139,8 +134,8 @@ async def _change_watchers(node: Node, roots: Sequence[Root]) -> None:
     inboxes = node.watchers.inboxes
     for root in [root for root in inboxes if root not in roots]:
         await node.watchers.stop(root)
-        await report(node.reconciler.address, RootRemoved(root.path))
+        await node.reconciler.report(RootRemoved(root.path))
         del inboxes[root]
-    await report(node.status.address, _roots_changed(node))
+    await node.status.report(_roots_changed(node))
     for root in [root for root in roots if root not in inboxes]:
-        await report(node.reconciler.address, RootAdded(root.path, node.watchers.add(root)))
+        await node.reconciler.report(RootAdded(root.path, node.watchers.add(root)))

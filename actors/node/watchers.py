@@ -33,8 +33,7 @@ class Watchers:
         self._children: Children | None = None
         self._may_start = False
         for root in roots:
-            self.directories[root] = open_directory(root)
-            self.inboxes[root] = WatcherInbox()
+            self.add(root)
 
     def hold(self) -> None:
         """Lock all roots that are there. A watcher tries the others again, and shows why they cannot be had (fault 4).
@@ -66,7 +65,7 @@ class Watchers:
         self._may_start = False
 
     def add(self, root: Root) -> WatcherInbox:
-        """Start the watcher of another root, which makes and locks it, and return its inbox."""
+        """Return the inbox of the watcher of another root, which is started if watchers may start."""
         if root not in self.directories:
             self.directories[root] = self._open_directory(root)
         inbox = self.inboxes[root] = WatcherInbox()
@@ -75,12 +74,12 @@ class Watchers:
 
     def _start(self, root: Root) -> None:
         if self._children is not None and self._may_start:
-            self._children.start(ChildSpec(_name_of(root), partial(self._run, root)))
+            self._children.start(ChildSpec(f"watcher {root.path}", partial(self._run, root)))
 
     async def stop(self, root: Root) -> None:
         """Stop the watcher of a root, and return when it has ended."""
         if self._children is not None:
-            await self._children.stop(_name_of(root))
+            await self._children.stop(f"watcher {root.path}")
 
     def leave(self, path: str, kept: Collection[Root]) -> None:
         """Release the lock of a root that was removed, unless it was added again and is one of those ``kept``."""
@@ -91,7 +90,3 @@ class Watchers:
         """Release the locks of all roots."""
         for directory in self.directories.values():
             directory.release()
-
-
-def _name_of(root: Root) -> str:
-    return f"watcher {root.path}"

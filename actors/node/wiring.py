@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import attrs
-import trio
 
 from ...protocol.backoff import Backoff
 from ...protocol.discovery.endpoints import default_directories
@@ -17,8 +15,6 @@ from ...protocol.leases.config import LeaseUsers
 from ...protocol.leases.values import Pool
 from ...protocol.logs.lines import Logger
 from ...protocol.messages.config import ExpectationChanged
-from ...protocol.messages.reconciler import ReconcilerMessage
-from ...protocol.messages.status import StatusMessage
 from ...protocol.plugins.info import Plugin
 from ...protocol.registration.settings import RegistrationSettings
 from ...protocol.settings.config import Config, Root
@@ -33,13 +29,7 @@ from ..grpc.endpoints import EndpointFiles, Endpoints
 from ..handlers.links import RESTARTS
 from ..leases.store import LeaseStore
 from ..leases.unit import LeasePorts, LeaseUnit
-from ..status.actor import StatusConfig
 from ..status.metrics_port import MetricsPort
-from .paths import directories_of
-
-if TYPE_CHECKING:
-    from ..devices.server import DeviceServer
-    from .ports import Ports
 
 _NO_STATE = (
     "this plugind leases no devices, since it keeps no state, and would give them to others after a restart: start it"
@@ -154,43 +144,6 @@ def watcher_config(config: Config, rules: Rules, root: Root) -> WatcherConfig:
         make=not config.observe,
         trusts=rules.trusts,
     )
-
-
-def status_config_of(config: Config, rules: Rules, given: StatusConfig) -> StatusConfig:
-    """Return what the status actor goes by: what the embedding program has ``given``, and what ``config`` says."""
-    return attrs.evolve(
-        given,
-        roots=tuple(directories_of(config)),
-        expected=config.expected,
-        ready_when=config.ready_when,
-        expected_devices=config.expected_devices,
-        rules=rules,
-        observes=config.observe,
-        lease_users=lease_users_of(config, rules.users),
-        heartbeat=max(StatusConfig().heartbeat, 3 * config.rescan),
-    )
-
-
-def device_server_of(
-    config: Config,
-    rules: Rules,
-    ports: Ports,
-    generations: Iterator[int],
-    reconciler: trio.MemorySendChannel[ReconcilerMessage],
-    status: trio.MemorySendChannel[StatusMessage],
-    log: Logger,
-) -> DeviceServer | None:
-    """Return the server at which device plugins call; None if the node has no directory for them."""
-    where = config.device_plugins
-    if where is None:
-        return None
-    # It brings a gRPC server, which no other node needs.
-    from ..devices.register_calls import CallsConfig
-    from ..devices.server import DeviceServer
-
-    calls = CallsConfig(where.directory, rules, generations, reconciler, status)
-    directory = ports.device_directory(where, bool(config.trust.uids), log)
-    return DeviceServer(calls, directory, heartbeat=config.rescan)
 
 
 def expectation_of(config: Config) -> ExpectationChanged:
