@@ -40,8 +40,8 @@ The inbox of the devices actor keeps of each kind of message of a plugin only th
 embedding program; the rules that bound its inbox are in ``leases/inbox.py``.
 
 Each watcher joins what it is asked: ``RescanNow``, from the supervisor, and ``LookNow``. A reload is ``ReloadAsked`` to
-``plugind.actors.console.reloading``, which lists what each actor is sent then.
+``plugind.actors.console.reloading``, which lists what each actor is sent then; ``plugind.actors.node.reload`` sends it.
 
-The supervisor starts the registration actor that the reconciler asks for, and returns its address. Actors do not
-import each other: the supervisor gives each actor the addresses that it may use.
+The supervisor (``plugind.actors.node.node``) starts the registration actor that the reconciler asks for, and returns
+its address. Actors do not import each other: the supervisor gives each actor the addresses that it may use.
 """

@@ -42,7 +42,7 @@ STEPS = {
         "protocol.world.claims",
         "protocol.world.effects",
     ),
-    "start and end the actor": ("supervisor", "actors.node.supervision", "actors.registration.registrations"),
+    "start and end the actor": ("actors.node.node", "actors.node.supervision", "actors.registration.registrations"),
     "wait for a dial slot": ("actors.registration.dial_slots",),
     "dial": (
         "actors.grpc.client.dial",

@@ -202,12 +202,6 @@ class Links:
             link.scope.cancel()
             link.close()
 
-    # --- for the supervisor ---
-
-    def connect_by(self, connect: Connect) -> None:
-        """Connect so from now on; the connections that are open stay."""
-        self.config = attrs.evolve(self.config, connect=connect)
-
     # --- for the reconciler and for callers ---
 
     def send_nowait(self, message: LinkMessage | FactsAsked | PausesChanged, /) -> None:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
 from typing import TypeVar
 
 import trio
 
 from ...protocol.errors import AllocationError
 from ...protocol.leases import messages as m
-from ...protocol.leases.messages import Failure, LeasesSnapshot, LeasesViewMessage, Released, new_ticket
+from ...protocol.leases.messages import Failure, LeasesSnapshot, Released, new_ticket
 from ...protocol.leases.values import Lease, ProcessOwner, Request, Wanted
-from ..messaging.callers import Callers, Changes, NodeEndedError
+from ..messaging.callers import Callers, NodeEndedError
+from ..messaging.mailbox import send
 from .unit import LeaseUnit
 
 T = TypeVar("T")
 
-#: How many changes may wait for one reader before it is dropped.
-SUBSCRIBER_SIZE = 8192
 #: Seconds that the release at the end of a block may take.
 RELEASE_TIMEOUT = 5.0
 
@@ -49,6 +49,7 @@ class LeaseCalls:
     def __init__(self, leases: LeaseUnit, callers: Callers, uid: int) -> None:
         """Ask ``leases`` in the name of the user ``uid``."""
         self._leases = leases
+        self._send = partial(send, leases.inbox)
         self._callers = callers
         self._uid = uid
 
@@ -78,39 +79,21 @@ class LeaseCalls:
 
     async def release(self, ids: Sequence[str]) -> Released:
         """See :meth:`plugind.Supervisor.release`."""
-        reply, answer = trio.open_memory_channel[Released | Failure](1)
-        with self._callers.asking("released no lease"):
-            self._leases.inbox.send_nowait(m.ReleaseAsked(tuple(ids), self._uid, reply))
-            return _checked(await answer.receive())
+        question = partial(m.ReleaseAsked, tuple(ids), self._uid)
+        return _checked(await self._callers.ask(self._send, question, "released no lease"))
 
     async def renew(self, lease: str) -> Lease:
         """See :meth:`plugind.Supervisor.renew`."""
-        reply, answer = trio.open_memory_channel[Lease | Failure](1)
-        with self._callers.asking("renewed no lease"):
-            self._leases.inbox.send_nowait(m.RenewAsked(lease, self._uid, reply))
-            return _lease_of(await answer.receive())
+        question = partial(m.RenewAsked, lease, self._uid)
+        return _lease_of(await self._callers.ask(self._send, question, "renewed no lease"))
 
     async def snapshot(self) -> LeasesSnapshot:
         """See :meth:`plugind.Supervisor.leases`."""
-        reply, answer = trio.open_memory_channel[LeasesSnapshot](1)
-        with self._callers.asking("has no leases to show"):
-            self._leases.inbox.send_nowait(m.LeasesAsked(reply))
-            return await answer.receive()
+        return await self._callers.ask(self._send, m.LeasesAsked, "has no leases to show")
 
-    @asynccontextmanager
-    async def changes(self) -> AsyncIterator[AsyncIterator[LeasesSnapshot | m.LeaseChanged]]:
+    def changes(self) -> AbstractAsyncContextManager[AsyncIterator[LeasesSnapshot | m.LeaseChanged]]:
         """See :meth:`plugind.Supervisor.lease_changes`."""
-        subscriber, stream = trio.open_memory_channel[LeasesViewMessage](SUBSCRIBER_SIZE)
-        with self._callers.asking("has no leases to show"):
-            self._leases.inbox.send_nowait(m.LeasesSubscribed(subscriber))
-            await trio.lowlevel.checkpoint()
-        self._callers.streams.add(subscriber)
-        try:
-            with stream:
-                yield Changes(stream)
-        finally:
-            self._callers.streams.discard(subscriber)
-            self._leases.inbox.send_nowait(m.LeasesUnsubscribed(subscriber))
+        return self._callers.stream(self._send, m.LeasesSubscribed, m.LeasesUnsubscribed, "has no leases to show")
 
 
 def _lease_of(answer: Lease | Failure) -> Lease:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Generic, Protocol, Self, TypeVar
 
 import attrs
@@ -13,6 +13,14 @@ from ...protocol.messages.status import Lagged
 from ...protocol.values import record, value
 
 T = TypeVar("T")
+M = TypeVar("M")
+N = TypeVar("N")
+
+#: Makes a message with the address of a reader.
+Subscription = Callable[[trio.MemorySendChannel[T | Lagged]], M]
+
+#: How many changes may wait for one reader before it is dropped.
+SUBSCRIBER_SIZE = 8192
 
 
 class NodeEndedError(Exception):
@@ -56,6 +64,33 @@ class Callers:
                 self._scopes.discard(scope)
         if scope.cancelled_caught:
             raise error
+
+    async def ask(
+        self, send: Callable[[M], Awaitable[None]], question: Callable[[trio.MemorySendChannel[T]], M], what: str
+    ) -> T:
+        """Send a question that is made with the address of its answer, and return the answer; see :meth:`asking`."""
+        reply, answer = trio.open_memory_channel[T](1)
+        with self.asking(what):
+            await send(question(reply))
+            return await answer.receive()
+
+    @asynccontextmanager
+    async def stream(
+        self, send: Callable[[M | N], Awaitable[None]], begin: Subscription[T, M], end: Subscription[T, N], what: str
+    ) -> AsyncIterator[AsyncIterator[T]]:
+        """Open a stream of changes: the messages ``begin`` and ``end`` have the address of its reader."""
+        subscriber, stream = trio.open_memory_channel[T | Lagged](SUBSCRIBER_SIZE)
+        self.streams.add(subscriber)
+        try:
+            with self.asking(what):
+                await send(begin(subscriber))
+            with stream:
+                yield Changes(stream)
+        finally:
+            self.streams.discard(subscriber)
+            # The actor may have ended before its readers.
+            with trio.move_on_after(1, shield=True), suppress(trio.ClosedResourceError):
+                await send(end(subscriber))
 
     def end_streams(self) -> None:
         """End the streams of changes after the changes that they already contain."""

@@ -29,6 +29,12 @@ async def report(channel: trio.MemorySendChannel[T], message: T) -> None:
         await channel.send(message)
 
 
+async def send(address: Address[T], message: T) -> None:
+    """Send ``message`` to an inbox that is never full."""
+    address.send_nowait(message)
+    await trio.lowlevel.checkpoint()
+
+
 def send_answer(reply: Address[T], answer: T) -> None:
     """Send ``answer`` to a caller, unless the caller has one or waits no more."""
     with suppress(trio.WouldBlock, trio.BrokenResourceError, trio.ClosedResourceError):
@@ -112,13 +118,19 @@ class Readable(Protocol[T_co]):
 class Inbox(Generic[T]):
     """The inbox of an actor; it counts what the actor takes, so that one that hangs is found."""
 
-    __slots__ = ("_channel", "_taken", "source")
+    __slots__ = ("_channel", "_taken", "address", "source")
 
-    def __init__(self, channel: trio.MemoryReceiveChannel[T]) -> None:
-        self._channel = channel
+    def __init__(self, size: int) -> None:
+        """Hold ``size`` messages before their writers wait."""
+        #: Where others write.
+        self.address, self._channel = trio.open_memory_channel[T](size)
         self._taken = 0
         #: Where the messages come from; a test kit may put something in between.
-        self.source: Readable[T] = channel
+        self.source: Readable[T] = self._channel
+
+    async def report(self, message: T) -> None:
+        """Send ``message`` up, as :func:`report` does."""
+        await report(self.address, message)
 
     async def receive(self) -> T:
         """See :class:`Readable`."""

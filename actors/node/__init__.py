@@ -1,4 +1,4 @@
-"""A node as a whole: how its actors are supervised, which ports and paths they have, and what connects them.
+"""A node as a whole: what it is made of, how its actors are supervised, and what a reload changes.
 
-The supervisor, in ``plugind.supervisor``, stands above this room and is the only one that starts it (fault 85).
+``plugind.supervisor``, the interface for embedding programs, stands above this room (fault 85).
 """

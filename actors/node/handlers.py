@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from importlib.machinery import PathFinder
 
 from ...protocol.devices.messages import InstanceMessage
 from ...protocol.errors import ConfigError
 from ...protocol.messages.addresses import Address
 from ...protocol.plugins.info import CSI, DEVICE, DRA
+from ...protocol.settings.config import Config
 from ..devices.handler import DevicePluginHandler
 from ..handlers.csi.handler import CSIHandler
 from ..handlers.dra.handler import DRAHandler
@@ -33,6 +35,24 @@ def built_in_handlers(
         DEVICE: DevicePluginHandler(devices, strict=strict),
         DRA: dra or DRAHandler(),
     }
+
+
+def handlers_at_start(
+    config: Config, given: Mapping[str, Handler], devices: Address[InstanceMessage], csi: CSIHandler, dra: DRAHandler
+) -> dict[str, Handler]:
+    """Return the handlers with which a node starts: those that are ``given``, and built-in ones of the other types.
+
+    Raises:
+      ConfigError: if there is one and the node only observes, or its calls may take longer than they are given.
+    """
+    if config.observe:
+        if given:
+            raise ConfigError(f"a node that observes has no handlers: leave out those for {', '.join(given)}")
+        return {}
+    handlers = {**built_in_handlers(devices, strict=config.strict, csi=csi, dra=dra), **given}
+    for plugin_type, handler in handlers.items():
+        check_handler(plugin_type, handler, config.timeouts.of_handler(plugin_type))
+    return handlers
 
 
 #: The group of the entry points that name handlers.

@@ -8,7 +8,18 @@ from pathlib import Path
 
 from ...protocol.discovery.device_directory import check_place
 from ...protocol.errors import ConfigError
-from ...protocol.settings.config import Config, Root
+from ...protocol.settings.config import Config, Root, check_roots
+
+
+def check_places(config: Config, status_socket: str | None) -> None:
+    """Check that roots, the status socket and the directory of device plugins do not lie in each other.
+
+    Raises:
+      ConfigError: if one does.
+    """
+    check_roots(config.roots)
+    check_status_socket(config.roots, status_socket)
+    check_device_directory(config, status_socket)
 
 
 def check_status_socket(roots: Sequence[Root], path: str | None) -> None:

@@ -1,13 +1,11 @@
-"""What the supervisor makes for the actors of a node from its configuration: rules, endpoints, watchers, the log."""
+"""What a node makes for its actors from its configuration: rules, endpoints, settings, ports."""
 
 from __future__ import annotations
 
 import os
-import random
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
-import trio
 
 from ...protocol.backoff import Backoff
 from ...protocol.discovery.endpoints import default_directories
@@ -16,8 +14,7 @@ from ...protocol.identity import Identity
 from ...protocol.leases.config import LeaseUsers
 from ...protocol.leases.values import Pool
 from ...protocol.logs.lines import Logger
-from ...protocol.messages.reconciler import ReconcilerMessage
-from ...protocol.messages.status import StatusMessage
+from ...protocol.messages.config import ExpectationChanged
 from ...protocol.plugins.info import Plugin
 from ...protocol.registration.settings import RegistrationSettings
 from ...protocol.settings.config import Config, Root
@@ -25,15 +22,13 @@ from ...protocol.settings.rules import Rules
 from ...protocol.status.metrics_config import tcp_address
 from ...protocol.trust.users import ROOT, Users
 from ...protocol.wire.limits import ENDPOINT_LIMITS
-from ..discovery import watcher
-from ..discovery.directory import Directory
+from ..discovery.watcher import WatcherConfig
 from ..grpc.client.channel import Channel
 from ..grpc.client.turns import Shared
 from ..grpc.endpoints import EndpointFiles, Endpoints
 from ..handlers.links import RESTARTS
 from ..leases.store import LeaseStore
 from ..leases.unit import LeasePorts, LeaseUnit
-from ..logs.limited import LimitedLog
 from ..status.metrics_port import MetricsPort
 
 _NO_STATE = (
@@ -59,14 +54,18 @@ def endpoints_of(rules: Rules, files: EndpointFiles, status_socket: str | None) 
     return Endpoints(files, rules.endpoint_directories, status_socket).trusting(rules.distrust)
 
 
-def connect_endpoints(endpoints: Endpoints, shared: Shared) -> Callable[[Plugin, Identity | None], Channel]:
-    """Return what connects to the endpoints of plugins that have links; these connections have a ``shared`` account."""
+def connect_endpoints(endpoints: Callable[[], Endpoints]) -> Callable[[Plugin, Identity | None], Channel]:
+    """Return what connects to the present ``endpoints`` of plugins that have links.
+
+    These connections have one account of what is not parsed yet.
+    """
+    shared = Shared(ENDPOINT_LIMITS.unparsed_bytes)
 
     def connect(plugin: Plugin, file: Identity | None) -> Channel:
         if plugin.endpoint == plugin.socket and file is not None:
-            made = endpoints.connect_own(plugin.socket, file)
+            made = endpoints().connect_own(plugin.socket, file)
         else:
-            made = endpoints.connect(plugin.endpoint)
+            made = endpoints().connect(plugin.endpoint)
         return Channel(made.transport(), limits=ENDPOINT_LIMITS, peer=made.peer, shared=shared)
 
     return connect
@@ -113,11 +112,6 @@ def check_pools(pools: Sequence[Pool]) -> None:
         raise ConfigError(f"{error}: each device may be in one pool, and each pool needs a name of its own") from error
 
 
-def limited_log(log: Logger, config: Config) -> LimitedLog | None:
-    """Return ``log`` within the limits of ``config``; None if there are no limits."""
-    return None if config.log_limits is None else LimitedLog(log, config.log_limits)
-
-
 def metrics_port_of(config: Config, log: Logger) -> MetricsPort | None:
     """Return the port on which the node of this configuration serves its metrics; None if it has none."""
     wanted, hosts = config.metrics.address, config.metrics.hosts
@@ -138,38 +132,20 @@ def registration_settings(
     )
 
 
-def watchers_of(
-    config: Config,
-    rules: Callable[[], Rules],
-    directories: Mapping[Root, Directory],
-    inboxes: Mapping[Root, watcher.WatcherInbox],
-    reconciler: trio.MemorySendChannel[ReconcilerMessage],
-    status: trio.MemorySendChannel[StatusMessage],
-    seed: int,
-    generations: Iterator[int],
-) -> Callable[[Root], Awaitable[None]]:
-    """Return what runs the watcher of a root, by the ``rules`` when it begins."""
+def watcher_config(config: Config, rules: Rules, root: Root) -> WatcherConfig:
+    """Return what the watcher of a root goes by."""
+    return WatcherConfig(
+        root.path,
+        deprecated=root.deprecated,
+        rescan=config.rescan,
+        follow_symlinks_inside_root=config.follow_symlinks_inside_root,
+        insecure=root.insecure,
+        optional=root.optional,
+        make=not config.observe,
+        trusts=rules.trusts,
+    )
 
-    async def run(root: Root) -> None:
-        watched = watcher.WatcherConfig(
-            root.path,
-            deprecated=root.deprecated,
-            rescan=config.rescan,
-            follow_symlinks_inside_root=config.follow_symlinks_inside_root,
-            insecure=root.insecure,
-            optional=root.optional,
-            make=not config.observe,
-            trusts=rules().trusts,
-        )
-        await watcher.run(
-            watched,
-            inboxes[root],
-            directory=directories[root],
-            reconciler=reconciler,
-            status=status,
-            generations=generations,
-            # A sequence of each root's own, so that no chance depends on the order in which several are scanned.
-            rng=random.Random(f"rescans {seed} {root.path}"),
-        )
 
-    return run
+def expectation_of(config: Config) -> ExpectationChanged:
+    """Return the message that says which plugins and devices are expected."""
+    return ExpectationChanged(config.expected, healthy=config.ready_when == "healthy", devices=config.expected_devices)

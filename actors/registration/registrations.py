@@ -181,12 +181,8 @@ class Registrations:
             self._nursery.start_soon(self._run_one, start, inbox, name="registration")
         return inbox
 
-    async def reconfigure(self, run: Run, changed: SettingsChanged) -> None:
-        """Run the actors that begin from now on by ``run``, and send the current ones what has ``changed``.
-
-        Those that are detached only deregister, and go by no settings.
-        """
-        self._run = run
+    async def reconfigure(self, changed: SettingsChanged) -> None:
+        """Send the current actors what has ``changed``. Those that are detached only deregister, by no settings."""
         for number, inbox in enumerate(tuple(self._current.values()), 1):
             inbox.send_nowait(changed)
             if number % BATCH == 0:

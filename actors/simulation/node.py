@@ -387,9 +387,9 @@ class SimulatedNode:
         internals = self.supervisor.internals
         match actor:
             case "reconciler":
-                return _stuck(internals.reconciler_inbox)
+                return _stuck(internals.reconciler)
             case "status":
-                return _stuck(internals.status_inbox)
+                return _stuck(internals.status)
             case _:
                 raise ValueError(f"{actor!r} cannot hang here; {' and '.join(HANGABLE)} can")
 
@@ -405,11 +405,11 @@ class SimulatedNode:
         internals = self.supervisor.internals
         match actor:
             case "reconciler":
-                return internals.reconciler
+                return internals.reconciler.address
             case "status":
-                return internals.status
+                return internals.status.address
             case "liveness":
-                return internals.liveness
+                return internals.liveness.address
             case "devices":
                 return internals.devices.inbox
             case "leases":

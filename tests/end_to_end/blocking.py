@@ -15,8 +15,9 @@ import time
 import attrs
 import trio
 
-from plugind import Plugin, supervisor
+from plugind import Plugin
 from plugind.actors.console import run
+from plugind.actors.node import node
 from plugind.protocol.settings.config import Timeouts
 
 
@@ -49,7 +50,7 @@ def main() -> None:
     run.add_arguments(parser)
     args = parser.parse_args(sys.argv[1:])
     vars(run)["installed_handlers"] = lambda: {"BlockedPlugin": BlockingHandler()}
-    vars(supervisor)["STATUS_GRACE"] = 0.1
+    vars(node)["STATUS_GRACE"] = 0.1
     settings = run.read_configuration(args, os.environ)
     config = attrs.evolve(settings.config, timeouts=Timeouts(stop_grace=0.1))
     trio.run(run.run_daemon, attrs.evolve(settings, config=config))

@@ -198,7 +198,7 @@ async def test_a_node_without_proc_says_once_that_it_dials_by_path(
         def event(self, level: object, message: str, /, **fields: object) -> None:
             lines.append(message)
 
-    monkeypatch.setattr("plugind.supervisor.can_connect_to_descriptors", lambda: False)
+    monkeypatch.setattr("plugind.actors.node.node.can_connect_to_descriptors", lambda: False)
     monkeypatch.setattr(exact_connect, "can_connect_to_descriptors", lambda: False)
     async with plugin(tmp_path) as process:
         process.start()

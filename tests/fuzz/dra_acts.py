@@ -57,7 +57,7 @@ class ScriptedDRAHandler(DRAHandler):
 
     async def register(self, plugin: Plugin, link: Link) -> None:
         """See :class:`DRAHandler`."""
-        self._tap.status = self._of.node.supervisor.internals.status
+        self._tap.status = self._of.node.supervisor.internals.status.address
         await super().register(plugin, self._of.watched(plugin, link))
         self._of.oracle.registered(plugin)
         self._of.devices.registered(plugin)

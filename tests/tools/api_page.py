@@ -64,8 +64,8 @@ and those of its methods. An entry without parentheses is an attribute or a prop
 handler may do, and `docs/configuration.md` describes all settings.
 
 """
-#: Attributes without an underscore that are not part of the promise: the test kit reads them.
-NOT_PROMISED = {"Supervisor.internals"}
+#: Attributes without an underscore that are not part of the promise: the test kit and the daemon read them.
+NOT_PROMISED = {"Supervisor.internals", "Supervisor.config"}
 
 
 def page() -> str:

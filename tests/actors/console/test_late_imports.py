@@ -17,7 +17,7 @@ from plugind.protocol.settings.config import Config
 from plugind.protocol.status.metrics_config import MetricsConfig
 
 #: Where imports are at the start, before READY: what only some daemons have.
-AT_START = {"plugind.actors.node.ports", "plugind.supervisor", "plugind.actors.node.handlers"}
+AT_START = {"plugind.actors.node.ports", "plugind.actors.node.node", "plugind.actors.node.handlers"}
 _LOADED = """
 import json, sys
 from importlib import import_module

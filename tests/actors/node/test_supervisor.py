@@ -11,9 +11,9 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from plugind import supervisor as supervisor_module
 from plugind.actors.discovery.scanner import Scanner
 from plugind.actors.handlers.calls import HandlerCalls
+from plugind.actors.messaging import callers
 from plugind.actors.node.supervision import GaveUpError
 from plugind.actors.registration import actor as registration_actor
 from plugind.actors.registration import conversation
@@ -25,7 +25,7 @@ from plugind.protocol.errors import ConfigError
 from plugind.protocol.messages.status import PluginChanged, Snapshot
 from plugind.protocol.settings.config import Config, Root
 from plugind.protocol.status.view import View
-from plugind.supervisor import LaggedError, NodeEndedError, Supervisor
+from plugind.supervisor import LaggedError, NodeEndedError, Ports, Supervisor
 from plugind.testing import (
     DEFAULT_CONFIG,
     Fails,
@@ -434,7 +434,7 @@ class OwnError(Exception):
 
 def embedded(node: SimulatedNode, **named: object) -> Supervisor:
     """A supervisor on the ports of a simulated node that is not entered."""
-    ports = supervisor_module.Ports(
+    ports = Ports(
         node.network.dial,
         lambda _root: node.directory,
         lambda: MemoryProcesses(node.network),
@@ -642,7 +642,7 @@ async def test_a_reader_that_lags_is_dropped_with_an_error_and_delays_no_other(
 ) -> None:
     """Fault 86: there is back-pressure or an error, never a silent loss."""
     async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
-        monkeypatch.setattr(supervisor_module, "SUBSCRIBER_SIZE", 8)
+        monkeypatch.setattr(callers, "SUBSCRIBER_SIZE", 8)
         async with node.supervisor.changes() as slow, node.supervisor.changes() as other:
             for number in range(20):
                 node.plug(f"{number}.sock", FakePlugin("Colour", f"{number}"))

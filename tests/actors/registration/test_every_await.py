@@ -59,7 +59,7 @@ def stop_and_deregister(run: Run) -> None:
 
 
 def stop_by_force(run: Run) -> None:
-    run.node.supervisor.internals.reconciler.send_nowait(StopForced())
+    run.node.supervisor.internals.reconciler.address.send_nowait(StopForced())
     stop(run)
 
 

@@ -326,7 +326,7 @@ async def test_a_replaced_plugin_is_shown_and_deregistered_with_its_own_facts(
         there = node.directory.look(path)
         assert there is not None
         new = SocketAppeared(path, 99, there.identity, "/elsewhere", node.now, deprecated=True)
-        node.supervisor.internals.reconciler.send_nowait(new)
+        node.supervisor.internals.reconciler.address.send_nowait(new)
         await trio.sleep(1.0)
         (leaving,) = (await node.snapshot()).plugins
         assert (leaving.state, leaving.reason) == ("leaving", "a newer socket is in its place")

@@ -48,7 +48,7 @@ def embedded(node: SimulatedNode, socket: Path, log: RecordingLogger) -> Supervi
 
 def crash_status(node: Supervisor) -> None:
     poison: Any = PoisonMessage()
-    node.internals.status.send_nowait(poison)
+    node.internals.status.address.send_nowait(poison)
 
 
 async def states(node: Supervisor) -> dict[str | None, str]:

@@ -549,6 +549,6 @@ async def test_a_retry_by_a_caller_that_has_gone_affects_no_other(autojump_clock
         reply, answer = trio.open_memory_channel[RetryAnswered](1)
         answer.close()
         for path in ("/plugins/a.sock", "/plugins/unknown.sock"):
-            node.supervisor.internals.reconciler.send_nowait(RetryAsked(path, reply))
+            node.supervisor.internals.reconciler.address.send_nowait(RetryAsked(path, reply))
         await node.settled()
         assert node.timeline("a.sock") == registered_at(0.0)
