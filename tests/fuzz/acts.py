@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import math
 import random
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final
 
 import attrs
+import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
@@ -46,7 +48,7 @@ _ACCEPTING: Final = (
 )
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class Acts:
     """The actions of a script on one node, and the facts about them that the oracles need."""
 
@@ -60,6 +62,8 @@ class Acts:
     _directories: DirectoryActs
     #: The faults that the script may use.
     _faults: Collection[Fault]
+    #: When events that were kept back arrived last.
+    released_at: float = attrs.field(init=False, default=-math.inf)
 
     def disturbed(self) -> bool:
         """Whether a fault affects the whole node, so that plugins may be registered late."""
@@ -85,11 +89,16 @@ class Acts:
         directory.inotify.watches_left, directory.crashes = None, 0
         directory.scan_errors.clear()
         directory.look_errors.clear()
-        directory.release_events()
-        self._backoff.touched()
+        self._release_events()
         network.crashes = network.exhausted = 0
         network.before_dial.clear()
         directory.before_scan.clear()
+
+    def _release_events(self) -> None:
+        if self._node.directory.delaying_events:
+            self.released_at = trio.current_time()
+        self._node.directory.release_events()
+        self._backoff.touched()
 
     # --- plugins ------------------------------------------------------------------------------------------------------
 
@@ -405,8 +414,7 @@ class Acts:
                 self._sentinels.grant_grace(12.0)
             case Act.DELAY_EVENTS:
                 if directory.delaying_events:
-                    directory.release_events()
-                    self._backoff.touched()
+                    self._release_events()
                 else:
                     directory.delay_events()
             case Act.OVERFLOW:

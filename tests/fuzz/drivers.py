@@ -132,6 +132,8 @@ class Drivers(abc.ABC, Generic[S]):
     sentinels: Sentinels = attrs.field(init=False)
     #: Returns when an actor crashed last.
     crashed_at: Callable[[], float] = attrs.field(init=False)
+    #: Returns when events that were kept back arrived last.
+    released_at: Callable[[], float] = attrs.field(init=False)
     health: HealthOracle = attrs.field(init=False)
     #: The clock by which facts have dates.
     wall: WallClock = attrs.field(init=False)
@@ -312,6 +314,7 @@ class Drivers(abc.ABC, Generic[S]):
             status is not None
             and (status.state, status.generation) == (StateName.REGISTERED, plugin.generation)
             and not self.crashed_within(UNDISTURBED)
+            and self.released_at() < long_ago
             and driver.registrar.alive
             and process is not None
             and process.started < long_ago

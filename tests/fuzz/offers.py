@@ -69,6 +69,8 @@ class Offers:
     sentinels: Sentinels = attrs.field(init=False)
     #: Returns when an actor crashed last.
     crashed_at: Callable[[], float] = attrs.field(init=False)
+    #: Returns when events that were kept back arrived last.
+    released_at: Callable[[], float] = attrs.field(init=False)
     oracle: OfferOracle = attrs.field(init=False)
     calls: CallOracle = attrs.field(init=False)
     health: HealthOracle = attrs.field(init=False)
@@ -338,6 +340,7 @@ class Offers:
         return (
             self.states.get(plugin.socket) == (StateName.REGISTERED.value, plugin.generation)
             and not self._crashed_within(UNDISTURBED)
+            and self.released_at() < long_ago
             and offer.called_at < long_ago
             and (not offer.called or self.calls.taken is None)
             and offer.plugged.alive

@@ -264,11 +264,13 @@ class _Simulation:
             self._device_calls.node = self.node
         if self._offers is not None:
             self._offers.node, self._offers.crashed_at = self.node, lambda: self.node.crashed_at
+            self._offers.released_at = lambda: self._acts.released_at
         if self._leases is not None:
             self._leases.adopt(self.node)
             self._leases.crashed_at = lambda: self.node.crashed_at
         if self._drivers is not None:
             self._drivers.node, self._drivers.crashed_at = self.node, lambda: self.node.crashed_at
+            self._drivers.released_at = lambda: self._acts.released_at
         self.node.modes.grace = 0.0 if sees_all else NOTICED
         if seed % 16 == FEW_SLOTS:
             self.node.network.dial_slots = 1

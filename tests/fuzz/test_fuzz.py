@@ -151,6 +151,12 @@ def test_a_handler_that_starts_again_may_take_what_a_reconciler_asked_that_has_c
     assert simulate(20162, events=40, only=(1, 2, 4, 40)).violations == ()
 
 
+def test_events_that_were_kept_back_for_long_may_deregister_a_driver() -> None:
+    """Where files have no handles, they say that another socket is there than the one that a scan has found."""
+    only = (41, 122, 134, 136, 137, 139, 562, 563, 564, 565, 599, 600, 601, 607, 608)
+    assert simulate(7330007, events=200, only=only).violations == ()
+
+
 def test_a_retry_may_reach_a_newer_socket_that_was_dialed_before_the_older_one_is_shown_as_waiting() -> None:
     only = (10, 43, 58, 62, 82, 85, 88, 96, 109, 111, 114, 241)
     assert simulate(7312425, events=200, only=only).violations == ()
