@@ -420,7 +420,9 @@ class LeaseOracle:
 
     def _gone_by(self, holding: Holding) -> float:
         """Return when the lease of an owner that has ended must be gone; infinity if it has not."""
-        owner, disturbed = holding.lease.owner, self._disturbed
+        owner = holding.lease.owner
+        # A daemon counts from when it knows the lease, which a slow disk may tell it late.
+        disturbed = max(self._disturbed, self._since.get(holding.lease.id, -math.inf))
         if holding.ended is not None:
             return max(holding.ended, disturbed) + SOON if holding.released else math.inf
         match owner:

@@ -151,6 +151,11 @@ def test_a_handler_that_starts_again_may_take_what_a_reconciler_asked_that_has_c
     assert simulate(20162, events=40, only=(1, 2, 4, 40)).violations == ()
 
 
+def test_a_daemon_gives_a_container_its_time_from_when_a_slow_disk_has_told_of_the_lease() -> None:
+    only = (73, 146, 148, 432, 454, 467, 470, 533)
+    assert simulate(7330477, events=200, only=only).violations == ()
+
+
 def test_events_that_were_kept_back_for_long_may_deregister_a_driver() -> None:
     """Where files have no handles, they say that another socket is there than the one that a scan has found."""
     only = (41, 122, 134, 136, 137, 139, 562, 563, 564, 565, 599, 600, 601, 607, 608)
