@@ -163,12 +163,12 @@ class Reloader:
             await node.reconfigure(config)
         self._log.set_level(new.log_level)
         may = partial(may_change, old=old.config, new=new.config)
-        given = {key: it for key, it in old.given.items() if not may(key)}
-        given |= {key: it for key, it in new.given.items() if may(key)}
+        given = {key: value for key, value in old.given.items() if not may(key)}
+        given |= {key: value for key, value in new.given.items() if may(key)}
         self._settings = attrs.evolve(old, config=config, log_level=new.log_level, given=given, files=new.files)
-        self._waiting = tuple(it for it in others if not may(it.setting.key))
-        changed = tuple(it.setting.key for it in others if may(it.setting.key))
-        return Reloaded(changed, tuple(it.setting.key for it in self._waiting))
+        self._waiting = tuple(other for other in others if not may(other.setting.key))
+        changed = tuple(other.setting.key for other in others if may(other.setting.key))
+        return Reloaded(changed, tuple(waiting.setting.key for waiting in self._waiting))
 
     def _log_answer(self, answer: Reloaded) -> None:
         if answer.refused:
