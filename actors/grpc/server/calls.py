@@ -13,8 +13,11 @@ from grpclib.const import Handler, Status
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 from h2.errors import ErrorCodes
 
-from .budget import FrameBudget, FrameKind
-from .headers import (
+from .budget import FrameBudget, FrameKind, ServerLimits
+from .reports import HandlerFailed, Peer, Report
+from .request_buffer import RequestBuffer
+from .sender import (
+    FrameSender,
     Headers,
     header_text,
     parse_metadata,
@@ -23,10 +26,6 @@ from .headers import (
     reply_headers,
     status_headers,
 )
-from .limits import ServerLimits
-from .reports import HandlerFailed, Peer, Report
-from .request_buffer import RequestBuffer
-from .sender import FrameSender
 from .stream import ServerStream
 
 Routes = Mapping[str, Handler]

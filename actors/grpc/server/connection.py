@@ -18,12 +18,10 @@ import trio
 from h2.errors import ErrorCodes
 from hyperframe.frame import Frame, GoAwayFrame
 
-from .budget import FloodError, FrameBudget, OverlongFrameError
+from .budget import FloodError, FrameBudget, OverlongFrameError, ServerLimits
 from .calls import Calls, Routes
-from .limits import ServerLimits
 from .reports import ConnectionEnded, ConnectionEnding, EndReason, Peer, Report
-from .sender import FrameSender
-from .writer import Writer
+from .sender import FrameSender, Writer
 
 #: Bytes of the largest frame that we accept; the default of RFC 9113 section 6.5.2.
 FRAME_SIZE = 16384

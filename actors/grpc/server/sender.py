@@ -7,16 +7,162 @@ and every method here says what it does then.
 from __future__ import annotations
 
 import contextlib
+import re
+from collections.abc import Collection, Mapping
+from typing import cast
 
 import h2.connection
 import h2.exceptions
+import trio
+from grpclib.const import Status
 from grpclib.exceptions import StreamTerminatedError
+from grpclib.metadata import decode_metadata, encode_grpc_message, encode_metadata
 from h2.errors import ErrorCodes
 from hyperframe.frame import GoAwayFrame
+from multidict import MultiDict
 
 from .budget import FrameBudget, FrameKind
-from .headers import Headers
-from .writer import Writer
+from .reports import ConnectionEnding, EndReason
+
+Headers = list[tuple[str, str]]
+MetadataLike = Mapping[str, str | bytes] | Collection[tuple[str, str | bytes]]
+
+#: gRPC over HTTP/2: one to eight digits and a unit.
+_TIMEOUT = re.compile(r"([0-9]{1,8})([HMSmun])")
+_UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+#: Bytes of a status message; clients refuse header lists of 8 KiB, and each byte may become three (fault 94).
+_MAX_STATUS_MESSAGE = 1300
+
+
+def header_text(value: bytes | str) -> str:
+    """A field as text, one character for each byte. It never fails; what is not ASCII is refused where it matters."""
+    return value.decode("latin-1") if isinstance(value, bytes) else value
+
+
+def refusal_of(headers: Mapping[str, str]) -> Headers | None:
+    """The HTTP answer to a request that is not gRPC; None for one that is."""
+    if headers.get(":method") != "POST":
+        return [(":status", "405")]
+    content_type = headers.get("content-type", "")
+    if content_type.partition(";")[0].strip() not in ("application/grpc", "application/grpc+proto"):
+        return [(":status", "415")]
+    return None
+
+
+def parse_timeout(value: str) -> float:
+    """The seconds in a grpc-timeout field.
+
+    Raises:
+      ValueError: if the field does not have gRPC's form.
+    """
+    match = _TIMEOUT.fullmatch(value)
+    if match is None:
+        raise ValueError(f"not a grpc-timeout: {value[:20]!r}")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def parse_metadata(headers: Headers) -> MultiDict[str | bytes]:
+    """The invocation metadata among the fields of a request.
+
+    Raises:
+      ValueError: if the value of a ``-bin`` key is not base64.
+    """
+    return cast("MultiDict[str | bytes]", decode_metadata(headers))
+
+
+def metadata_fields(metadata: MetadataLike | None) -> Headers:
+    """The fields that carry ``metadata``."""
+    return cast(Headers, list(encode_metadata(metadata))) if metadata else []
+
+
+def reply_headers() -> Headers:
+    """The fields with which every reply begins."""
+    return [(":status", "200"), ("content-type", "application/grpc+proto")]
+
+
+def status_headers(status: Status, message: str | None) -> Headers:
+    """The grpc-status and grpc-message fields; a long message is cut, what is not UTF-8 is replaced (fault 94)."""
+    headers = [("grpc-status", str(status.value))]
+    if message is not None:
+        text = message.encode("utf-8", "replace")[:_MAX_STATUS_MESSAGE].decode("utf-8", "ignore")
+        headers.append(("grpc-message", encode_grpc_message(text)))
+    return headers
+
+
+#: Bytes in the queue above which tasks wait before they add more.
+_HIGH_WATER = 262144
+
+
+class Writer:
+    """A bounded queue of bytes and the task that sends them. It needs no lock, since nothing else writes."""
+
+    def __init__(self, stream: trio.abc.SendStream, *, write_timeout: float, farewell: float) -> None:
+        self._stream = stream
+        self._write_timeout = write_timeout
+        self._farewell = farewell
+        self._queue = bytearray()
+        self._work = trio.Event()
+        self._scope = trio.CancelScope()
+        #: No more is expected, and :meth:`run` ends soon.
+        self.closing = False
+        self._mid_write = False
+        #: Where tasks wait for room in the queue, or for a window of the client's.
+        self.room = trio.lowlevel.ParkingLot()
+
+    @property
+    def full(self) -> bool:
+        """Whether enough is queued; a task waits at ``room`` and looks again."""
+        return len(self._queue) > _HIGH_WATER
+
+    def put(self, data: bytes) -> None:
+        """Queue bytes. A task that adds many asks ``full`` before."""
+        if data:
+            self._queue += data
+            self._work.set()
+
+    def close(self) -> None:
+        """Let :meth:`run` end once everything is written, or the farewell time is over."""
+        self.closing = True
+        self._scope.deadline = trio.current_time() + self._farewell
+        self._work.set()
+
+    async def run(self) -> ConnectionEnding | None:
+        """Send until closed; returns how the transport ended, None if it did not."""
+        with self._scope:
+            while not (self.closing and not self._queue):
+                await self._work.wait()
+                self._work = trio.Event()
+                ending = await self._drain()
+                if ending is not None:
+                    return ending
+        return None
+
+    async def _drain(self) -> ConnectionEnding | None:
+        while self._queue:
+            data, self._queue = bytes(self._queue), bytearray()
+            with trio.move_on_after(self._write_timeout) as scope:
+                ending = await self._send(data)
+                if ending is not None:
+                    return ending
+            if scope.cancelled_caught:
+                return ConnectionEnding(EndReason.NOT_READING, f"took nothing for {self._write_timeout:g} s")
+            self.room.unpark_all()
+        return None
+
+    async def _send(self, data: bytes) -> ConnectionEnding | None:
+        self._mid_write = True
+        try:
+            await self._stream.send_all(data)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            return ConnectionEnding(EndReason.BROKEN, str(error))
+        self._mid_write = False
+        return None
+
+    async def send_rest(self) -> None:
+        """Send what is queued although the caller is cancelled, unless a write was cut off within a frame."""
+        if not self._mid_write:
+            with trio.move_on_after(self._farewell, shield=True):
+                await self._send(bytes(self._queue))
 
 
 class FrameSender:

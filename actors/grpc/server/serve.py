@@ -21,8 +21,8 @@ import trio
 from grpclib.const import Handler
 
 from ...io.unix_socket import UnixListener, listen, peer_credentials
+from .budget import ServerLimits
 from .connection import ServerConnection
-from .limits import ServerLimits
 from .reports import ConnectionEnded, ConnectionEnding, EndReason, HandlerFailed, Peer, Report
 from .stream import ServerStream
 

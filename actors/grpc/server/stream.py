@@ -16,11 +16,10 @@ from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 from h2.errors import ErrorCodes
 from multidict import MultiDict
 
-from .headers import MetadataLike, metadata_fields, reply_headers, status_headers
-from .limits import ServerLimits
+from .budget import ServerLimits
 from .reports import Peer
 from .request_buffer import RequestBuffer
-from .sender import FrameSender
+from .sender import FrameSender, MetadataLike, metadata_fields, reply_headers, status_headers
 
 RecvT = TypeVar("RecvT", bound=Message)
 SendT = TypeVar("SendT", bound=Message)
