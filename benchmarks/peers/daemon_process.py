@@ -158,8 +158,8 @@ class DaemonProcess:
             time.sleep(0.01)
         raise RuntimeError(f"the daemon was not ready in {_PATIENCE:g} s")
 
-    def wait_at_rest(self, patience: float = _PATIENCE) -> None:
-        """Return once it needs next to no CPU: what it does right after it is ready belongs to its start.
+    def wait_at_rest(self, patience: float = _PATIENCE, *, share: float = 0.02) -> None:
+        """Return once it needs less than this ``share`` of a core: what it does right after READY belongs to its start.
 
         Raises:
           RuntimeError: if it is never at rest within so many seconds.
@@ -169,7 +169,7 @@ class DaemonProcess:
         while time.monotonic() < deadline:
             before = self.cpu_seconds()
             time.sleep(_REST)
-            if self.cpu_seconds() - before < _REST / 50:
+            if self.cpu_seconds() - before < _REST * share:
                 return
         raise RuntimeError(f"the daemon was not at rest in {patience:g} s")
 
