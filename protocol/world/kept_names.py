@@ -17,6 +17,8 @@ from ..plugins.info import PluginInfo
 from ..trust.users import user_words
 from ..values import record
 
+#: A plugin's type and name.
+Named = tuple[str, str]
 #: For how many names that no plugin has it is remembered which one had them last.
 MOST_FORMER = 1000
 
@@ -44,9 +46,6 @@ class FormerHolders:
 
 #: Seconds for which a name is kept for the user whose plugin left it.
 NAME_KEPT = 15.0
-
-#: A plugin's type and name.
-Named = tuple[str, str]
 
 
 @record

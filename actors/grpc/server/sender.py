@@ -1,4 +1,4 @@
-"""What is sent on one connection: h2, which knows the state of each stream, makes the frames, the writer sends them.
+"""What is sent on one connection: h2, which knows each stream, makes frames, and a writer sends them.
 
 h2 takes in all of a read before the first of its events is seen. So a stream may be gone when its request is answered,
 and every method here says what it does then.
