@@ -50,9 +50,6 @@ MAX_ERROR = 2048
 FULL_PAUSE = 0.01
 LONGEST_FULL_PAUSE = 2.0
 
-#: Dials that end so have not reached the socket: it is not there any more, or this process cannot dial.
-_UNREACHED = (DialFailure.REPLACED, DialFailure.GONE, DialFailure.EXHAUSTED)
-
 #: Whether and how each failed dial is retried.
 _RETRIES = {
     DialFailure.REFUSED: Retry.STALE,
@@ -176,7 +173,7 @@ class Conversation:
         self.peer: Credentials | None = None
         #: ``trio.current_time()`` of that.
         self.dialed_at = 0.0
-        #: When a dial of the present generation first reached the socket; None if none has.
+        #: When a dial of the present generation first reached a process that listens; None if none has.
         self.reached_at: float | None = None
         #: What the step under way goes by. Others may be set before the next one begins.
         self.settings = settings
@@ -208,13 +205,12 @@ class Conversation:
         self._identity, self._deadline, self._closed_for, self._was_idle = identity, None, None, False
         if self._config.endpoints.is_status_socket(identity):
             raise StepFailedError("it is plugind's own status socket, which is never dialed", Retry.NEVER)
-        timeouts, reached_at = self.settings.timeouts, self.reached_at
+        timeouts = self.settings.timeouts
         try:
             self._slot = await self._config.dial_slots.acquire(retry=not patient, through_pause=held_up)
             # The first try comes at once, and whatever replaces the socket later interrupts this call.
             self._began = self._slot.acquired_at
             begins(self._began)
-            self.reached_at = self._began if reached_at is None else reached_at
             # Only now: in a storm thousands wait for a slot, and the garbage collector goes through all that they hold.
             dial = partial(
                 self._config.dial,
@@ -229,8 +225,6 @@ class Conversation:
         except PausedError:
             return False
         except DialError as error:
-            if error.kind in _UNREACHED:
-                self.reached_at = reached_at
             if error.kind is DialFailure.EXHAUSTED:
                 self._pause()
                 return False
@@ -238,7 +232,6 @@ class Conversation:
         assert self._slot is not None, "a connection has a slot"
         # A flooder takes its turns last, so it must not keep a slot from others meanwhile.
         self._channel.on_used_up = self._slot.expire
-        self.dialed_at = trio.current_time()
         return True
 
     def _not_dialed(self, error: DialError) -> StepFailedError:
@@ -271,6 +264,7 @@ class Conversation:
                     continue
                 if error.kind is not DialFailure.FULL:
                     raise
+            self._reached()
             left = until - trio.current_time()
             if left <= 0:
                 raise was_full(self._path, timeout)
@@ -279,9 +273,16 @@ class Conversation:
             pause = min(2 * pause, LONGEST_FULL_PAUSE)
             self._slot = await self._config.dial_slots.acquire(retry=True, through_pause=through_pause)
 
+    def _reached(self) -> None:
+        """Note that a process listens on the socket."""
+        self.dialed_at = trio.current_time()
+        if self.reached_at is None:
+            self.reached_at = self.dialed_at
+
     def _judge(self, uid: int | None, peer: Credentials) -> str | None:
         """Return why the process that listens is not trusted, after taking note of it; None if it is (fault 40)."""
         self.peer = peer
+        self._reached()
         if uid is not None and peer.uid != uid:
             return another_user(peer.uid, peer.pid, uid)
         distrust = self.settings.trust.refusal(peer.uid, peer.pid, self.settings.users)

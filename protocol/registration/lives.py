@@ -1,10 +1,11 @@
 """Short lives: plugins that crash in a loop wait ever longer, though each of their sockets is a new one (fault 49).
 
-A *life* is that of the socket at one path, from the first dial that reaches it to its end. It is *short* if it ended
-soon after the plugin was told that it is registered, or that it is not; or, if it was told neither, soon after that
-dial. A socket that is replaced before it is dialed has no life. The next socket at the path is not dialed before the
-end of the last short life plus a delay, which doubles with each; so the pause that a supervisor of the plugin makes
-counts as part of the delay. A longer life, or a retry that is requested, ends the series (behaviour 24).
+A *life* is that of the socket at one path, from the first dial that reaches a process to its end. It is *short* if it
+ended soon after the plugin was told that it is registered, or that it is not; or, if it was told neither, soon after
+that dial. A socket on which nobody listens has no life, nor has one that is replaced before it is dialed. The next
+socket at the path is not dialed before the end of the last short life plus a delay, which doubles with each; so the
+pause that a supervisor of the plugin makes counts as part of the delay. A longer life, or a retry that is requested,
+ends the series (behaviour 24).
 
 :class:`Life` is the one that goes on at a path. :class:`Lives` remembers the paths whose last life was short, and what
 the plugin there was called. It is bounded, whatever is made and removed in a root, and forgets what is long past.

@@ -121,7 +121,7 @@ class CrashOracle:
         self._lives.informed_late(path)
 
     def reached(self, path: str, file: int, identity: Identity | None, began: float, *, connected: bool) -> None:
-        """A dial of ``identity`` that began then has reached this file, and has connected to it unless nobody can."""
+        """A dial of ``identity`` began then. This file was there, and the dial has ``connected`` unless it failed."""
         if self._retries[path] or self._retries[None]:
             self._lives.forget(path)
         self._lives.dialed(path, file, identity, began, connected=connected)

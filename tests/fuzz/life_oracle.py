@@ -74,7 +74,7 @@ class LifeOracle:
         self.forget(path)
 
     def dialed(self, path: str, file: int, identity: Identity | None, began: float, *, connected: bool) -> None:
-        """A dial that began then has reached this file, and has ``connected`` to it unless nobody can do so."""
+        """A dial of this file began then. It has ``connected``, or nobody listens, or no descriptor was left for it."""
         life = self._lives.get(path)
         if life is None or life.file not in (None, file):
             not_before = self._end(path, began)
@@ -149,7 +149,7 @@ class LifeOracle:
         elif began is not None:
             count, _ = self._short.get(path, (0, 0.0))
             self._short[path] = count + 1, began
-            if life.informed_at is None and now - life.dialed_at <= FIRST_LOOK + EPSILON:
+            if life.informed_at is None and now - began <= FIRST_LOOK + EPSILON:
                 return not_before  # It is reported when it has ended, so it counts for the socket after the next.
         return self._not_before(path, now)
 

@@ -72,6 +72,12 @@ async def test_a_life_of_less_than_the_first_look_counts_for_the_socket_after_th
     assert await rules_of_lives((1, 2, 3), (0.0, 0.1, 4.0)) == ["lives"]
 
 
+async def test_a_dial_without_descriptors_tells_when_the_life_before_was_over(autojump_clock: MockClock) -> None:
+    """Seed 7350132: the life of the first file was shorter than the first look when the second was dialed in vain."""
+    assert await rules_of_lives((1, 2, 2), (0.0, 0.05, 0.25), connected=(True, False, True)) == []
+    assert await rules_of_lives((1, 2), (0.0, 0.25)) == ["lives"]
+
+
 async def test_files_that_nothing_but_an_unseen_removal_tells_apart_are_one_life_for_the_daemon(
     autojump_clock: MockClock,
 ) -> None:
@@ -81,13 +87,19 @@ async def test_files_that_nothing_but_an_unseen_removal_tells_apart_are_one_life
     assert await rules_of_lives((1, 2), (0.0, 0.2)) == ["lives"]
 
 
-async def rules_of_lives(files: Sequence[int], times: Sequence[float], identity: Identity | None = None) -> list[str]:
+async def rules_of_lives(
+    files: Sequence[int],
+    times: Sequence[float],
+    identity: Identity | None = None,
+    *,
+    connected: Sequence[bool] | None = None,
+) -> list[str]:
     """Return the rules that are violated where these files are dialed at these times after now."""
     found, began = Found(), trio.current_time()
     oracle = LifeOracle(found.violated, Backoff(initial=2.0, jitter=0.0), 10.0)
-    for file, time in zip(files, times, strict=True):
+    for file, time, reaches in zip(files, times, connected or [True] * len(files), strict=True):
         await trio.sleep_until(began + time)
-        oracle.dialed(STATUS.socket, file, identity, began + time, connected=True)
+        oracle.dialed(STATUS.socket, file, identity, began + time, connected=reaches)
     return found.rules
 
 

@@ -121,7 +121,7 @@ class WatchedNetwork(MemoryNetwork):
             if error.kind is DialFailure.EXHAUSTED:
                 self._turns.exhausted()
                 self._order.disturbed()
-            elif file is not None and error.kind not in (DialFailure.REPLACED, DialFailure.GONE):
+            if file is not None and error.kind not in (DialFailure.REPLACED, DialFailure.GONE):
                 self._crashes.reached(path, file.serial, identity, began, connected=False)
             if error.kind is DialFailure.FULL:
                 self._patience.found_full(path, identity, began)

@@ -96,6 +96,22 @@ async def test_a_plugin_that_exits_as_soon_as_it_is_refused_is_shown_as_refused(
         ]
 
 
+async def test_a_plugin_that_replaces_a_stale_socket_is_registered_at_once(autojump_clock: MockClock) -> None:
+    """Fault 49: the file was left by a kill, so nobody was reached there, however often it was dialed."""
+    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
+        path = f"{node.root}/a.sock"
+        for _ in range(3):
+            node.directory.bind(path)
+            await trio.sleep(5.0)
+            assert node.state("a.sock") == "stale"
+            node.directory.unlink(path)
+            await trio.sleep(0.0)
+        before = len(node.timeline("a.sock"))
+        node.plug("a.sock", red())
+        await node.settled()
+        assert node.timeline("a.sock")[before:] == registered_at(15.0)
+
+
 async def test_a_planned_replacement_of_a_stable_plugin_is_immediate(autojump_clock: MockClock) -> None:
     """Behaviour 24: the old one was registered for ten seconds, and its life resets the row."""
     async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
