@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from .actors.handlers.link import Link
     from .actors.node.supervision import GaveUpError
     from .actors.status.memory import StatusConfig
-    from .protocol.backoff import Backoff
+    from .protocol.backoff import Backoff, RestartIntensity
+    from .protocol.devices.messages import ResourceChanged
     from .protocol.errors import AllocationError, ConfigError, NoConnectionError, PluginError
+    from .protocol.handlers.csi import CSIConfig
     from .protocol.handlers.dra import DRAConfig
     from .protocol.handlers.dra_claims import (
         DRAAnswerError,
@@ -28,13 +30,17 @@ if TYPE_CHECKING:
         PreparedDevice,
     )
     from .protocol.health.checks import HealthChecks
-    from .protocol.leases.config import LeasesConfig
-    from .protocol.leases.replies import Problem
+    from .protocol.leases.config import LeaseLimits, LeasesConfig, LeaseUsers
+    from .protocol.leases.replies import LeaseChanged, LeasesSnapshot, Problem, Released
     from .protocol.leases.values import Lease, Pool
+    from .protocol.logs.limits import LogLimits
     from .protocol.messages.reconciler import RetryAnswer
+    from .protocol.messages.status import PluginChanged, Snapshot
+    from .protocol.plugins.devices import DevicesSnapshot
     from .protocol.plugins.health import Health
-    from .protocol.plugins.info import InstancePolicy, Plugin
-    from .protocol.settings.config import Config, Root, Timeouts
+    from .protocol.plugins.info import InfoLimits, InstancePolicy, Plugin
+    from .protocol.plugins.status import PluginCounts
+    from .protocol.settings.config import Config, DevicePluginDirectory, Root, Timeouts
     from .protocol.status.metrics_config import MetricsConfig
     from .protocol.trust.users import Trust
     from .protocol.version import __version__
@@ -44,6 +50,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AllocationError",
     "Backoff",
+    "CSIConfig",
     "Channel",
     "Config",
     "ConfigError",
@@ -55,28 +62,42 @@ __all__ = [
     "DRADriver",
     "DRADriverUnknownError",
     "DRAError",
+    "DevicePluginDirectory",
+    "DevicesSnapshot",
     "GaveUpError",
     "Handler",
     "Health",
     "HealthChecks",
+    "InfoLimits",
     "InstancePolicy",
     "LaggedError",
     "Lease",
+    "LeaseChanged",
+    "LeaseLimits",
+    "LeaseUsers",
     "LeasesConfig",
+    "LeasesSnapshot",
     "Limits",
     "Link",
+    "LogLimits",
     "MetricsConfig",
     "NoConnectionError",
     "NodeEndedError",
     "Plugin",
+    "PluginChanged",
+    "PluginCounts",
     "PluginError",
     "Pool",
     "Ports",
     "PreparedDevice",
     "Problem",
+    "Released",
+    "ResourceChanged",
+    "RestartIntensity",
     "RetryAnswer",
     "Root",
     "RootBusyError",
+    "Snapshot",
     "StatusConfig",
     "Supervisor",
     "Timeouts",
@@ -90,6 +111,7 @@ if not TYPE_CHECKING:
     _HOMES = {
         "AllocationError": ".protocol.errors",
         "Backoff": ".protocol.backoff",
+        "CSIConfig": ".protocol.handlers.csi",
         "Channel": ".actors.grpc.client.channel",
         "Config": ".protocol.settings.config",
         "ConfigError": ".protocol.errors",
@@ -101,28 +123,42 @@ if not TYPE_CHECKING:
         "DRADriver": ".actors.handlers.dra.calls",
         "DRADriverUnknownError": ".protocol.handlers.dra_claims",
         "DRAError": ".protocol.handlers.dra_claims",
+        "DevicePluginDirectory": ".protocol.settings.config",
+        "DevicesSnapshot": ".protocol.plugins.devices",
         "GaveUpError": ".actors.node.supervision",
         "Handler": ".actors.handlers.handler",
         "Health": ".protocol.plugins.health",
         "HealthChecks": ".protocol.health.checks",
+        "InfoLimits": ".protocol.plugins.info",
         "InstancePolicy": ".protocol.plugins.info",
         "LaggedError": ".supervisor",
         "Lease": ".protocol.leases.values",
+        "LeaseChanged": ".protocol.leases.replies",
+        "LeaseLimits": ".protocol.leases.config",
+        "LeaseUsers": ".protocol.leases.config",
         "LeasesConfig": ".protocol.leases.config",
+        "LeasesSnapshot": ".protocol.leases.replies",
         "Limits": ".protocol.wire.limits",
         "Link": ".actors.handlers.link",
+        "LogLimits": ".protocol.logs.limits",
         "MetricsConfig": ".protocol.status.metrics_config",
         "NoConnectionError": ".protocol.errors",
         "NodeEndedError": ".supervisor",
         "Plugin": ".protocol.plugins.info",
+        "PluginChanged": ".protocol.messages.status",
+        "PluginCounts": ".protocol.plugins.status",
         "PluginError": ".protocol.errors",
         "Pool": ".protocol.leases.values",
         "Ports": ".supervisor",
         "PreparedDevice": ".protocol.handlers.dra_claims",
         "Problem": ".protocol.leases.replies",
+        "Released": ".protocol.leases.replies",
+        "ResourceChanged": ".protocol.devices.messages",
+        "RestartIntensity": ".protocol.backoff",
         "RetryAnswer": ".protocol.messages.reconciler",
         "Root": ".protocol.settings.config",
         "RootBusyError": ".supervisor",
+        "Snapshot": ".protocol.messages.status",
         "StatusConfig": ".actors.status.memory",
         "Supervisor": ".supervisor",
         "Timeouts": ".protocol.settings.config",

@@ -143,15 +143,17 @@ class Supervisor:
     async def reconfigure(self, config: Config) -> None:
         """Use another configuration from now on. It may differ only in what a node takes while it runs.
 
-        That are ``backoff``, ``deregister_at_stop``, ``endpoint_directories``, ``expected``,
-        ``expected_devices``, ``info_limits``,
-        ``intensity``, ``max_instances``, ``ready_when``, ``stable_after``, ``timeouts``, the pools, limits and
-        operators of ``leases``, without ``device_plugins`` also ``trust``, and which ``roots`` there are, as long as
-        none that stays has other options. What is under way keeps its deadline, and what begins from now on has the
-        new one. Plugins that are registered stay so, though they may exceed a lower limit, and leases keep their
-        devices. Plugins of a user who is not trusted any more are deregistered, and so are those of a root that is
-        removed. The watcher of a root that is added makes and locks it; a root that cannot be used is shown as such,
-        and is tried again. A caller who is cancelled leaves either the old configuration in force or the whole new one.
+        ``attrs.evolve(node.config, stable_after=5.0)`` makes one from the present one.
+
+        A node takes ``backoff``, ``deregister_at_stop``, ``endpoint_directories``, ``expected``, ``expected_devices``,
+        ``info_limits``, ``intensity``, ``max_instances``, ``ready_when``, ``stable_after``, ``timeouts``, and of
+        ``leases`` the limits, operators, permits and pools. Without ``device_plugins`` it also takes ``trust``. It
+        takes other ``roots`` as long as none that stays has other options. What is under way keeps its deadline, and
+        what begins from now on has the new one. Plugins that are registered stay so, though they may exceed a lower
+        limit, and leases keep their devices. Plugins of a user who is not trusted any more are deregistered, and so are
+        those of a root that is removed. The watcher of a root that is added makes and locks it; a root that cannot be
+        used is shown as such, and is tried again. A caller who is cancelled leaves either the old configuration in
+        force or the whole new one.
 
         Raises:
           RuntimeError: if an earlier change is still being put in force.

@@ -30,6 +30,30 @@ at_least_one = _number(lambda value: value >= 1, "a finite number, 1 or more")
 at_least_ten = _number(lambda value: value >= 10, "a finite number, 10 or more")
 
 
+def instance_of(kind: type) -> Check:
+    """Return a validator that refuses what is no ``kind``, before code that takes one fails on it."""
+
+    def check(owner: object, attribute: attrs.Attribute[Any], value: object) -> None:
+        if not isinstance(value, kind):
+            raise ConfigError(f"{type(owner).__name__}.{attribute.name} is {value!r}: it must be a {kind.__name__}")
+
+    return check
+
+
+def each_instance_of(kind: type) -> Check:
+    """Return a validator that refuses what is no tuple or list of values that are each a ``kind``."""
+    each = instance_of(kind)
+
+    def check(owner: object, attribute: attrs.Attribute[Any], value: object) -> None:
+        if not isinstance(value, tuple | list):
+            words = f"a tuple, each of which is a {kind.__name__}"
+            raise ConfigError(f"{type(owner).__name__}.{attribute.name} is {value!r}: it must be {words}")
+        for one in value:
+            each(owner, attribute, one)
+
+    return check
+
+
 class FixedSeconds(dict[str, float]):
     """Seconds by plugin type. Nothing changes them."""
 

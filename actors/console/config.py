@@ -123,8 +123,8 @@ def _of_daemon(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _unusable(error: ConfigError) -> CommandError:
-    problems = error.problems if isinstance(error, SettingsError) else (error,)
-    return CommandError("\nplugind: ".join(map(str, problems)), EXIT_CONFIG)
+    problems = [*map(str, error.problems if isinstance(error, SettingsError) else (error,))]
+    return CommandError(problems[0], EXIT_CONFIG, more=problems[1:], problems=problems)
 
 
 def _lines(report: Mapping[str, Any]) -> Iterator[str]:

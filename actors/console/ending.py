@@ -11,7 +11,7 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -28,9 +28,11 @@ EXIT_INTERRUPTED = 130
 class CommandError(Exception):
     """A command failed. The text is one line with the reason, or with what to do about it."""
 
-    def __init__(self, line: str, code: int = EXIT_FAILED, **details: object) -> None:
+    def __init__(self, line: str, code: int = EXIT_FAILED, *, more: Sequence[str] = (), **details: object) -> None:
         super().__init__(line, code)
         self.line = line
+        #: What else is wrong, a line each.
+        self.more = more
         self.code = code
         #: What a program is told besides the reason (``-o json``).
         self.details = details
@@ -118,7 +120,8 @@ def code_of(error: BaseException) -> int:
         case BaseExceptionGroup():
             return code_of(error.exceptions[0])
         case CommandError():
-            complain(error.line)
+            for line in (error.line, *error.more):
+                complain(line)
             return error.code
         case OutputError():
             return _give_up_output(error.cause, EXIT_OK)

@@ -62,8 +62,8 @@ def run(args: argparse.Namespace) -> int:
         raise refusal(answer, status, version)
     said = _decoded(answer)
     if status == _REFUSED:
-        problems = _strings(said, "problems")
-        raise CommandError("\nplugind: ".join(problems), EXIT_CONFIG, problems=problems)
+        problems = _strings(said, "problems") or ["the daemon refuses the configuration, and does not say why"]
+        raise CommandError(problems[0], EXIT_CONFIG, more=problems[1:], problems=problems)
     changed, needs_restart = (_strings(said, key) for key in ("changed", "needs_restart"))
     if args.output == "json":
         say(json.dumps({"changed": changed, "needs_restart": needs_restart}) + "\n")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Final
 
@@ -68,8 +67,16 @@ class HttpExchange:
           TooLargeError: if its body is over the limit.
           trio.BrokenResourceError: if the client left before it sent anything, or in the midst of it.
         """
-        with _refusing():
+        try:
             return await self._receive()
+        except h11.RemoteProtocolError as error:
+            if error.error_status_hint == 431:
+                raise self._head_too_long() from error
+            # h11 shows the bytes as its buffer has them.
+            raise BadRequestError(_SHOWN_BYTES.sub(r"\1", str(error)), error.error_status_hint) from error
+
+    def _head_too_long(self) -> BadRequestError:
+        return BadRequestError(f"its head is over {self._most_header} bytes", 431)
 
     async def _receive(self) -> Received:
         head: h11.Request | None = None
@@ -82,7 +89,7 @@ class HttpExchange:
                 head = event
                 # h11 has a limit only for a head that is not whole yet.
                 if self._received - len(self._h11.trailing_data[0]) > self._most_header:
-                    raise BadRequestError(f"its head is over {self._most_header} bytes", 431)
+                    raise self._head_too_long()
             elif isinstance(event, h11.Data):
                 body += event.data
                 if len(body) > self._most_body:
@@ -146,15 +153,6 @@ class HttpExchange:
             await trio.aclose_forcefully(self.stream)
 
 
-@contextlib.contextmanager
-def _refusing() -> Iterator[None]:
-    try:
-        yield
-    except h11.RemoteProtocolError as error:
-        # h11 shows the bytes as its buffer has them.
-        raise BadRequestError(_SHOWN_BYTES.sub(r"\1", str(error)), error.error_status_hint) from error
-
-
 def _least_body(head: h11.Request) -> int:
     """Return how many bytes the body has that is announced; of one in chunks only that it has some is known."""
     length = next((int(text) for name, text in head.headers if name == b"content-length"), None)
@@ -163,7 +161,7 @@ def _least_body(head: h11.Request) -> int:
 
 def _request(head: h11.Request, body: bytes) -> Received:
     if head.http_version not in (b"1.0", b"1.1"):
-        raise BadRequestError("only HTTP/1.1 is supported", 505)
+        raise BadRequestError("only HTTP/1.0 and HTTP/1.1 are supported", 505)
     # h11 refuses a second one.
     host = next((text.decode("latin-1") for name, text in head.headers if name == b"host"), None)
     credentials = [text.decode("latin-1") for name, text in head.headers if name == b"authorization"]

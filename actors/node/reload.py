@@ -33,7 +33,7 @@ from .wiring import check_pools, expectation_of, follow_pauses, operators_of, re
 
 async def reconfigure(node: Node, config: Config) -> None:
     """Have the node use another configuration; see :meth:`plugind.Supervisor.reconfigure`."""
-    from ...protocol.settings.reload import changed_while_running
+    from ...protocol.settings.reload import fixed_fields
 
     try:
         node.reload.acquire_nowait()
@@ -41,8 +41,8 @@ async def reconfigure(node: Node, config: Config) -> None:
         raise RuntimeError("another configuration is being put in force: wait for that") from None
     with ExitStack() as under_way:
         under_way.callback(node.reload.release)
-        if changed_while_running(node.config, config) != config:
-            raise ConfigError("this configuration needs another node: a running one does not take all of its fields")
+        if fixed := fixed_fields(node.config, config):
+            raise ConfigError(f"a node that runs does not take another value of {', '.join(fixed)}: start another node")
         node.handlers.check(node.call_config(config))
         check_pools(config.leases.pools)
         check_places(config, node.status_socket)

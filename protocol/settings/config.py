@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import attrs
 
 from ..backoff import Backoff, RestartIntensity
-from ..checks import above_zero, at_least_one, not_negative, or_none
+from ..checks import above_zero, at_least_one, each_instance_of, instance_of, not_negative, or_none
 from ..discovery.device_directory import USUAL_NAME
 from ..discovery.roots import Root, without_slash
 from ..errors import ConfigError, ValidationError
@@ -72,35 +72,35 @@ class Config:
     """A node's configuration.
 
     Raises:
-      ConfigError: if ``rescan`` is not a finite number above 0, ``max_instances`` is less than 1, no plugin can have an
-        expected name, no resource can have the name of expected devices, or a node that only observes is to serve
-        device plugins or leases, to expect devices or to keep a state.
+      ConfigError: if a field has another type, ``rescan`` is not a finite number above 0, ``max_instances`` is less
+        than 1, no plugin can have an expected name, no resource can have the name of expected devices, or a node that
+        only observes is to serve device plugins or leases, to expect devices or to keep a state.
     """
 
     #: The directories in which plugins are discovered; none may lie in another.
-    roots: tuple[Root, ...] = (Root(DEFAULT_ROOT),)
+    roots: tuple[Root, ...] = attrs.field(default=(Root(DEFAULT_ROOT),), validator=each_instance_of(Root))
     #: Seconds between rescans, more than 0, with a jitter of a tenth (behaviour 14).
     rescan: float = attrs.field(default=10.0, validator=above_zero)
     #: Who may register plugins: the users whose processes may listen on sockets in the roots (fault 40).
-    trust: Trust = attrs.field(factory=Trust)
+    trust: Trust = attrs.field(factory=Trust, validator=instance_of(Trust))
     #: The deadlines of single steps.
-    timeouts: Timeouts = attrs.field(factory=Timeouts)
+    timeouts: Timeouts = attrs.field(factory=Timeouts, validator=instance_of(Timeouts))
     #: The delays between attempts to register a plugin.
-    backoff: Backoff = attrs.field(factory=Backoff)
+    backoff: Backoff = attrs.field(factory=Backoff, validator=instance_of(Backoff))
     #: A plugin that ends within so many seconds of being told that it is registered, or that it is not, or of the first
     #: dial if it was told nothing, has had a short life: the next socket at its path waits, twice as long after each
     #: (fault 49). With 0 none does. A plugin that has been registered for so long also ends a row of crashes of its
     #: registration (fault 85).
     stable_after: float = attrs.field(default=10.0, validator=not_negative)
     #: How often actors may crash before the node gives up.
-    intensity: RestartIntensity = attrs.field(factory=RestartIntensity)
+    intensity: RestartIntensity = attrs.field(factory=RestartIntensity, validator=instance_of(RestartIntensity))
     #: How long the texts and lists in a plugin's GetInfo may be.
-    info_limits: InfoLimits = attrs.field(factory=InfoLimits)
+    info_limits: InfoLimits = attrs.field(factory=InfoLimits, validator=instance_of(InfoLimits))
     #: How many plugins may be registered under one (type, name). One more waits like one that is refused for its name.
     max_instances: int = attrs.field(default=MAX_INSTANCES, validator=at_least_one)
     #: Limits of one connection: sizes, frames and bytes (faults 50 to 65). The defaults are those of a call with one
     #: small answer, which ``Limits()`` are not; ``attrs.evolve(Config().wire_limits, pings=10)`` changes one of them.
-    wire_limits: Limits = REGISTRATION_LIMITS
+    wire_limits: Limits = attrs.field(default=REGISTRATION_LIMITS, validator=instance_of(Limits))
     #: Whether to deregister all plugins when the node stops (behaviour 42).
     deregister_at_stop: bool = False
     #: Whether to deregister a plugin on whose socket nobody listens, until somebody does again (fault 39).
@@ -120,13 +120,15 @@ class Config:
     #: named ``plugins_registry``, in ``plugins``, ``csi-plugins`` and ``device-plugins``, where drivers have them.
     endpoint_directories: tuple[str, ...] | None = attrs.field(default=None, converter=_directories)
     #: Where device plugins may also register by a call, as nearly all do. None: nowhere.
-    device_plugins: DevicePluginDirectory | None = None
+    device_plugins: DevicePluginDirectory | None = attrs.field(
+        default=None, validator=or_none(instance_of(DevicePluginDirectory))
+    )
     #: How the endpoints of registered plugins are checked, and of which types they are not.
-    health_checks: HealthChecks = attrs.field(factory=HealthChecks)
+    health_checks: HealthChecks = attrs.field(factory=HealthChecks, validator=instance_of(HealthChecks))
     #: How DRA drivers are used: when one is gone, and of which of them the health of devices is watched.
-    dra: DRAConfig = attrs.field(factory=DRAConfig)
+    dra: DRAConfig = attrs.field(factory=DRAConfig, validator=instance_of(DRAConfig))
     #: How CSI drivers are asked about the node.
-    csi: CSIConfig = attrs.field(factory=CSIConfig)
+    csi: CSIConfig = attrs.field(factory=CSIConfig, validator=instance_of(CSIConfig))
     #: Names of plugins without which the node is not ready (behaviour 40).
     expected: tuple[str, ...] = attrs.field(default=())
     #: The resources without so many healthy devices of which the node is not ready, by name (behaviour 40).
@@ -148,11 +150,11 @@ class Config:
     #: plugins are awaited. None: there is no file.
     state: str | None = None
     #: Who may lease which devices of device plugins.
-    leases: LeasesConfig = attrs.field(factory=LeasesConfig)
+    leases: LeasesConfig = attrs.field(factory=LeasesConfig, validator=instance_of(LeasesConfig))
     #: Where metrics are served by HTTP over TCP, besides the status socket; by default nowhere.
-    metrics: MetricsConfig = attrs.field(factory=MetricsConfig)
+    metrics: MetricsConfig = attrs.field(factory=MetricsConfig, validator=instance_of(MetricsConfig))
     #: How many lines the log has of one socket, root, actor or user, and in all. None leaves nothing out.
-    log_limits: LogLimits | None = attrs.field(factory=LogLimits)
+    log_limits: LogLimits | None = attrs.field(factory=LogLimits, validator=or_none(instance_of(LogLimits)))
     #: The seed of the jitter of backoff and rescans. None takes one from the system.
     seed: int | None = None
 

@@ -167,7 +167,8 @@ def _meant(key: str) -> str | None:
     # Of equal names the first one counts.
     elsewhere = {other.rpartition(".")[2]: other for other in reversed(keys)}
     beside = {last: other for other in keys for above, _, last in [other.rpartition(".")] if above == table}
-    whole = {other: other for other in keys}
+    # The table of the key is there, so it is not what is meant.
+    whole = {other: other for other in keys if other != table}
     by_name = [(name, beside), (name, elsewhere)]
     for word, others in [*by_name, (key, whole)] if table in ("", *PARTS) else [(key, whole), *by_name]:
         close = get_close_matches(word, others, 1)

@@ -35,6 +35,16 @@ def changed_while_running(old: Config, new: Config) -> Config:
     )
 
 
+def fixed_fields(old: Config, new: Config) -> list[str]:
+    """Return the fields of ``new`` that a node does not take while it runs by ``old``, each as ``Config.field``."""
+    taken = changed_while_running(old, new)
+    return [
+        f"Config.{field.name}"
+        for field in attrs.fields(Config)
+        if getattr(taken, field.name) != getattr(new, field.name)
+    ]
+
+
 def _takes_trust(config: Config) -> bool:
     # The mode of kubelet.sock follows from who is trusted when it is made.
     return config.device_plugins is None

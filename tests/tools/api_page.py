@@ -44,7 +44,7 @@ release never does.
 
 Everything else is private, wherever it can be imported from: names that begin with `_`, names that this page does not
 list, and the generated code under `plugind.protocol.proto`. Types that a signature names without being listed, such as
-`Snapshot`, keep their attributes within a major release, but may move to another module. New parameters are
+`Users`, keep their attributes within a major release, but may move to another module. New parameters are
 keyword-only or have a default. The commands' options and exit codes, the JSON of the status socket and the names of
 metrics are public as well: `--help` describes the first, and `docs/status-socket.md` the others.
 
@@ -65,7 +65,16 @@ handler may do, and `docs/configuration.md` describes all settings.
 
 """
 #: Attributes without an underscore that are not part of the promise: the test kit and the daemon read them.
-NOT_PROMISED = {"Supervisor.internals", "Supervisor.config"}
+NOT_PROMISED = {
+    "Supervisor.internals",
+    *(
+        f"Channel.{name}"
+        for name in (
+            *("flush", "flushed", "look", "needs_reader", "open", "request_now", "send_now", "send_rest", "until"),
+            *("wait", "wait_turn"),
+        )
+    ),
+}
 
 
 def page() -> str:

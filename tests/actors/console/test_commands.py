@@ -126,11 +126,12 @@ def test_an_interrupt_ends_a_command_as_a_shell_expects() -> None:
 
 def test_a_program_that_asks_for_json_is_told_why_a_command_has_failed(capsys: pytest.CaptureFixture[str]) -> None:
     def run(_: argparse.Namespace) -> int:
-        raise BaseExceptionGroup("of a nursery", [CommandError("a: wrong\nplugind: b: wrong", 78, problems=["a", "b"])])
+        failed = CommandError("a: wrong", 78, more=["b: wrong"], problems=["a", "b"])
+        raise BaseExceptionGroup("of a nursery", [failed])
 
     assert run_to_end(run, argparse.Namespace(output="json")) == 78
     printed = capsys.readouterr()
-    assert json.loads(printed.out) == {"error": "a: wrong\nplugind: b: wrong", "problems": ["a", "b"]}
+    assert json.loads(printed.out) == {"error": "a: wrong", "problems": ["a", "b"]}
     assert printed.err == "plugind: a: wrong\nplugind: b: wrong\n"
     assert run_to_end(run, argparse.Namespace(output="text")) == 78
     assert capsys.readouterr().out == ""

@@ -196,8 +196,8 @@ async def test_a_root_that_cannot_be_used_is_shown_and_nothing_else_suffers(auto
         (rooted(FIRST, f"{FIRST}/below"), "lies in the root"),
         (rooted(), "there is no root"),
         (rooted(OTHER, OTHER), "is named twice"),
-        (rooted(Root(FIRST, deprecated=True)), "needs another node"),
-        (rooted(Root(FIRST, insecure=True), OTHER), "needs another node"),
+        (rooted(Root(FIRST, deprecated=True)), r"Config\.roots: start another node"),
+        (rooted(Root(FIRST, insecure=True), OTHER), r"Config\.roots: start another node"),
     ],
 )
 async def test_roots_that_cannot_be_watched_together_or_in_another_way_change_nothing(

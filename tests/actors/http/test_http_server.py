@@ -104,6 +104,12 @@ async def test_a_malformed_or_oversized_request_is_refused(sent: bytes, status: 
     assert (await served(sent))[0] == status
 
 
+async def test_a_head_that_is_too_long_is_refused_in_the_same_words_whether_it_is_whole_or_not() -> None:
+    head = b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"x" * 20_000
+    refused = (431, b'{"error": "bad request: its head is over 16384 bytes"}\n')
+    assert [await served(sent) for sent in (head, head + b"\r\n\r\n")] == [refused, refused]
+
+
 @pytest.mark.parametrize("sent", ["healthy", "healthy=", "heartbeat=&healthy"])
 async def test_a_parameter_without_a_value_is_there_with_an_empty_one(sent: str) -> None:
     """They were dropped: ``/readyz?healthy`` was answered as ``/readyz``."""

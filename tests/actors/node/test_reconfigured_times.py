@@ -187,6 +187,6 @@ async def test_two_changes_in_a_row_leave_the_second(autojump_clock: MockClock) 
 
 async def test_what_needs_another_node_is_refused(autojump_clock: MockClock) -> None:
     async with SimulatedNode() as node:
-        with pytest.raises(ConfigError, match="this configuration needs another node"):
+        with pytest.raises(ConfigError, match=r"does not take another value of Config\.strict: start another node"):
             await node.reconfigure(attrs.evolve(DEFAULT_CONFIG, strict=True, expected=("red",)))
         assert node.supervisor.config == DEFAULT_CONFIG

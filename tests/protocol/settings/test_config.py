@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
+from typing import Any
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +26,21 @@ def problem(*paths: str) -> str | None:
     except ConfigError as error:
         return str(error)
     return None
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("roots", "/a", "'/a': it must be a tuple, each of which is a Root"),
+        ("roots", ("/a",), "'/a': it must be a Root"),
+        ("trust", None, "None: it must be a Trust"),
+        ("device_plugins", "/a", "'/a': it must be a DevicePluginDirectory"),
+        ("log_limits", 3, "3: it must be a LogLimits"),
+    ],
+)
+def test_a_field_of_another_type_is_refused_before_a_node_fails_on_it(field: str, value: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"^Config.{field} is {re.escape(said)}$"):
+        attrs.evolve(Config(), **{field: value})
 
 
 @pytest.mark.parametrize(

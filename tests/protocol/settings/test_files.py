@@ -64,7 +64,7 @@ def test_a_number_of_seconds_is_a_float_whatever_the_file_has() -> None:
 
 def test_an_unknown_key_names_the_one_that_is_meant() -> None:
     text = "rescan = 5\n[timeouts]\n# a comment\ngetinfo = 2\n[timeout]\nx = 1\n[trust]\nexpected = []\n[zzz]\n"
-    text += "[timeouts.rots]\n[helth_checks]\nperiod = 1\n"
+    text += "[timeouts.rots]\n[helth_checks]\nperiod = 1\n[backoff]\nfoo = 1\n"
     assert wrong(text) == [
         "c.toml:4: unknown key timeouts.getinfo: did you mean timeouts.get_info?",
         "c.toml:10: unknown key timeouts.rots: did you mean roots?",
@@ -72,6 +72,7 @@ def test_an_unknown_key_names_the_one_that_is_meant() -> None:
         "c.toml:8: unknown key trust.expected: did you mean expected?",
         "c.toml:9: unknown key zzz",
         "c.toml:11: unknown key helth_checks: did you mean health_checks?",
+        "c.toml:14: unknown key backoff.foo: did you mean backoff.factor?",
     ]
 
 
