@@ -6,6 +6,7 @@ in ``plugind.actors.node.reload``.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -18,6 +19,7 @@ import trio
 from .actors.discovery.roots import RootBusyError
 from .actors.handlers.handler import Handler
 from .actors.leases.embedding import LeaseCalls, request_of
+from .actors.logs.lines import STANDARD, StandardLog
 from .actors.messaging.callers import LaggedError, NodeEndedError
 from .actors.messaging.mailbox import send
 from .actors.node.node import Node, Unfinished
@@ -57,7 +59,7 @@ class Supervisor:
     Leaving the block stops the node: what is in flight finishes within ``config.timeouts.stop_grace``, or is rolled
     back. ``handlers`` are added to the built-in ones, and replace those of the same type. If ``status_config`` names a
     socket, the node serves its status there; if ``config.metrics`` names an address, its metrics are served there, too.
-    Events are logged to ``log``; without it they are not logged.
+    Events are logged to ``log``, by default the logger ``plugind`` of the standard library.
 
     A root that is missing or cannot be read is retried while the node runs. The roots are
     locked: no other node, in this process or in another one, can use them at the same time.
@@ -76,9 +78,10 @@ class Supervisor:
         handlers: Mapping[str, Handler] | None = None,
         ports: Ports | None = None,
         status_config: StatusConfig | None = None,
-        log: Logger | None = None,
+        log: Logger | logging.Logger = STANDARD,
     ) -> None:
-        self._node = Node(config or Config(), handlers or {}, ports, status_config or StatusConfig(), log)
+        logger = StandardLog(log) if isinstance(log, logging.Logger) else log
+        self._node = Node(config or Config(), handlers or {}, ports, status_config or StatusConfig(), logger)
         self._callers = self._node.callers
         self._send_to_devices = partial(send, self._node.devices.inbox)
         self._lease_calls = LeaseCalls(self._node.leases, self._callers, self._node.rules.users.own)
@@ -98,6 +101,7 @@ class Supervisor:
         if self._context is not None:
             raise RuntimeError("a Supervisor runs once; make another")
         self._context = self._node.running()
+        self._callers.begin()
         await self._context.__aenter__()
         return self
 
@@ -360,6 +364,7 @@ class Supervisor:
         Raises:
           NodeEndedError: if the node ends before that.
         """
+        self._callers.check_began()
         wanted = (StateName.REGISTERED, StateName.OBSERVED)
         async with self.changes() as changes:
             async for change in changes:

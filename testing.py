@@ -36,8 +36,8 @@ links.
 ``node.directory`` drops, delays and overflows events and fails scans (:class:`MemoryDirectory`); ``node.network``
 refuses connections (:class:`MemoryNetwork`); ``node.stop()``, ``node.kill()`` and ``node.start()`` restart the daemon.
 
-**Errors.** :class:`NotSettledError` says which sockets did not come to rest, :class:`LeakError` what was left open,
-and :class:`NodeEndedError` that the node ended while somebody waited for it.
+**Errors.** :class:`NotRegisteredError` and :class:`NotSettledError` say where each socket is, :class:`LeakError` what
+was left open, and :class:`NodeEndedError` that the node ended while somebody waited for it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,15 @@ from .actors.simulation.dra_drivers import DRACall, FakeDRADriver
 from .actors.simulation.faults import ACTORS, InjectedError
 from .actors.simulation.handlers import Fails, FakeFollower, FakeHandler, HandlerCall, Hangs, Takes
 from .actors.simulation.network import Accepting, MemoryNetwork
-from .actors.simulation.node import DEFAULT_CONFIG, ROOT, Entry, LeakError, NotSettledError, SimulatedNode
+from .actors.simulation.node import (
+    DEFAULT_CONFIG,
+    ROOT,
+    Entry,
+    LeakError,
+    NotRegisteredError,
+    NotSettledError,
+    SimulatedNode,
+)
 from .actors.simulation.plugins import Call, FakePlugin, PluggedIn
 from .actors.simulation.reactions import Reaction
 from .protocol.handlers.dra_health import DeviceReport, DeviceStatus
@@ -87,6 +95,7 @@ __all__ = [
     "MemoryDirectory",
     "MemoryNetwork",
     "NodeEndedError",
+    "NotRegisteredError",
     "NotSettledError",
     "PluggedIn",
     "Reaction",

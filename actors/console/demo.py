@@ -23,6 +23,7 @@ import attrs
 import trio
 
 from ...protocol.errors import AllocationError
+from ...protocol.logs.lines import SILENT
 from ...protocol.plugins.info import CSI, DEVICE, DRA
 from ...protocol.settings.config import Config, Root
 from ...supervisor import Supervisor
@@ -152,7 +153,7 @@ async def _demo(once: bool) -> int:
         root, status = f"{directory}/plugins", f"{directory}/status.sock"
         display = Display(guide(status), live=sys.stdout.isatty(), once=once)
         settled = False
-        node = Supervisor(Config(roots=(Root(root),)), status_config=StatusConfig(socket=status))
+        node = Supervisor(Config(roots=(Root(root),)), status_config=StatusConfig(socket=status), log=SILENT)
         # Whatever ends the demo, its plugins end first and then the node, as on a real machine.
         async with node, trio.open_nursery() as nursery:
             await nursery.start(_cancel_at_signal, nursery.cancel_scope)

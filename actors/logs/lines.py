@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import errno
+import logging
 import os
 import stat
 import time
@@ -17,8 +18,10 @@ from typing import Final, Protocol
 
 import trio
 
-from ...protocol.logs.lines import Field, Format, Level, Logger, json_line, text_line
+from ...protocol.logs.lines import Field, Format, Level, Logger, json_line, shown_fields, text_line
 
+#: Where the events of a node go that is given no other log.
+STANDARD: Final = logging.getLogger("plugind")
 #: The most characters that wait to be written: the lines of some 30,000 plugins that vanish at once.
 MAX_QUEUED: Final = 8 * 1024 * 1024
 #: Bytes for each write: a pipe that is writable takes as many without blocking (PIPE_BUF).
@@ -38,6 +41,23 @@ class DaemonLog(Logger, Protocol):
 
     def write_now(self) -> None:
         """Write what is queued, for a process that ends at once."""
+
+
+class StandardLog:
+    """Logs to a logger of the standard library: each event is a record, and a traceback follows its fields."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+
+    def enabled(self, level: Level) -> bool:
+        """Whether the logger takes events of ``level``."""
+        return self._logger.isEnabledFor(level)
+
+    def event(self, level: Level, message: str, /, *, traceback: Field = None, **fields: Field) -> None:
+        """Log one record: ``message``, the ``fields``, and on lines of its own the ``traceback``."""
+        if self._logger.isEnabledFor(level):
+            below = "" if traceback is None else f"\n{traceback}"
+            self._logger.log(level, "%s%s%s", message, shown_fields(fields), below)
 
 
 class Log:

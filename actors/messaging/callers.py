@@ -42,15 +42,38 @@ class Callers:
     #: Streams of changes that are open.
     streams: set[_Closable] = attrs.Factory(set)
     _scopes: set[trio.CancelScope] = attrs.Factory(set)
+    _began: bool = False
     _ended: bool = False
+
+    def begin(self) -> None:
+        """Note that the node starts, and will answer."""
+        self._began = True
+
+    def check_began(self) -> None:
+        """Refuse a call that would wait for ever.
+
+        Raises:
+          RuntimeError: if the node was not started.
+        """
+        if not self._began:
+            raise RuntimeError(
+                "the node does not run: enter its block first, with 'async with Supervisor(...) as node'"
+            )
 
     @contextmanager
     def asking(self, what: str) -> Iterator[None]:
         """Wait for an answer in this block; ``what`` names the missing answer in an error.
 
         Raises:
+          RuntimeError: if the node was not started, and would never answer.
           NodeEndedError: if the node has ended, or ends first.
         """
+        self.check_began()
+        with self._until_the_end(what):
+            yield
+
+    @contextmanager
+    def _until_the_end(self, what: str) -> Iterator[None]:
         error = NodeEndedError(f"the node ended, and {what}")
         if self._ended:
             raise error
@@ -82,7 +105,8 @@ class Callers:
         subscriber, stream = trio.open_memory_channel[T | Lagged](SUBSCRIBER_SIZE)
         self.streams.add(subscriber)
         try:
-            with self.asking(what):
+            # Also before the node starts, so that the reader misses nothing.
+            with self._until_the_end(what):
                 await send(begin(subscriber))
             with stream:
                 yield Changes(stream)

@@ -25,7 +25,7 @@ import attrs
 import trio
 
 from ...protocol.errors import ConfigError, leaves
-from ...protocol.logs.lines import SILENT, Level, Logger
+from ...protocol.logs.lines import Level, Logger
 from ...protocol.messages.liveness import LivenessMessage
 from ...protocol.messages.reconciler import ReconcilerMessage, ReportAsked, RetryAsked, StopAsked, StopForced
 from ...protocol.messages.status import ActorRestarted, Snapshot, SnapshotAsked, StateChanged, StatusMessage
@@ -103,7 +103,7 @@ class Node:
         handlers: Mapping[str, Handler],
         ports: Ports | None,
         status_config: StatusConfig,
-        log: Logger | None,
+        log: Logger,
     ) -> None:
         """Make what can be made before anything is opened.
 
@@ -113,8 +113,8 @@ class Node:
         self.status_socket = status_config.socket
         check_places(config, self.status_socket)
         limits = config.log_limits
-        self._limited = None if log is None or limits is None else LimitedLog(log, limits)
-        self._log: Logger = self._limited or log or SILENT
+        self._limited = None if limits is None else LimitedLog(log, limits)
+        self._log: Logger = self._limited or log
         self._by_path_only = ports is None and not can_connect_to_descriptors()
         self.ports = ports = ports or real_ports(config)
         seed = self._seed = int.from_bytes(os.urandom(8)) if config.seed is None else config.seed

@@ -33,6 +33,7 @@ buffers, so that a send never blocks.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import random
@@ -65,6 +66,7 @@ from ..io.unix_socket import Credentials
 from ..leases.cdi_writer import MemoryCdiStore
 from ..leases.store import MemoryLeaseStore
 from ..leases.unit import LeasePorts
+from ..logs.lines import STANDARD
 from ..messaging.mailbox import Inbox
 from ..node.ports import NodeState
 from ..status.memory import StatusConfig
@@ -92,6 +94,10 @@ DEFAULT_CONFIG: Final = Config(roots=(Root(ROOT),), backoff=Backoff(jitter=0.0),
 
 class NotSettledError(Exception):
     """The node did not come to rest in the time allowed; the message names the sockets that did not."""
+
+
+class NotRegisteredError(Exception):
+    """No such plugin was registered in the time allowed; the message says what became of those that are there."""
 
 
 class LeakError(Exception):
@@ -146,7 +152,7 @@ class SimulatedNode:
         config: Config = DEFAULT_CONFIG,
         *,
         handlers: Mapping[str, Handler] | None = None,
-        log: Logger | None = None,
+        log: Logger | logging.Logger = STANDARD,
     ) -> None:
         if config.roots == Config().roots:
             config = attrs.evolve(config, roots=(Root(ROOT),))
@@ -177,6 +183,8 @@ class SimulatedNode:
         self._log = log
         self._histories: defaultdict[str, list[Entry]] = defaultdict(list)
         self._statuses: dict[str, PluginStatus] = {}
+        #: The plugin that was plugged in last, by its path.
+        self._plugged: dict[str, PluggedIn] = {}
         self._changed = trio.Event()
         self._to_start: list[Callable[[], Awaitable[None]]] = []
         self._pids = (pid for pid in range(1000, 1_000_000) if pid != os.getpid())
@@ -448,6 +456,7 @@ class SimulatedNode:
         peer = Credentials(next(self._pids) if pid is None else pid, uid, uid)
         plugged = PluggedIn(path, plugin, self.directory, self.network, self._start, peer)
         plugged.bind()
+        self._plugged[path] = plugged
         if listening:
             plugged.listen()
         return plugged
@@ -577,12 +586,65 @@ class SimulatedNode:
         """Return all that the daemon knows; see :meth:`plugind.supervisor.Supervisor.snapshot`."""
         return await self.supervisor.snapshot()
 
-    async def wait_for(self, name: str, *, type: str | None = None) -> PluginStatus:  # noqa: A002 - the field's word
-        """Return once a plugin of that ``name`` is registered; see :meth:`plugind.supervisor.Supervisor.wait_for`."""
-        return await self.supervisor.wait_for(name, type=type)
+    async def wait_for(
+        self,
+        name: str,
+        *,
+        type: str | None = None,  # noqa: A002 - the field's word
+        within: float = 600.0,
+    ) -> PluginStatus:
+        """Return the status of a plugin of that ``name`` once it is registered, or observed.
+
+        Raises:
+          NotRegisteredError: if that takes more than ``within`` virtual seconds.
+        """
+
+        def is_it(status: PluginStatus) -> bool:
+            return status.name == name and type in (None, status.type)
+
+        return await self._registered(name, is_it, within)
+
+    async def registered(self, socket: str, *, within: float = 600.0) -> PluginStatus:
+        """Return the status of the plugin at ``socket`` once it is registered, or observed.
+
+        Raises:
+          NotRegisteredError: if that takes more than ``within`` virtual seconds.
+        """
+        path = self.path(socket)
+        return await self._registered(path, lambda status: status.socket == path, within)
+
+    async def _registered(self, what: str, wanted: Callable[[PluginStatus], bool], within: float) -> PluginStatus:
+        deadline = trio.current_time() + within
+        while True:
+            found = [status for status in self._statuses.values() if wanted(status)]
+            for status in found:
+                if status.state in _REGISTERED:
+                    return status
+            if trio.current_time() >= deadline:
+                paths = [status.socket for status in found] or sorted({*self._statuses, *self._plugged})[:_EXPLAINED]
+                lines = [f"{what} is not registered after {within:g} s", *map(self._explained, paths)]
+                raise NotRegisteredError("\n".join(lines))
+            with trio.move_on_at(deadline):
+                await self._changed.wait()
+
+    def _explained(self, path: str) -> str:
+        """Return what is known of a socket, and what its plugin was asked, in lines."""
+        status, plugged = self._statuses.get(path), self._plugged.get(path)
+        shown = "is not there" if status is None else f"is {status.state} (attempt {status.attempt}): {status.reason}"
+        if status is not None and status.next_try is not None:
+            shown += f"; it is tried again at {_rounded(status.next_try):g} s"
+        lines = [f"  {path} {shown}"]
+        for call in () if plugged is None else plugged.calls[-_EXPLAINED:]:
+            verdict = "" if call.registered is None else f"(registered={call.registered}, error={call.error!r})"
+            answer = "" if call.reaction is None else f": {call.reaction.value}"
+            lines.append(f"    at {call.time:g} s it was called: {call.method}{verdict}{answer}")
+        return "\n".join(lines)
 
 
-_AT_REST = (StateName.REGISTERED, StateName.OBSERVED, StateName.PARKED)
+#: The most sockets, and the most calls of each, that an error names.
+_EXPLAINED: Final = 8
+_REGISTERED = (StateName.REGISTERED, StateName.OBSERVED)
+_AT_REST = (*_REGISTERED, StateName.PARKED)
 _WAITING = (StateName.WAITING, StateName.STALE)
 
 

@@ -47,7 +47,7 @@ class Logger(Protocol):
 
 
 class Silent:
-    """A logger that writes nothing: the default of a program that embeds a node."""
+    """A logger that writes nothing."""
 
     def enabled(self, level: Level) -> bool:  # noqa: ARG002
         """Return False."""

@@ -111,7 +111,7 @@ class Steps(Protocol):
     def informed(self, path: str, plugged: PluggedIn, /) -> None:
         """The plugin at ``path`` is told whether it is registered."""
 
-    def registered(self, plugin: Plugin, /) -> None:
+    def was_registered(self, plugin: Plugin, /) -> None:
         """A Register has succeeded."""
 
     def deregistering(self, plugin: Plugin, /) -> None:
@@ -270,7 +270,7 @@ class HandlerOracle:
                 if registration is not None and registration.plugin == plugin:
                     registration.succeeded = ok
                     if ok and self.steps is not None:
-                        self.steps.registered(plugin)
+                        self.steps.was_registered(plugin)
             case "deregister":
                 if self.steps is not None and not cut_off:
                     self.steps.deregistered(plugin)

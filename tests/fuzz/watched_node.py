@@ -317,7 +317,7 @@ class WatchedNode(SimulatedNode):
         else:
             self.crashes.informed_late(path)
 
-    def registered(self, plugin: Plugin) -> None:
+    def was_registered(self, plugin: Plugin) -> None:
         """See :class:`plugind.tests.fuzz.handler_oracle.Steps`."""
         self._instances[plugin.socket] = plugin.generation, trio.current_time(), math.inf
         self.crashes.registered(plugin.socket)

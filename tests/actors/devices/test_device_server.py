@@ -15,7 +15,7 @@ from trio.testing import MockClock
 from plugind.actors.simulation.device_directory import LOST, MemoryDeviceDirectory
 from plugind.protocol.errors import ConfigError, PluginError
 from plugind.protocol.logs.limits import LogLimits
-from plugind.protocol.logs.lines import Field, Level, Logger
+from plugind.protocol.logs.lines import SILENT, Field, Level, Logger
 from plugind.protocol.messages.status import RootReported
 from plugind.protocol.settings.config import DevicePluginDirectory
 from plugind.protocol.trust.users import Trust
@@ -31,7 +31,7 @@ OK = ("OK", "")
 class Node(SimulatedNode):
     """A node with a directory of device plugins."""
 
-    def __init__(self, handler: FakeHandler, log: Logger | None = None) -> None:
+    def __init__(self, handler: FakeHandler, log: Logger = SILENT) -> None:
         super().__init__(attrs.evolve(CONFIG, trust=Trust((2001, 2002))), handlers={"DevicePlugin": handler}, log=log)
         self.handler = handler
 

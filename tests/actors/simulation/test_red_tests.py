@@ -1,0 +1,75 @@
+"""What a test of a plugin or a handler says when it fails: it ends, and it says why."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from plugind import Config, PluginError, Root, Supervisor
+from plugind.protocol.plugins.status import StateName
+from plugind.testing import Fails, FakeHandler, FakePlugin, NotRegisteredError, SimulatedNode
+
+
+async def test_a_wait_for_a_plugin_that_is_refused_ends_and_says_what_it_was_told(autojump_clock: MockClock) -> None:
+    handler = FakeHandler().always("validate", Fails(PluginError("not today")))
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        node.plug("a.sock", FakePlugin("Colour", "red"))
+        with pytest.raises(NotRegisteredError) as raised:
+            await node.wait_for("red", within=0.2)
+    refused = "RegisterPlugin error -- plugin validation failed with err: not today"
+    assert str(raised.value).splitlines() == [
+        "red is not registered after 0.2 s",
+        f"  /plugins/a.sock is waiting (attempt 1): {refused}; it is tried again at 0.5 s",
+        "    at 0 s it was called: GetInfo: answered",
+        f"    at 0 s it was called: NotifyRegistrationStatus(registered=False, error={refused!r}): answered",
+    ]
+
+
+@pytest.mark.parametrize("waits", ["name", "socket"])
+async def test_a_wait_for_a_plugin_that_is_registered_returns_its_status(waits: str, autojump_clock: MockClock) -> None:
+    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
+        node.plug("a.sock", FakePlugin("Colour", "red", get_info_fails=2))
+        status = await (node.wait_for("red") if waits == "name" else node.registered("a.sock"))
+        assert (status.state, status.name, trio.current_time()) == (StateName.REGISTERED, "red", 1.5)
+
+
+async def test_a_wait_for_what_is_not_there_names_what_is(autojump_clock: MockClock) -> None:
+    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
+        node.plug("a.sock", FakePlugin("Colour", "red"))
+        with pytest.raises(
+            NotRegisteredError, match=r"blue is not registered after 600 s\n  /plugins/a.sock is registered"
+        ):
+            await node.wait_for("blue")
+        with pytest.raises(NotRegisteredError, match=r"/plugins/b.sock is not registered after 5 s\n  /plugins/a.sock"):
+            await node.registered("b.sock", within=5.0)
+        assert trio.current_time() == 605.0
+
+
+async def test_the_traceback_of_a_handler_is_in_the_standard_log(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """pytest shows the log of a test that fails."""
+
+    class Broken(FakeHandler):
+        async def register(self, plugin: object) -> None:
+            raise KeyError("missing")
+
+    async with SimulatedNode(handlers={"Colour": Broken()}) as node:
+        node.plug("a.sock", FakePlugin("Colour", "red"))
+        await node.settled()
+    (record,) = [record for record in caplog.records if "Traceback" in record.getMessage()][:1]
+    assert (record.name, record.levelno) == ("plugind", logging.ERROR)
+    assert "in register\n" in record.getMessage()
+    assert record.getMessage().endswith("KeyError: 'missing'\n")
+
+
+async def test_a_question_to_a_supervisor_that_was_not_entered_is_an_error(tmp_path: object) -> None:
+    node = Supervisor(Config(roots=(Root(str(tmp_path)),)))
+    for question in (node.snapshot, node.counts, node.devices, node.wait_scanned):
+        with pytest.raises(RuntimeError, match="enter its block first"):
+            await question()
+    with pytest.raises(RuntimeError, match="enter its block first"):
+        await node.wait_for("red")
