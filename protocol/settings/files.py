@@ -64,6 +64,7 @@ _SHOWN: Final = 64
 #: may have so many dots.
 MOST_DOTS: Final = 200
 _AT_LINE: Final = re.compile(r" \(at line (\d+), column (\d+)\)$")
+_AT_END: Final = " (at end of document)"
 
 
 @attrs.frozen
@@ -97,14 +98,19 @@ def parse(name: str, raw: bytes) -> Parsed:
     except RecursionError:
         return Parsed((), (SettingProblem(Source("file", name), "lists or tables in it are nested too deeply"),))
     except ValueError as error:
-        return Parsed((), (_syntax_error(name, error),))
+        return Parsed((), (_syntax_error(name, text, error),))
     reader = _Reader(name, lines_of(text))
     given = tuple(reader.read(content, ()))
     return Parsed(given, tuple(reader.problems), tuple(reader.rest))
 
 
-def _syntax_error(name: str, error: ValueError) -> SettingProblem:
+def _syntax_error(name: str, text: str, error: ValueError) -> SettingProblem:
     found = _AT_LINE.search(str(error))
+    if str(error).endswith(_AT_END):
+        what = str(error).removesuffix(_AT_END)
+        return SettingProblem(
+            Source("file", name, text.rstrip().count("\n") + 1), f"it is not TOML: {what} (at the end)"
+        )
     if found is None:
         return SettingProblem(Source("file", name), f"it is not TOML: {cut(escaped(str(error)), 2 * _SHOWN)}")
     what = cut(escaped(str(error)[: found.start()]), 2 * _SHOWN)

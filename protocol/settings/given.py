@@ -61,7 +61,14 @@ class SettingsError(ConfigError):
     """Some settings cannot be used. The text is the first problem, and says how many more there are."""
 
     def __init__(self, problems: tuple[SettingProblem, ...]) -> None:
-        more = f" (and {len(problems) - 1} more: see 'plugind config check')" if len(problems) > 1 else ""
+        more = ""
+        if len(problems) > 1:
+            from shlex import quote
+
+            places = {(problem.source.kind, problem.source.name) for problem in problems}
+            ((kind, name), *others) = places
+            file = f" {quote(name)}" if kind == "file" and not others else ""
+            more = f" (and {len(problems) - 1} more: see 'plugind config check{file}')"
         super().__init__(f"{problems[0]}{more}")
         #: All that is wrong.
         self.problems = problems

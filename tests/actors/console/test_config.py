@@ -266,6 +266,8 @@ def test_one_problem_is_told_with_its_place_and_the_others_are_counted(scene: Sc
     )
     scene.write("")
     assert scene.refused() == f"{beside}:1: unknown key a"
+    beside.write_text("a = 1\nb = 2\n")
+    assert scene.refused() == f"{beside}:1: unknown key a (and 1 more: see 'plugind config check {beside}')"
 
 
 def test_roots_of_a_file_may_not_overlap_and_an_empty_list_is_no_default(scene: Scene) -> None:

@@ -195,6 +195,7 @@ def test_a_list_with_more_mistakes_than_are_told_ends_the_list_of_problems() -> 
     ("raw", "said"),
     [
         (b"a = 1\nb = \xff\n", "c.toml:2: it is not UTF-8"),
+        (b"a = 1\nb = [\n\n", "c.toml:2: it is not TOML: Invalid value (at the end)"),
         (b"a = 1\nrescan 5\n", "c.toml:2: it is not TOML: Expected '=' after a key in a key/value pair (column 8)"),
         (b"rescan = 1\nrescan = 2\n", "c.toml:2: it is not TOML: Cannot overwrite a value (column 11)"),
         (b"\xef\xbb\xbfrescan = 1\n", "c.toml:1: it begins with a byte order mark, which TOML does not have"),
