@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -19,6 +17,7 @@ from ...protocol.plugins.info import Plugin
 from ...protocol.words import DEVICE
 from ..grpc.client.channel import Channel
 from ..health.endpoint_checks import Check, EndpointChecks, Note
+from ..messaging.schedule import Schedule
 from .link import Follow
 
 #: Seconds between two tries to connect to an endpoint at which nobody listens yet.
@@ -30,10 +29,8 @@ class Outbox:
 
     def __init__(self) -> None:
         self._ready: deque[OpenLink] = deque()
-        #: Those that will be ready, by the time of that. One that was ready earlier may have nothing left by then.
-        self._later: list[tuple[float, int, OpenLink]] = []
-        self._numbers = itertools.count()
-        self._wake = trio.Event()
+        #: Those that will be ready later. One that was ready earlier may have nothing left by then.
+        self._later = Schedule[OpenLink]()
 
     def put(self, link: OpenLink) -> None:
         """Put in a link that may have news."""
@@ -42,29 +39,20 @@ class Outbox:
             if not link.is_ready:
                 link.is_ready = True
                 self._ready.append(link)
-                self._wake.set()
+                self._later.wake()
         elif due < link.waits_until:
             link.waits_until = due
-            heapq.heappush(self._later, (due, next(self._numbers), link))
-            if self._later[0][2] is link:
-                self._wake.set()
+            self._later.put(due, link)
 
     async def next(self) -> OpenLink:
         """Return the next link, once its news are due."""
         while not self._ready:
-            self._wake = trio.Event()
-            with trio.move_on_at(self._later[0][0] if self._later else math.inf):
-                await self._wake.wait()
-            self._take_due(trio.current_time())
+            for link in await self._later.due():
+                link.waits_until = math.inf
+                self.put(link)
         link = self._ready.popleft()
         link.is_ready = False
         return link
-
-    def _take_due(self, now: float) -> None:
-        while self._later and self._later[0][0] <= now:
-            link = heapq.heappop(self._later)[2]
-            link.waits_until = math.inf
-            self.put(link)
 
 
 class LinkOwner(Protocol):

@@ -98,18 +98,18 @@ def parse(name: str, raw: bytes) -> Parsed:
     except RecursionError:
         return Parsed((), (SettingProblem(Source("file", name), "lists or tables in it are nested too deeply"),))
     except ValueError as error:
-        return Parsed((), (_syntax_error(name, text, error),))
+        return Parsed((), (_syntax_error(name, raw, error),))
     reader = _Reader(name, lines_of(text))
     given = tuple(reader.read(content, ()))
     return Parsed(given, tuple(reader.problems), tuple(reader.rest))
 
 
-def _syntax_error(name: str, text: str, error: ValueError) -> SettingProblem:
+def _syntax_error(name: str, raw: bytes, error: ValueError) -> SettingProblem:
     found = _AT_LINE.search(str(error))
     if str(error).endswith(_AT_END):
         what = str(error).removesuffix(_AT_END)
         return SettingProblem(
-            Source("file", name, text.rstrip().count("\n") + 1), f"it is not TOML: {what} (at the end)"
+            Source("file", name, raw.rstrip().count(b"\n") + 1), f"it is not TOML: {what} (at the end)"
         )
     if found is None:
         return SettingProblem(Source("file", name), f"it is not TOML: {cut(escaped(str(error)), 2 * _SHOWN)}")

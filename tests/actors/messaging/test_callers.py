@@ -14,6 +14,18 @@ from plugind.protocol.messages.status import Lagged, Snapshot, ViewMessage
 SNAPSHOT = Snapshot(0.0, (), (), ())
 
 
+def begun() -> Callers:
+    """Return the calls of a node that runs."""
+    callers = Callers()
+    callers.begin()
+    return callers
+
+
+async def test_a_call_of_a_node_that_was_not_started_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="enter its block first"), Callers().asking("has no snapshot"):
+        pytest.fail("the block must not begin")
+
+
 async def ask(callers: Callers, what: str, ended_at: list[tuple[str, float]]) -> None:
     """Wait for an answer that never comes, and note the error and its time."""
     with pytest.raises(NodeEndedError) as caught, callers.asking(what):
@@ -22,7 +34,7 @@ async def ask(callers: Callers, what: str, ended_at: list[tuple[str, float]]) ->
 
 
 async def test_every_waiting_call_ends_with_the_node_and_names_the_missing_answer(autojump_clock: MockClock) -> None:
-    callers = Callers()
+    callers = begun()
     ended_at: list[tuple[str, float]] = []
     async with trio.open_nursery() as nursery:
         for what in ("nothing was retried", "no handler was added"):
@@ -37,7 +49,7 @@ async def test_every_waiting_call_ends_with_the_node_and_names_the_missing_answe
 
 
 async def test_a_call_after_the_end_of_the_node_raises_before_it_waits() -> None:
-    callers = Callers()
+    callers = begun()
     callers.end()
     message = "the node ended, and has no snapshot"
     with pytest.raises(NodeEndedError, match=message), callers.asking("has no snapshot"):
@@ -46,7 +58,7 @@ async def test_a_call_after_the_end_of_the_node_raises_before_it_waits() -> None
 
 async def test_an_answer_that_comes_before_the_end_in_the_same_step_is_kept() -> None:
     """When the node ends, the caller already has its answer, although its task has not run since."""
-    callers = Callers()
+    callers = begun()
     send, receive = trio.open_memory_channel[str](0)
     answers: list[str] = []
 
@@ -63,7 +75,7 @@ async def test_an_answer_that_comes_before_the_end_in_the_same_step_is_kept() ->
 
 
 async def test_a_closed_inbox_means_that_the_node_ended() -> None:
-    callers = Callers()
+    callers = begun()
     send, _receive = trio.open_memory_channel[str](0)
     send.close()
     message = "the node ended, and has no snapshot"
@@ -72,7 +84,7 @@ async def test_a_closed_inbox_means_that_the_node_ended() -> None:
 
 
 async def test_a_call_that_its_caller_cancels_raises_no_error_of_the_node(autojump_clock: MockClock) -> None:
-    callers = Callers()
+    callers = begun()
     with trio.move_on_after(2) as patience, callers.asking("was never answered"):
         await trio.sleep_forever()
     assert patience.cancelled_caught
@@ -80,7 +92,7 @@ async def test_a_call_that_its_caller_cancels_raises_no_error_of_the_node(autoju
 
 
 async def test_an_error_in_the_block_is_raised_unchanged() -> None:
-    callers = Callers()
+    callers = begun()
     error = ValueError("no such handler")
     with pytest.raises(ValueError, match="no such handler") as caught, callers.asking("was never answered"):
         raise error
@@ -89,7 +101,7 @@ async def test_an_error_in_the_block_is_raised_unchanged() -> None:
 
 @pytest.mark.parametrize("end", [Callers.end, Callers.end_streams], ids=["end", "end_streams"])
 async def test_a_stream_of_changes_ends_after_its_buffered_changes(end: Callable[[Callers], None]) -> None:
-    callers = Callers()
+    callers = begun()
     send, receive = trio.open_memory_channel[ViewMessage](1)
     callers.streams.add(send)
     send.send_nowait(SNAPSHOT)
@@ -99,7 +111,7 @@ async def test_a_stream_of_changes_ends_after_its_buffered_changes(end: Callable
 
 async def test_the_end_of_the_streams_leaves_other_calls_waiting(autojump_clock: MockClock) -> None:
     """A stop ends the streams first; a call may still be answered until the node has ended."""
-    callers = Callers()
+    callers = begun()
     ended_at: list[tuple[str, float]] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ask, callers, "was never answered", ended_at)
