@@ -415,12 +415,39 @@ class PluggedIn:
             services = [FakeRegistration(self.plugin, report, self.reset), *self.plugin.serves]
         else:
             services = [_Recorded(service, report) for service in self.plugin]
-        await serve_stream(services, stream, report=_report)
+        failures: list[HandlerFailed] = []
+        await serve_stream(services, stream, report=partial(_report, failures))
+        for failure in failures:
+            if _is_of_asyncio(failure.error):
+                # In a task of the node itself, so that the block raises it without the groups of nurseries.
+                self._start(partial(_refuse, failure))
 
 
-def _report(what: HandlerFailed | ConnectionEnded) -> None:
-    """An error in a service under test is worth a line; that connections end is what scripts are about."""
+class AsyncioServiceError(Exception):
+    """A service under test uses asyncio, which does not run in a simulated node."""
+
+    def __init__(self, method: str) -> None:
+        super().__init__(
+            f"{method} uses asyncio, which does not run in a simulated node: use trio or anyio in it, or test"
+            " the plugin as a process, against a daemon"
+        )
+
+
+async def _refuse(failure: HandlerFailed) -> None:
+    raise AsyncioServiceError(failure.method) from failure.error
+
+
+def _is_of_asyncio(error: Exception) -> bool:
+    # The first is what asyncio raises without its loop, the second what Trio raises for what asyncio would wait for.
+    return (isinstance(error, RuntimeError) and "no running event loop" in str(error)) or (
+        isinstance(error, TypeError) and "asyncio" in str(error)
+    )
+
+
+def _report(failures: list[HandlerFailed], what: HandlerFailed | ConnectionEnded) -> None:
+    """Log an error in a service under test. That connections end is what scripts are about."""
     if isinstance(what, HandlerFailed):
+        failures.append(what)
         log_report(what)
 
 

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import pytest
 import trio
 from trio.testing import MockClock
 
 from plugind import Config, PluginError, Root, Supervisor
+from plugind.actors.simulation.plugins import AsyncioServiceError
 from plugind.protocol.plugins.status import StateName
+from plugind.protocol.proto.pluginregistration_grpc import RegistrationBase
 from plugind.testing import Fails, FakeHandler, FakePlugin, NotRegisteredError, SimulatedNode
+
+if TYPE_CHECKING:
+    from grpclib.server import Stream
+
+    from plugind.protocol.proto.pluginregistration_pb2 import (
+        InfoRequest,
+        PluginInfo,
+        RegistrationStatus,
+        RegistrationStatusResponse,
+    )
 
 
 async def test_a_wait_for_a_plugin_that_is_refused_ends_and_says_what_it_was_told(autojump_clock: MockClock) -> None:
@@ -64,6 +79,40 @@ async def test_the_traceback_of_a_handler_is_in_the_standard_log(
     assert (record.name, record.levelno) == ("plugind", logging.ERROR)
     assert "in register\n" in record.getMessage()
     assert record.getMessage().endswith("KeyError: 'missing'\n")
+
+
+async def sleeps() -> None:
+    await asyncio.sleep(1)
+
+
+async def waits_for_a_future() -> None:
+    loop = asyncio.new_event_loop()
+    try:
+        await loop.create_future()
+    finally:
+        loop.close()
+
+
+@pytest.mark.parametrize("answers", [sleeps, waits_for_a_future])
+async def test_a_service_that_uses_asyncio_fails_the_test_and_says_what_to_do(
+    answers: Callable[[], Awaitable[None]], autojump_clock: MockClock
+) -> None:
+    class OfAsyncio(RegistrationBase):
+        async def GetInfo(self, stream: Stream[InfoRequest, PluginInfo]) -> None:  # noqa: N802 - the name in the .proto
+            await answers()
+
+        async def NotifyRegistrationStatus(  # noqa: N802 - the name in the .proto
+            self, stream: Stream[RegistrationStatus, RegistrationStatusResponse]
+        ) -> None:
+            raise NotImplementedError
+
+    async def play() -> None:
+        async with SimulatedNode() as node:
+            node.plug("a.sock", OfAsyncio())
+            await node.registered("a.sock")
+
+    with pytest.raises(AsyncioServiceError, match="GetInfo uses asyncio, which does not run in a simulated node"):
+        await play()
 
 
 async def test_a_question_to_a_supervisor_that_was_not_entered_is_an_error(tmp_path: object) -> None:
