@@ -12,7 +12,7 @@
         assert plugin.calls[-1] == Call(0.5, "NotifyRegistrationStatus", registered=True)
 
 **The node.** :class:`SimulatedNode` runs plugind's own supervisor, actors and wire on a directory and a network in
-memory. The pytest plugin ``plugind.actors.simulation.pytest_plugin`` has three fixtures (:data:`FIXTURES`). Name it in
+memory. The pytest plugin ``plugind.actors.simulation.pytest_plugin`` has four fixtures (:data:`FIXTURES`). Name it in
 ``pytest_plugins`` of your ``conftest.py``. ``node`` is a running
 :class:`SimulatedNode`; override ``plugind_config`` and ``plugind_handlers`` to choose its configuration and its
 handlers. Without pytest, write ``async with SimulatedNode() as node:`` under a :class:`trio.testing.MockClock` with
@@ -36,6 +36,9 @@ links.
 ``node.directory`` drops, delays and overflows events and fails scans (:class:`MemoryDirectory`); ``node.network``
 refuses connections (:class:`MemoryNetwork`); ``node.stop()``, ``node.kill()`` and ``node.start()`` restart the daemon.
 
+**A real daemon.** :func:`daemon`, and the fixture ``plugind_daemon``, run a :class:`RunningDaemon` for the tests of
+plugins in any language, each a :class:`PluginProcess`. Its waits raise :class:`DaemonTestError`.
+
 **Errors.** :class:`NotRegisteredError` and :class:`NotSettledError` say where each socket is, :class:`LeakError` what
 was left open, and :class:`NodeEndedError` that the node ended while somebody waited for it.
 """
@@ -45,6 +48,7 @@ from __future__ import annotations
 from typing import Final
 
 from .actors.simulation.csi_drivers import CSICall, FakeCSIDriver
+from .actors.simulation.daemon import DaemonTestError, PluginProcess, RunningDaemon, daemon
 from .actors.simulation.device_plugins import AllocationCall, FakeDevices
 from .actors.simulation.directory import MemoryDirectory
 from .actors.simulation.dra_drivers import DRACall, FakeDRADriver
@@ -76,6 +80,7 @@ __all__ = [
     "CSICall",
     "Call",
     "DRACall",
+    "DaemonTestError",
     "Device",
     "DeviceOptions",
     "DeviceReport",
@@ -98,10 +103,13 @@ __all__ = [
     "NotRegisteredError",
     "NotSettledError",
     "PluggedIn",
+    "PluginProcess",
     "Reaction",
+    "RunningDaemon",
     "SimulatedNode",
     "Takes",
+    "daemon",
 ]
 
 #: The names of the fixtures that the pytest plugin adds.
-FIXTURES: Final = ("node", "plugind_config", "plugind_handlers")
+FIXTURES: Final = ("node", "plugind_config", "plugind_daemon", "plugind_handlers")

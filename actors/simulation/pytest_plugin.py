@@ -21,7 +21,7 @@ of its own (``autojump_clock``, ``mock_clock``) gets that one.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import TypeVar
 
 import pytest
@@ -30,6 +30,7 @@ import trio.testing
 
 from ...protocol.settings.config import Config
 from ..handlers.handler import Handler
+from .daemon import RunningDaemon, daemon
 from .node import DEFAULT_CONFIG, SimulatedNode
 
 _R = TypeVar("_R")
@@ -51,6 +52,13 @@ def plugind_handlers() -> Mapping[str, Handler]:
 async def _node(plugind_config: Config, plugind_handlers: Mapping[str, Handler]) -> AsyncIterator[SimulatedNode]:
     """A running :class:`~plugind.actors.simulation.node.SimulatedNode`, which the test is to plug plugins into."""
     async with SimulatedNode(plugind_config, handlers=plugind_handlers) as running:
+        yield running
+
+
+@pytest.fixture
+def plugind_daemon() -> Iterator[RunningDaemon]:
+    """A real daemon, which plugins in any language register with; see :func:`plugind.testing.daemon`."""
+    with daemon() as running:
         yield running
 
 

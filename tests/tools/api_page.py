@@ -110,16 +110,21 @@ def _contents() -> str:
 def _entry(module: ModuleType, name: str) -> str:
     heading = f"### `{module.__name__}.{name}`\n\n"
     value = getattr(module, name)
-    if not inspect.isclass(value):
+    if not callable(value):
         return f"{heading}{_constant(module, name)}\n"
-    constructor = _constructor(value)
+    constructor = _constructor(value) if inspect.isclass(value) else _signature(value)
     summary, raises = _summary(value)
     lines = [*(["```python", f"{name}{constructor}", "```", ""] if constructor else []), summary]
     if raises:
         lines += ["", "Raises:", "", *(f"- {line}" for line in raises)]
-    members = [*_attributes(value), *itertools.chain.from_iterable(_method(*member) for member in _methods(value))]
-    lines += ["", "Members:" if raises else "", "", *members] if members else []
+    if inspect.isclass(value):
+        lines += _members(value, "Members:" if raises else "")
     return heading + re.sub(r"\n{3,}", "\n\n", "\n".join(lines)) + "\n"
+
+
+def _members(value: type, above: str) -> list[str]:
+    members = [*_attributes(value), *itertools.chain.from_iterable(_method(*member) for member in _methods(value))]
+    return ["", above, "", *members] if members else []
 
 
 def _method(name: str, function: object) -> Iterator[str]:
