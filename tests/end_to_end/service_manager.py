@@ -25,17 +25,22 @@ class ServiceManager:
     async def next(self) -> dict[str, str]:
         """Return the assignments of the next message."""
         with trio.fail_after(DEADLINE):
-            message = (await self._socket.recv(4096)).decode()
+            return await self._next()
+
+    async def _next(self) -> dict[str, str]:
+        message = (await self._socket.recv(4096)).decode()
         assignments = dict(line.split("=", 1) for line in message.splitlines())
         self.messages.append(assignments)
         return assignments
 
     async def until(self, name: str, value: str | None = None) -> dict[str, str]:
         """Read messages until one assigns ``name``, this ``value`` if it is given; return that one."""
-        while True:
-            message = await self.next()
-            if name in message and value in (None, message[name]):
-                return message
+        # Messages of the watchdog come for ever.
+        with trio.fail_after(DEADLINE):
+            while True:
+                message = await self._next()
+                if name in message and value in (None, message[name]):
+                    return message
 
 
 @contextmanager
