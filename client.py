@@ -1,7 +1,8 @@
 """Ask a running daemon from Python: its plugins and their devices, and lease devices.
 
-:class:`SyncClient` needs no Trio, and importing it loads little. :class:`Client` is for programs that use Trio. Both
-have the same methods. A program that embeds a node asks its :class:`plugind.Supervisor` instead.
+:class:`SyncClient` needs neither Trio nor asyncio, and importing it loads little. :class:`Client` is for programs that
+use Trio or asyncio. Both have the same methods. A program that embeds a node asks its :class:`plugind.Supervisor`
+instead.
 
 ::
 
@@ -29,7 +30,7 @@ before the block that holds it.
 import typing as _typing
 
 if _typing.TYPE_CHECKING:
-    from .actors.client.client import Client
+    from .actors.client.client import Client, Watch
     from .actors.client.errors import (
         ClientError,
         DaemonError,
@@ -39,7 +40,7 @@ if _typing.TYPE_CHECKING:
         NotReadyError,
     )
     from .actors.client.holding import HeldLease
-    from .actors.client.sync import SyncClient
+    from .actors.client.sync import SyncClient, SyncWatch
     from .protocol.leases.replies import Problem
     from .protocol.leases.values import Lease, LeaseState
     from .protocol.plugins.devices import DeviceStatus, ResourceState, ResourceStatus
@@ -63,6 +64,8 @@ __all__ = [
     "ResourceStatus",
     "StateName",
     "SyncClient",
+    "SyncWatch",
+    "Watch",
 ]
 
 # If type checkers saw __getattr__, they would accept every misspelt name.
@@ -85,6 +88,8 @@ if not _typing.TYPE_CHECKING:
         "ResourceStatus": ".protocol.plugins.devices",
         "StateName": ".protocol.plugins.status",
         "SyncClient": ".actors.client.sync",
+        "SyncWatch": ".actors.client.sync",
+        "Watch": ".actors.client.client",
     }
 
     def __getattr__(name):

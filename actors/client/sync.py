@@ -1,12 +1,12 @@
-"""The synchronous client of a daemon, on plain sockets: importing it loads neither Trio nor a parser of HTTP."""
+"""The synchronous client of a daemon, on plain sockets: importing it loads neither Trio nor asyncio."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TypeVar
+from typing import Generic, Self, TypeVar
 
 from ...protocol.client.status_values import plugin_from_json
 from ...protocol.leases.leases_json import LeaseBody, lease_from_json
@@ -34,13 +34,33 @@ from .lease_calls import (
 from .paths import default_status_path
 from .reaching import ANSWER_TIMEOUT, WRITING, watched
 from .sync_holding import Keeper
-from .sync_transport import answer, lines
+from .sync_transport import Lines, answer, lines
 
 T = TypeVar("T")
 
 
+class SyncWatch(Generic[T]):
+    """The changes of a watch, as they come."""
+
+    def __init__(self, lines: Lines, read: Callable[[object], T]) -> None:
+        self._lines = lines
+        self._read = read
+
+    def close(self) -> None:
+        """End the watch; another thread may do so, and the iteration is over."""
+        self._lines.close()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T:
+        while not (line := next(self._lines)):
+            pass  # It is a heartbeat.
+        return understood(self._read, line, self._lines.version)
+
+
 class SyncClient:
-    """Asks a running daemon, without Trio; each request has a connection of its own.
+    """Asks a running daemon, without Trio or asyncio; each request has a connection of its own.
 
     ::
 
@@ -84,7 +104,7 @@ class SyncClient:
         return self._ask(requests.devices(resource))
 
     @contextmanager
-    def watch(self) -> Iterator[Iterator[PluginStatus]]:
+    def watch(self) -> Iterator[SyncWatch[PluginStatus]]:
         """Follow the plugins: all of them first, then each that has changed, until the daemon stops.
 
         ::
@@ -94,7 +114,7 @@ class SyncClient:
                     print(plugin.socket, plugin.state)
         """
         with lines(self.path, self._stream("/watch"), silence=self.timeout) as found:
-            yield (understood(plugin_from_json, line, found.version) for line in found if line)
+            yield SyncWatch(found, plugin_from_json)
 
     def wait(self, *names: str, timeout: float = 60.0) -> None:
         """Wait until plugins of these names are registered. The daemon need not run yet.
@@ -264,10 +284,10 @@ class SyncClient:
         return self._ask(all_leases(prefix)).leases
 
     @contextmanager
-    def watch_leases(self) -> Iterator[Iterator[Lease]]:
+    def watch_leases(self) -> Iterator[SyncWatch[Lease]]:
         """Follow the leases as :meth:`watch` follows the plugins; one that has ended comes once more as ``gone``."""
         with lines(self.path, self._stream("/v1/leases/watch"), silence=self.timeout) as found:
-            yield (understood(lease_from_json, line, found.version) for line in found if line)
+            yield SyncWatch(found, lease_from_json)
 
     def _taken(self, asked: LeaseBody, *, named: bool) -> Lease:
         try:

@@ -26,7 +26,7 @@ from ...protocol.errors import AllocationError
 from ...protocol.plugins.info import CSI, DEVICE, DRA
 from ...protocol.settings.config import Config, Root
 from ...supervisor import Supervisor
-from ..io.unix_socket import MAX_PATH
+from ..io.connecting import MAX_PATH
 from ..simulation.csi_drivers import FakeCSIDriver
 from ..simulation.file_devices import DeviceFile, FileDevices
 from ..simulation.plugins import Call, FakePlugin

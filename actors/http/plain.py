@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import math
-import os
 import socket
 import time
 from collections.abc import Iterator
 from typing import Final
 
+from ..io.connecting import connect
 from ..io.silence import CHECK, QUESTION, UnreachableError, user_of, why_silent
 from .asking import Asking, NotHttpError
 
@@ -20,8 +20,6 @@ __all__ = ["NotHttpError"]  # what is defined elsewhere
 MAX_ANSWER: Final = 1024 * 1024
 #: Seconds between two tries while the daemon's backlog is full, of which nothing tells the end.
 _PAUSE: Final = 0.02
-#: Bytes of a path that a ``sockaddr_un`` holds.
-_MAX_PATH: Final = 107
 
 
 class SilentError(TimeoutError):
@@ -166,17 +164,12 @@ def _limit(connection: socket.socket, deadline: float) -> None:
 
 
 def _connect(connection: socket.socket, path: str, deadline: float) -> None:
-    with contextlib.ExitStack() as opened:
-        if len(os.fsencode(path)) > _MAX_PATH:
-            directory = os.open(os.path.dirname(path) or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-            opened.callback(os.close, directory)
-            path = f"/proc/self/fd/{directory}/{os.path.basename(path)}"
-        while True:
-            _limit(connection, deadline)
-            try:
-                return connection.connect(path)
-            except BlockingIOError:
-                time.sleep(_PAUSE)
+    while True:
+        _limit(connection, deadline)
+        try:
+            return connect(connection, path)
+        except BlockingIOError:
+            time.sleep(_PAUSE)
 
 
 class _Received:

@@ -6,13 +6,15 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 import trio
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from plugind.client import (
     Client,
@@ -65,13 +67,13 @@ class OfSync:
         return await trio.to_thread.run_sync(_all, self._client.watch_leases())
 
 
-def _all(stream: AbstractContextManager[Iterator[T]]) -> list[T]:
+def _all(stream: AbstractContextManager[Iterable[T]]) -> list[T]:
     with stream as found:
         return [*found]
 
 
 class OfTrio:
-    """The client for Trio."""
+    """The asynchronous client on Trio."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -80,25 +82,58 @@ class OfTrio:
         return getattr(self._client, name)
 
     async def watched(self) -> list[PluginStatus]:
-        async with self._client.watch() as changes:
-            return [plugin async for plugin in changes]
+        return await _all_async(self._client.watch())
 
     async def leases_watched(self) -> list[Lease]:
-        async with self._client.watch_leases() as changes:
-            return [lease async for lease in changes]
+        return await _all_async(self._client.watch_leases())
+
+
+class OfAsyncio:
+    """The asynchronous client on asyncio, in a thread; a block of it is one of a synchronous program."""
+
+    def __init__(self, client: Client, portal: BlockingPortal) -> None:
+        self._client = client
+        self._portal = portal
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        return partial(self._called, getattr(self._client, name))
+
+    async def _called(self, method: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        found = await trio.to_thread.run_sync(self._portal.call, partial(method, *args, **more))
+        if isinstance(found, AbstractAsyncContextManager):
+            return self._portal.wrap_async_context_manager(found)
+        return found
+
+    async def watched(self) -> list[PluginStatus]:
+        return await trio.to_thread.run_sync(self._portal.call, _all_async, self._client.watch())
+
+    async def leases_watched(self) -> list[Lease]:
+        return await trio.to_thread.run_sync(self._portal.call, _all_async, self._client.watch_leases())
+
+
+async def _all_async(stream: AbstractAsyncContextManager[AsyncIterable[T]]) -> list[T]:
+    async with stream as found:
+        return [element async for element in found]
 
 
 Make = Callable[..., Any]
 
 
-@pytest.fixture(params=["sync", "trio"])
-def make(request: pytest.FixtureRequest) -> Make:
-    def made(path: str | Path, timeout: float = 5.0) -> Any:
-        if request.param == "sync":
-            return OfSync(SyncClient(str(path), timeout=timeout))
-        return OfTrio(Client(str(path), timeout=timeout))
+@pytest.fixture(params=["sync", "trio", "asyncio"])
+def make(request: pytest.FixtureRequest) -> Iterator[Make]:
+    """Return what makes a client: the tests are on Trio, and use each client in the same way."""
 
-    return made
+    def made(path: str | Path, timeout: float = 5.0) -> Any:
+        match request.param:
+            case "sync":
+                return OfSync(SyncClient(str(path), timeout=timeout))
+            case "trio":
+                return OfTrio(Client(str(path), timeout=timeout))
+            case _:
+                return OfAsyncio(Client(str(path), timeout=timeout), opened.enter_context(start_blocking_portal()))
+
+    with ExitStack() as opened:
+        yield made
 
 
 @asynccontextmanager
@@ -293,9 +328,13 @@ def loaded(code: str, *names: str) -> list[str]:
 
 
 def test_the_synchronous_client_loads_nothing_heavy() -> None:
-    heavy = ("trio", "rich", "email", "http", "ssl", "sqlite3", "asyncio", "google", "grpclib", "argparse")
-    assert loaded("from plugind.client import *", *heavy) != []
+    heavy = ("anyio", "trio", "rich", "email", "http", "ssl", "sqlite3", "asyncio", "google", "grpclib", "argparse")
     assert loaded("from plugind.client import SyncClient", *heavy) == []
+
+
+def test_the_asynchronous_client_loads_neither_trio_nor_asyncio() -> None:
+    """The one on which the program runs is there already."""
+    assert loaded("from plugind.client import *", "anyio", "trio", "asyncio") == ["anyio"]
 
 
 def test_the_module_itself_loads_nothing() -> None:

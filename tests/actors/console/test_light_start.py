@@ -66,7 +66,7 @@ LS = COMMAND | {
     "plugind.actors.http",
     *(f"plugind.actors.http.{name}" for name in ("asking", "plain")),
     "plugind.actors.io",
-    *(f"plugind.actors.io.{name}" for name in ("peers", "silence")),
+    *(f"plugind.actors.io.{name}" for name in ("connecting", "peers", "silence")),
     *(f"plugind.protocol.{name}" for name in ("text", "words")),
 }
 #: The packages of others that a daemon without plugins needs, and those that they need.
