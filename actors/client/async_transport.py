@@ -70,10 +70,8 @@ async def lines(
         if refused is not None:
             raise call.refusal(reply.status, refused, reply.version)
         found = Lines(path, reply)
-        try:
-            yield found
-        finally:
-            found.close()
+        opened.callback(found.close)
+        yield found
 
 
 class Lines:

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Generic, Self, TypeVar
 
+import attrs
+
 import anyio
 
 from ...protocol.client.status_values import plugin_from_json
@@ -40,12 +42,12 @@ from .reaching import ANSWER_TIMEOUT, WRITING, watched
 T = TypeVar("T")
 
 
+@attrs.frozen(eq=False)
 class Watch(Generic[T]):
     """The changes of a watch, as they come."""
 
-    def __init__(self, lines: Lines, read: Callable[[object], T]) -> None:
-        self._lines = lines
-        self._read = read
+    _lines: Lines
+    _read: Callable[[object], T]
 
     def close(self) -> None:
         """End the watch; another task or thread may do so, and the iteration is over."""

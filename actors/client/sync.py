@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Generic, Self, TypeVar
 
+import attrs
+
 from ...protocol.client.status_values import plugin_from_json
 from ...protocol.leases.leases_json import LeaseBody, lease_from_json
 from ...protocol.leases.values import ConnectionOwner, Lease
@@ -39,12 +41,12 @@ from .sync_transport import Lines, answer, lines
 T = TypeVar("T")
 
 
+@attrs.frozen(eq=False)
 class SyncWatch(Generic[T]):
     """The changes of a watch, as they come."""
 
-    def __init__(self, lines: Lines, read: Callable[[object], T]) -> None:
-        self._lines = lines
-        self._read = read
+    _lines: Lines
+    _read: Callable[[object], T]
 
     def close(self) -> None:
         """End the watch; another thread may do so, and the iteration is over."""

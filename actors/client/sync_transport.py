@@ -83,7 +83,9 @@ def lines(
             refused = None if reply.status in (200, 201) else reply.body(MAX_ANSWER)
         if refused is not None:
             raise call.refusal(reply.status, refused, reply.version)
-        yield Lines(path, reply, min(silence, total))
+        found = Lines(path, reply, min(silence, total))
+        opened.callback(found.close)
+        yield found
 
 
 class Lines:
