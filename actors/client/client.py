@@ -20,7 +20,7 @@ from ..io.silence import PATIENCE
 from . import requests
 from .async_holding import Keeper
 from .async_transport import Lines, answer, lines
-from .awaited import RECONNECT, Awaited, AwaitedDevices, AwaitedPlugins, Following
+from .awaited import EXPLAIN, RECONNECT, Awaited, AwaitedDevices, AwaitedPlugins, Following
 from .calls import ClientRequest, understood
 from .errors import ClientError, LeaseFailedError
 from .holding import HeldLease
@@ -324,7 +324,14 @@ class Client:
                 return
             await anyio.sleep(min(RECONNECT, following.left))  # There is no event for the start of a daemon.
             if not following.left:
+                await self._explain(following.explanation())
                 raise following.error(timeout)
+
+    async def _explain(self, call: ClientRequest[None] | None) -> None:
+        # What the daemon has said until the timeout stands, whatever becomes of this.
+        with suppress(ClientError):
+            if call is not None:
+                await self._ask(call, seconds=EXPLAIN)
 
     async def _follow_once(self, following: Following) -> None:
         try:

@@ -17,7 +17,7 @@ from ...protocol.plugins.devices import ResourceStatus
 from ...protocol.plugins.status import PluginStatus
 from ..io.silence import PATIENCE
 from . import requests
-from .awaited import RECONNECT, Awaited, AwaitedDevices, AwaitedPlugins, Following
+from .awaited import EXPLAIN, RECONNECT, Awaited, AwaitedDevices, AwaitedPlugins, Following
 from .calls import ClientRequest, understood
 from .errors import ClientError, LeaseFailedError, LeaseLostError
 from .holding import HeldLease
@@ -330,7 +330,14 @@ class SyncClient:
                 return
             time.sleep(min(RECONNECT, following.left))  # There is no event for the start of a daemon.
             if not following.left:
+                self._explain(following.explanation())
                 raise following.error(timeout)
+
+    def _explain(self, call: ClientRequest[None] | None) -> None:
+        # What the daemon has said until the timeout stands, whatever becomes of this.
+        with suppress(ClientError):
+            if call is not None:
+                self._ask(call, seconds=EXPLAIN)
 
     def _follow_once(self, following: Following) -> None:
         call = self._stream(following.awaited.path)

@@ -14,6 +14,7 @@ from ...protocol.health.checks import NOT_CHECKED
 from ...protocol.plugins.health import Health
 from ...protocol.status.json import Json
 from ...protocol.text import encodable, escaped
+from ..client.awaited import EXPLAIN
 from . import phrases, wait_for_devices
 from .answers import Daemon, Plugin, add_daemon_arguments, daemon, plugins_in
 from .arguments import plugin_name
@@ -22,7 +23,6 @@ from .ending import EXIT_BUSY, EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, CommandEr
 from .following import RECONNECT, follow
 from .output import add_output_argument
 from .times import seconds
-from .wait_for_devices import EXPLAIN
 
 #: Seconds to wait where ``--timeout`` is not given.
 TIMEOUT = 60.0

@@ -16,6 +16,7 @@ import pytest
 import trio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
+from plugind.actors.client.awaited import NOT_REGISTERED
 from plugind.client import (
     Client,
     ClientError,
@@ -44,8 +45,9 @@ def line(**changes: Any) -> bytes:
     return json.dumps({**plugin_to_json(PLUGIN, NOW, NOW), **changes}).encode() + b"\n"
 
 
-def amount(healthy: int, state: str = "listed") -> bytes:
-    return json.dumps({"resource": "vendor.com/gpu", "state": state, "allocatable": healthy}).encode() + b"\n"
+def amount(healthy: int, state: str = "listed", reason: str | None = None) -> bytes:
+    said = {"resource": "vendor.com/gpu", "state": state, "reason": reason, "capacity": 2, "allocatable": healthy}
+    return json.dumps(said).encode() + b"\n"
 
 
 class OfSync:
@@ -218,16 +220,36 @@ async def test_a_wait_for_devices_ends_when_there_are_enough(make: Make, tmp_pat
     assert server.requests[0].line == "GET /v1/devices/watch?heartbeat=1.25 HTTP/1.1"
 
 
+REFUSED = {"resource": "vendor.com/gpu", "endpoint": "gpu.sock", "pid": 812, "reason": "no\nname", "age": 12.3}
+
+
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        (amount(1, "lost"), "vendor.com/gpu has 1 of 2 healthy devices: it is lost"),
-        (b"", "vendor.com/gpu has 0 of 2 healthy devices: no device plugin has registered for it"),
+        (amount(1, "lost", "the stream ended\n"), "has 1 of 2 healthy devices: it is lost: the stream ended\\n"),
+        (amount(1), "has 1 of 2 healthy devices: its plugin lists 2 devices, of which 1 are healthy"),
+        (amount(0, "gone"), f"has 0 of 2 healthy devices: {NOT_REGISTERED}"),
+        (b"", f"has 0 of 2 healthy devices: {NOT_REGISTERED}"),
     ],
 )
-async def test_a_wait_for_devices_says_why_there_are_too_few(make: Make, tmp_path: Path, said: bytes, why: str) -> None:
-    async with asking(make, tmp_path, chunked(said + b"\n", end=False), hold=True) as (client, _):
-        with pytest.raises(NotReadyError, match=why):
+@pytest.mark.parametrize("refused", [[], [REFUSED]])
+async def test_a_wait_for_devices_says_what_the_command_says(
+    make: Make, tmp_path: Path, said: bytes, why: str, refused: list[object]
+) -> None:
+    lines = chunked(said + b"\n", end=False)
+    async with asking(make, tmp_path, lines, answer(200, refused), hold=True) as (client, server):
+        with pytest.raises(NotReadyError) as caught:
+            await client.wait_for_devices({"vendor.com/gpu": 2}, timeout=2)
+    also = r"; the last Register call for it, by pid 812, was refused 12 s ago: no\nname" if refused else ""
+    assert str(caught.value) == f"within 2 s: vendor.com/gpu {why}{also}"
+    assert server.requests[1].line == "GET /v1/devices/refused HTTP/1.1"
+
+
+async def test_a_wait_for_devices_of_a_daemon_that_explains_nothing_says_what_is_known(
+    make: Make, tmp_path: Path
+) -> None:
+    async with asking(make, tmp_path, chunked(amount(1) + b"\n", end=False), answer(404), hold=True) as (client, _):
+        with pytest.raises(NotReadyError, match=r"its plugin lists 2 devices, of which 1 are healthy$"):
             await client.wait_for_devices({"vendor.com/gpu": 2}, timeout=2)
 
 
