@@ -11,14 +11,14 @@ from .client import fetch
 from .ending import CommandError
 
 
-async def refused_calls(daemon: Daemon) -> dict[str, str]:
+def refused_calls(daemon: Daemon) -> dict[str, str]:
     """Return the words for each resource whose last Register call was refused.
 
     Raises:
       CommandError: if the daemon does not answer in time.
     """
     try:
-        answer = json.loads(await fetch(daemon, "GET", "/v1/devices/refused"))
+        answer = json.loads(fetch(daemon, "/v1/devices/refused"))
     except UnknownPluginError:
         return {}  # An older daemon keeps them only in its log.
     except ValueError as error:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 
 import attrs
-import trio
 
 from ...protocol.plugins.devices import ResourceState
 from ...protocol.status.json import Json
@@ -18,7 +18,7 @@ from .answers import Daemon, Plugin
 from .arguments import resource_name
 from .client import roots_to_mend
 from .ending import EXIT_BUSY, EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, CommandError, complain, say
-from .following import RECONNECT, follow
+from .following import follow, follow_until_over
 from .refused_calls import refused_calls
 
 #: The watch that shows resources.
@@ -120,7 +120,7 @@ def run(daemon: Daemon, resources: list[WantedDevices], timeout: float, *, as_js
     """Wait until all have enough healthy devices; return the exit code."""
     unanswered = f"the daemon at {escaped(daemon.path)} has not answered within {timeout:g} s"
     waiting = WaitingForDevices(strictest(resources), CommandError(unanswered, EXIT_UNREACHABLE))
-    trio.run(_wait, daemon, waiting, timeout)
+    _wait(daemon, waiting, timeout)
     if as_json:
         say(
             json.dumps({"done": waiting.done, "resources": [_report(waiting, resource) for resource in waiting.wanted]})
@@ -148,16 +148,15 @@ def _report(waiting: WaitingForDevices, resource: WantedDevices) -> dict[str, Js
     }
 
 
-async def _wait(daemon: Daemon, waiting: WaitingForDevices, timeout: float) -> None:
-    # A timeout of 0 makes one look, for which the daemon has the time that it may be silent.
-    with trio.move_on_after(timeout or daemon.timeout):
-        await follow(daemon, waiting, WATCH, once=not timeout)
-        while timeout and not waiting.done:
-            # There is no event for the start of a daemon.
-            await trio.sleep(RECONNECT)
-            await follow(daemon, waiting, WATCH)
+def _wait(daemon: Daemon, waiting: WaitingForDevices, timeout: float) -> None:
+    if timeout == 0:
+        # It makes one look, for which the daemon has the time that it may be silent.
+        follow(daemon, waiting, time.monotonic() + daemon.timeout, WATCH, once=True)
+    else:
+        follow_until_over(daemon, waiting, timeout, WATCH)
     if not waiting.done and waiting.failure is None:
         # This only explains: what the daemon has said until the timeout stands.
-        with trio.move_on_after(EXPLAIN), suppress(CommandError):
-            waiting.roots = await roots_to_mend(daemon)
-            waiting.refused = await refused_calls(daemon)
+        with suppress(CommandError):
+            soon = daemon._replace(timeout=EXPLAIN)
+            waiting.roots = roots_to_mend(soon)
+            waiting.refused = refused_calls(soon)

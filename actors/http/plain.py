@@ -18,6 +18,8 @@ __all__ = ["NotHttpError"]  # what is defined elsewhere
 
 #: Bytes of the largest answer that :func:`request` reads.
 MAX_ANSWER: Final = 1024 * 1024
+#: Seconds of the longest timeout that a socket takes: its milliseconds are a C int.
+_LONGEST: Final = 2**31 // 1000
 #: Seconds between two tries while the daemon's backlog is full, of which nothing tells the end.
 _PAUSE: Final = 0.02
 
@@ -58,7 +60,11 @@ class Reply:
         self.uid = received.uid
         while (head := received.asking.head()) is None:
             received.more()
-        self.status, self.version = head.status, head.version
+        self.status, self.headers, self.version = head.status, head.headers, head.version
+
+    def may_be_silent(self) -> None:
+        """Limit no longer how long each part may take."""
+        self._received.silence = math.inf
 
     def wait_for_ever(self) -> None:
         """Wait for the rest of the body for as long as the daemon keeps the connection."""
@@ -160,7 +166,7 @@ def _limit(connection: socket.socket, deadline: float) -> None:
     left = deadline - time.monotonic()
     if left <= 0:
         raise SilentError("nothing came")
-    connection.settimeout(None if left == math.inf else left)
+    connection.settimeout(None if left == math.inf else min(left, _LONGEST))
 
 
 def _connect(connection: socket.socket, path: str, deadline: float) -> None:
