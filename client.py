@@ -43,6 +43,7 @@ if _typing.TYPE_CHECKING:
     from .actors.client.sync import SyncClient, SyncWatch
     from .protocol.leases.replies import Problem
     from .protocol.leases.values import Lease, LeaseState
+    from .protocol.messages.reconciler import RetryAnswer
     from .protocol.plugins.devices import DeviceStatus, ResourceState, ResourceStatus
     from .protocol.plugins.status import PluginStatus, StateName
 
@@ -62,6 +63,7 @@ __all__ = [
     "Problem",
     "ResourceState",
     "ResourceStatus",
+    "RetryAnswer",
     "StateName",
     "SyncClient",
     "SyncWatch",
@@ -86,6 +88,7 @@ if not _typing.TYPE_CHECKING:
         "Problem": ".protocol.leases.replies",
         "ResourceState": ".protocol.plugins.devices",
         "ResourceStatus": ".protocol.plugins.devices",
+        "RetryAnswer": ".protocol.messages.reconciler",
         "StateName": ".protocol.plugins.status",
         "SyncClient": ".actors.client.sync",
         "SyncWatch": ".actors.client.sync",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from typing import Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 import attrs
 
@@ -38,6 +38,9 @@ from .lease_calls import (
 )
 from .paths import default_status_path
 from .reaching import ANSWER_TIMEOUT, WRITING, watched
+
+if TYPE_CHECKING:
+    from ...protocol.messages.reconciler import RetryAnswer
 
 T = TypeVar("T")
 
@@ -134,6 +137,18 @@ class Client:
           NotReadyError: if one has not within ``timeout`` seconds.
         """
         await self._follow(AwaitedDevices(wanted), timeout)
+
+    async def retry(self, target: str) -> tuple[RetryAnswer, ...]:
+        """Have the plugins of a name tried now, or the one of a socket; return for each socket what follows.
+
+        Raises:
+          DaemonError: with the status 404 if there is none.
+        """
+        return await self._ask(requests.retry(target))
+
+    async def ask_for_facts(self, target: str) -> tuple[RetryAnswer, ...]:
+        """Have registered plugins asked anew for what :meth:`describe` tells of them; see :meth:`retry`."""
+        return await self._ask(requests.retry(target, facts=True))
 
     # --- leases ---
 

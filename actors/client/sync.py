@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 import attrs
 
@@ -37,6 +37,9 @@ from .paths import default_status_path
 from .reaching import ANSWER_TIMEOUT, WRITING, watched
 from .sync_holding import Keeper
 from .sync_transport import Lines, answer, lines
+
+if TYPE_CHECKING:
+    from ...protocol.messages.reconciler import RetryAnswer
 
 T = TypeVar("T")
 
@@ -133,6 +136,18 @@ class SyncClient:
           NotReadyError: if one has not within ``timeout`` seconds.
         """
         self._follow(AwaitedDevices(wanted), timeout)
+
+    def retry(self, target: str) -> tuple[RetryAnswer, ...]:
+        """Have the plugins of a name tried now, or the one of a socket; return for each socket what follows.
+
+        Raises:
+          DaemonError: with the status 404 if there is none.
+        """
+        return self._ask(requests.retry(target))
+
+    def ask_for_facts(self, target: str) -> tuple[RetryAnswer, ...]:
+        """Have registered plugins asked anew for what :meth:`describe` tells of them; see :meth:`retry`."""
+        return self._ask(requests.retry(target, facts=True))
 
     # --- leases ---
 
