@@ -6,9 +6,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TypeVar
 
-import attrs
-
 import anyio
+import attrs
 
 from ...protocol.leases.values import Lease
 from ..io.silence import PATIENCE

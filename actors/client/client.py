@@ -7,9 +7,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
-import attrs
-
 import anyio
+import attrs
 
 from ...protocol.client.status_values import plugin_from_json
 from ...protocol.leases.leases_json import LeaseBody, lease_from_json

@@ -6,13 +6,11 @@ import time
 from typing import Protocol
 
 from ...protocol.text import escaped
+from ..client.awaited import RECONNECT
 from ..http.plain import Reply
 from .answers import Daemon, Plugin, plugin_in
 from .client import UNANSWERED, has_heartbeats, unanswered, watching
 from .ending import EXIT_BUSY, EXIT_UNREACHABLE, CommandError
-
-#: Seconds between attempts to reach a daemon that does not run yet.
-RECONNECT = 0.2
 
 
 class Waiting(Protocol):

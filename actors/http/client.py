@@ -9,9 +9,8 @@ import math
 import socket
 from collections.abc import AsyncIterator, Iterator
 
-import attrs
-
 import anyio
+import attrs
 
 from ..io.connecting import connect, stream_socket
 from ..io.silence import CHECK, QUESTION, UnreachableError, user_of, why_silent
@@ -95,24 +94,6 @@ class Lines:
     _reply: Reply
     _whole: collections.deque[bytes] = attrs.field(factory=collections.deque)
     _rest: bytes = b""
-
-    @property
-    def version(self) -> str | None:
-        """See :attr:`Reply.version`."""
-        return self._reply.version
-
-    @property
-    def uid(self) -> int:
-        """See :attr:`Reply.uid`."""
-        return self._reply.uid
-
-    def wait_for_ever(self) -> None:
-        """See :meth:`Reply.wait_for_ever`."""
-        self._reply.wait_for_ever()
-
-    def hang_up(self) -> None:
-        """See :meth:`Reply.hang_up`."""
-        self._reply.hang_up()
 
     def __aiter__(self) -> Lines:
         return self
