@@ -14,7 +14,7 @@ import anyio.lowlevel
 import attrs
 import pytest
 
-from plugind.client import Client, LeaseLostError, PluginStatus, StateName, SyncClient, Watch
+from plugind.client import Client, HeldLease, LeaseLostError, PluginStatus, StateName, SyncClient, Watch
 from plugind.tests.actors.client.test_client_holds import GONE, OWNED, stream
 from plugind.tests.actors.client.test_client_leases import HELD, RELEASED, BlockError, lines
 from plugind.tests.actors.client.test_clients import chunked, line
@@ -84,6 +84,29 @@ def test_the_block_of_a_lost_lease_is_cancelled(run: Run, tmp_path: Path) -> Non
         run(program)
 
 
+def test_the_loss_of_a_lease_hides_no_cancellation_by_asyncio(tmp_path: Path) -> None:
+    """asyncio would not cancel the task again."""
+    with lease_server(tmp_path, stream(OWNED, GONE, end=True)) as server:
+
+        async def program() -> None:
+            async with Client(str(server.path)).hold({GPU: 1}) as held:
+                with anyio.CancelScope(shield=True):
+                    await until_lost(held)
+                    task = asyncio.current_task()
+                    assert task is not None
+                    task.cancel()
+                    await asyncio.sleep(DEADLINE)
+
+        with pytest.raises(asyncio.CancelledError):
+            asyncio.run(program())
+
+
+async def until_lost(held: HeldLease) -> None:
+    with anyio.fail_after(DEADLINE):
+        while held.lost is None:  # noqa: ASYNC110 - a task of the client tells
+            await anyio.sleep(0.01)
+
+
 def test_the_error_of_a_block_that_holds_a_lease_is_no_group(run: Run, tmp_path: Path) -> None:
     with lease_server(tmp_path, stream(OWNED), RELEASED, hold=True) as server:
 
@@ -135,6 +158,7 @@ def test_a_call_that_is_cancelled_closes_its_connection(
             async with anyio.create_task_group() as group:
                 group.start_soon(ask, Client(str(tmp_path / "status.sock")))
                 connection, _ = await anyio.to_thread.run_sync(listener.accept)
+                connection.settimeout(DEADLINE)
                 await anyio.wait_all_tasks_blocked()
                 group.cancel_scope.cancel()
             # The program goes on: its end would close all connections.
@@ -186,7 +210,10 @@ def test_a_watch_that_another_task_or_thread_closes_is_over(
 
         async def program() -> None:
             reader = Reader()
-            async with anyio.create_task_group() as group, Client(str(server.path)).watch() as changes:
+            async with (
+                anyio.create_task_group() as group,
+                Client(str(server.path), timeout=2 * DEADLINE).watch() as changes,
+            ):
                 group.start_soon(reader.run, changes)
                 await reader.waits()
                 await end(changes)
@@ -199,7 +226,7 @@ def test_a_watch_that_another_task_or_thread_closes_is_over(
 @pytest.mark.parametrize("ends_block", [False, True])
 def test_a_watch_of_the_synchronous_client_that_another_thread_closes_is_over(ends_block: bool, tmp_path: Path) -> None:
     with lease_server(tmp_path, chunked(line(), end=False), hold=True) as server, ThreadPoolExecutor() as threads:
-        with SyncClient(str(server.path)).watch() as changes:
+        with SyncClient(str(server.path), timeout=2 * DEADLINE).watch() as changes:
             assert next(changes).state is StateName.REGISTERED
             rest = threads.submit(list, changes)
             with pytest.raises(TimeoutError):
