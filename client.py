@@ -1,7 +1,8 @@
 """Ask a running daemon from Python: its plugins and their devices, and lease devices.
 
-:class:`SyncClient` needs no Trio, and importing it loads little. :class:`Client` is for programs that use Trio. Both
-have the same methods. A program that embeds a node asks its :class:`plugind.Supervisor` instead.
+:class:`SyncClient` needs neither Trio nor asyncio, and importing it loads little. :class:`Client` is for programs that
+use Trio or asyncio. Both have the same methods. A program that embeds a node asks its :class:`plugind.Supervisor`
+instead.
 
 ::
 
@@ -29,7 +30,7 @@ before the block that holds it.
 import typing as _typing
 
 if _typing.TYPE_CHECKING:
-    from .actors.client.client import Client
+    from .actors.client.client import Client, Watch
     from .actors.client.errors import (
         ClientError,
         DaemonError,
@@ -39,9 +40,10 @@ if _typing.TYPE_CHECKING:
         NotReadyError,
     )
     from .actors.client.holding import HeldLease
-    from .actors.client.sync import SyncClient
+    from .actors.client.sync import SyncClient, SyncWatch
     from .protocol.leases.replies import Problem
     from .protocol.leases.values import Lease, LeaseState
+    from .protocol.messages.reconciler import RetryAnswer
     from .protocol.plugins.devices import DeviceStatus, ResourceState, ResourceStatus
     from .protocol.plugins.status import PluginStatus, StateName
 
@@ -61,8 +63,11 @@ __all__ = [
     "Problem",
     "ResourceState",
     "ResourceStatus",
+    "RetryAnswer",
     "StateName",
     "SyncClient",
+    "SyncWatch",
+    "Watch",
 ]
 
 # If type checkers saw __getattr__, they would accept every misspelt name.
@@ -83,8 +88,11 @@ if not _typing.TYPE_CHECKING:
         "Problem": ".protocol.leases.replies",
         "ResourceState": ".protocol.plugins.devices",
         "ResourceStatus": ".protocol.plugins.devices",
+        "RetryAnswer": ".protocol.messages.reconciler",
         "StateName": ".protocol.plugins.status",
         "SyncClient": ".actors.client.sync",
+        "SyncWatch": ".actors.client.sync",
+        "Watch": ".actors.client.client",
     }
 
     def __getattr__(name):

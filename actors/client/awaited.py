@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import attrs
 
@@ -11,11 +11,15 @@ from ...protocol.client.status_values import plugin_from_json
 from ...protocol.plugins.devices import ResourceState
 from ...protocol.plugins.status import PluginStatus, StateName
 from ...protocol.text import escaped
-from .calls import understood
+from .calls import ClientRequest, understood
 from .errors import ClientError, NotReadyError
 
 #: Seconds between attempts to reach a daemon that does not run yet.
 RECONNECT: Final = 0.2
+#: Seconds for what only explains why something is missing.
+EXPLAIN: Final = 1.0
+#: Why a resource is not there.
+NOT_REGISTERED: Final = "no device plugin has registered for it; 'plugind ls' shows those that are on their way"
 
 
 class Awaited(Protocol):
@@ -36,6 +40,9 @@ class Awaited(Protocol):
 
     def missing(self) -> Iterator[str]:
         """Yield, for each that is not there, a text that says so."""
+
+    def explanation(self) -> ClientRequest[None] | None:
+        """Return what to ask at the end of the wait about those that are not there; None if nothing tells more."""
 
 
 @attrs.define
@@ -79,6 +86,10 @@ class Following:
         """Whether all is there."""
         return next(self.awaited.missing(), None) is None
 
+    def explanation(self) -> ClientRequest[None] | None:
+        """Return what to ask when the time is over; None if nothing tells more."""
+        return None if self._failure is not None else self.awaited.explanation()
+
     def error(self, timeout: float) -> ClientError:
         """Return what to raise when the time is over."""
         if self._failure is not None:
@@ -115,6 +126,9 @@ class AwaitedPlugins:
             if not any(plugin.state in _IN_USE for plugin in found):
                 yield f"{escaped(name)} {_state_of(found)}"
 
+    def explanation(self) -> None:
+        """See :class:`Awaited`."""
+
 
 #: In observe mode another consumer registers plugins.
 _IN_USE = (StateName.REGISTERED, StateName.OBSERVED)
@@ -128,22 +142,15 @@ def _state_of(found: list[PluginStatus]) -> str:
     return f"is {last.state}" + (f" ({escaped(why)})" if why else "")
 
 
-def _counted(content: object) -> tuple[str, str, int]:
-    match content:
-        case {"resource": str(name), "state": str(state), "allocatable": int(healthy)}:
-            return name, state, healthy
-        case _:
-            raise ValueError("it is no resource that this version of plugind knows")
-
-
 @attrs.define
 class AwaitedDevices:
     """Resources that are to have so many healthy devices each."""
 
     wanted: Mapping[str, int]
     path: str = "/v1/devices/watch"
-    #: The state of each resource, and how many healthy devices it has.
-    _resources: dict[str, tuple[str, int]] = attrs.field(factory=dict)
+    _resources: dict[str, Mapping[str, object]] = attrs.field(factory=dict)
+    #: What is said of the last Register call for a resource, if it was refused.
+    _refused: Mapping[str, str] = attrs.field(factory=dict)
 
     def clear(self) -> None:
         """See :class:`Awaited`."""
@@ -151,13 +158,68 @@ class AwaitedDevices:
 
     def note(self, text: bytes) -> None:
         """See :class:`Awaited`."""
-        name, state, healthy = understood(_counted, text)
-        self._resources[name] = state, healthy
+        name, resource = understood(_named, text)
+        if resource["state"] == ResourceState.GONE:
+            self._resources.pop(name, None)
+        else:
+            self._resources[name] = resource
 
     def missing(self) -> Iterator[str]:
         """See :class:`Awaited`."""
         for name, number in self.wanted.items():
-            state, healthy = self._resources.get(name, (ResourceState.GONE.value, 0))
-            if healthy < number:
-                why = "no device plugin has registered for it" if state == ResourceState.GONE else f"it is {state}"
-                yield f"{escaped(name)} has {healthy} of {number} healthy devices: {why}"
+            resource = self._resources.get(name)
+            if healthy_of(resource) < number:
+                refused = f"; {self._refused[name]}" if name in self._refused else ""
+                yield f"{too_few(name, number, resource)}{refused}"
+
+    def explanation(self) -> ClientRequest[None]:
+        """See :class:`Awaited`."""
+        return ClientRequest("GET", "/v1/devices/refused", self._explain)
+
+    def _explain(self, content: object) -> None:
+        self._refused = refused_calls(content)
+
+
+def _named(content: Any) -> tuple[str, Mapping[str, object]]:
+    match content:
+        case {"resource": str(name), "state": str(), "allocatable": int()}:
+            return name, content
+        case _:
+            raise ValueError("it is no resource that this version of plugind knows")
+
+
+def healthy_of(resource: Mapping[str, object] | None) -> int:
+    """Return how many healthy devices a resource has, as the watch of devices shows it; None is one that is not."""
+    number = (resource or {}).get("allocatable")
+    return number if isinstance(number, int) else 0
+
+
+def too_few(name: str, wanted: int, resource: Mapping[str, object] | None, *also: str) -> str:
+    """Return why a resource has too few healthy devices; ``also`` are more reasons if no plugin has registered."""
+    healthy = healthy_of(resource)
+    if resource is None:
+        why = "; ".join([NOT_REGISTERED, *also])
+    elif resource.get("state") != ResourceState.LISTED:
+        reason = resource.get("reason")
+        why = f"it is {escaped(str(resource.get('state')))}" + (f": {escaped(str(reason))}" if reason else "")
+    else:
+        why = f"its plugin lists {counted(resource.get('capacity'), 'device')}, of which {healthy} are healthy"
+    return f"{escaped(name)} has {healthy} of {counted(wanted, 'healthy device')}: {why}"
+
+
+def counted(number: object, what: str) -> str:
+    """Return a number of things."""
+    return f"{number} {what}" + ("" if number == 1 else "s")
+
+
+def refused_calls(content: object) -> dict[str, str]:
+    """Return the words for each resource whose last Register call was refused."""
+    calls = content if isinstance(content, list) else []
+    return {str(call.get("resource")): _refusal(call) for call in calls if isinstance(call, dict)}
+
+
+def _refusal(call: Mapping[str, object]) -> str:
+    from ...protocol.devices.refused_calls import in_words  # Its module takes long to import.
+
+    age = call.get("age")
+    return escaped(in_words(call.get("reason"), call.get("pid"), age if isinstance(age, int | float) else 0.0))

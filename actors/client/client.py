@@ -1,23 +1,25 @@
-"""The client of a daemon for programs that use Trio."""
+"""The client of a daemon for programs that use Trio or asyncio."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
-import trio
+import anyio
+import attrs
 
 from ...protocol.client.status_values import plugin_from_json
 from ...protocol.leases.leases_json import LeaseBody, lease_from_json
 from ...protocol.leases.values import ConnectionOwner, Lease
 from ...protocol.plugins.devices import ResourceStatus
 from ...protocol.plugins.status import PluginStatus
-from ..http.client import Lines
 from ..io.silence import PATIENCE
 from . import requests
-from .awaited import RECONNECT, Awaited, AwaitedDevices, AwaitedPlugins, Following
+from .async_holding import Keeper
+from .async_transport import Lines, answer, lines
+from .awaited import EXPLAIN, RECONNECT, Awaited, AwaitedDevices, AwaitedPlugins, Following
 from .calls import ClientRequest, understood
 from .errors import ClientError, LeaseFailedError
 from .holding import HeldLease
@@ -35,14 +37,35 @@ from .lease_calls import (
 )
 from .paths import default_status_path
 from .reaching import ANSWER_TIMEOUT, WRITING, watched
-from .trio_holding import Keeper
-from .trio_transport import answer, lines, talking
+
+if TYPE_CHECKING:
+    from ...protocol.messages.reconciler import RetryAnswer
 
 T = TypeVar("T")
 
 
+@attrs.frozen(eq=False)
+class Watch(Generic[T]):
+    """The changes of a watch, as they come."""
+
+    _lines: Lines
+    _read: Callable[[object], T]
+
+    def close(self) -> None:
+        """End the watch; another task or thread may do so, and the iteration is over."""
+        self._lines.close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T:
+        while not (line := await anext(self._lines)):
+            pass  # It is a heartbeat.
+        return understood(self._read, line, self._lines.version)
+
+
 class Client:
-    """Asks a running daemon in a program that uses Trio; each request has a connection of its own.
+    """Asks a running daemon in a program that uses Trio or asyncio; each request has a connection of its own.
 
     ::
 
@@ -86,7 +109,7 @@ class Client:
         return await self._ask(requests.devices(resource))
 
     @asynccontextmanager
-    async def watch(self) -> AsyncIterator[AsyncIterator[PluginStatus]]:
+    async def watch(self) -> AsyncIterator[Watch[PluginStatus]]:
         """Follow the plugins: all of them first, then each that has changed, until the daemon stops.
 
         ::
@@ -96,7 +119,7 @@ class Client:
                     print(plugin.socket, plugin.state)
         """
         async with self._lines("/watch") as found:
-            yield _Values(found, self.path, plugin_from_json)
+            yield Watch(found, plugin_from_json)
 
     async def wait(self, *names: str, timeout: float = 60.0) -> None:
         """Wait until plugins of these names are registered. The daemon need not run yet.
@@ -113,6 +136,18 @@ class Client:
           NotReadyError: if one has not within ``timeout`` seconds.
         """
         await self._follow(AwaitedDevices(wanted), timeout)
+
+    async def retry(self, target: str) -> tuple[RetryAnswer, ...]:
+        """Have the plugins of a name tried now, or the one of a socket; return for each socket what follows.
+
+        Raises:
+          DaemonError: with the status 404 if there is none.
+        """
+        return await self._ask(requests.retry(target))
+
+    async def ask_for_facts(self, target: str) -> tuple[RetryAnswer, ...]:
+        """Have registered plugins asked anew for what :meth:`describe` tells of them; see :meth:`retry`."""
+        return await self._ask(requests.retry(target, facts=True))
 
     # --- leases ---
 
@@ -259,10 +294,10 @@ class Client:
         return (await self._ask(all_leases(prefix))).leases
 
     @asynccontextmanager
-    async def watch_leases(self) -> AsyncIterator[AsyncIterator[Lease]]:
+    async def watch_leases(self) -> AsyncIterator[Watch[Lease]]:
         """Follow the leases as :meth:`watch` follows the plugins; one that has ended comes once more as ``gone``."""
         async with self._lines("/v1/leases/watch") as found:
-            yield _Values(found, self.path, lease_from_json)
+            yield Watch(found, lease_from_json)
 
     async def _taken(self, asked: LeaseBody, *, named: bool) -> Lease:
         try:
@@ -274,12 +309,12 @@ class Client:
             raise
 
     async def _try_to_release(self, lease: str) -> None:
-        with suppress(ClientError), trio.CancelScope(shield=True):
+        with suppress(ClientError), anyio.CancelScope(shield=True):
             await self.release(lease)
 
     async def _end(self, lease: str) -> None:
         try:
-            with trio.CancelScope(shield=True):
+            with anyio.CancelScope(shield=True):
                 await self.release(lease)
         except LeaseFailedError as error:
             if not is_unknown(error):
@@ -295,43 +330,29 @@ class Client:
         return lines(self.path, call, timeout=self.timeout)
 
     async def _follow(self, awaited: Awaited, timeout: float) -> None:
-        following = Following(awaited, trio.current_time() + timeout, trio.current_time)
+        following = Following(awaited, anyio.current_time() + timeout, anyio.current_time)
         while not following.done:
-            with trio.move_on_after(following.left):
+            with anyio.move_on_after(following.left):
                 await self._follow_once(following)
             if following.done:
                 return
-            await trio.sleep(min(RECONNECT, following.left))  # There is no event for the start of a daemon.
+            await anyio.sleep(min(RECONNECT, following.left))  # There is no event for the start of a daemon.
             if not following.left:
+                await self._explain(following.explanation())
                 raise following.error(timeout)
+
+    async def _explain(self, call: ClientRequest[None] | None) -> None:
+        # What the daemon has said until the timeout stands, whatever becomes of this.
+        with suppress(ClientError):
+            if call is not None:
+                await self._ask(call, seconds=EXPLAIN)
 
     async def _follow_once(self, following: Following) -> None:
         try:
             async with self._lines(following.awaited.path) as found:
                 following.begin()
-                with talking(self.path):
-                    async for line in found:
-                        if following.note(line):
-                            return
+                async for line in found:
+                    if following.note(line):
+                        return
         except ClientError as error:
             following.ended(error)
-
-
-class _Values(Generic[T]):
-    """What the lines of a stream say. Unlike a generator, it need not be closed by a reader that stops early."""
-
-    def __init__(self, lines: Lines, path: str, read: Callable[[object], T]) -> None:
-        """Read ``lines`` of the daemon at ``path``."""
-        self._lines = lines
-        self._path = path
-        self._read = read
-
-    def __aiter__(self) -> _Values[T]:
-        return self
-
-    async def __anext__(self) -> T:
-        while True:
-            with talking(self._path):
-                line = await anext(self._lines)
-            if line:
-                return understood(self._read, line, self._lines.version)

@@ -1,12 +1,14 @@
-"""The synchronous client of a daemon, on plain sockets: importing it loads neither Trio nor a parser of HTTP."""
+"""The synchronous client of a daemon, on plain sockets: importing it loads neither Trio nor asyncio."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TypeVar
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
+
+import attrs
 
 from ...protocol.client.status_values import plugin_from_json
 from ...protocol.leases.leases_json import LeaseBody, lease_from_json
@@ -15,7 +17,7 @@ from ...protocol.plugins.devices import ResourceStatus
 from ...protocol.plugins.status import PluginStatus
 from ..io.silence import PATIENCE
 from . import requests
-from .awaited import RECONNECT, Awaited, AwaitedDevices, AwaitedPlugins, Following
+from .awaited import EXPLAIN, RECONNECT, Awaited, AwaitedDevices, AwaitedPlugins, Following
 from .calls import ClientRequest, understood
 from .errors import ClientError, LeaseFailedError, LeaseLostError
 from .holding import HeldLease
@@ -34,13 +36,36 @@ from .lease_calls import (
 from .paths import default_status_path
 from .reaching import ANSWER_TIMEOUT, WRITING, watched
 from .sync_holding import Keeper
-from .sync_transport import answer, lines
+from .sync_transport import Lines, answer, lines
+
+if TYPE_CHECKING:
+    from ...protocol.messages.reconciler import RetryAnswer
 
 T = TypeVar("T")
 
 
+@attrs.frozen(eq=False)
+class SyncWatch(Generic[T]):
+    """The changes of a watch, as they come."""
+
+    _lines: Lines
+    _read: Callable[[object], T]
+
+    def close(self) -> None:
+        """End the watch; another thread may do so, and the iteration is over."""
+        self._lines.close()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T:
+        while not (line := next(self._lines)):
+            pass  # It is a heartbeat.
+        return understood(self._read, line, self._lines.version)
+
+
 class SyncClient:
-    """Asks a running daemon, without Trio; each request has a connection of its own.
+    """Asks a running daemon, without Trio or asyncio; each request has a connection of its own.
 
     ::
 
@@ -84,7 +109,7 @@ class SyncClient:
         return self._ask(requests.devices(resource))
 
     @contextmanager
-    def watch(self) -> Iterator[Iterator[PluginStatus]]:
+    def watch(self) -> Iterator[SyncWatch[PluginStatus]]:
         """Follow the plugins: all of them first, then each that has changed, until the daemon stops.
 
         ::
@@ -94,7 +119,7 @@ class SyncClient:
                     print(plugin.socket, plugin.state)
         """
         with lines(self.path, self._stream("/watch"), silence=self.timeout) as found:
-            yield (understood(plugin_from_json, line, found.version) for line in found if line)
+            yield SyncWatch(found, plugin_from_json)
 
     def wait(self, *names: str, timeout: float = 60.0) -> None:
         """Wait until plugins of these names are registered. The daemon need not run yet.
@@ -111,6 +136,18 @@ class SyncClient:
           NotReadyError: if one has not within ``timeout`` seconds.
         """
         self._follow(AwaitedDevices(wanted), timeout)
+
+    def retry(self, target: str) -> tuple[RetryAnswer, ...]:
+        """Have the plugins of a name tried now, or the one of a socket; return for each socket what follows.
+
+        Raises:
+          DaemonError: with the status 404 if there is none.
+        """
+        return self._ask(requests.retry(target))
+
+    def ask_for_facts(self, target: str) -> tuple[RetryAnswer, ...]:
+        """Have registered plugins asked anew for what :meth:`describe` tells of them; see :meth:`retry`."""
+        return self._ask(requests.retry(target, facts=True))
 
     # --- leases ---
 
@@ -264,10 +301,10 @@ class SyncClient:
         return self._ask(all_leases(prefix)).leases
 
     @contextmanager
-    def watch_leases(self) -> Iterator[Iterator[Lease]]:
+    def watch_leases(self) -> Iterator[SyncWatch[Lease]]:
         """Follow the leases as :meth:`watch` follows the plugins; one that has ended comes once more as ``gone``."""
         with lines(self.path, self._stream("/v1/leases/watch"), silence=self.timeout) as found:
-            yield (understood(lease_from_json, line, found.version) for line in found if line)
+            yield SyncWatch(found, lease_from_json)
 
     def _taken(self, asked: LeaseBody, *, named: bool) -> Lease:
         try:
@@ -308,7 +345,14 @@ class SyncClient:
                 return
             time.sleep(min(RECONNECT, following.left))  # There is no event for the start of a daemon.
             if not following.left:
+                self._explain(following.explanation())
                 raise following.error(timeout)
+
+    def _explain(self, call: ClientRequest[None] | None) -> None:
+        # What the daemon has said until the timeout stands, whatever becomes of this.
+        with suppress(ClientError):
+            if call is not None:
+                self._ask(call, seconds=EXPLAIN)
 
     def _follow_once(self, following: Following) -> None:
         call = self._stream(following.awaited.path)

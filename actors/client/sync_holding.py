@@ -50,7 +50,7 @@ class Keeper:
     def close(self) -> None:
         """Close the connection, which ends the lease."""
         self._over.set()
-        self._found.hang_up()
+        self._found.close()
         self._thread.join()
 
     def _is_over(self) -> bool:

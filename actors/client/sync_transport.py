@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from ..http.plain import NotHttpError, Reply, asked, no_answer
 from .calls import ClientRequest
@@ -83,7 +83,9 @@ def lines(
             refused = None if reply.status in (200, 201) else reply.body(MAX_ANSWER)
         if refused is not None:
             raise call.refusal(reply.status, refused, reply.version)
-        yield Lines(path, reply, min(silence, total))
+        found = Lines(path, reply, min(silence, total))
+        opened.callback(found.close)
+        yield found
 
 
 class Lines:
@@ -99,22 +101,27 @@ class Lines:
         self.uid = reply.uid
         self._lines = reply.lines()
         self._silence = silence
+        self._is_closed = False
 
     def wait_for_ever(self) -> None:
         """Wait for further lines for as long as the daemon keeps the connection."""
         self._reply.wait_for_ever()
 
-    def hang_up(self) -> None:
-        """End the connection; another thread that waits for a line has the end."""
+    def close(self) -> None:
+        """End the connection; there are no further lines, also for another thread that waits for one."""
+        self._is_closed = True
         self._reply.hang_up()
 
-    def __iter__(self) -> Lines:
+    def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> bytes:
         """Return the next line."""
-        with _talking(self._path, self._silence):
-            found = next(self._lines, None)
-        if found is None:
-            raise StopIteration
-        return found
+        try:
+            if not self._is_closed:
+                with _talking(self._path, self._silence):
+                    return next(self._lines)
+        except NoDaemonError:
+            if not self._is_closed:
+                raise
+        raise StopIteration

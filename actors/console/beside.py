@@ -26,24 +26,24 @@ class Other:
     uid: int | None = None
 
 
-async def registered_at(daemon: Daemon, *, but: str) -> tuple[Other, ...]:
+def registered_at(daemon: Daemon, *, but: str) -> tuple[Other, ...]:
     """Return what the daemon has registered, but for the plugin of the socket ``but``.
 
     Raises:
       CommandError: if the daemon does not answer as it should.
     """
-    listed = plugins_in(await fetch(daemon, "GET", "/plugins"))
+    listed = plugins_in(fetch(daemon, "/plugins"))
     return tuple(_other(item) for item in listed if item.get("state") == "registered" and item.get("socket") != but)
 
 
-async def rules_of(daemon: Daemon) -> Rules | None:
+def rules_of(daemon: Daemon) -> Rules | None:
     """Return the rules of the daemon; None if it is older and does not show them.
 
     Raises:
       CommandError: if the daemon does not answer as it should.
     """
     try:
-        return rules_from_json(json.loads(await fetch(daemon, "GET", "/rules")))
+        return rules_from_json(json.loads(fetch(daemon, "/rules")))
     except UnknownPluginError:  # It answers 404, as for any path that it does not have.
         return None
     except ValueError as error:

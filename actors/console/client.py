@@ -1,97 +1,117 @@
-"""The requests of the commands that wait for more than one answer, and how long they wait."""
+"""The requests of the commands, on plain sockets: Trio takes longer to import than most commands run."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
 
-from ..client.reaching import watched
-from ..http.client import Reply, UnreachableError, ask
+from ..client.reaching import MAX_ANSWER, watched
+from ..http.plain import NotHttpError, Reply, asked, no_answer
 from .answers import Daemon, Plugin, UnknownPluginError, refusal, roots_in, to_mend
-from .arguments import path_of
 from .ending import EXIT_UNREACHABLE, CommandError
 from .status_socket import unreachable
 
+#: What is raised if a daemon does not answer.
+UNANSWERED: Final = (OSError, NotHttpError)
 
-@asynccontextmanager
-async def asked(daemon: Daemon, method: str, target: str, body: bytes = b"") -> AsyncIterator[Reply]:
-    """Ask the daemon; the block reads its answer.
+
+def answer(daemon: Daemon, method: str, target: str, body: bytes = b"", **advice: str) -> tuple[int, bytes, str | None]:
+    """Ask the daemon, and return the status and the body of its answer, and the version of its status socket.
+
+    The daemon may be silent for its ``timeout``. A long list may take longer, for as long as it goes on. For ``advice``
+    see :func:`~plugind.actors.console.status_socket.unreachable`.
 
     Raises:
-      CommandError: if the daemon does not answer in time, or refuses.
+      CommandError: if it does not answer in time.
     """
     try:
-        async with ask(daemon.path, method, target, body, timeout=daemon.timeout) as reply:
-            if reply.status != 200:
-                raise refusal(await reply.body(), reply.status, reply.version)
-            yield reply
-    except UnreachableError as error:
-        raise CommandError(unreachable(error), EXIT_UNREACHABLE) from error
+        with asked(daemon.path, method, target, body, seconds=daemon.timeout, silence=daemon.timeout) as reply:
+            return reply.status, reply.body(MAX_ANSWER), reply.version
+    except UNANSWERED as error:
+        raise unanswered(daemon, error, **advice) from error
 
 
-async def fetch(daemon: Daemon, method: str, target: str, body: bytes = b"") -> bytes:
+def unanswered(daemon: Daemon, error: OSError | NotHttpError, **advice: str) -> CommandError:
+    """Return what a command says of a daemon that does not answer."""
+    return CommandError(unreachable(no_answer(daemon.path, error, daemon.timeout), **advice), EXIT_UNREACHABLE)
+
+
+def fetch(daemon: Daemon, target: str, method: str = "GET", body: bytes = b"") -> bytes:
     """Ask the daemon and return the whole answer.
 
     Raises:
-      CommandError: if the daemon does not answer in time, or refuses.
+      CommandError: if it does not answer in time, or refuses.
     """
-    async with asked(daemon, method, target, body) as reply:
-        return await reply.body()
+    status, said, version = answer(daemon, method, target, body)
+    if status != 200:
+        raise refusal(said, status, version)
+    return said
 
 
-async def fetch_about(target: str, asked: Callable[[str], Awaitable[bytes]]) -> bytes:
+def fetch_about(target: str, fetched: Callable[[str], bytes]) -> bytes:
     """Ask about a plugin; what has slashes and is no name is a path, relative to the working directory.
 
     Raises:
       CommandError: if the daemon knows neither, does not answer in time, or refuses.
     """
+    from .arguments import path_of  # It imports what ``ls`` does not need.
+
     try:
-        return await asked(target)
+        return fetched(target)
     except UnknownPluginError:
         if "/" not in target or os.path.isabs(target):
             raise
         try:
-            return await asked(path_of(target))
+            return fetched(path_of(target))
         except UnknownPluginError:
             # A file there is meant, and the daemon may have said why it takes nothing there.
-            if os.path.lexists(target):  # noqa: ASYNC240 - a single check
+            if os.path.lexists(target):
                 raise
         raise
 
 
-async def roots(daemon: Daemon) -> list[Plugin]:
+def roots(daemon: Daemon) -> list[Plugin]:
     """Return how each root of the daemon is, the directory of device plugins included.
 
     Raises:
       CommandError: if the daemon does not answer in time.
     """
-    try:
-        # The answer has the status 503 if anything is wrong, and says what.
-        async with ask(daemon.path, "GET", "/healthz", timeout=daemon.timeout) as reply:
-            return roots_in(await reply.body())
-    except UnreachableError as error:
-        raise CommandError(unreachable(error), EXIT_UNREACHABLE) from error
+    # The answer has the status 503 if anything is wrong, and says what.
+    return roots_in(answer(daemon, "GET", "/healthz")[1])
 
 
-async def roots_to_mend(daemon: Daemon) -> list[str]:
+def roots_to_mend(daemon: Daemon) -> list[str]:
     """Return a line for each root that the daemon cannot use, and for each directory from which it takes nothing new.
 
     Raises:
       CommandError: if the daemon does not answer in time.
     """
-    return to_mend(await roots(daemon))
+    return to_mend(roots(daemon))
 
 
-def watch_target(daemon: Daemon, path: str = "/watch") -> str:
-    """Return what to ask for a stream of changes in which a daemon that has stopped is noticed."""
-    return watched(path, daemon.timeout)
+@contextmanager
+def watching(daemon: Daemon, path: str = "/watch", deadline: float = math.inf) -> Iterator[Reply]:
+    """Ask for a stream of changes in which a daemon that has stopped is noticed, until ``deadline`` at the latest.
+
+    Raises:
+      OSError: if the daemon does not answer; also from the lines of the reply.
+      NotHttpError: if its answer is of no use; likewise.
+      CommandError: if it refuses.
+    """
+    target, total = watched(path, daemon.timeout), deadline - time.monotonic()
+    with asked(daemon.path, "GET", target, seconds=daemon.timeout, silence=daemon.timeout, total=total) as reply:
+        if reply.status != 200:
+            raise refusal(reply.body(MAX_ANSWER), reply.status, reply.version)
+        yield reply
 
 
 def has_heartbeats(reply: Reply) -> bool:
     """Return whether the stream has heartbeats. A daemon without them, which is older, may be silent for ever."""
-    beats = "heartbeat" in reply.head.headers
+    beats = "heartbeat" in reply.headers
     if not beats:
-        reply.timeout = math.inf
+        reply.may_be_silent()
     return beats

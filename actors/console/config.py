@@ -21,10 +21,10 @@ from ..node.paths import check_device_directory, check_status_socket
 from ..node.wiring import check_pools
 from . import run as daemon
 from .answers import daemon as asked
+from .client import fetch
 from .configured import configured, unresolved
 from .ending import EXIT_CONFIG, EXIT_OK, CommandError, say
 from .in_force import in_force, row, source_row
-from .plain import fetched
 from .settings import name_status
 from .status_socket import add_answer_timeout
 
@@ -112,7 +112,7 @@ def _of_daemon(args: argparse.Namespace) -> dict[str, Any]:
       CommandError: if it does not answer, or is older than the question.
     """
     name_status(args, os.environ)
-    answer = fetched(asked(args), "/config")
+    answer = fetch(asked(args), "/config")
     try:
         report: dict[str, Any] = json.loads(answer)
         # An answer that is not as it should be fails here, and not amid the output.

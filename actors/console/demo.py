@@ -27,7 +27,7 @@ from ...protocol.logs.lines import SILENT
 from ...protocol.plugins.info import CSI, DEVICE, DRA
 from ...protocol.settings.config import Config, Root
 from ...supervisor import Supervisor
-from ..io.unix_socket import MAX_PATH
+from ..io.connecting import MAX_PATH
 from ..simulation.csi_drivers import FakeCSIDriver
 from ..simulation.file_devices import DeviceFile, FileDevices
 from ..simulation.plugins import Call, FakePlugin

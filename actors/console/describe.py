@@ -6,8 +6,6 @@ import argparse
 import json
 from urllib.parse import quote
 
-import trio
-
 from ...protocol.plugins.info import wrong_with_resource
 from ...protocol.plugins.status import StateName
 from .answers import (
@@ -55,50 +53,50 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Describe a plugin; return the exit code."""
     if args.output == "json":
-        plugins = trio.run(_plugins, daemon(args), args.target)
+        plugins = _plugins(daemon(args), args.target)
         say("[" + ",\n".join(map(json.dumps, plugins)) + "]\n")
     else:
-        say("\n".join(trio.run(_described, daemon(args), args.target)))
+        say("\n".join(_described(daemon(args), args.target)))
     return 0
 
 
-async def _fetch(daemon: Daemon, target: str) -> bytes:
-    async def asked(target: str) -> bytes:
+def _fetch(daemon: Daemon, target: str) -> bytes:
+    def asked(target: str) -> bytes:
         quoted = quote(target, safe="", errors="surrogateescape")
-        return await fetch(daemon, "GET", f"/plugins/{quoted}")
+        return fetch(daemon, f"/plugins/{quoted}")
 
-    return await fetch_about(target, asked)
+    return fetch_about(target, asked)
 
 
-async def _plugins(daemon: Daemon, target: str) -> list[Plugin]:
-    plugins = plugins_in(await _fetch(daemon, target))
+def _plugins(daemon: Daemon, target: str) -> list[Plugin]:
+    plugins = plugins_in(_fetch(daemon, target))
     if any(plugin.get("device_plugin") is not None for plugin in plugins):
-        leases = await leases_of(daemon)
+        leases = leases_of(daemon)
         for plugin in plugins:
             add_leases_of_plugin(plugin, leases)
     return plugins
 
 
-async def _described(daemon: Daemon, target: str) -> list[str]:
+def _described(daemon: Daemon, target: str) -> list[str]:
     """Return what is known of each plugin, and of a resource that is known without one."""
     try:
-        plugins = await _plugins(daemon, target)
+        plugins = _plugins(daemon, target)
     except UnknownPluginError:
-        resources = await _resources(daemon, target)
+        resources = _resources(daemon, target)
         if not resources:
             raise
         return resources
     shown = [described(plugin, terminal_width()) for plugin in plugins]
     is_there = any(plugin.get("state") != StateName.GONE for plugin in plugins)
-    return [*shown, *([] if is_there else await _resources(daemon, target))]
+    return [*shown, *([] if is_there else _resources(daemon, target))]
 
 
-async def _resources(daemon: Daemon, target: str) -> list[str]:
+def _resources(daemon: Daemon, target: str) -> list[str]:
     if wrong_with_resource(target) is not None:
         return []
     try:
-        resources = resources_in(await fetch(daemon, "GET", resources_target(target)))
+        resources = resources_in(fetch(daemon, resources_target(target)))
     except UnknownPluginError:
         return []
-    refused = (await refused_calls(daemon)).get(target)
+    refused = refused_calls(daemon).get(target)
     return [described_resource(resource, refused, terminal_width()) for resource in resources]

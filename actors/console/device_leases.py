@@ -19,14 +19,14 @@ from .lease_words import owner, since
 _NAMED = 8
 
 
-async def leases_of(daemon: Daemon) -> tuple[Lease, ...]:
+def leases_of(daemon: Daemon) -> tuple[Lease, ...]:
     """Return all leases; none of a daemon that has no leases.
 
     Raises:
       CommandError: if it does not answer in time.
     """
     try:
-        answer = await fetch(daemon, "GET", "/v1/leases")
+        answer = fetch(daemon, "/v1/leases")
     except UnknownPluginError:
         return ()
     try:

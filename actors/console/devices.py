@@ -9,8 +9,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
-import trio
-
 from ...protocol.discovery.device_directory import KUBELET_SOCKET
 from ...protocol.plugins.devices import ResourceState
 from ...protocol.plugins.health import Health
@@ -72,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """List the devices; return the exit code."""
-    content, resources, roots, rest = trio.run(_ask, daemon(args), args.resource)
+    content, resources, roots, rest = _ask(daemon(args), args.resource)
     problem = content.get("problem")
     if args.output == "json":
         say(json.dumps({**content, "resources": resources}) + "\n")
@@ -89,18 +87,18 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-async def _ask(daemon: Daemon, resource: str | None) -> tuple[Plugin, list[Plugin], list[Plugin], list[str]]:
+def _ask(daemon: Daemon, resource: str | None) -> tuple[Plugin, list[Plugin], list[Plugin], list[str]]:
     """Return the answer, its resources with the leases of their devices, and more that is to be said.
 
     That is how the roots of the daemon are if there are no resources, and a line for all that is wrong: plugins that
     are not healthy, and calls of Register that were refused.
     """
-    answer = await fetch(daemon, "GET", resources_target(resource))
+    answer = fetch(daemon, resources_target(resource))
     resources = resources_in(answer)
-    add_leases(resources, await leases_of(daemon))
-    where = [] if resources else await roots(daemon)
-    plugins = plugins_in(await fetch(daemon, "GET", f"/plugins?type={DEVICE}"))
-    refused = refused_lines(await refused_calls(daemon), resource)
+    add_leases(resources, leases_of(daemon))
+    where = [] if resources else roots(daemon)
+    plugins = plugins_in(fetch(daemon, f"/plugins?type={DEVICE}"))
+    refused = refused_lines(refused_calls(daemon), resource)
     return json.loads(answer), resources, where, [*not_healthy(plugins, resource), *refused]
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from typing import Protocol
 
 from ...protocol.text import escaped
-from ..http.client import Reply, UnreachableError, ask
-from .answers import Daemon, Plugin, plugin_in, refusal
-from .client import has_heartbeats, watch_target
-from .ending import EXIT_UNREACHABLE, CommandError
-from .status_socket import unreachable
-
-#: Seconds between attempts to reach a daemon that does not run yet.
-RECONNECT = 0.2
+from ..client.awaited import RECONNECT
+from ..http.plain import Reply
+from .answers import Daemon, Plugin, plugin_in
+from .client import UNANSWERED, has_heartbeats, unanswered, watching
+from .ending import EXIT_BUSY, EXIT_UNREACHABLE, CommandError
 
 
 class Waiting(Protocol):
@@ -34,31 +32,40 @@ class Waiting(Protocol):
         """Record a line of the watch."""
 
 
-async def follow(daemon: Daemon, waiting: Waiting, path: str = "/watch", *, once: bool = False) -> None:
+def follow(daemon: Daemon, waiting: Waiting, deadline: float, path: str = "/watch", *, once: bool = False) -> None:
     """Follow the watch at ``path`` until ``waiting`` is over, or the daemon stops, or cannot be reached.
 
-    With ``once``, no longer than until the daemon has named all that it knows.
+    It ends at the monotonic ``deadline``. With ``once``, it ends when the daemon has named all that it knows.
     """
     try:
-        async with ask(daemon.path, "GET", watch_target(daemon, path), timeout=daemon.timeout) as reply:
-            if reply.status != 200:
-                refused = refusal(await reply.body(), reply.status, reply.version)
-                if reply.status != 503:
-                    raise refused
-                waiting.failure = CommandError(f"the daemon is busy: {refused.line}", refused.code)
-                return
-            await _read(reply, waiting, once=once)
+        with watching(daemon, path, deadline) as reply:
+            _read(reply, waiting, once=once)
         if not waiting.over and not once:
             waiting.failure = CommandError(f"the daemon at {escaped(daemon.path)} stopped", EXIT_UNREACHABLE)
-    except UnreachableError as error:
-        waiting.failure = CommandError(unreachable(error), EXIT_UNREACHABLE)
+    except UNANSWERED as error:
+        # That the time is over tells less than what was said before.
+        if time.monotonic() < deadline:
+            waiting.failure = unanswered(daemon, error)
+    except CommandError as error:
+        if error.code != EXIT_BUSY:
+            raise
+        waiting.failure = CommandError(f"the daemon is busy: {error.line}", error.code)
 
 
-async def _read(reply: Reply, waiting: Waiting, *, once: bool) -> None:
+def follow_until_over(daemon: Daemon, waiting: Waiting, timeout: float, path: str = "/watch") -> None:
+    """Follow the watch at ``path``, and those of later daemons, until ``waiting`` is over, for ``timeout`` seconds."""
+    deadline = time.monotonic() + timeout
+    follow(daemon, waiting, deadline, path)
+    while not waiting.over and (left := deadline - time.monotonic()) > 0:
+        time.sleep(min(RECONNECT, left))  # There is no event for the start of a daemon.
+        follow(daemon, waiting, deadline, path)
+
+
+def _read(reply: Reply, waiting: Waiting, *, once: bool) -> None:
     waiting.clear()
     # The first heartbeat follows the last line of the list.
     waiting.failure, waiting.has_list = None, not has_heartbeats(reply)
-    async for line in reply.lines():
+    for line in reply.lines():
         if line:
             waiting.note(plugin_in(line))
         else:

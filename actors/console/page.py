@@ -59,7 +59,10 @@ def _port(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Serve the page until a signal stops it; return the exit code."""
-    return trio.run(_serve, daemon(args), args.port)
+    asked = daemon(args)
+    # A daemon that is not there, or does not answer this user, is an error now; one that goes later comes back.
+    fetch(asked, "/rules")
+    return trio.run(_serve, asked, args.port)
 
 
 async def _serve(daemon: Daemon, port: int) -> int:
@@ -72,8 +75,6 @@ async def _serve(daemon: Daemon, port: int) -> int:
 
 
 async def _serve_page(daemon: Daemon, port: int) -> None:
-    # A daemon that is not there, or does not answer this user, is an error now; one that goes later comes back.
-    await fetch(daemon, "GET", "/rules")
     token, board = secrets.token_urlsafe(32), Board()
     board.tell("daemon", {"host": encodable(os.uname().nodename), "path": encodable(daemon.path)})
     answers = routes.Routes(token, page(), board, routes.AskedDaemon(daemon.path, daemon.timeout))

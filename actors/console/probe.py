@@ -205,8 +205,8 @@ async def _probe(args: argparse.Namespace, options: ProbeOptions, socket: str) -
     others = None
     if args.status is not None:
         asked = daemon(args)
-        options = _judging_by(await rules_of(asked), options, asked.path)
-        others = await registered_at(asked, but=as_discovered(socket, options))
+        options = _judging_by(rules_of(asked), options, asked.path)
+        others = registered_at(asked, but=as_discovered(socket, options))
     return await probe(args.socket, _handlers(options), options, _skip if args.output == "json" else _show, others)
 
 

@@ -41,8 +41,8 @@ from ..handlers.csi.handler import CSIHandler
 from ..handlers.dra.handler import DRAHandler
 from ..handlers.handler import Handler, policy_of
 from ..handlers.served import validate
+from ..io.connecting import MAX_PATH
 from ..io.file_identity import identity_at
-from ..io.unix_socket import MAX_PATH
 from ..registration.conversation import bounded_info_type
 from .beside import Other, owner_of_endpoint
 from .findings import Clock, Fate, Findings, ProbeOptions, ProbeResult, ProbeStep, StopError, Verdict

@@ -4,32 +4,26 @@ from __future__ import annotations
 
 import json
 
-from ...protocol.devices.refused_calls import in_words
 from ...protocol.text import escaped
+from ..client import awaited
 from .answers import Daemon, UnknownPluginError
 from .client import fetch
 from .ending import CommandError
 
 
-async def refused_calls(daemon: Daemon) -> dict[str, str]:
+def refused_calls(daemon: Daemon) -> dict[str, str]:
     """Return the words for each resource whose last Register call was refused.
 
     Raises:
       CommandError: if the daemon does not answer in time.
     """
     try:
-        answer = json.loads(await fetch(daemon, "GET", "/v1/devices/refused"))
+        answer = json.loads(fetch(daemon, "/v1/devices/refused"))
     except UnknownPluginError:
         return {}  # An older daemon keeps them only in its log.
     except ValueError as error:
         raise CommandError(f"the daemon's answer is not JSON: {error}") from error
-    found = answer if isinstance(answer, list) else []
-    return {str(call.get("resource")): _words(call) for call in found if isinstance(call, dict)}
-
-
-def _words(call: dict[str, object]) -> str:
-    age = call.get("age")
-    return escaped(in_words(call.get("reason"), call.get("pid"), age if isinstance(age, int | float) else 0.0))
+    return awaited.refused_calls(answer)
 
 
 def lines(refused: dict[str, str], resource: str | None = None) -> list[str]:

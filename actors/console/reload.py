@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
-
-import trio
 
 from ...protocol.settings.variables import CONFIG_VARIABLE
 from ...protocol.text import escaped
-from ..http.client import UnreachableError, ask
 from ..io.config_files import DEFAULT_FILE
-from .answers import Daemon, add_daemon_arguments, daemon, refusal
-from .ending import EXIT_CONFIG, EXIT_OK, EXIT_UNREACHABLE, CommandError, say
+from .answers import add_daemon_arguments, daemon, refusal
+from .client import answer
+from .ending import EXIT_CONFIG, EXIT_OK, CommandError, say
 from .output import add_output_argument
 from .settings import name_status
-from .status_socket import unreachable
 
 #: What to do if there is no daemon. The one of a service is there, but may be where nothing says any more.
 _NONE = (
@@ -57,10 +53,13 @@ def run(args: argparse.Namespace) -> int:
       CommandError: if the daemon does not answer, or refuses the configuration.
     """
     name_status(args, os.environ)
-    status, answer, version = trio.run(_asked, daemon(args))
+    asked = daemon(args)
+    # The daemon answers once the files are read, which it gives up itself on a disk that hangs.
+    patient = asked._replace(timeout=max(asked.timeout, 30.0))
+    status, body, version = answer(patient, "POST", "/reload", none=_NONE)
     if status not in (200, _REFUSED):
-        raise refusal(answer, status, version)
-    said = _decoded(answer)
+        raise refusal(body, status, version)
+    said = _decoded(body)
     if status == _REFUSED:
         problems = _strings(said, "problems") or ["the daemon refuses the configuration, and does not say why"]
         raise CommandError(problems[0], EXIT_CONFIG, more=problems[1:], problems=problems)
@@ -72,16 +71,6 @@ def run(args: argparse.Namespace) -> int:
     if needs_restart:
         say(f"needs a restart: {', '.join(needs_restart)}\n")
     return EXIT_OK
-
-
-async def _asked(daemon: Daemon) -> tuple[int, bytes, str | None]:
-    # The daemon answers once the files are read, which it gives up itself on a disk that hangs.
-    timeout = max(daemon.timeout, 30.0) if math.isfinite(daemon.timeout) else daemon.timeout
-    try:
-        async with ask(daemon.path, "POST", "/reload", timeout=timeout) as reply:
-            return reply.status, await reply.body(), reply.version
-    except UnreachableError as error:
-        raise CommandError(unreachable(error, none=_NONE), EXIT_UNREACHABLE) from error
 
 
 def _decoded(answer: bytes) -> dict[str, object]:

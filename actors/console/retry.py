@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 
-import trio
-
 from ...protocol.status.json import Json
 from .answers import Plugin, add_daemon_arguments, daemon, retries_in
 from .arguments import plugin_target
@@ -46,10 +44,10 @@ def run(args: argparse.Namespace) -> int:
     """Ask for an attempt now, or for facts; return the exit code."""
     body: dict[str, Json] = {"facts": True} if args.facts else {}
 
-    async def asked(target: str) -> bytes:
-        return await fetch(daemon(args), "POST", "/retry", json.dumps(body | {"target": target}).encode())
+    def asked(target: str) -> bytes:
+        return fetch(daemon(args), "/retry", "POST", json.dumps(body | {"target": target}).encode())
 
-    answers = retries_in(trio.run(fetch_about, args.target, asked))
+    answers = retries_in(fetch_about(args.target, asked))
     if args.output == "json":
         say(json.dumps({"answers": answers}) + "\n")
     else:

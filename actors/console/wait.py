@@ -8,21 +8,20 @@ import time
 from contextlib import suppress
 
 import attrs
-import trio
 
 from ...protocol.health.checks import NOT_CHECKED
 from ...protocol.plugins.health import Health
 from ...protocol.status.json import Json
 from ...protocol.text import encodable, escaped
+from ..client.awaited import EXPLAIN
 from . import phrases, wait_for_devices
 from .answers import Daemon, Plugin, add_daemon_arguments, daemon, plugins_in
 from .arguments import plugin_name
 from .client import fetch, roots_to_mend
 from .ending import EXIT_BUSY, EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, CommandError, complain, say
-from .following import RECONNECT, follow
+from .following import follow_until_over
 from .output import add_output_argument
 from .times import seconds
-from .wait_for_devices import EXPLAIN
 
 #: Seconds to wait where ``--timeout`` is not given.
 TIMEOUT = 60.0
@@ -88,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     waiting = WaitingForPlugins(
         list(dict.fromkeys(args.names)), args.type, failure=failure, serving=args.serving, healthy=args.healthy
     )
-    trio.run(_wait, asked, waiting, args.timeout)
+    _wait(asked, waiting, args.timeout)
     if args.output == "json":
         say(json.dumps({"done": waiting.done, "plugins": [_report(waiting, name) for name in waiting.names]}) + "\n")
         return waiting.exit_code
@@ -112,30 +111,21 @@ def _report(waiting: WaitingForPlugins, name: str) -> dict[str, Json]:
     }
 
 
-async def _wait(daemon: Daemon, waiting: WaitingForPlugins, timeout: float) -> None:
+def _wait(daemon: Daemon, waiting: WaitingForPlugins, timeout: float) -> None:
     if timeout == 0:
-        await _look(daemon, waiting)
+        _look(daemon, waiting)
     else:
-        with trio.move_on_after(timeout):
-            await _follow_until_done(daemon, waiting)
+        follow_until_over(daemon, waiting, timeout)
     if not waiting.done and waiting.failure is None:
         # This only explains: what the daemon has said until the timeout stands.
-        with trio.move_on_after(EXPLAIN), suppress(CommandError):
-            waiting.roots = await roots_to_mend(daemon)
+        with suppress(CommandError):
+            waiting.roots = roots_to_mend(daemon._replace(timeout=EXPLAIN))
 
 
-async def _follow_until_done(daemon: Daemon, waiting: WaitingForPlugins) -> None:
-    while not waiting.over:
-        await follow(daemon, waiting)
-        if not waiting.over:
-            # There is no event for the start of a daemon.
-            await trio.sleep(RECONNECT)
-
-
-async def _look(daemon: Daemon, waiting: WaitingForPlugins) -> None:
+def _look(daemon: Daemon, waiting: WaitingForPlugins) -> None:
     """Take the list of plugins once."""
     try:
-        for plugin in plugins_in(await fetch(daemon, "GET", "/plugins")):
+        for plugin in plugins_in(fetch(daemon, "/plugins")):
             waiting.note(plugin)
         waiting.failure, waiting.has_list = None, True
     except CommandError as error:

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 
 import attrs
-import trio
 
 from ...protocol.plugins.devices import ResourceState
 from ...protocol.status.json import Json
 from ...protocol.text import escaped
+from ..client.awaited import EXPLAIN, counted, healthy_of, too_few
 from .answers import Daemon, Plugin
 from .arguments import resource_name
 from .client import roots_to_mend
 from .ending import EXIT_BUSY, EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, CommandError, complain, say
-from .following import RECONNECT, follow
-from .phrases import text
+from .following import follow, follow_until_over
 from .refused_calls import refused_calls
 
-#: Why a resource is not there.
-NOT_REGISTERED = "no device plugin has registered for it; 'plugind ls' shows those that are on their way"
-#: Seconds for what only explains why there are not enough devices.
-EXPLAIN = 1.0
 #: The watch that shows resources.
 WATCH = "/v1/devices/watch"
 #: More devices than any list may have.
@@ -85,8 +81,7 @@ class WaitingForDevices:
 
     def healthy(self, name: str) -> int:
         """Return how many healthy devices a resource has now."""
-        number = self.resources.get(name, {}).get("allocatable")
-        return number if isinstance(number, int) else 0
+        return healthy_of(self.resources.get(name))
 
     def clear(self) -> None:
         """Forget the resources that an earlier watch has named."""
@@ -102,26 +97,14 @@ class WaitingForDevices:
 
     def why_not(self, resource: WantedDevices) -> str:
         """Return one line that says why a resource has not enough healthy devices."""
-        name, wanted = escaped(resource.name), _devices(resource.number)
+        name, wanted = escaped(resource.name), counted(resource.number, "healthy device")
         if self.failure is not None:
             return f"cannot tell whether {name} has {wanted}: {self.failure.line}"
         if not self.has_list:
             return f"cannot tell whether {name} has {wanted}: the daemon has not sent its whole list yet"
-        return f"{name} has {self.healthy(resource.name)} of {wanted}: {self._reason(resource.name)}"
-
-    def _reason(self, name: str) -> str:
-        refused = [self.refused[name]] if name in self.refused else []
-        return "; ".join([self._state_of(name), *refused])
-
-    def _state_of(self, name: str) -> str:
-        resource = self.resources.get(name)
-        if resource is None:
-            return "; ".join([NOT_REGISTERED, *self.roots])
-        if resource.get("state") != ResourceState.LISTED:
-            return f"it is {text(resource.get('state'))}" + (
-                f": {text(resource['reason'])}" if resource.get("reason") else ""
-            )
-        return f"its plugin lists {_count(resource.get('capacity'))}, of which {self.healthy(name)} are healthy"
+        refused = [self.refused[resource.name]] if resource.name in self.refused else []
+        why = too_few(resource.name, resource.number, self.resources.get(resource.name), *self.roots)
+        return "; ".join([why, *refused])
 
     @property
     def exit_code(self) -> int:
@@ -133,19 +116,11 @@ class WaitingForDevices:
         return EXIT_FAILED if self.has_list else EXIT_BUSY
 
 
-def _devices(number: int) -> str:
-    return f"{number} healthy device" + ("" if number == 1 else "s")
-
-
-def _count(number: object) -> str:
-    return f"{number} device" + ("" if number == 1 else "s")
-
-
 def run(daemon: Daemon, resources: list[WantedDevices], timeout: float, *, as_json: bool) -> int:
     """Wait until all have enough healthy devices; return the exit code."""
     unanswered = f"the daemon at {escaped(daemon.path)} has not answered within {timeout:g} s"
     waiting = WaitingForDevices(strictest(resources), CommandError(unanswered, EXIT_UNREACHABLE))
-    trio.run(_wait, daemon, waiting, timeout)
+    _wait(daemon, waiting, timeout)
     if as_json:
         say(
             json.dumps({"done": waiting.done, "resources": [_report(waiting, resource) for resource in waiting.wanted]})
@@ -156,7 +131,7 @@ def run(daemon: Daemon, resources: list[WantedDevices], timeout: float, *, as_js
         if waiting.healthy(resource.name) < resource.number:
             complain(waiting.why_not(resource))
         elif waiting.done:
-            say(f"{escaped(resource.name)} has {_devices(waiting.healthy(resource.name))}\n")
+            say(f"{escaped(resource.name)} has {counted(waiting.healthy(resource.name), 'healthy device')}\n")
     return waiting.exit_code
 
 
@@ -173,16 +148,15 @@ def _report(waiting: WaitingForDevices, resource: WantedDevices) -> dict[str, Js
     }
 
 
-async def _wait(daemon: Daemon, waiting: WaitingForDevices, timeout: float) -> None:
-    # A timeout of 0 makes one look, for which the daemon has the time that it may be silent.
-    with trio.move_on_after(timeout or daemon.timeout):
-        await follow(daemon, waiting, WATCH, once=not timeout)
-        while timeout and not waiting.done:
-            # There is no event for the start of a daemon.
-            await trio.sleep(RECONNECT)
-            await follow(daemon, waiting, WATCH)
+def _wait(daemon: Daemon, waiting: WaitingForDevices, timeout: float) -> None:
+    if timeout == 0:
+        # It makes one look, for which the daemon has the time that it may be silent.
+        follow(daemon, waiting, time.monotonic() + daemon.timeout, WATCH, once=True)
+    else:
+        follow_until_over(daemon, waiting, timeout, WATCH)
     if not waiting.done and waiting.failure is None:
         # This only explains: what the daemon has said until the timeout stands.
-        with trio.move_on_after(EXPLAIN), suppress(CommandError):
-            waiting.roots = await roots_to_mend(daemon)
-            waiting.refused = await refused_calls(daemon)
+        with suppress(CommandError):
+            soon = daemon._replace(timeout=EXPLAIN)
+            waiting.roots = roots_to_mend(soon)
+            waiting.refused = refused_calls(soon)

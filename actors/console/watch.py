@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-
-import trio
+from collections.abc import Iterator
+from contextlib import ExitStack
 
 from ...protocol.plugins.health import Health
 from ...protocol.plugins.status import StateName
 from ...protocol.text import escaped
-from ..http.client import UnreachableError
+from ..http.plain import Reply, no_answer
 from .answers import Daemon, Plugin, add_daemon_arguments, daemon, plugin_in
-from .client import asked, has_heartbeats, watch_target
+from .client import UNANSWERED, has_heartbeats, unanswered, watching
 from .description import change, said_of
 from .ending import EXIT_OK, EXIT_UNREACHABLE, CutOffError, complain, say
 from .output import add_output_argument
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Watch the plugins until the daemon stops; return the exit code."""
-    return trio.run(_watch, daemon(args), args.output == "json")
+    return _watch(daemon(args), as_json=args.output == "json")
 
 
 class News:
@@ -64,16 +64,25 @@ def _without_details(plugin: Plugin) -> Plugin:
     return {**plugin, "event": None, "health_reason": reason}
 
 
-async def _watch(daemon: Daemon, as_json: bool) -> int:
-    path, news = escaped(daemon.path), News()
-    async with asked(daemon, "GET", watch_target(daemon)) as reply:
-        has_heartbeats(reply)
+def _watch(daemon: Daemon, *, as_json: bool) -> int:
+    news = News()
+    with ExitStack() as opened:
         try:
-            async for line in reply.lines():
-                plugin = plugin_in(line) if line else None
-                if plugin is not None and (as_json or news.take(plugin)):
-                    say(line.decode() + "\n" if as_json else change(plugin), now=True)
-        except UnreachableError as error:
-            raise CutOffError(f"the daemon at {path} went away: {error.reason}", EXIT_UNREACHABLE) from error
-    complain(f"the daemon at {path} stopped")
+            reply = opened.enter_context(watching(daemon))
+        except UNANSWERED as error:
+            raise unanswered(daemon, error) from error
+        has_heartbeats(reply)
+        for line in filter(None, _lines(daemon, reply)):
+            plugin = plugin_in(line)
+            if as_json or news.take(plugin):
+                say(line.decode() + "\n" if as_json else change(plugin), now=True)
+    complain(f"the daemon at {escaped(daemon.path)} stopped")
     return EXIT_OK
+
+
+def _lines(daemon: Daemon, reply: Reply) -> Iterator[bytes]:
+    try:
+        yield from reply.lines()
+    except UNANSWERED as error:
+        why = no_answer(daemon.path, error, daemon.timeout).reason
+        raise CutOffError(f"the daemon at {escaped(daemon.path)} went away: {why}", EXIT_UNREACHABLE) from error

@@ -40,9 +40,10 @@ from ..grpc.server.serve import (
     ServerStream,
     serve_listener,
 )
+from ..io.connecting import connect, stream_socket
 from ..io.file_identity import identity_at
 from ..io.file_watch import FileWatch
-from ..io.unix_socket import Credentials, connect, listen, peer_credentials, stream_socket
+from ..io.unix_socket import Credentials, listen, peer_credentials
 from ..trust.directories import check_above_root
 
 #: What a caller may cost. A call is one small message.

@@ -23,9 +23,10 @@ from ...protocol.errors import ValidationError
 from ...protocol.identity import Identity
 from ...protocol.values import value
 from ..discovery.directory import describe
+from ..io.connecting import connect, stream_socket
 from ..io.exact_connect import can_connect_to_descriptors, connect_to
 from ..io.file_identity import AT_FDCWD, identity_at, identity_of
-from ..io.unix_socket import Credentials, connect, peer_credentials, stream_socket
+from ..io.unix_socket import Credentials, peer_credentials
 from .client.transport import LARGE_READ_BYTES, SocketTransport, Transport
 
 _KINDS = {stat.S_IFSOCK: EntryKind.SOCKET, stat.S_IFDIR: EntryKind.DIRECTORY, stat.S_IFLNK: EntryKind.SYMLINK}

@@ -1,4 +1,4 @@
-"""The client of the status socket: each HTTP/1.1 request has a connection of its own."""
+"""The client of the status socket, for Trio and asyncio: each HTTP/1.1 request has a connection of its own."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import collections
 import contextlib
 import errno
 import math
+import socket
 from collections.abc import AsyncIterator, Iterator
 
+import anyio
 import attrs
-import trio
 
+from ..io.connecting import connect, stream_socket
 from ..io.silence import CHECK, QUESTION, UnreachableError, user_of, why_silent
-from ..io.unix_socket import connect, stream_socket
 from .asking import Asking, Head, NotHttpError
 
 __all__ = ["UnreachableError"]  # what is defined elsewhere
@@ -77,6 +78,10 @@ class Reply:
         """Wait for the rest of the body for as long as the daemon keeps the connection."""
         self.timeout = self._exchange.patience = math.inf
 
+    def hang_up(self) -> None:
+        """End the connection; another task or thread that waits for more has the end of the answer."""
+        self._exchange.hang_up()
+
     def lines(self) -> Lines:
         """Return an iterator over the lines of the body, without their ends."""
         return Lines(self)
@@ -89,20 +94,6 @@ class Lines:
     _reply: Reply
     _whole: collections.deque[bytes] = attrs.field(factory=collections.deque)
     _rest: bytes = b""
-
-    @property
-    def version(self) -> str | None:
-        """See :attr:`Reply.version`."""
-        return self._reply.version
-
-    @property
-    def uid(self) -> int:
-        """See :attr:`Reply.uid`."""
-        return self._reply.uid
-
-    def wait_for_ever(self) -> None:
-        """See :meth:`Reply.wait_for_ever`."""
-        self._reply.wait_for_ever()
 
     def __aiter__(self) -> Lines:
         return self
@@ -144,7 +135,7 @@ async def ask(
             head = await exchange.head()
         yield Reply(head, timeout, exchange)
     finally:
-        await exchange.close()
+        exchange.close()
 
 
 class _Exchange:
@@ -155,14 +146,18 @@ class _Exchange:
         self._asking = asking
         self.patience = patience
         self._socket = stream_socket()
-        self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(self._socket))
 
     @property
     def uid(self) -> int:
         return user_of(self._socket)
 
-    async def close(self) -> None:
-        await trio.aclose_forcefully(self._stream)
+    def hang_up(self) -> None:
+        with contextlib.suppress(OSError):  # The daemon may have done so before.
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        anyio.notify_closing(self._socket)
+        self._socket.close()
 
     @contextlib.contextmanager
     def limited(self, seconds: float) -> Iterator[None]:
@@ -171,7 +166,7 @@ class _Exchange:
         Raises:
           UnreachableError: if they have passed.
         """
-        with trio.move_on_after(seconds) as scope:
+        with anyio.move_on_after(seconds) as scope:
             yield
         if scope.cancelled_caught:
             raise UnreachableError(self.path, f"{why_silent(self._socket)} within {seconds:g} s", errno.ETIMEDOUT)
@@ -183,14 +178,17 @@ class _Exchange:
                 return
             except BlockingIOError:
                 # The backlog is full. There is no event for the moment when it has room again.
-                await trio.sleep(0.02)
+                await anyio.sleep(0.02)
             except OSError as error:
                 raise UnreachableError(self.path, error.strerror or str(error), error.errno) from error
 
     async def send(self) -> None:
+        unsent = memoryview(self._asking.sent)
         # A server that refuses early may close before it has read everything; its answer has still arrived.
-        with contextlib.suppress(trio.BrokenResourceError):
-            await self._stream.send_all(self._asking.sent)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            while unsent:
+                await anyio.wait_writable(self._socket)
+                unsent = unsent[self._socket.send(unsent) :]
 
     async def head(self) -> Head:
         with self._unreachable():
@@ -208,14 +206,15 @@ class _Exchange:
     def _unreachable(self) -> Iterator[None]:
         try:
             yield
-        except trio.BrokenResourceError as error:
+        except OSError as error:
             raise UnreachableError(self.path, "the daemon left", errno.ECONNRESET) from error
         except NotHttpError as error:
             raise UnreachableError(self.path, str(error)) from error
 
     async def _receive(self) -> bytes:
         while True:
-            with trio.move_on_after(self.patience):
-                return bytes(await self._stream.receive_some(65536))
+            with anyio.move_on_after(self.patience):
+                await anyio.wait_readable(self._socket)
+                return self._socket.recv(65536)
             async with ask(self.path, *QUESTION, timeout=CHECK):
                 pass  # It answers.

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import math
-import os
 import socket
 import time
 from collections.abc import Iterator
 from typing import Final
 
+from ..io.connecting import connect
 from ..io.silence import CHECK, QUESTION, UnreachableError, user_of, why_silent
 from .asking import Asking, NotHttpError
 
@@ -18,10 +18,10 @@ __all__ = ["NotHttpError"]  # what is defined elsewhere
 
 #: Bytes of the largest answer that :func:`request` reads.
 MAX_ANSWER: Final = 1024 * 1024
+#: Seconds of the longest timeout that a socket takes: its milliseconds are a C int.
+_LONGEST: Final = 2**31 // 1000
 #: Seconds between two tries while the daemon's backlog is full, of which nothing tells the end.
 _PAUSE: Final = 0.02
-#: Bytes of a path that a ``sockaddr_un`` holds.
-_MAX_PATH: Final = 107
 
 
 class SilentError(TimeoutError):
@@ -60,7 +60,11 @@ class Reply:
         self.uid = received.uid
         while (head := received.asking.head()) is None:
             received.more()
-        self.status, self.version = head.status, head.version
+        self.status, self.headers, self.version = head.status, head.headers, head.version
+
+    def may_be_silent(self) -> None:
+        """Limit no longer how long each part may take."""
+        self._received.silence = math.inf
 
     def wait_for_ever(self) -> None:
         """Wait for the rest of the body for as long as the daemon keeps the connection."""
@@ -162,21 +166,16 @@ def _limit(connection: socket.socket, deadline: float) -> None:
     left = deadline - time.monotonic()
     if left <= 0:
         raise SilentError("nothing came")
-    connection.settimeout(None if left == math.inf else left)
+    connection.settimeout(None if left == math.inf else min(left, _LONGEST))
 
 
 def _connect(connection: socket.socket, path: str, deadline: float) -> None:
-    with contextlib.ExitStack() as opened:
-        if len(os.fsencode(path)) > _MAX_PATH:
-            directory = os.open(os.path.dirname(path) or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-            opened.callback(os.close, directory)
-            path = f"/proc/self/fd/{directory}/{os.path.basename(path)}"
-        while True:
-            _limit(connection, deadline)
-            try:
-                return connection.connect(path)
-            except BlockingIOError:
-                time.sleep(_PAUSE)
+    while True:
+        _limit(connection, deadline)
+        try:
+            return connect(connection, path)
+        except BlockingIOError:
+            time.sleep(_PAUSE)
 
 
 class _Received:

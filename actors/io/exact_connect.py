@@ -20,8 +20,8 @@ from collections.abc import Sequence
 
 from ...protocol.identity import Identity
 from .beneath import PATH_FLAGS, open_beneath, resolve, root_of
+from .connecting import fits, path_too_long
 from .file_identity import identity_of
-from .unix_socket import fits, path_too_long
 
 
 def connect_to(

@@ -15,9 +15,9 @@ from typing import Final
 from ...protocol.health.liveness import ConnectAnswer, answer_of
 from ...protocol.identity import Identity
 from ...protocol.process_stat import start_ticks
+from .connecting import connect, stream_socket
 from .exact_connect import connect_to
 from .pidfds import Pidfds
-from .unix_socket import connect, stream_socket
 
 #: The option of SOL_SOCKET that returns a pidfd of the peer, since Linux 6.5. The socket module does not name it.
 SO_PEERPIDFD: Final = 77

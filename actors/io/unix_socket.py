@@ -1,10 +1,9 @@
-"""Unix sockets: binding, removing, accepting, connecting, and the credentials of the peer.
+"""Unix sockets: binding, removing, accepting, and the credentials of the peer.
 
-Whatever in plugind listens on a path or connects to one does it through this module, or through
-:mod:`.exact_connect` where only one certain file will do. So each rule of unix(7) that is easy to get wrong is kept in
-one place:
+Whatever in plugind listens on a path does it through this module. Whatever connects to one does it through
+:mod:`.connecting`, or through :mod:`.exact_connect` where only one certain file will do. So each rule of unix(7) that
+is easy to get wrong is kept in one place. Here are these:
 
-* A ``sockaddr_un`` holds a path of 107 bytes. Longer ones are reached through a descriptor (fault 23).
 * A socket never has a wider mode than it was asked for, not even between bind() and chmod().
 * A socket that is in the way is removed only if nothing listens on it, and at the end ours only if it still is ours.
 * accept() fails while the process has no descriptors left, and succeeds again later (fault 46).
@@ -18,7 +17,6 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import Iterator
 from types import TracebackType
 from typing import Final, Self
 
@@ -26,14 +24,9 @@ import trio
 
 from ...protocol.values import value
 from .accepting import OnExhausted, accept
+from .connecting import connect, entry, fits, path_too_long, stream_socket
 from .peers import ids_of_peer
 
-#: Bytes of the longest path that a ``sockaddr_un`` holds, without its NUL.
-MAX_PATH: Final = 107
-
-# Plain integers, since the enums of the socket module cost time on each connection.
-_FAMILY: Final = int(socket.AF_UNIX)
-_KIND: Final = int(socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
 _GID: Final = struct.Struct("I")
 #: Python's socket module has no name for it, and returns at most 1024 bytes of an option.
 _SO_PEERGROUPS: Final = 59
@@ -68,35 +61,6 @@ def peer_groups(connection: socket.socket | trio.socket.SocketType) -> frozenset
     except OSError:
         return frozenset()
     return frozenset(gid for (gid,) in _GID.iter_unpack(packed))
-
-
-def fits(path: str) -> bool:
-    """Whether a ``sockaddr_un`` holds ``path``."""
-    return len(path) <= MAX_PATH and (path.isascii() or len(os.fsencode(path)) <= MAX_PATH)
-
-
-def stream_socket() -> socket.socket:
-    """A new unix stream socket that does not block."""
-    return socket.socket(_FAMILY, _KIND)
-
-
-def connect(connection: socket.socket, path: str) -> None:
-    """Connect a socket that does not block to ``path``, of whatever length; there is nothing to wait for.
-
-    Raises:
-      BlockingIOError: if the backlog of the listener is full. The kernel has no event for the moment when it has room.
-      OSError: as connect(2) does.
-    """
-    if fits(path):
-        connection.connect(path)
-        return
-    with _entry(path) as short:
-        if fits(short):
-            connection.connect(short)
-            return
-    # The name alone is too long. Linux also connects to the descriptor of the socket's file itself.
-    with _opened(path, os.O_PATH | os.O_NOFOLLOW) as descriptor:
-        connection.connect(f"/proc/self/fd/{descriptor}")
 
 
 def listens(path: str) -> bool:
@@ -198,7 +162,7 @@ def _bind_name(made: socket.socket, path: str) -> None:
     if fits(path):
         made.bind(path)
         return
-    with _entry(path) as short:
+    with entry(path) as short:
         if not fits(short):
             raise path_too_long(path)
         made.bind(short)
@@ -229,25 +193,3 @@ def _remove_stale(path: str) -> None:
 def _unlink_if_there(path: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
-
-
-def path_too_long(path: str) -> OSError:
-    """The error for a path that no ``sockaddr_un`` holds, and that cannot be reached otherwise."""
-    return OSError(errno.ENAMETOOLONG, f"a unix socket path holds at most {MAX_PATH} bytes", path)
-
-
-@contextlib.contextmanager
-def _entry(path: str) -> Iterator[str]:
-    """A short name of the directory entry ``path``, which holds within the block."""
-    directory, name = os.path.split(path)
-    with _opened(directory or ".", os.O_PATH | os.O_DIRECTORY) as descriptor:
-        yield f"/proc/self/fd/{descriptor}/{name}"
-
-
-@contextlib.contextmanager
-def _opened(path: str, flags: int) -> Iterator[int]:
-    descriptor = os.open(path, flags | os.O_CLOEXEC)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)

@@ -18,7 +18,7 @@ from ...protocol.logs.lines import SILENT, Level, Logger
 from ...protocol.registration.crashes import in_one_line
 from ...protocol.settings.socket_users import SocketUsers, Visitors
 from ...protocol.text import escaped
-from ..io import unix_socket
+from ..io import connecting, unix_socket
 from ..io.file_watch import FileWatch
 from ..trust.directories import access_of, who_may_replace
 
@@ -262,8 +262,8 @@ def _in_use(path: str) -> ConfigError:
 def _problem_of(path: str) -> OSError | None:
     """Return why no connection to the socket at ``path`` can be made; None if one can."""
     try:
-        with unix_socket.stream_socket() as probe:
-            unix_socket.connect(probe, path)
+        with connecting.stream_socket() as probe:
+            connecting.connect(probe, path)
     except OSError as error:
         return error
     return None

@@ -223,23 +223,32 @@ async def test_the_examples_of_clients_ask_a_daemon(tmp_path: Path) -> None:
                     with trio.fail_after(DEADLINE):
                         assert await holding.process.wait() == 1
                 await watching.until("in service: red.example.com")
+                async with started(EXAMPLES / "client_asyncio.py", environment=environment) as on_asyncio:
+                    await on_asyncio.until("in service: red.example.com")
+                    on_asyncio.process.terminate()
+                    await on_asyncio.until("no longer watching")
                 await plugin.end(signal.SIGTERM)
                 await watching.until("out of service: red.example.com")
-        async with started(EXAMPLES / "client_trio.py", environment=environment) as watching:
+        watch_on_trio, watch_on_asyncio = (
+            started(EXAMPLES / f"client_{name}.py", environment=environment) for name in ("trio", "asyncio")
+        )
+        async with watch_on_trio as watching, watch_on_asyncio as on_asyncio:
             await watching.until("watching")
+            await on_asyncio.until("watching")
             node.process.terminate()
             with trio.fail_after(DEADLINE):
-                assert await watching.process.wait() == 0
+                assert await watching.process.wait() == await on_asyncio.process.wait() == 0
 
 
-def test_the_example_of_a_client_says_what_to_do_without_a_daemon(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["client_trio", "client_asyncio"])
+def test_the_example_of_a_client_says_what_to_do_without_a_daemon(name: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     environment = {**os.environ, "PLUGIND_STATUS": str(tmp_path / "file")}
-    command = [sys.executable, str(EXAMPLES / "client_trio.py")]
+    command = [sys.executable, str(EXAMPLES / f"{name}.py")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=DEADLINE)
     assert (done.returncode, done.stdout) == (1, "")
     advice = "give the path of the daemon's status socket, or name it with PLUGIND_STATUS"
-    assert done.stderr == f"client_trio: {tmp_path}/file is no socket; {advice}\n"
+    assert done.stderr == f"{name}: {tmp_path}/file is no socket; {advice}\n"
 
 
 @pytest.mark.parametrize("name", ["embed.py", "example_handler.py"])

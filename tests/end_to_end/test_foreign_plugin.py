@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from plugind.actors.grpc.server.serve import Service, serve_stream
-from plugind.actors.io.unix_socket import stream_socket
+from plugind.actors.io.connecting import stream_socket
 from plugind.actors.simulation.plugins import FakePlugin, FakeRegistration
 from plugind.protocol.proto import deviceplugin_v1beta1_pb2 as api
 from plugind.testing import Device, FakeDevices

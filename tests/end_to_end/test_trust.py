@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from plugind.actors.grpc.server.serve import serve_stream
-from plugind.actors.io.unix_socket import stream_socket
+from plugind.actors.io.connecting import stream_socket
 from plugind.actors.simulation.plugins import Call, FakePlugin, FakeRegistration
 from plugind.tests.end_to_end.processes import DEADLINE, PATIENT, daemon, run
 

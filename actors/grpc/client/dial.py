@@ -17,8 +17,9 @@ from ....protocol.text import in_seconds
 from ....protocol.wire.errors import DialError, DialFailure
 from ....protocol.wire.learning import KnownConversations
 from ....protocol.wire.limits import DEFAULT_LIMITS, Limits
+from ...io.connecting import connect, stream_socket
 from ...io.exact_connect import connect_to
-from ...io.unix_socket import Credentials, connect, peer_credentials, stream_socket
+from ...io.unix_socket import Credentials, peer_credentials
 from .channel import Channel
 from .registration_channel import RegistrationChannel
 from .transport import SocketTransport

@@ -14,7 +14,7 @@ import trio
 
 from plugind.actors.http import client as http_client
 from plugind.actors.http import plain as plain_http
-from plugind.client import Client, DaemonError, HeldLease, LeaseFailedError, LeaseLostError, LeaseState, SyncClient
+from plugind.client import DaemonError, HeldLease, LeaseFailedError, LeaseLostError, LeaseState, SyncClient
 from plugind.protocol.leases.leases_json import failure_to_json, lease_to_json, released_to_json
 from plugind.protocol.leases.replies import Failure, Problem, Released
 from plugind.protocol.leases.values import Answer, ConnectionOwner, Lease, Mount
@@ -146,22 +146,6 @@ async def test_a_block_ends_while_its_connection_is_interrupted(make: Make, tmp_
         async with holding(make(server.path)):
             await until_asked_again(server)
     assert lines(server)[-1] == "DELETE /v1/leases/a1b2"
-
-
-async def test_trio_cancels_the_block_of_a_lost_lease(tmp_path: Path) -> None:
-    with lease_server(tmp_path, stream(OWNED, GONE, end=True)) as server, pytest.raises(LeaseLostError):
-        async with Client(str(server.path)).hold({GPU: 1}):
-            await trio.sleep_forever()
-
-
-async def test_a_cancelled_block_releases_its_lease(tmp_path: Path) -> None:
-    with lease_server(tmp_path, stream(OWNED), RELEASED, hold=True) as server:
-        with trio.CancelScope() as scope:
-            async with Client(str(server.path)).hold({GPU: 1}):
-                scope.cancel()
-                await trio.sleep_forever()
-        assert scope.cancelled_caught
-        assert lines(server)[-1] == "DELETE /v1/leases/a1b2"
 
 
 def test_the_error_of_a_block_without_trio_is_not_hidden_by_the_loss(tmp_path: Path) -> None:

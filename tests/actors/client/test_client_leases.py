@@ -17,12 +17,12 @@ import trio
 from plugind.actors.client.lease_calls import quoted
 from plugind.actors.http import client as http_client
 from plugind.actors.http import plain as plain_http
-from plugind.client import Client, LeaseFailedError, LeaseState, NoDaemonError, Problem
+from plugind.client import LeaseFailedError, LeaseState, NoDaemonError, Problem
 from plugind.protocol.leases.leases_json import failure_to_json, lease_to_json, released_to_json, snapshot_to_json
 from plugind.protocol.leases.replies import Failure, LeasesSnapshot, Released
 from plugind.protocol.leases.values import Answer, Lease, Mount, TimeOwner
 from plugind.tests.actors.client.test_clients import Make, OfTrio, asking, chunked, make
-from plugind.tests.actors.console.lease_server import LeaseServer, answer, lease_server
+from plugind.tests.actors.console.lease_server import LeaseServer, answer
 from plugind.tests.actors.console.test_allocate import GPU, LEASE
 
 #: The fixture of the other module.
@@ -165,27 +165,6 @@ async def test_a_lease_that_the_caller_named_is_left_to_the_caller(make: Make, t
             async with allocated(client, {GPU: 1}, id="mine"):
                 pass
         assert (lines(server), server.requests[0].body["id"]) == (["POST /v1/leases"], "mine")
-
-
-async def test_a_cancelled_block_releases_its_lease(tmp_path: Path) -> None:
-    with lease_server(tmp_path, HELD, RELEASED) as server:
-        client = Client(str(server.path))
-        with trio.CancelScope() as scope:
-            async with client.allocate({GPU: 1}):
-                scope.cancel()
-                await trio.sleep_forever()
-        assert lines(server)[-1] == "DELETE /v1/leases/a1b2"
-
-
-async def test_a_wait_that_is_cancelled_is_withdrawn(tmp_path: Path) -> None:
-    """The connection is closed; what may be under way is released by its name."""
-    with lease_server(tmp_path, b"HTTP/1.1 201 Created\r\n", RELEASED, hold=True) as server:
-        client = Client(str(server.path), timeout=0.2)
-        with trio.move_on_after(0.2) as scope:
-            async with client.allocate({GPU: 1}, wait=60):
-                pass
-        assert scope.cancelled_caught
-        assert lines(server)[1].startswith("DELETE /v1/leases/")
 
 
 # --- leases of others -------------------------------------------------------------------------------------------------

@@ -6,14 +6,17 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 import trio
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 
+from plugind.actors.client.awaited import NOT_REGISTERED
 from plugind.client import (
     Client,
     ClientError,
@@ -22,6 +25,7 @@ from plugind.client import (
     NoDaemonError,
     NotReadyError,
     PluginStatus,
+    RetryAnswer,
     SyncClient,
 )
 from plugind.protocol.status.json import plugin_to_json
@@ -42,8 +46,9 @@ def line(**changes: Any) -> bytes:
     return json.dumps({**plugin_to_json(PLUGIN, NOW, NOW), **changes}).encode() + b"\n"
 
 
-def amount(healthy: int, state: str = "listed") -> bytes:
-    return json.dumps({"resource": "vendor.com/gpu", "state": state, "allocatable": healthy}).encode() + b"\n"
+def amount(healthy: int, state: str = "listed", reason: str | None = None) -> bytes:
+    said = {"resource": "vendor.com/gpu", "state": state, "reason": reason, "capacity": 2, "allocatable": healthy}
+    return json.dumps(said).encode() + b"\n"
 
 
 class OfSync:
@@ -65,13 +70,13 @@ class OfSync:
         return await trio.to_thread.run_sync(_all, self._client.watch_leases())
 
 
-def _all(stream: AbstractContextManager[Iterator[T]]) -> list[T]:
+def _all(stream: AbstractContextManager[Iterable[T]]) -> list[T]:
     with stream as found:
         return [*found]
 
 
 class OfTrio:
-    """The client for Trio."""
+    """The asynchronous client on Trio."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -80,25 +85,58 @@ class OfTrio:
         return getattr(self._client, name)
 
     async def watched(self) -> list[PluginStatus]:
-        async with self._client.watch() as changes:
-            return [plugin async for plugin in changes]
+        return await _all_async(self._client.watch())
 
     async def leases_watched(self) -> list[Lease]:
-        async with self._client.watch_leases() as changes:
-            return [lease async for lease in changes]
+        return await _all_async(self._client.watch_leases())
+
+
+class OfAsyncio:
+    """The asynchronous client on asyncio, in a thread; a block of it is one of a synchronous program."""
+
+    def __init__(self, client: Client, portal: BlockingPortal) -> None:
+        self._client = client
+        self._portal = portal
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        return partial(self._called, getattr(self._client, name))
+
+    async def _called(self, method: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        found = await trio.to_thread.run_sync(self._portal.call, partial(method, *args, **more))
+        if isinstance(found, AbstractAsyncContextManager):
+            return self._portal.wrap_async_context_manager(found)
+        return found
+
+    async def watched(self) -> list[PluginStatus]:
+        return await trio.to_thread.run_sync(self._portal.call, _all_async, self._client.watch())
+
+    async def leases_watched(self) -> list[Lease]:
+        return await trio.to_thread.run_sync(self._portal.call, _all_async, self._client.watch_leases())
+
+
+async def _all_async(stream: AbstractAsyncContextManager[AsyncIterable[T]]) -> list[T]:
+    async with stream as found:
+        return [element async for element in found]
 
 
 Make = Callable[..., Any]
 
 
-@pytest.fixture(params=["sync", "trio"])
-def make(request: pytest.FixtureRequest) -> Make:
-    def made(path: str | Path, timeout: float = 5.0) -> Any:
-        if request.param == "sync":
-            return OfSync(SyncClient(str(path), timeout=timeout))
-        return OfTrio(Client(str(path), timeout=timeout))
+@pytest.fixture(params=["sync", "trio", "asyncio"])
+def make(request: pytest.FixtureRequest) -> Iterator[Make]:
+    """Return what makes a client: the tests are on Trio, and use each client in the same way."""
 
-    return made
+    def made(path: str | Path, timeout: float = 5.0) -> Any:
+        match request.param:
+            case "sync":
+                return OfSync(SyncClient(str(path), timeout=timeout))
+            case "trio":
+                return OfTrio(Client(str(path), timeout=timeout))
+            case _:
+                return OfAsyncio(Client(str(path), timeout=timeout), opened.enter_context(start_blocking_portal()))
+
+    with ExitStack() as opened:
+        yield made
 
 
 @asynccontextmanager
@@ -132,6 +170,18 @@ async def test_the_devices_are_listed(make: Make, tmp_path: Path) -> None:
         (gpu,) = await client.devices("vendor.com/gpu")
     assert [(device.id, device.healthy) for device in gpu.devices()] == [("GPU-0", True), ("GPU-1", False)]
     assert server.requests[0].line == "GET /v1/devices?resource=vendor.com%2Fgpu HTTP/1.1"
+
+
+@pytest.mark.parametrize(("method", "facts"), [("retry", {}), ("ask_for_facts", {"facts": True})])
+async def test_a_plugin_is_tried_now_or_asked_for_facts(
+    make: Make, method: str, facts: dict[str, bool], tmp_path: Path
+) -> None:
+    tried = {"socket": "/r/a.sock", "tried": True, "why": "tried now"}
+    async with asking(make, tmp_path, answer(200, {"answers": [tried]}), answer(200, {})) as (client, server):
+        assert await getattr(client, method)("red") == (RetryAnswer("/r/a.sock", tried=True, why="tried now"),)
+        with pytest.raises(DaemonError, match=r"cannot be understood: it is no list"):
+            await getattr(client, method)("red")
+    assert (server.requests[0].line, server.requests[0].body) == ("POST /retry HTTP/1.1", {"target": "red"} | facts)
 
 
 async def test_a_watch_yields_each_line_until_the_daemon_stops(make: Make, tmp_path: Path) -> None:
@@ -183,16 +233,36 @@ async def test_a_wait_for_devices_ends_when_there_are_enough(make: Make, tmp_pat
     assert server.requests[0].line == "GET /v1/devices/watch?heartbeat=1.25 HTTP/1.1"
 
 
+REFUSED = {"resource": "vendor.com/gpu", "endpoint": "gpu.sock", "pid": 812, "reason": "no\nname", "age": 12.3}
+
+
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        (amount(1, "lost"), "vendor.com/gpu has 1 of 2 healthy devices: it is lost"),
-        (b"", "vendor.com/gpu has 0 of 2 healthy devices: no device plugin has registered for it"),
+        (amount(1, "lost", "the stream ended\n"), "has 1 of 2 healthy devices: it is lost: the stream ended\\n"),
+        (amount(1), "has 1 of 2 healthy devices: its plugin lists 2 devices, of which 1 are healthy"),
+        (amount(0, "gone"), f"has 0 of 2 healthy devices: {NOT_REGISTERED}"),
+        (b"", f"has 0 of 2 healthy devices: {NOT_REGISTERED}"),
     ],
 )
-async def test_a_wait_for_devices_says_why_there_are_too_few(make: Make, tmp_path: Path, said: bytes, why: str) -> None:
-    async with asking(make, tmp_path, chunked(said + b"\n", end=False), hold=True) as (client, _):
-        with pytest.raises(NotReadyError, match=why):
+@pytest.mark.parametrize("refused", [[], [REFUSED]])
+async def test_a_wait_for_devices_says_what_the_command_says(
+    make: Make, tmp_path: Path, said: bytes, why: str, refused: list[object]
+) -> None:
+    lines = chunked(said + b"\n", end=False)
+    async with asking(make, tmp_path, lines, answer(200, refused), hold=True) as (client, server):
+        with pytest.raises(NotReadyError) as caught:
+            await client.wait_for_devices({"vendor.com/gpu": 2}, timeout=2)
+    also = r"; the last Register call for it, by pid 812, was refused 12 s ago: no\nname" if refused else ""
+    assert str(caught.value) == f"within 2 s: vendor.com/gpu {why}{also}"
+    assert server.requests[1].line == "GET /v1/devices/refused HTTP/1.1"
+
+
+async def test_a_wait_for_devices_of_a_daemon_that_explains_nothing_says_what_is_known(
+    make: Make, tmp_path: Path
+) -> None:
+    async with asking(make, tmp_path, chunked(amount(1) + b"\n", end=False), answer(404), hold=True) as (client, _):
+        with pytest.raises(NotReadyError, match=r"its plugin lists 2 devices, of which 1 are healthy$"):
             await client.wait_for_devices({"vendor.com/gpu": 2}, timeout=2)
 
 
@@ -293,9 +363,13 @@ def loaded(code: str, *names: str) -> list[str]:
 
 
 def test_the_synchronous_client_loads_nothing_heavy() -> None:
-    heavy = ("trio", "rich", "email", "http", "ssl", "sqlite3", "asyncio", "google", "grpclib", "argparse")
-    assert loaded("from plugind.client import *", *heavy) != []
+    heavy = ("anyio", "trio", "rich", "email", "http", "ssl", "sqlite3", "asyncio", "google", "grpclib", "argparse")
     assert loaded("from plugind.client import SyncClient", *heavy) == []
+
+
+def test_the_asynchronous_client_loads_neither_trio_nor_asyncio() -> None:
+    """The one on which the program runs is there already."""
+    assert loaded("from plugind.client import *", "anyio", "trio", "asyncio") == ["anyio"]
 
 
 def test_the_module_itself_loads_nothing() -> None:

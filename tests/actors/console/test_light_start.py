@@ -61,12 +61,12 @@ COMMAND = {
 LS = COMMAND | {
     "plugind.actors.client",
     *(f"plugind.actors.client.{name}" for name in ("paths", "reaching")),
-    *(f"plugind.actors.console.{name}" for name in ("answers", "ls", "phrases", "plain")),
+    *(f"plugind.actors.console.{name}" for name in ("answers", "client", "ls", "phrases")),
     *(f"plugind.actors.console.{name}" for name in ("status_socket", "table", "times")),
     "plugind.actors.http",
     *(f"plugind.actors.http.{name}" for name in ("asking", "plain")),
     "plugind.actors.io",
-    *(f"plugind.actors.io.{name}" for name in ("peers", "silence")),
+    *(f"plugind.actors.io.{name}" for name in ("connecting", "peers", "silence")),
     *(f"plugind.protocol.{name}" for name in ("text", "words")),
 }
 #: The packages of others that a daemon without plugins needs, and those that they need.
@@ -120,7 +120,10 @@ class Answering(socketserver.StreamRequestHandler):
         while self.rfile.readline().strip():
             pass
         body = b'[{"socket": "/a.sock", "state": "registered", "name": "a.example.com", "type": "CSIPlugin"}]'
-        body = body if target == b"/plugins" else b'{"roots": []}'
+        answers = {b"/plugins": body, b"/retry": b'{"answers": [{"tried": true}]}'}
+        body = next(
+            (said for path, said in answers.items() if target.startswith(path)), b'{"resources": [], "leases": []}'
+        )
         self.wfile.write(
             b"HTTP/1.1 200 OK\r\nPlugind-Status-Version: 2\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
         )
@@ -147,6 +150,23 @@ def test_the_version_and_the_help_need_no_module_of_a_command(words: list[str]) 
 def test_ls_needs_neither_trio_nor_attrs(output: str, status: str) -> None:
     modules = imported(RUN, "ls", "-o", output, "--status", status)
     assert (ours(modules), packages(modules), modules & HEAVY) == (LS, {"h11"}, set())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["describe", "a.example.com"],
+        ["devices"],
+        ["leases"],
+        ["retry", "a.example.com"],
+        ["wait", "a.example.com", "--timeout", "0"],
+        ["watch"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_what_asks_a_daemon_needs_neither_trio_nor_anyio(words: list[str], status: str) -> None:
+    modules = imported(RUN, *words, "--status", status)
+    assert (packages(modules), modules & HEAVY) == ({"attr", "attrs", "h11"}, set())
 
 
 def test_a_daemon_that_is_ready_has_imported_what_registers_plugins_and_no_more(tmp_path: Path) -> None:

@@ -21,7 +21,8 @@ from plugind.actors.http.client import ask
 from plugind.actors.http.places import AllPlaces, Connection, Place, Standing
 from plugind.actors.http.server import Guests, HttpLimits, HttpRequest, HttpResponse, LateResponse, Send, json_response
 from plugind.actors.io.client_streams import AcceptedStream, ClientWatch
-from plugind.actors.io.unix_socket import Credentials, connect, listen, peer_groups, stream_socket
+from plugind.actors.io.connecting import connect, stream_socket
+from plugind.actors.io.unix_socket import Credentials, listen, peer_groups
 
 LIMITS = HttpLimits(response=5.0)
 POST = b"POST /wait HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"

@@ -17,10 +17,10 @@ from plugind.actors.grpc.client.dial import dial_registration
 from plugind.actors.grpc.endpoints import RealEndpointFiles
 from plugind.actors.io import beneath
 from plugind.actors.io.beneath import has_openat2, open_beneath, resolve, root_of
+from plugind.actors.io.connecting import stream_socket
 from plugind.actors.io.exact_connect import connect_to
 from plugind.actors.io.file_identity import identity_at
 from plugind.actors.io.processes import Processes
-from plugind.actors.io.unix_socket import stream_socket
 from plugind.protocol.discovery.sockets import EntryKind
 from plugind.protocol.health.liveness import ConnectAnswer
 from plugind.protocol.wire.errors import DialError, DialFailure

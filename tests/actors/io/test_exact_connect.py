@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from plugind.actors.io import exact_connect
+from plugind.actors.io.connecting import stream_socket
 from plugind.actors.io.exact_connect import can_connect_to_descriptors, connect_to
 from plugind.actors.io.file_identity import identity_at, identity_of
 from plugind.actors.io.processes import Processes
-from plugind.actors.io.unix_socket import stream_socket
 from plugind.protocol.health.liveness import ConnectAnswer
 from plugind.protocol.identity import Identity
 from plugind.tests.actors.io.exhaustion import descriptors

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import trio
 
+from plugind.actors.client.async_transport import answer as trio_answer
 from plugind.actors.client.calls import ClientRequest
 from plugind.actors.client.errors import NoDaemonError
 from plugind.actors.client.sync_transport import answer as sync_answer
-from plugind.actors.client.trio_transport import answer as trio_answer
 from plugind.actors.http import client as http_client
 from plugind.actors.http import plain as plain_http
 from plugind.tests.actors.console.lease_server import answer, lease_server

@@ -15,9 +15,10 @@ import pytest
 import trio
 import trio.testing
 
-from plugind.actors.io import unix_socket
+from plugind.actors.io import connecting, unix_socket
+from plugind.actors.io.connecting import MAX_PATH, connect, stream_socket
 from plugind.actors.io.descriptors import DescriptorReserve
-from plugind.actors.io.unix_socket import MAX_PATH, Credentials, UnixListener, connect, listen, stream_socket
+from plugind.actors.io.unix_socket import Credentials, UnixListener, listen
 from plugind.tests.actors.io.exhaustion import no_descriptor_left
 
 
@@ -182,8 +183,8 @@ def test_a_path_over_107_bytes_is_refused_with_its_reason(tmp_path: Path) -> Non
 
 def test_the_limit_counts_bytes_and_not_characters() -> None:
     """Fault 23."""
-    assert unix_socket.fits("/" + "ü" * 53)
-    assert not unix_socket.fits("/" + "ü" * 54)
+    assert connecting.fits("/" + "ü" * 53)
+    assert not connecting.fits("/" + "ü" * 54)
 
 
 async def test_a_longer_path_is_bound_and_reached_if_any_length_is_allowed(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ async def reported(socket: str) -> dict[str, Any]:
     while not Path(socket).exists():  # noqa: ASYNC110, ASYNC240 - the program says nothing of it
         await trio.sleep(0.01)
     while True:
-        plugins = json.loads(await fetch(Daemon(socket, DEADLINE), "GET", "/plugins"))
+        plugins = json.loads(await trio.to_thread.run_sync(fetch, Daemon(socket, DEADLINE), "/plugins"))
         if plugins and plugins[0].get("health_reason"):
             found: dict[str, Any] = plugins[0]
             return found

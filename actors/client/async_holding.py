@@ -1,4 +1,4 @@
-"""How the client for Trio holds a lease by a connection: a task waits for its end beside the block."""
+"""How :class:`Client` holds a lease by a connection: a task waits for its end beside the block."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TypeVar
 
+import anyio
 import attrs
-import trio
 
 from ...protocol.leases.values import Lease
-from ..http.client import Lines
 from ..io.silence import PATIENCE
+from .async_transport import Lines, lines
 from .awaited import RECONNECT
 from .calls import ClientRequest
 from .errors import ClientError, LeaseLostError
 from .holding import Holding, holding_of
-from .trio_transport import lines, talking
 
 T = TypeVar("T")
 
@@ -45,13 +44,15 @@ class Keeper:
         # The block's own error is raised as it is, not in a group.
         failure: BaseException | None = None
         try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._keep, holding, nursery.cancel_scope)
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._keep, holding, group.cancel_scope)
                 try:
                     yield holding
+                except anyio.get_cancelled_exc_class():
+                    raise  # The scope that is cancelled takes it.
                 except BaseException as error:  # noqa: BLE001 - it is raised below
                     failure = error
-                nursery.cancel_scope.cancel()
+                group.cancel_scope.cancel()
         finally:
             await self._opened.aclose()
         if holding.held.lost is not None:
@@ -63,26 +64,21 @@ class Keeper:
         """Open another stream in the place of the one before, and return what ``read`` makes of its first line."""
         async with AsyncExitStack() as opened:
             found = await opened.enter_async_context(lines(self._path, call, timeout=seconds, patience=PATIENCE))
-            with talking(self._path):
-                said = read(await anext(found, b""), found.uid)
+            said = read(await anext(found, b""), found.uid)
             found.wait_for_ever()
             self._found, self._opened = found, opened.pop_all()
         return said
 
-    async def _keep(self, holding: Holding, block: trio.CancelScope) -> None:
+    async def _keep(self, holding: Holding, block: anyio.CancelScope) -> None:
         while holding.is_held():
             with suppress(ClientError):  # It was interrupted.
-                await self._follow(holding)
+                async for line in self._found:
+                    holding.note(line, self._found.uid)
             await self._opened.aclose()
             # There is no event for the start of a daemon.
             while holding.is_held() and not await self._resumed(holding):  # noqa: ASYNC110
-                await trio.sleep(RECONNECT)
+                await anyio.sleep(RECONNECT)
         block.cancel()
-
-    async def _follow(self, holding: Holding) -> None:
-        with talking(self._path):
-            async for line in self._found:
-                holding.note(line, self._found.uid)
 
     async def _resumed(self, holding: Holding) -> bool:
         """Own the lease by another connection; return whether that has succeeded."""
