@@ -169,7 +169,8 @@ async def test_a_daemon_whose_handler_cannot_be_cancelled_ends_within_its_limit_
     line = json.loads(log[-1])
     call = f"register of shielded ({path}) in the handler for BlockedPlugin"
     assert (line["level"], line["msg"], line["calls"]) == ("error", "the node does not stop", call)
-    assert line["actors"] == "registrations"
+    # On a busy machine others need more than 0.2 s, too.
+    assert "registrations" in line["actors"].split(", ")
     assert last == f"plugind: the node did not stop within 0.2 s, because of {call}"
 
 

@@ -105,7 +105,7 @@ async def test_a_plugin_that_replaces_a_stale_socket_is_registered_at_once(autoj
             await trio.sleep(5.0)
             assert node.state("a.sock") == "stale"
             node.directory.unlink(path)
-            await trio.sleep(0.0)
+            await node.settled()
         before = len(node.timeline("a.sock"))
         node.plug("a.sock", red())
         await node.settled()
