@@ -1,12 +1,11 @@
-"""A node: what it is made of, and how its actors are started, started again and stopped.
+"""A node: its parts, and how its actors are started, restarted and stopped.
 
-:class:`Node` is the supervisor of all actors. It starts the status actor, adds the handlers, starts the child ``node``,
-and stops them in reverse. That child is the reconciler with the liveness actor and one watcher for each root. Nobody
-else starts actors: the reconciler asks for a registration actor and gets its address. When the reconciler crashes, both
-worlds are lost. Then the registrations deregister their plugins, and the child ``node`` starts again from the file
-system (fault 85).
+:class:`Node` is the supervisor of all actors, and only it starts actors. It adds the handlers, starts its children in
+order and stops them in reverse. The child ``node`` is the reconciler with the liveness actor and one watcher for each
+root. The reconciler requests registration actors and gets their addresses. When it crashes, both worlds are lost. Then
+the registrations deregister their plugins, and the child ``node`` starts again from the file system (fault 85).
 
-A program that embeds a node holds a :class:`plugind.Supervisor`, which hands on to this one.
+An embedding program uses :class:`plugind.Supervisor`, which delegates to this class.
 """
 
 from __future__ import annotations
@@ -73,29 +72,28 @@ from .watchers import Watchers
 if TYPE_CHECKING:
     from ..devices.server import DeviceServer
 
-#: How many messages the inboxes of the reconciler, the liveness and the status actor hold before their writers wait.
+#: The size of the inboxes of the reconciler, the liveness and the status actor. Writers to a full inbox wait.
 INBOX_SIZE = 4096
-#: What is lost without ``/proc``, in the log (faults 23 and 41).
+#: What is lost without ``/proc`` (faults 23 and 41).
 _NO_PROC = (
     "/proc cannot be read: a socket that is replaced while it is dialed is found out only afterwards, and paths over "
     "107 bytes cannot be dialed"
 )
-#: Seconds that the status actor has to end its streams and send its last answers.
+#: Seconds in which the status actor can end its streams and send its last answers.
 STATUS_GRACE = 2.0
 
 
 @value
 class Unfinished:
-    """What keeps a node that stops from its end."""
+    """What keeps a stopping node from ending."""
 
-    #: The names of actors.
     actors: tuple[str, ...]
-    #: The calls of handlers that have not ended, in words. Those of ``follow`` are here once they were cancelled.
+    #: Calls of handlers that have not ended, in words, including those of ``follow`` that were cancelled.
     calls: tuple[str, ...]
 
 
 class Node:
-    """The actors of a node, their inboxes, and what outlives their crashes."""
+    """The actors of a node, their inboxes, and the state that outlives their crashes."""
 
     def __init__(
         self,
@@ -105,7 +103,7 @@ class Node:
         status_config: StatusConfig,
         log: Logger,
     ) -> None:
-        """Make what can be made before anything is opened.
+        """Create what can be created before anything is opened.
 
         Raises:
           ConfigError: if the configuration contradicts itself, or a handler needs more time than it has.
@@ -118,16 +116,16 @@ class Node:
         self._by_path_only = ports is None and not can_connect_to_descriptors()
         self.ports = ports = ports or real_ports(config)
         seed = self._seed = int.from_bytes(os.urandom(8)) if config.seed is None else config.seed
-        #: All that reports sockets counts generations together.
+        #: One sequence of generations for all watchers.
         self._generations = itertools.count(1)
         self.callers = Callers()
         self.crashes = Crashes(config.intensity, self._report_crash)
 
-        # What a reload replaces.
+        # A reload replaces these.
         self.config = config
         self.rules = wiring.rules_of(config, ports.users(config.trust))
         self.endpoints = wiring.endpoints_of(self.rules, ports.endpoints, self.status_socket)
-        #: Has one place, which a reload takes.
+        #: Held by the reload under way.
         self.reload = trio.Semaphore(1)
 
         self.reconciler = Inbox[ReconcilerMessage](INBOX_SIZE)
@@ -139,11 +137,11 @@ class Node:
         open_ports = partial(ports.leases, config, self.status_socket)
         self.leases = wiring.leases_of(config, self.rules.users, state.leases, open_ports, self._log)
         self.devices = Devices(state.devices, self._log, self.leases.inbox)
-        # Sequences of chances of their own, so that no other depends on how often drivers or endpoints are asked.
+        # Separate random sequences, so that others do not depend on how often drivers or endpoints are asked.
         csi_rng, checks_rng = random.Random(f"CSI drivers {seed}"), random.Random(f"health checks {seed}")
         csi = CSIHandler(config.csi, strict=config.strict, status=to_status, rng=csi_rng)
         self.dra = DRAHandler(config.dra, status=to_status, wall=status_config.wall)
-        # It raises here, and not from the block.
+        # Here, so that its errors are not raised from the block.
         self._handlers_at_start = handlers_at_start(config, handlers, self.devices.inbox, csi, self.dra)
         self.inboxes = Inboxes(config.hung_after or math.inf, self._log)
         connect = wiring.connect_endpoints(lambda: self.endpoints)
@@ -155,7 +153,7 @@ class Node:
         followings = {CSI: csi.observe, DRA: self.dra.observe}
         observers = Observers(self.links, followings, calls) if config.observe else None
 
-        # A node without a status socket has no clients to keep descriptors for.
+        # A node without a status socket reserves no descriptors for clients.
         self._reserve = DescriptorReserve(RESERVED if self.status_socket is not None else 0)
         self._metrics_port = wiring.metrics_port_of(config, self._log)
         self._run_status = partial(
@@ -174,7 +172,7 @@ class Node:
             inbox=self.status,
             reconciler=to_reconciler,
             log=self._log,
-            # All restarts share one memory, so that a crash of the status actor does not end the streams of changes.
+            # Shared by all restarts, so that a crash of the status actor does not end the streams of changes.
             memory=status.Memory(),
             health=self.inboxes.check,
             reserve=self._reserve,
@@ -191,13 +189,13 @@ class Node:
         conversation = ConversationConfig(ports.dial, self.dial_slots, self.endpoints, self.watchers.owner_above)
         settings, again = wiring.registration_settings(config, self.rules.users), config.observe_again
         actors = to_reconciler, self.liveness.address, to_status
-        #: What registrations that begin go by; its settings are replaced by a reload.
+        #: The configuration of new registrations; a reload replaces its settings.
         self.registration = RegistrationConfig(conversation, settings, seed, *actors, timers, observers, again)
-        # A crash of one plugin's registration is that plugin's alone, and never ends the node (fault 85).
+        # A crash of a registration concerns one plugin only, and never ends the node (fault 85).
         self.registrations = Registrations(self._run_registration, to_reconciler, self.crashes.report)
-        # All reconcilers share one record of short lives: a crash of the reconciler lets no crash loop start anew.
+        # One record for all reconcilers: a crash of the reconciler must not restart a crash loop.
         self._lives = Lives(config.backoff, config.stable_after)
-        #: How the actors are read without which a node does nothing.
+        #: The readings of the actors without which a node does nothing.
         self.core = {
             "status": self.status.read,
             "reconciler": self.reconciler.read,
@@ -216,7 +214,7 @@ class Node:
         config, where = self.config, self.config.device_plugins
         if where is None:
             return None
-        # It brings a gRPC server, which no other node needs.
+        # Imports a gRPC server, which no other node needs.
         from ..devices.register_calls import CallsConfig
         from ..devices.server import DeviceServer
 
@@ -226,7 +224,7 @@ class Node:
         return DeviceServer(calls, directory, heartbeat=config.rescan)
 
     def call_config(self, config: Config) -> CallConfig:
-        """Return what the calls of handlers go by with this configuration."""
+        """Return the configuration of handlers' calls."""
         limit, timeouts, sigint = config.blocked_after, config.timeouts, config.handles_sigint
         steps = None if limit is None else self._blocked_steps
         return CallConfig(timeouts.handler, self._log, steps, limit or math.inf, sigint, timeouts=timeouts.handlers)
@@ -256,7 +254,7 @@ class Node:
                         raise
                     await self._stop()
         except BaseExceptionGroup as group:
-            # The nursery is a detail of the node, so an error of the block is raised without a group around it.
+            # The nursery is an implementation detail, so an error of the block is raised without a group.
             errors = list(leaves(group))
             if failure is not None and all(error in list(leaves(failure)) for error in errors):
                 raise failure from failure.__cause__
@@ -302,7 +300,7 @@ class Node:
         yield ChildSpec("registrations", self.registrations.serve, Restart.TRANSIENT)
         yield ChildSpec("node", self._run_reconciler, Restart.TRANSIENT)
         if self._device_server is not None:
-            # Callers of Register wait on while the reconciler starts again.
+            # Not part of ``node``, so that callers of Register can wait while the reconciler restarts.
             yield ChildSpec("device server", self._device_server.run)
         if self.config.blocked_after is not None:
             config = watchdog.WatchdogConfig(self.config.blocked_after)
