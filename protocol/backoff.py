@@ -53,7 +53,7 @@ class Backoff:
 
 
 #: The pause before an actor is restarted, by its crashes in the last period (fault 85). The first one is hardly
-#: noticed. The longest one is shorter than the time after which an actor counts as hung.
+#: noticed, and the longest one is shorter than the time after which an actor counts as hung.
 RESTART_PAUSE = Backoff(initial=0.05, cap=5.0, jitter=0.0)
 
 

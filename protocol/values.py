@@ -32,7 +32,6 @@ else:
 
     #: For each unused class the function that completes it.
     _NOT_USED = {}
-    #: The type of ``attrs.field()`` in the body of a class.
     _Field = type(attrs.field())
     #: The attributes that attrs adds to a class besides its methods, and one that ``inspect.signature`` looks for.
     _ADDED = ("__attrs_attrs__", "__match_args__", "__signature__")

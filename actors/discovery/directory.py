@@ -39,12 +39,10 @@ CHUNK = 256
 _FOR_A_SCAN = 2
 #: Descriptors of a look during a scan: that of the root, and that of the directory.
 _FOR_A_LOOK = 2
-#: The flags for a directory that is listed.
 _LISTED = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 #: Bytes of events that one system call reads, and calls of one :meth:`Events.read`.
 _READ_BYTES = 65_536
 _READS = 16
-#: An event of inotify without its name.
 _EVENT = struct.Struct("iIII")
 
 
@@ -57,7 +55,7 @@ class Chunk:
     access: Access | None = None
     #: Names that were not looked at, because they have the known inode number.
     unchanged: list[str] = attrs.Factory(list)
-    #: Names that exist, but could not be examined.
+    #: Names that could not be examined.
     unreadable: list[str] = attrs.Factory(list)
     #: Regular files with names of sockets. They are not examined, since there may be any number of them.
     ignored: list[str] = attrs.Factory(list)

@@ -56,9 +56,7 @@ class ScanReport:
     unavailable: str | None
     #: Why inotify does not watch the whole tree, so that only rescans find changes (faults 17 and 18).
     unwatched: str | None
-    #: The last error with a directory or a name below the root.
     last_error: str | None
-    #: How many directories could not be read.
     failures: int
     #: Whether this rescan recovered from dropped events (fault 19).
     overflowed: bool
@@ -103,14 +101,12 @@ class Scanner:
         self._inotify = Inotify(directory, self._watches)
         #: Whether a rescan has read everything: what appears later is new on the node, not only to this scanner.
         self._complete = False
-        #: Whether :meth:`follow_events` was asked to return.
         self._woken = False
         #: Since when looks are counted that only a change of attributes caused.
         self._touches_since = -math.inf
         #: Parts of the next :class:`ScanReport`.
         self._unavailable: str | None = None
         self._insecure = False
-        #: Whether the root was ever there.
         self._was_there = False
         self._made = False
         self._last_error: str | None = None
@@ -218,8 +214,8 @@ class Scanner:
             return self._cannot_use_root(str(error))
         marks = self._watches.take_path(self._root)
         if found is None or found.kind is not EntryKind.DIRECTORY:
-            # Only the next scheduled rescan makes the root again: the program that removed it may be about to remove
-            # the parent too, or to make it again.
+            # Left to a scheduled rescan: the program that removed the root may be about to remove the parent, or to
+            # make it again.
             self._unavailable = f"{self._root} {self._why_no_root(found)}"
             found = None
         self._observe(self._root, found, marks)

@@ -34,8 +34,7 @@ from .scanner import Scanner, ScanReport
 #: Seconds between two rescans after overflows. Only a program that floods the root causes more.
 _OVERFLOW_GAP = 0.1
 
-#: Seconds between two looks that registrations ask for. The events already follow a plugin that keeps replacing its
-#: socket.
+#: Seconds between two looks that registrations ask for. Events already follow a socket that keeps being replaced.
 _LOOK_GAP = 0.1
 
 #: One in this many rescans is a deep one. The others compare the inode numbers in the listing, which do not show that
@@ -47,7 +46,6 @@ _DEEP = 6
 class WatcherConfig:
     """The configuration of one watcher. Times are in seconds."""
 
-    #: An absolute path without a slash at its end.
     root: str
     #: Whether plugins found here are registered with a warning (behaviour 16).
     deprecated: bool = False
@@ -62,7 +60,6 @@ class WatcherConfig:
     insecure: bool = False
     #: Whether the root may be missing.
     optional: bool = False
-    #: Whether to make a missing root.
     make: bool = True
     #: Who may own directories below the root, besides root and the user of the daemon.
     trusts: Trusts = trusts_nobody
@@ -151,7 +148,6 @@ class _Watcher:
         self._due = trio.current_time()
         #: How often in a row the root was unavailable, or not watched by inotify, when a rescan was due.
         self._failed_tries = 0
-        #: Whether a scan of the root was completed.
         self._scanned = False
         self._last_overflow = -_OVERFLOW_GAP
         #: The paths to look at, once the last look was long enough ago.

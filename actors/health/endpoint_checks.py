@@ -50,7 +50,6 @@ class Alarms:
     """Times for which tasks wait, on Trio's clock. :meth:`run` wakes all tasks of one time together."""
 
     def __init__(self) -> None:
-        #: The event that is set at each time.
         self._events: dict[float, trio.Event] = {}
         self._times = Schedule[float]()
 
@@ -79,7 +78,6 @@ FIRST = 25
 
 #: Asks an endpoint how it is. Returns if all is well, and raises ``GRPCError`` or ``PluginError`` if not.
 Check = Callable[[Channel], Awaitable[None]]
-#: Receives the result after each check.
 Note = Callable[[Checked], None]
 
 

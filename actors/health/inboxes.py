@@ -13,10 +13,8 @@ import trio
 from ...protocol.health.progress import ActorHealth, Condition, Progress, Reading
 from ...protocol.logs.lines import Level, Logger
 
-#: Reads an inbox.
 Read = Callable[[], Reading]
 
-#: How often the inboxes are read within the patience.
 _READINGS = 4
 
 

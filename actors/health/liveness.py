@@ -79,7 +79,6 @@ class LivenessConfig:
     endpoints: Endpoints
     #: Seconds within which each refusing socket is looked at again.
     rescan: float
-    #: Whether to deregister a plugin on whose socket nobody listens.
     deregister_not_serving: bool = False
 
 

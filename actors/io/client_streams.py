@@ -9,7 +9,6 @@ from collections.abc import Callable
 import attrs
 import trio
 
-#: Bytes of one read.
 _PIECE = 65536
 
 
@@ -92,10 +91,8 @@ class ClientWatch:
     """Notices that clients leave while their answers are made. One task waits for all of them, in one epoll."""
 
     def __init__(self) -> None:
-        #: Made for the first client; None before that.
         self._epoll: select.epoll | None = None
         self._is_made = trio.Event()
-        #: The watched clients by descriptor.
         self._awaited: dict[int, _Awaited] = {}
 
     def add(self, stream: AcceptedStream, most: int, left: Callable[[], object]) -> None:

@@ -21,7 +21,6 @@ from ..trust.directories import access_of
 #: The file that a daemon reads by default.
 DEFAULT_FILE: Final = "/etc/plugind/plugind.toml"
 MAX_BYTES: Final = 256 * 1024
-#: The most drop-in files.
 MAX_DROP_INS: Final = 64
 _SUFFIX: Final = ".toml"
 

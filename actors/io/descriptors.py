@@ -39,7 +39,6 @@ def most_owners() -> int:
     return soft // 8
 
 
-#: The process or the machine has no descriptors left.
 EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE})
 
 

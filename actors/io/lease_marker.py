@@ -73,9 +73,7 @@ class _Found:
 class _Own:
     """A marker of this state."""
 
-    #: Locks the file.
     descriptor: int
-    #: The content of the file.
     serial: int
     places: Sequence[str]
     #: The directories that were served when the content was written; None before that.

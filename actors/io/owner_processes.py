@@ -18,7 +18,6 @@ from .descriptors import EXHAUSTED
 from .pidfds import Pidfds, has_ended
 from .process_identity import known_boot_id
 
-#: More bytes than ``/proc/PID/stat`` has.
 _STAT = 4096
 
 

@@ -11,7 +11,6 @@ from typing import Final
 from ...protocol.leases.values import ProcessIdentity
 from ...protocol.process_stat import has_ended, start_ticks
 
-#: More bytes than ``/proc/PID/stat`` has.
 _MOST: Final = 4096
 _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 

@@ -11,7 +11,6 @@ from .peers import ids_of_peer
 PATIENCE: Final = 5.0
 #: Seconds that the daemon has to answer the check, more than a busy one needs.
 CHECK: Final = 10.0
-#: The request of the check. Any answer will do.
 QUESTION: Final = ("HEAD", "/healthz")
 
 

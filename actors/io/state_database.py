@@ -22,7 +22,6 @@ from . import lease_tables
 T = TypeVar("T")
 S = TypeVar("S", bound=Sequence[object])
 
-#: A change of resources or leases.
 Change = Remember | Forget | leases_effects.Change
 #: Changes that are made together, or not at all.
 Group = Sequence[Change]
@@ -43,7 +42,6 @@ _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 #: Bytes of a page. A new file has a dozen pages, which are in its journal at first, too.
 _PAGE = 1024
-#: The approximate number of pages that a lease writes.
 _LEASE_PAGES = 13
 #: The number of pages in the journal before they are moved into the file, for which the disk is synchronized three
 #: times. It must stay small: the pages that are moved may need the space that the journal takes.

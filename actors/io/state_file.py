@@ -90,7 +90,6 @@ class StateFile:
         self._wall = wall
         #: Whether the store outlives the program.
         self.lasting = True
-        #: How many times a file was set aside and replaced.
         self.replaced = 0
         #: Waits for a thread, which takes all of it.
         self._waiting: deque[_Submission] = deque()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from ...protocol.backoff import Backoff
 from ...protocol.logs.lines import Level, Logger
 
-#: The pauses before a store is tried again.
 PAUSES = Backoff(initial=1.0, factor=2.0, cap=30.0, jitter=0.0)
 
 
@@ -17,9 +16,7 @@ class StoreReport:
         self._log = log
         self._wrong = wrong
         self._right = right
-        #: The problem of the store; None if it works.
         self.problem: str | None = None
-        #: The number of accesses that have failed or were late.
         self.failures = 0
 
     def fail(self, problem: str) -> None:

@@ -14,8 +14,7 @@ from ...protocol.status.metrics_config import TcpAddress
 from ...protocol.values import record, value
 from .accepting import OnExhausted, accept
 
-#: Connections that are accepted in a second, and at once after a pause. Each costs a fraction of a millisecond of the
-#: loop, and a client can connect thousands of times a second.
+#: Connections accepted in a second, and at once after a pause. Each costs a fraction of a millisecond of the loop.
 RATE: Final = 250.0
 BURST: Final = 64
 #: Connections that wait in the kernel: the last one for four seconds, and Prometheus waits ten.
@@ -28,7 +27,6 @@ class RateLimit:
 
     rate: float
     burst: int
-    #: The time until which all turns are used up.
     _used: float = attrs.field(init=False, default=-math.inf)
 
     async def turn(self) -> None:

@@ -45,7 +45,6 @@ class _Job(Generic[T]):
     interrupt: _Interrupt | None
     task: trio.lowlevel.Task
     token: trio.lowlevel.TrioToken
-    #: Whether the task has stopped waiting.
     is_abandoned: bool = False
     result: outcome.Outcome[T] | None = None
 
@@ -76,7 +75,6 @@ class WorkerThread:
         self._name = name
         self._calls: SimpleQueue[_Job[Any] | None] = SimpleQueue()
         self._thread: Thread | None = None
-        #: How many calls were requested, and how many have ended.
         self._asked = 0
         self._over = 0
         #: Reports the end of one call; None while a task waits for it. The end of calls behind that one is reported by

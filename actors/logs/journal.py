@@ -18,7 +18,6 @@ from ...protocol.logs.lines import Field, Format, Level
 from .journal_socket import PATH, JournalSocket, is_journal
 from .lines import GRACE, MAX_QUEUED, DaemonLog, Log
 
-#: The number of entries that are sent before other tasks run.
 _BATCH: Final = 16
 _STANDARD_ERROR: Final = 2
 

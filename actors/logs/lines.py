@@ -20,7 +20,6 @@ import trio
 
 from ...protocol.logs.lines import Field, Format, Level, Logger, json_line, shown_fields, text_line
 
-#: The default logger of a node.
 STANDARD: Final = logging.getLogger("plugind")
 #: The most characters that wait to be written: enough for 30,000 plugins that vanish at once.
 MAX_QUEUED: Final = 8 * 1024 * 1024
@@ -89,7 +88,6 @@ class Log:
         self._pending_lines = 0
         #: Whether the last write failed, perhaps within a line.
         self._broken_line = False
-        #: How many lines were lost since the last line that reported it.
         self.dropped = 0
 
     def enabled(self, level: Level) -> bool:

@@ -39,7 +39,6 @@ class _Closable(Protocol):
 class Callers:
     """The calls that wait for an answer of one node, and the streams of its changes."""
 
-    #: The open streams of changes.
     streams: set[_Closable] = attrs.Factory(set)
     _scopes: set[trio.CancelScope] = attrs.Factory(set)
     _began: bool = False

@@ -55,7 +55,6 @@ def handlers_at_start(
     return handlers
 
 
-#: The group of the entry points that name handlers.
 GROUP = "plugind.handlers"
 
 

@@ -346,13 +346,13 @@ class Node:
             children = Children(nursery, self.crashes)
             children.start(ChildSpec("liveness", self._run_liveness))
             self.watchers.start_all(children, self.config.roots)
-            # What was left to deregister of removed roots is not known any more.
+            # The registrations that were left of removed roots are no longer known.
             for root in tuple(self.watchers.directories):
                 self._leave_root(root.path)
             if self._device_server is not None:
                 nursery.start_soon(self._device_server.report_again)
             self.registrations.when_none_is_detached(self.handlers.retirements())
-            # A change that was sent to the reconciler before may be lost.
+            # A change that was sent to the crashed reconciler may be lost.
             self._lives.reconfigure(self.config.backoff, self.config.stable_after)
             try:
                 await reconciler.run(
@@ -377,14 +377,14 @@ class Node:
                 self.watchers.end()
 
     def _retire(self, effect: HandlerRetired) -> None:
-        # The registrations of a reconciler that crashed may still deregister, and this one does not count them.
+        # Registrations of a crashed reconciler may still deregister, and this reconciler does not count them.
         self.registrations.when_none_is_detached([partial(self.handlers.retire, effect.handler)])
 
     def _leave_root(self, path: str) -> None:
         self.watchers.leave(path, self.config.roots)
 
     def _run_registration(self, start: StartRegistration, inbox: RegistrationInbox) -> Awaitable[None]:
-        # Not a coroutine of its own, of which each registration would keep a frame.
+        # A coroutine of its own would keep a frame for each registration.
         return registration.run(self.registration, inbox, start.appeared, start.to_deregister, start.crash)
 
     def _run_watcher(self, root: Root) -> Awaitable[None]:
@@ -395,13 +395,13 @@ class Node:
             reconciler=self.reconciler.address,
             status=self.status.address,
             generations=self._generations,
-            # A sequence of each root's own, so that no chance depends on the order in which several are scanned.
+            # Separate random sequences, so that none depends on the order of the scans.
             rng=random.Random(f"rescans {self._seed} {root.path}"),
         )
 
     def _run_liveness(self) -> Awaitable[None]:
         processes, rescan = self.ports.processes, self.config.rescan
-        # One that is only observed is dialed again, and is stale then.
+        # An observed plugin without a listener is dialed again, and is stale then.
         deregister = self.config.deregister_not_serving or self.config.observe
         config = LivenessConfig(processes, self.endpoints, rescan, deregister_not_serving=deregister)
         return liveness.run(config, self.liveness.address, self.liveness, self.status.address, self.reconciler.address)
@@ -427,14 +427,14 @@ class Node:
         unread: list[ReconcilerMessage] = []
         with trio.move_on_after(self.config.timeouts.stop_grace):
             while self.registrations.any_current:
-                # The registrations wait here when the inbox is full, and no reconciler reads it.
+                # The registrations would wait for room in the inbox, since no reconciler reads it.
                 unread.append(await self.reconciler.receive())
         with suppress(trio.WouldBlock):
             while True:
                 unread.append(self.reconciler.receive_nowait())
         for message in unread:
             if isinstance(message, RetryAsked | StopAsked | StopForced):
-                # A caller waits for what the next reconciler does about it. The rest is found again by scans.
+                # A caller waits for the effect of these. Scans find the rest again.
                 self.nursery.start_soon(self.reconciler.report, message)
         self.registrations.detach()
         await self._show_all_as_gone()

@@ -100,7 +100,6 @@ class Ports:
     dial_slots: int = DIAL_SLOTS
     #: Opens the directory of device plugins; True if users other than root and the daemon's user may call there.
     device_directory: Callable[[DevicePluginDirectory, bool, Logger], DeviceDirectory] = open_device_directory
-    #: Returns the stores that keep the state over a restart.
     state: Callable[[Config, Logger], NodeState] = state_store
     #: Returns the ports of leases, given the path of the status socket.
     leases: Callable[[Config, str | None], LeasePorts] = lease_ports

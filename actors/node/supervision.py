@@ -27,7 +27,6 @@ class Restart(enum.Enum):
 
     #: Always: every end counts as a crash.
     PERMANENT = "permanent"
-    #: Only after a crash.
     TRANSIENT = "transient"
 
 
@@ -47,7 +46,6 @@ class Crashes:
         self._intensity = intensity
         self._reports = [report]
         self._past: tuple[float, ...] = ()
-        #: The recent crashes of each child by its name.
         self._of_child: dict[str, tuple[float, ...]] = {}
 
     def allow(self, intensity: RestartIntensity) -> None:

@@ -25,8 +25,8 @@ class Watchers:
         """``run`` runs the watcher of a root."""
         self._open_directory = open_directory
         self._run = run
-        #: A directory holds the lock of its root. It lives as long as the node, or until its root is removed and all
-        #: plugins of the root are deregistered.
+        #: They lock the roots. Each lives as long as the node, or until its root is removed and all its plugins have
+        #: left.
         self.directories: dict[Root, Directory] = {}
         self.inboxes: dict[Root, WatcherInbox] = {}
         #: The children of the last reconciler, and whether watchers may start among them.

@@ -86,7 +86,6 @@ class Reports:
         self._inbox = inbox
         #: The socket that appeared last. The actor turns to it when the plugin before it is deregistered.
         self._newest = appeared
-        #: The socket of the present generation.
         self._socket = appeared
         self.conversation = self._converse(appeared)
         self._phase = Phase.WAITING
@@ -110,7 +109,6 @@ class Reports:
         self._attempt = 0
         self._notify_try = 0
         self._cause: Cause | None = None
-        #: What follows the notification of a refusal.
         self._refused: Next = following.Try()
         #: Whether an event has brought the last try of this generation forward (``following``).
         self._hurried = False
@@ -122,7 +120,6 @@ class Reports:
         self._wanted = False
         #: The Register that has begun and is not undone.
         self._owed = owed
-        #: Why the Register is undone, in words.
         self._why = ""
         #: The registration that has ended, or that ends once the handler has deregistered the plugin.
         self._ended: Deregistered | None = None

@@ -24,7 +24,6 @@ from ...protocol.trust.directories import (
 )
 from .users import unmapped_uid
 
-#: The most symbolic links that the kernel follows on the way to a file.
 _MOST_LINKS = 40
 
 

@@ -17,11 +17,10 @@ from .watches import LOCK_FILE
 KUBELET_SOCKET = "kubelet.sock"
 #: The name of that socket until it answers.
 TEMPORARY_SOCKET = ".kubelet.sock.tmp"
-#: The most bytes in the path of a socket.
 MAX_SOCKET_PATH = 107
 #: The name of the kubelet's directory of device plugins.
 USUAL_NAME = "device-plugins"
-#: The kubelet's own record of devices, in that directory.
+#: The kubelet's record of devices, in that directory.
 CHECKPOINT = "kubelet_internal_checkpoint"
 
 _OPTION = "--device-plugins"

@@ -27,7 +27,6 @@ class FoundFile:
 
     #: The path without symbolic links, except for one at its end.
     real: str
-    #: None if nothing is there.
     kind: EntryKind | None = None
     identity: Identity | None = None
 

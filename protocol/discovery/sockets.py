@@ -48,9 +48,7 @@ ATTRIBUTES = 4
 
 Message = SocketAppeared | SocketVanished | SocketTouched | EntryRefused | EntryIgnored
 
-#: The kinds of entries with quotas.
 _Counted = Literal["sockets", "directories", "refused entries"]
-#: The usual suffixes of sockets.
 _SOCKET_ENDINGS = (".sock", ".socket")
 #: The most entries of a root that are reported because they only look like sockets.
 MAX_IGNORED = 100
@@ -88,7 +86,6 @@ class PathChanges:
     messages: list[Message] = attrs.Factory(list)
     #: Directories to watch and then to scan (fault 12).
     enter: list[str] = attrs.Factory(list)
-    #: Directories whose watch can end.
     leave: list[str] = attrs.Factory(list)
     #: Paths to look at again, because another name of the inode is gone or another file has its number (fault 8).
     again: list[str] = attrs.Factory(list)
@@ -173,16 +170,14 @@ class Discovery:
         self._generations = generations
         self._deprecated = deprecated
         self._max_depth = max_depth
-        #: The number and limit of entries, by kind and directory.
         self._quotas: dict[_Counted, Quota] = {
             "sockets": Quota(root, max_entries),
             "directories": Quota(root, max_directories),
             "refused entries": Quota(root, max_refused),
         }
-        #: By directory, the number of entries left out since :meth:`begin_rescan`, and the last quota that was
-        #: exceeded.
+        #: By directory, the entries left out since :meth:`begin_rescan`, and the last quota that was exceeded.
         self._left_out: dict[str, tuple[int, str]] = {}
-        #: By directory, the number of new links examined since :meth:`begin_rescan`.
+        #: By directory, the new links examined since :meth:`begin_rescan`.
         self._examined: dict[str, int] = {}
         self._allow_insecure = insecure
         #: Can be replaced; a deep scan then judges all directories again.
@@ -190,13 +185,11 @@ class Discovery:
         self._root_slashes = root.rstrip("/").count("/")
         self._entries: dict[str, _Entry] = {}
         self._directories: dict[str, _Directory] = {}
-        #: The directories with problems.
         self._conditions: dict[str, DirectoryReport] = {}
         #: By device and inode number, the path under which that file is an accepted socket.
         self._owners: dict[tuple[int, int], str] = {}
         #: The other paths of these files, refused as hard links.
         self._others: dict[Key, set[str]] = {}
-        #: The entries that were reported because they only look like sockets.
         self._ignored: set[str] = set()
         self._changes = PathChanges()
 

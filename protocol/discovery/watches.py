@@ -48,7 +48,6 @@ class Watches:
     def __init__(self, root: str) -> None:
         self.root = root
         self._marks = Marks()
-        #: Marks on paths that could not be looked at.
         self._postponed: dict[str, int] = {}
         #: Paths that were looked at since the last release because of attributes, and marks that wait for the next one.
         self._touched: set[str] = set()

@@ -94,11 +94,9 @@ class Checked:
     health: Health = Health.UNKNOWN
     #: Why the endpoint is unhealthy or disconnected, or why nothing is known.
     reason: str = ""
-    #: The number of failures in a row.
     failures: int = 0
-    #: When the next check begins; infinity while a check is under way, or there is no connection.
+    #: When the next check begins; infinity during a check or without a connection.
     due: float = math.inf
-    #: When the check under way began; None if there is none.
     began: float | None = None
 
 

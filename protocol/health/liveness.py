@@ -54,7 +54,6 @@ class ConnectAnswer(enum.Enum):
 
     #: Somebody listens. A full backlog (EAGAIN) means the same.
     ACCEPTED = "accepted"
-    #: Nobody listens.
     REFUSED = "refused"
     #: There is no such file. In an insecure directory the plugin stays registered, although it cannot be reached.
     MISSING = "missing"
@@ -89,7 +88,6 @@ class EndpointAnswer:
     """The result of a connect to an endpoint."""
 
     answer: ConnectAnswer
-    #: Why the endpoint may not be used, if it is forbidden.
     reason: str | None = None
 
 
@@ -129,15 +127,14 @@ class Schedule:
         self._period = min(max(rescan, SHORTEST_PERIOD), PLUGIN_PERIOD)
         self._subjects: dict[str, Subject] = {}
         self._at_once: dict[str, None] = {}
-        #: Registered plugins for the next round: those whose process is not watched, before their first look, and those
-        #: whose look found no descriptor.
+        #: Registered plugins for the next round: those whose process is not watched, and those whose look found no
+        #: descriptor.
         self._unknown: dict[str, None] = {}
         #: When each is due, earliest first.
         self._doubtful: dict[str, float] = {}
         self._accepting: dict[str, float] = {}
         self._refusing: dict[str, float] = {}
-        #: Registered plugins whose endpoint did not exist: those before the first look at it, and the others, with the
-        #: times when they are due, earliest first.
+        #: Registered plugins whose endpoint did not exist: new ones, and others with the times when they are due.
         self._new_endpoints: dict[str, None] = {}
         self._awaited: dict[str, float] = {}
         self._next_round = -math.inf
@@ -317,7 +314,6 @@ class Schedule:
             self._refusing[path] = now + self._period
 
 
-#: The results of connects to endpoints on which somebody may listen.
 _MAY_SERVE = (ConnectAnswer.ACCEPTED, ConnectAnswer.EXHAUSTED, ConnectAnswer.UNKNOWN)
 
 

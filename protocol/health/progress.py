@@ -41,7 +41,6 @@ class ActorHealth:
 
     actor: str
     condition: Condition
-    #: None while all is well.
     reason: str | None
     waiting: int
     #: The least number of seconds that the oldest message has waited.

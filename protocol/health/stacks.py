@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ..values import value
 
-#: The most frames that are shown.
 SHOWN = 8
 #: Trio's loop calls tasks from here; the frames that call it are always the same.
 _LOOP = "trio/_core/_run.py"

@@ -13,7 +13,6 @@ from typing import Final
 from ..text import cut, encodable
 from .lines import MAX_VALUE, Field, Level, shown_fields
 
-#: The levels of syslog(3).
 _PRIORITIES: Final = {Level.DEBUG: 7, Level.INFO: 6, Level.WARNING: 4, Level.ERROR: 3}
 #: The journal takes names of 64 characters, and drops an entry with an invalid name.
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,55}")

@@ -28,8 +28,7 @@ NEVER_LEFT_OUT: Final = frozenset({"lease is granted", "lease has ended"})
 #: The fields that name the subject of a line, and those that name its cause. The first one present counts.
 _SUBJECTS: Final = ("socket", "path", "root", "actor", "user")
 _CAUSES: Final = ("lease", "cause", "reason", "error")
-#: Causes that differ only in numbers are the same: a crash loop that counts its lives would otherwise have a new one
-#: each time.
+#: Causes that differ only in numbers are the same, such as those of a crash loop that counts its lives.
 _NUMBERS: Final = re.compile(r"\d+")
 
 
@@ -75,7 +74,6 @@ class _Window:
         self.began = began
         self.lines = 0
         self.left_out = 0
-        #: The last line that was left out.
         self.last: LogLine | None = None
 
 
@@ -91,7 +89,6 @@ class LineCounts:
         #: The windows, oldest first, since all have the same length.
         self._windows: OrderedDict[_Key, _Window] = OrderedDict()
         self._all = _Window(-math.inf)
-        #: The ends of the windows that have left lines out.
         self._ends: dict[_Key, float] = {}
         self._summaries: list[LogLine] = []
 

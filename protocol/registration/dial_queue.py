@@ -25,8 +25,8 @@ class DialQueue(Generic[W]):
     """The conversations that wait for a slot. Times are those of ``trio.current_time()``, in seconds."""
 
     def __init__(self) -> None:
-        #: The waiters in the order of their requests, with the time of each request. ``OrderedDict`` finds its first
-        #: key at once, even after thousands were removed; ``dict`` does not.
+        #: The waiters in order, with the times of their requests. Unlike ``dict``, ``OrderedDict`` finds its first
+        #: key at once after thousands were removed.
         self._first: OrderedDict[W, float] = OrderedDict()
         self._retries: OrderedDict[W, float] = OrderedDict()
         #: How many first attempts have gone since the last oldest one.

@@ -26,8 +26,7 @@ class Retry(enum.Enum):
     STALE = "stale"
     #: Each further try would fail alike: the plugin is parked until its socket changes or a retry is requested.
     NEVER = "never"
-    #: Another file is at the path, which is no failure of the plugin: the try does not count, and the watcher looks
-    #: there (fault 41).
+    #: Another file is at the path: the try does not count, and the watcher looks there (fault 41).
     REPLACED = "replaced"
 
 
@@ -116,7 +115,6 @@ def cause_after(before: Cause | None, failure: StepFailedError) -> Cause:
 class Refusal:
     """What a refused plugin is told, and why it is refused."""
 
-    #: In the words of the reference.
     error: str
     #: The reason alone, for a plugin that called Register.
     reason: str

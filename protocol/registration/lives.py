@@ -47,7 +47,6 @@ class Life:
     since: float | None = None
     #: Since when nobody listens on the socket, as far as is known.
     silent: float | None = None
-    #: Type and name that the plugin gave.
     plugin: PluginInfo | None = None
     _was_notified: bool = False
 

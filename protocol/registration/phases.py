@@ -26,7 +26,6 @@ class Phase(enum.Enum):
     NOTIFY = (6, Step.NOTIFY, Operation.NOTIFY)
     #: Connecting to the socket, only to notify the plugin that it is registered.
     NOTIFY_DIAL = (7, Step.DIAL, Operation.DIAL)
-    #: The pause between two tries to notify.
     NOTIFY_PAUSE = (8, StateName.WAITING)
     #: The plugin is notified that it is not registered, and why.
     REFUSE = (9, Step.NOTIFY, Operation.NOTIFY)
@@ -43,7 +42,6 @@ class Phase(enum.Enum):
 
     # The number tells members with equal values apart.
     def __init__(self, _number: int, shown: StateName | Step, operation: Operation | None = None) -> None:
-        #: The step of a try; None if the phase is none.
         self.step = shown if isinstance(shown, Step) else None
         self.state = STATE_IN[shown] if isinstance(shown, Step) else shown
         self.operation = operation

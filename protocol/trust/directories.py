@@ -32,7 +32,6 @@ class Access:
 
     mode: int
     owner: int
-    #: Whether the owner is the user of the daemon.
     ours: bool
     #: Whether the owner is outside of the daemon's user namespace: root of the host, or any other user there.
     unmapped: bool = False
@@ -49,7 +48,6 @@ class DirectoryReport:
 
     path: str
     condition: DirectoryCondition
-    #: The problem, and what to do about it.
     reason: str
 
 

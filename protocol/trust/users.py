@@ -31,7 +31,6 @@ _ADVICE = "give a uid such as 1000, a range such as 1000-1999, or the name of a 
 class Users:
     """The system's answers about users: the uid of this process, and the uids of the names in a policy."""
 
-    #: The user that this process runs as.
     own: int = ROOT
     #: The uid that stands for all users whom the user namespace of this process does not map; None if it maps all.
     overflow: int | None = None

@@ -24,11 +24,9 @@ from .ranking import Rank, Ranking
 class ClaimPhase(enum.Enum):
     """The progress of the plugin of a claim."""
 
-    #: The handler validates or registers the plugin.
     ADMITTED = "admitted"
-    #: The handler has the plugin.
     REGISTERED = "registered"
-    #: The handler deregisters the plugin, or will do so next.
+    #: The handler deregisters the plugin, or will next.
     LEAVING = "leaving"
 
 
@@ -88,7 +86,6 @@ class _WaitingClaims:
 
     #: By path, in the order of arrival.
     claims: OrderedDict[str, Claimed] = attrs.Factory(OrderedDict)
-    #: How many claims there are for each endpoint.
     endpoints: Counter[str] = attrs.Factory(Counter)
 
     def add(self, claimed: Claimed) -> None:
@@ -117,13 +114,10 @@ class Name:
     #: The claim in ``busy`` that is not leaving.
     admitted: Claim | None = None
     line: NameLine = attrs.Factory(NameLine)
-    #: Registered paths that are not active.
     standby: Paths = _NONE
     #: The path last found to be active, if the policy allows a single active one.
     active: str | None = None
-    #: The path that registered last.
     newest: str | None = None
-    #: The unanswered claims; None while there are none.
     _queue: _WaitingClaims | None = None
     #: The registered paths by rank, if there are two or more and the policy allows a single active one.
     _ranking: Ranking[str] | None = None
@@ -274,7 +268,6 @@ def rank_of(info: PluginInfo, policy: InstancePolicy, *, privileged: bool) -> Ra
     return int(privileged), _UNREPORTED, *info.version.rank
 
 
-#: The second number of a rank.
 _UNREPORTED = 1
 _USABLE = {True: 2, None: _UNREPORTED, False: 0}
 

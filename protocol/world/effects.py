@@ -100,6 +100,5 @@ class Stopped:
     """A stop was requested, and the last registration actor has ended."""
 
 
-#: The effects that never wait.
 Immediate = StartRegistration | Send | Look | AnswerCaller | AnswerCall | HandlerRetired | RootLeft | Stopped
 Effect = Immediate | Show

@@ -18,7 +18,6 @@ from ..plugins.info import PluginInfo
 from ..trust.users import user_words
 from ..values import record, value
 
-#: A plugin's type and name.
 Named = tuple[str, str]
 
 
@@ -27,7 +26,6 @@ class EndpointOwner:
     """A plugin that has an endpoint."""
 
     info: PluginInfo
-    #: The path of its registration socket.
     socket: str
     generation: int
     #: Whether it is of root or of the user that runs plugind.

@@ -17,7 +17,6 @@ from ..plugins.info import PluginInfo
 from ..trust.users import user_words
 from ..values import record
 
-#: A plugin's type and name.
 Named = tuple[str, str]
 #: The most names for which the last holder is kept.
 MOST_FORMER = 1000
@@ -44,7 +43,6 @@ class FormerHolders:
         return self._holders.get(named)
 
 
-#: Seconds for which a name is kept for the user whose plugin left it.
 NAME_KEPT = 15.0
 
 

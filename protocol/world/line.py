@@ -16,11 +16,9 @@ from ..values import record
 #: Seconds until the next plugin in line may try, even if the one before it is not done.
 TURN = 1.0
 
-#: A plugin's type and name.
 Named = tuple[str, str]
 
-#: Paths in the order of their turns, each with the number of the last release before it was refused or told.
-#: ``OrderedDict`` finds its first key at once, even after thousands were removed.
+#: Paths in the order of their turns, with the number of the last release before each was refused or told.
 _Paths = OrderedDict[str, int]
 
 
@@ -59,9 +57,7 @@ class _Lines:
 class NameLine:
     """The plugins that were refused one name, by path, and which of them has the turn."""
 
-    #: How often plugins have left the name.
     releases: int = 0
-    #: The path that has the turn.
     turn: str | None = None
     #: None while nobody is in line, to save memory.
     _lines: _Lines | None = None

@@ -136,7 +136,6 @@ class _Actor:
     sent: SocketAppeared
     #: Whether the actor was sent ``SocketVanished`` after that.
     sent_vanished: bool = False
-    #: The (type, name) that the plugin last claimed.
     key: tuple[str, str] | None = None
     #: The user whose plugin last claimed a name here.
     uid: int | None = None
@@ -181,13 +180,10 @@ class World:
         self._kept = KeptNames()
         self._former = FormerHolders()
         self._max_instances = max_instances
-        #: The sockets by path.
         self._desired: dict[str, SocketAppeared] = {}
         #: Refused directory entries by path. They are no plugin sockets, and have no actor.
         self._refused: dict[str, EntryRefused] = {}
-        #: The registration actors by path, until their ends.
         self._actors: dict[str, _Actor] = {}
-        #: The claims by path, from admission to release.
         self._claims: dict[str, Claim] = {}
         #: How many claims each handler serves, by the ``id`` of its address, which the claims keep alive.
         self._served: collections.Counter[int] = collections.Counter()
@@ -195,12 +191,10 @@ class World:
         self._names: dict[tuple[str, str], Name] = {}
         self._endpoints = EndpointOwners()
         self._handlers = {added.type: _Handler(added.handler, added.policy, added.linked) for added in handlers}
-        #: Removed handlers that still have plugins, by type.
         self._retiring: dict[str, list[HandlerPort]] = {}
         #: The removed roots, each with the paths whose registration actors have not ended yet.
         self._leaving_roots: dict[str, set[str]] = {}
         self._stopping: StopAsked | StopForced | None = None
-        #: The turns of plugins that were sent ``NameFreed``.
         self._turns = TurnEnds()
         self._now = 0.0
         self._effects: list[Effect] = []
@@ -730,8 +724,8 @@ class World:
             self._show_roles(name, claim.info.type)
             self._freed(key, name)
         elif actor is not None and actor.key == key:
-            # It was admitted and then refused by its handler, perhaps because of another plugin of that name. It gets
-            # ``NameFreed`` when that one goes.
+            # Admitted and then refused by its handler, perhaps because of another plugin: ``NameFreed`` when that one
+            # goes.
             name.line.add(claim.path, claim.info.uid, privileged=claim.privileged)
         self._end_turn(key, claim.path)
         self._admit(key, name, name.next_to_answer())
