@@ -14,8 +14,8 @@
 **The node.** :class:`SimulatedNode` runs plugind's own supervisor, actors and wire on a directory and a network in
 memory. The pytest plugin ``plugind.actors.simulation.pytest_plugin`` has three fixtures (:data:`FIXTURES`). Name it in
 ``pytest_plugins`` of your ``conftest.py``. ``node`` is a running :class:`SimulatedNode`; override ``plugind_config``
-and ``plugind_handlers`` to choose its configuration and handlers. Without pytest, write ``async with SimulatedNode() as
-node:`` under a :class:`trio.testing.MockClock` with ``autojump_threshold=0``.
+and ``plugind_handlers`` to choose its configuration and handlers. Without pytest, write
+``async with SimulatedNode() as node:`` under a :class:`trio.testing.MockClock` with ``autojump_threshold=0``.
 
 **Plugins.** :meth:`SimulatedNode.plug` takes a scripted :class:`FakePlugin`, or services that you built on grpclib's
 generated base classes. It returns a :class:`PluggedIn`, which restarts, crashes and disconnects the plugin and records

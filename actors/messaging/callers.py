@@ -28,7 +28,7 @@ class NodeEndedError(Exception):
 
 
 class LaggedError(Exception):
-    """A reader of :meth:`Supervisor.changes` was too slow, and was dropped."""
+    """A reader of :meth:`Supervisor.changes` was too slow, and was dropped so that the node need not wait."""
 
 
 class _Closable(Protocol):

@@ -95,11 +95,13 @@ class Ports:
     endpoints: EndpointFiles = attrs.field(factory=RealEndpointFiles)
     #: Returns how many descriptors are left for dials, counted up to a number; None asks the system.
     count_descriptors: Callable[[int], int] | None = None
+    #: Returns the system's answers about users.
     users: Callable[[Trust], Users] = users_of
     #: The limit of concurrent conversations, not counting those that last long.
     dial_slots: int = DIAL_SLOTS
     #: Opens the directory of device plugins; True if users other than root and the daemon's user may call there.
     device_directory: Callable[[DevicePluginDirectory, bool, Logger], DeviceDirectory] = open_device_directory
+    #: Returns the stores that keep the state over a restart.
     state: Callable[[Config, Logger], NodeState] = state_store
     #: Returns the ports of leases, given the path of the status socket.
     leases: Callable[[Config, str | None], LeasePorts] = lease_ports

@@ -140,7 +140,7 @@ class Tries(Mail):
         return await self._notify_registered()
 
     async def _dial(self, *, to_notify: PluginInfo | None = None) -> None:
-        """Connect. Only the first attempt waits for a socket that refuses; later ones leave that to the backoff."""
+        """Connect. A first attempt waits for a socket that refuses; retries leave that to the backoff."""
         socket, phase = self._socket, Phase.DIAL if to_notify is None else Phase.NOTIFY_DIAL
         # A plugin in a crash loop is treated as a retry: it had time to listen, and new plugins go first.
         patient = self._attempt == 1 and to_notify is None and not socket.short_lives
@@ -156,7 +156,7 @@ class Tries(Mail):
     def _note_slot(self, since: float) -> None:
         """At the dial slot: show the dial, and have the timers look at the try if it takes long."""
         timeouts = self._settings.timeouts
-        # A deadline before the first look needs a timer of its own.
+        # A deadline before the first look needs a look of its own.
         self._looked_at = timeouts.get_info < FIRST_LOOK or timeouts.notify < FIRST_LOOK
         self._next_look = since + FIRST_LOOK
         self._now = self._began = since

@@ -24,5 +24,6 @@ class Root:
     #: Whether others may write to it and to directories below it, and so register plugins. Otherwise such a root is
     #: refused, and such a directory is left out (fault 3).
     insecure: bool = False
-    #: Whether the node works without it. A root that was never there is ``absent``, which is no error.
+    #: Whether the node works without it. A root that was never there is ``absent``, which is no error,
+    #: and is watched once it is there.
     optional: bool = False

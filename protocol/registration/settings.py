@@ -19,7 +19,7 @@ def _of_handlers(seconds: Mapping[str, float]) -> Mapping[str, float]:
 
 @attrs.frozen
 class Timeouts:
-    """The deadline of each step. A trickle of bytes extends none of them (behaviour 26, fault 63).
+    """Seconds that each step may take in all. A trickle of bytes extends no deadline (behaviour 26, fault 63).
 
     Raises:
       ConfigError: if a time is not a finite number, is negative, or is 0 where a step could never succeed.

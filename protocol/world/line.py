@@ -28,7 +28,7 @@ class _Lines:
 
     privileged: _Paths = attrs.Factory(OrderedDict)
     others: _Paths = attrs.Factory(OrderedDict)
-    #: The others by user: while a name is kept for a user, only that user's plugins have turns.
+    #: The others by user: while a name is kept for a user, only that user's and privileged plugins have turns.
     by_user: dict[int | None, _Paths] = attrs.Factory(dict)
     users: dict[str, int | None] = attrs.Factory(dict)
 
