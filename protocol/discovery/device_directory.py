@@ -102,6 +102,6 @@ def no_directory(directory: str) -> str:
 
 
 def taken(directory: str, pid: int | None) -> str:
-    """Return why nothing is served any more: the socket was replaced, by process ``pid`` if known."""
+    """Return why Register is no longer served: the socket was replaced, by process ``pid`` if known."""
     path, by = os.path.join(directory, KUBELET_SOCKET), f", by pid {pid}" if pid else ""
     return f"{path} was replaced{by}: device plugins are let go until plugind is started again"

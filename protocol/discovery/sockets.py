@@ -149,7 +149,7 @@ class Discovery:
       max_directories: how many directories are kept, and so watched, likewise.
       max_refused: how many refused entries are kept, likewise.
       insecure: whether others may write to the root and to the directories below it (fault 3).
-      trusts: whose plugins may register beside those of root and of the daemon's user, and who may own directories.
+      trusts: which users may register plugins and own directories, besides root and the daemon's user.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ STARVED: Final = 10.0
 
 
 class DialQueue(Generic[W]):
-    """The conversations that wait for a slot. Times are those of ``trio.current_time()``, in seconds."""
+    """The conversations that wait for a slot. Times are ``trio.current_time()``, in seconds."""
 
     def __init__(self) -> None:
         #: The waiters in order, with the times of their requests. Unlike ``dict``, ``OrderedDict`` finds its first

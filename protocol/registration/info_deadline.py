@@ -30,7 +30,7 @@ NEEDED = "its descriptor was needed for another plugin, and it had not read anyt
 
 
 class InfoDeadline:
-    """The deadline of one call of GetInfo. Times are those of ``trio.current_time()``, in seconds."""
+    """The deadline of one call of GetInfo. Times are ``trio.current_time()``, in seconds."""
 
     __slots__ = ("_asked", "_dial", "_get_info", "_last", "_looked", "_since")
 

@@ -20,7 +20,7 @@ from ..plugins.info import PluginInfo
 from ..values import record, value
 from ..words import CRASH_LOOP
 
-__all__ = ["CRASH_LOOP"]  # what is defined elsewhere
+__all__ = ["CRASH_LOOP"]  # re-exported
 
 #: The most paths that are kept. Another one displaces the path whose last life ended first.
 MOST_PATHS = 4096

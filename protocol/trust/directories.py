@@ -20,7 +20,7 @@ from ..values import value
 from ..words import DirectoryCondition
 from .users import listener
 
-__all__ = ["DirectoryCondition"]  # what is defined elsewhere
+__all__ = ["DirectoryCondition"]  # re-exported
 
 #: The most directories of a root that are reported by name; all are counted.
 MAX_REPORTED = 16
