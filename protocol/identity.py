@@ -1,7 +1,6 @@
 """The identity of a file, which tells two looks at one path apart.
 
-Device and inode number are not enough: file systems reuse the number of a removed file, ext4 nearly always for the next
-one. The change time does not help: a chmod or a hard link changes it, and two files may have the same. The *file
+File systems reuse device and inode number, a chmod changes the change time, and two files may share one. The *file
 handle* is exact, because no other inode ever gets it. Without handles the birth time takes its place; without both,
 only the order of events helps (behaviour 13).
 """

@@ -6,8 +6,7 @@ rescan is due, how soon to try again after an error, and how often an overflow m
 A rescan returns a :class:`~plugind.actors.discovery.scanner.ScanReport`, which the watcher turns into ``ScanCompleted``
 for the reconciler and ``RootReported`` for the status actor.
 
-If a dial finds another file at a path, the reconciler sends ``LookNow``, and the watcher looks there at once (fault
-41).
+When a dial has found another file at a path, ``LookNow`` makes the watcher look there at once (fault 41).
 """
 
 from __future__ import annotations

@@ -9,9 +9,8 @@ and for all sockets of a process when that process has ended. Processes are watc
 for each would cost a hundred times as much. The end of a process proves nothing: it may have handed its listener to
 another process, and with socket activation another process always listens.
 
-Results are sent to the status actor, and for a stale socket to its registration. For a registered plugin they are also
-sent to the reconciler, since the life of a plugin ends with its listener (fault 49). The actor waits only for these
-inboxes.
+Results are sent to the status actor, for a stale socket to its registration, and for a registered plugin also to the
+reconciler, since the life of a plugin ends with its listener (fault 49). The actor waits only for these inboxes.
 """
 
 from __future__ import annotations

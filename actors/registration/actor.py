@@ -4,14 +4,13 @@ The actor is one coroutine, and its place in the code is its state. It tries to 
 (:meth:`.Tries._register_socket`), pauses or rests, and tries again. What it does next is a value of
 ``plugind.protocol.registration.following``.
 
-Four things are data because code outside of the coroutine's frames needs them: the *phase*, which is shown; what is
-*owed* to a handler that was asked to register; the *newest* socket at the path; and what was *shown* last.
+The *phase*, what is *owed* to the handler, the *newest* socket and what was *shown* last are data, because code outside
+of the coroutine's frames needs them.
 
-A try runs in a cancel scope. A message that ends the present phase (``plugind.protocol.registration.phases``) cancels
-the scope, in the sender's task, by the rule of the inbox. After the scope was left, the actor undoes what the try
-began: it closes the connection, calls Deregister exactly once for each Register that has begun, and releases the name.
-A stop leaves a registered plugin registered, unless it asks for a deregistration. After a crash the actor's successor
-deregisters the plugin, maybe a second time (fault 85).
+A message that ends the present phase (``plugind.protocol.registration.phases``) cancels the scope of the try, in the
+sender's task. Then the actor undoes what the try began: it closes the connection, calls Deregister exactly once for
+each Register that has begun, and releases the name. A stop leaves a registered plugin registered, unless it asks for a
+deregistration. After a crash the actor's successor deregisters the plugin, maybe a second time (fault 85).
 
 "What happens when a registered plugin's socket is replaced" in ``docs/design.md`` is an example.
 """

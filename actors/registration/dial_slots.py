@@ -1,26 +1,23 @@
 """Limits the number of concurrent conversations with plugins.
 
-In a storm thousands of sockets appear within a second. If all were dialed at once, each conversation would take as long
-as all of them together, past the deadlines of its calls. So a conversation first acquires one of a few slots.
+In a storm thousands of sockets appear within a second, and if all were dialed at once, all calls would miss their
+deadlines. So a conversation first acquires one of a few slots.
 
-A plugin that hangs must not keep a slot from a healthy one (behaviour 22, fault 47). So while others wait, a slot
-expires after a moment: the conversation goes on, *overdue*, and the next one begins. The number of descriptors bounds
-the overdue conversations.
+While others wait, a slot expires after a moment, so that a plugin that hangs does not keep it (behaviour 22, fault 47):
+the conversation goes on, *overdue*, and the next one begins. The number of descriptors bounds the overdue ones. Plugins
+that answer late do not hang: the machine is overloaded, and more conversations would make it worse. So while late
+answers come, the moment is up to :data:`LONGEST_MOMENT` times as long.
 
-Plugins that answer late do not hang: the machine is overloaded, and with more conversations all of them would miss
-their deadlines and be dialed again. So while late answers come, the moment is up to :data:`LONGEST_MOMENT` times as
-long.
-
-A first dial must not wait for retries, of which there may be thousands. So retries hold at most half of the slots and
-half of the descriptors; ``plugind.protocol.registration.dial_queue`` decides who goes first.
+Retries, of which there may be thousands, hold at most half of the slots and half of the descriptors;
+``plugind.protocol.registration.dial_queue`` decides who goes first.
 
 A plugin that listens and has read nothing yet may keep its connection for ten seconds (``info_deadline``). Such an
 *idle* conversation is closed as soon as another one needs its place among the open ones, or finds no descriptor: those
 of retries before others, and the oldest first.
 
-A dial that finds neither a descriptor nor an idle conversation says nothing about its plugin, and all other dials would
-fail alike. So dials pause (fault 46). Ten times a second, as many begin as there are descriptors, and one begins
-whenever a conversation ends. The pause ends when there are enough descriptors for all slots.
+If a dial finds neither a descriptor nor an idle conversation, dials pause, since all would fail alike (fault 46). Ten
+times a second, as many begin as there are descriptors, and one begins whenever a conversation ends. The pause ends when
+there are enough descriptors for all slots.
 """
 
 from __future__ import annotations

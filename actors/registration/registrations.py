@@ -1,9 +1,8 @@
 """The tasks of the registration actors, and the order of successive actors of one path.
 
-There may be thousands of registration actors, and the reconciler requests each of them and each successor after a
-crash. So they are not children with a specification (``plugind.actors.node.supervision``): :class:`Registrations` owns
-them all, outside of the node's nursery. They outlive a reconciler that crashes, because they still have to deregister
-what they registered.
+There may be thousands of registration actors, so they are not children with a specification
+(``plugind.actors.node.supervision``): :class:`Registrations` owns them, outside of the node's nursery. They outlive a
+reconciler that crashes, because they still have to deregister what they registered.
 
 An actor is *current* while the present reconciler has its address; each path has at most one. When the reconciler
 crashes, the supervisor calls :meth:`Registrations.let_go` and waits for the actors to end. Those whose handler hangs

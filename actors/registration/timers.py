@@ -1,9 +1,8 @@
 """The times at which slow tries are looked at.
 
-A cancel scope with a deadline for each step would cost more than the step, and nearly all tries end at once. So all
-registrations share one timer: it looks at a try :data:`FIRST_LOOK` seconds after the try got its dial slot. From then
-on the actor says when to look again: at the deadline of the present step, or when a first try has been silent for long
-enough. No timer runs while no try is under way.
+A cancel scope for each step would cost more than the step, and nearly all tries end at once. So all registrations share
+one timer: it looks at a try :data:`FIRST_LOOK` seconds after the try got its dial slot, and then when the actor says
+so. No timer runs while no try is under way.
 """
 
 from __future__ import annotations

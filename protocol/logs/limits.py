@@ -3,8 +3,7 @@
 Whatever can cause one log line can cause a thousand (faults 48 and 91): sockets that come and go, or a root that is
 removed again and again. So three counts have limits: lines with the same message and cause about one socket, root,
 actor or user; all lines about one of these; and all lines. Lines over a limit are left out until the window is over,
-and then one line reports their number. Lines about leases are never left out. The limits apply only to the log:
-``watch``, histories and metrics show everything.
+and then one line reports their number. Grants and ends of leases are never left out. The limits apply only to the log.
 """
 
 from __future__ import annotations

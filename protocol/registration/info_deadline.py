@@ -1,20 +1,14 @@
 """The deadline of GetInfo: a pure rule.
 
 A process that has bound and listens may not serve yet: one that makes thousands of sockets needs seconds before it
-reads the first request. The kernel accepts the connection and keeps the request. Hanging up after a second and dialing
-again would gain nothing, and the next try would wait for its backoff. So the second of GetInfo begins when the plugin
-sends its first byte, or has read all that it was sent. Until then the deadline is that of the dial, as in the
-reference, whose dial waits for the server's first frame.
+reads the first request, which the kernel keeps. Dialing again would gain nothing. So the second of GetInfo begins when
+the plugin sends its first byte, or has read all that it was sent. Until then the deadline is that of the dial, as in
+the reference, whose dial waits for the server's first frame.
 
-The first byte is noticed at once. That a peer has read is not, so the connection of a silent peer is looked at, 0.1 s
-after the call. If the peer has read by then, its second counts from the call; if not, it gives its dial slot back. The
-next look comes when the second would be over, and each later one after twice the time; a first try is also looked at
-when it has been silent for long enough. That makes seven looks in ten seconds, so thousands of silent sockets cost next
-to nothing.
-
-After the first look the second counts from the look that finds the request read, so a plugin never has less. That look
-comes at most after twice the time that the plugin took to read, and the deadline is at most one second after that of
-the dial.
+That a peer has read causes no event, so the connection of a silent peer is looked at, 0.1 s after the call. If the peer
+has read by then, its second counts from the call; if not, it gives its dial slot back. The next look comes when the
+second would be over, and each later one after twice the time: that makes seven looks in ten seconds. From then on the
+second counts from the look that finds the request read, so the deadline is at most one second after that of the dial.
 """
 
 from __future__ import annotations

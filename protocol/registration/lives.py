@@ -7,8 +7,7 @@ next socket at the path is dialed only after the end of the last short life plus
 life in a row. So the time that a supervisor waits before it restarts the plugin counts as part of the delay. A longer
 life, or a requested retry, ends the series (behaviour 24).
 
-:class:`Life` is the present life at a path. :class:`Lives` keeps the paths whose last life was short, with type and
-name of the last plugin. It is bounded, and drops old entries.
+:class:`Life` is the present life at a path. :class:`Lives` keeps the paths whose last life was short. It is bounded.
 """
 
 from __future__ import annotations

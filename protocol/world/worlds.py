@@ -19,7 +19,7 @@ next in line is sent ``NameFreed``, and the one after it when that one is regist
 second at the latest. If all were told at once, the removal of one socket would have thousands of others dialed. The
 reconciler calls :meth:`World.pass_turns` at :attr:`World.next_turn`, the only time that the world waits for.
 
-"What happens when a registered plugin's socket is replaced" in ``docs/design.md`` follows one path.
+"What happens when a registered plugin's socket is replaced" in ``docs/design.md`` is an example.
 """
 
 from __future__ import annotations
