@@ -1,12 +1,11 @@
 """plugind discovers plugin sockets on a node and registers each with the consumer of its type.
 
-The names in ``__all__`` and the modules ``plugind.client`` and ``plugind.testing`` are the public interface;
-docs/api.md describes them and states what is guaranteed about them. Each name is imported when it is first used, so a
-program that only needs a configuration does not load Trio. Modules inside of the package import each other, never this
-one.
+The names in ``__all__`` and the modules ``plugind.client`` and ``plugind.testing`` are the public interface, which
+docs/api.md describes with its guarantees. Each name is imported when it is first used, so a program that only needs a
+configuration does not load Trio. Modules of the package import each other, never this one.
 """
 
-# Type checkers take this name for true. A command imports this module first, and the module typing takes long.
+# Type checkers take this for true. Importing typing would slow down the commands, which import this module first.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .actors.grpc.client.channel import Channel

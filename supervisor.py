@@ -1,7 +1,6 @@
-"""The supervisor: a node as the program sees it that embeds it.
+"""The supervisor: a node as an embedding program sees it.
 
-What a node is made of, and how its actors start and stop, is in ``plugind.actors.node.node``; what a reload changes is
-in ``plugind.actors.node.reload``.
+``plugind.actors.node.node`` has the parts of a node, and ``plugind.actors.node.reload`` what a reload changes.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ __all__ = ["GaveUpError", "LaggedError", "NodeEndedError", "Ports", "RootBusyErr
 
 
 class Supervisor:
-    """A node that discovers plugins and registers them, for as long as the ``async with`` block runs.
+    """A node that discovers and registers plugins while its ``async with`` block runs.
 
     ::
 
@@ -58,14 +57,14 @@ class Supervisor:
 
     Leaving the block stops the node: what is in flight finishes within ``config.timeouts.stop_grace``, or is rolled
     back. ``handlers`` are added to the built-in ones, and replace those of the same type. If ``status_config`` names a
-    socket, the node serves its status there; if ``config.metrics`` names an address, its metrics are served there, too.
+    socket, the node serves its status there; if ``config.metrics`` names an address, it serves its metrics there.
     Events are logged to ``log``, by default the logger ``plugind`` of the standard library.
 
-    A root that is missing or cannot be read is retried while the node runs. The roots are
-    locked: no other node, in this process or in another one, can use them at the same time.
+    A root that is missing or cannot be read is retried while the node runs. The roots are locked: no other node, in
+    this process or another, can use them at the same time.
 
     Raises, from the block:
-      ConfigError: if a root is no directory or others may write to it, or the status socket or the port for metrics
+      ConfigError: if a root is not a directory or others may write to it, or the status socket or the port for metrics
         cannot be made.
       RootBusyError: if another node uses a root.
       GaveUpError: if actors crash more often than ``config.intensity`` allows.
@@ -94,7 +93,7 @@ class Supervisor:
 
     @property
     def internals(self) -> Node:
-        """What the node is made of, for tools that test it; it may change with any release."""
+        """The parts of the node, for test tools. They can change with any release."""
         return self._node
 
     async def __aenter__(self) -> Self:
@@ -112,16 +111,16 @@ class Supervisor:
         return await self._context.__aexit__(kind, error, trace)
 
     def unfinished(self) -> Unfinished:
-        """Return what keeps a node that stops from its end."""
+        """Return what keeps a stopping node from ending."""
         return self._node.unfinished()
 
     async def add_handler(self, plugin_type: str, handler: Handler) -> None:
-        """Serve plugins of ``plugin_type`` from now on; those that are parked for it are tried at once (behaviour 29).
+        """Serve plugins of ``plugin_type`` from now on. Plugins parked for it are tried at once (behaviour 29).
 
         Raises:
           ValueError: if the type has a handler.
-          ConfigError: if a call of the handler may take longer than it is given, or the node only observes.
-          NodeEndedError: if the node ended before.
+          ConfigError: if the handler needs more time than its calls have, or the node only observes.
+          NodeEndedError: if the node has ended.
         """
         if self.config.observe:
             raise ConfigError(f"a node that observes has no handlers: add none for {plugin_type}")
@@ -131,7 +130,7 @@ class Supervisor:
             await self._node.reconciler.report(self._node.handlers.add(plugin_type, handler))
 
     async def remove_handler(self, plugin_type: str) -> None:
-        """Deregister and park all plugins of ``plugin_type``, and return when the handler has none left.
+        """Deregister and park all plugins of ``plugin_type``; return when the handler has none left.
 
         Raises:
           KeyError: if the type has no handler.
@@ -145,33 +144,31 @@ class Supervisor:
             await retired.wait()
 
     async def reconfigure(self, config: Config) -> None:
-        """Use another configuration from now on. It may differ only in what a node takes while it runs.
+        """Use another configuration from now on, such as ``attrs.evolve(node.config, stable_after=5.0)``.
 
-        ``attrs.evolve(node.config, stable_after=5.0)`` makes one from the present one.
+        It may differ only in ``backoff``, ``deregister_at_stop``, ``endpoint_directories``, ``expected``,
+        ``expected_devices``, ``info_limits``, ``intensity``, ``max_instances``, ``ready_when``, ``stable_after``,
+        ``timeouts``, and in the limits, operators, permits and pools of ``leases``; without ``device_plugins`` also in
+        ``trust``. It may have other ``roots``, if those that stay keep their options.
 
-        A node takes ``backoff``, ``deregister_at_stop``, ``endpoint_directories``, ``expected``, ``expected_devices``,
-        ``info_limits``, ``intensity``, ``max_instances``, ``ready_when``, ``stable_after``, ``timeouts``, and of
-        ``leases`` the limits, operators, permits and pools. Without ``device_plugins`` it also takes ``trust``. It
-        takes other ``roots`` as long as none that stays has other options. What is under way keeps its deadline, and
-        what begins from now on has the new one. Plugins that are registered stay so, though they may exceed a lower
-        limit, and leases keep their devices. Plugins of a user who is not trusted any more are deregistered, and so are
-        those of a root that is removed. The watcher of a root that is added makes and locks it; a root that cannot be
-        used is shown as such, and is tried again. A caller who is cancelled leaves either the old configuration in
-        force or the whole new one.
+        What is under way keeps its deadline. Registered plugins stay registered, even over a lower limit, and leases
+        keep their devices. Plugins of users who are no longer trusted, or of removed roots, are deregistered. A new
+        root is made and locked by its watcher; if it cannot be used, that is shown, and it is tried again. If the
+        caller is cancelled, either the old or the whole new configuration is in force.
 
         Raises:
           RuntimeError: if an earlier change is still being put in force.
-          ConfigError: if it differs in more, or cannot work, or leases of another state may be held of devices in
-            ``roots`` that are added. Nothing has changed then.
-          NodeEndedError: if the node ended before.
+          ConfigError: if the configuration differs in more, or cannot work, or if another state may hold leases of
+            devices in new ``roots``. Nothing has changed then.
+          NodeEndedError: if the node has ended.
         """
         await reconfigure(self._node, config)
 
     async def note_reload(self, refused: str | None) -> None:
-        """Show in health and metrics that the configuration was read again, and why it is not used if it is not.
+        """Show in health and metrics that the configuration was read again, and why it was ``refused``, if it was.
 
         Raises:
-          NodeEndedError: if the node ended before.
+          NodeEndedError: if the node has ended.
         """
         with self._callers.asking("shows no configuration"):
             await self._node.status.report(ConfigurationRead(trio.current_time(), refused))
@@ -180,15 +177,15 @@ class Supervisor:
         """Return everything that is known at this moment.
 
         Raises:
-          NodeEndedError: if the node ended before.
+          NodeEndedError: if the node has ended.
         """
         return await self._node.snapshot()
 
     async def counts(self) -> PluginCounts:
-        """Return how many plugins are in each state, for far less than a snapshot costs.
+        """Return how many plugins are in each state, which costs far less than a snapshot.
 
         Raises:
-          NodeEndedError: if the node ended before.
+          NodeEndedError: if the node has ended.
         """
         counts = await self._callers.ask(self._node.status.report, CountsAsked, "does not count its plugins")
         return attrs.evolve(counts, queued=self._node.dial_slots.read().waiting)
@@ -196,17 +193,17 @@ class Supervisor:
     def hung(self) -> tuple[str, ...]:
         """Return the actors that hang and without which the node does nothing, each with the reason.
 
-        It is empty while all of them work. A program that a service manager watches feeds its watchdog only then. A
-        handler that hangs is not among them, since it delays the plugins of its type alone.
+        A program that a service manager watches should feed its watchdog only while this is empty. A hanging handler is
+        not included, since it delays only the plugins of its type.
         """
         failed = [actor for actor in self._node.inboxes.check() if actor.condition is Condition.FAILED]
         return tuple(f"{actor.actor}: {actor.reason}" for actor in failed if actor.actor in self._node.core)
 
     async def rescan(self) -> None:
-        """Ask for a scan of each root now, and return at once. It makes up for events that inotify lost.
+        """Request a scan of each root, which makes up for lost inotify events, and return at once.
 
         Raises:
-          NodeEndedError: if the node ended before.
+          NodeEndedError: if the node has ended.
         """
         with self._callers.asking("no root is scanned"):
             for inbox in self._node.watchers.inboxes.values():
@@ -214,7 +211,7 @@ class Supervisor:
             await trio.lowlevel.checkpoint()
 
     async def wait_scanned(self) -> None:
-        """Return once a scan of each root was tried: what can be found now was found, and the rest has a reason.
+        """Wait until a scan of each root was tried: what can be found now was found, and the rest has a reason.
 
         Raises:
           NodeEndedError: if the node ends before that.
@@ -223,20 +220,18 @@ class Supervisor:
 
     @asynccontextmanager
     async def changes(self) -> AsyncIterator[AsyncIterator[Snapshot | PluginChanged]]:
-        """Open a stream: one :class:`Snapshot` of the present, then a :class:`PluginChanged` for each change.
+        """Open a stream: first a :class:`Snapshot`, then a :class:`PluginChanged` for each change, until the node ends.
 
         ::
 
             async with node.changes() as changes:
                 async for change in changes: ...
 
-        It ends when the node does.
-
         Raises, from the iteration:
           LaggedError: if thousands of changes wait for the reader.
 
         Raises:
-          NodeEndedError: if the node ended before.
+          NodeEndedError: if the node has ended.
         """
         opened: AbstractAsyncContextManager[AsyncIterator[Snapshot | PluginChanged]]
         opened = self._callers.stream(self._node.status.report, Subscribed, Unsubscribed, "has no changes to tell")
@@ -244,7 +239,7 @@ class Supervisor:
             yield changes
 
     async def devices(self) -> DevicesSnapshot:
-        """Return the resources of device plugins and their devices at this moment.
+        """Return the resources of device plugins, with their devices.
 
         Raises:
           NodeEndedError: if the node ends before that.
@@ -253,20 +248,20 @@ class Supervisor:
 
     @asynccontextmanager
     async def device_changes(self) -> AsyncIterator[AsyncIterator[DevicesSnapshot | ResourceChanged]]:
-        """Open a stream: a :class:`DevicesSnapshot` first, then a :class:`ResourceChanged` for each change.
+        """Open a stream: first a :class:`DevicesSnapshot`, then a :class:`ResourceChanged` for each change.
 
         ::
 
             async with node.device_changes() as changes:
                 async for change in changes: ...
 
-        Each change is the whole resource as it is then. The stream ends when the node does.
+        Each change has the whole resource. The stream ends with the node.
 
         Raises, from the iteration:
           LaggedError: if thousands of changes wait for the reader.
 
         Raises:
-          NodeEndedError: if the node ended before.
+          NodeEndedError: if the node has ended.
         """
         opened: AbstractAsyncContextManager[AsyncIterator[DevicesSnapshot | ResourceChanged]]
         send_to, what = self._send_to_devices, "has no devices to show"
@@ -294,24 +289,24 @@ class Supervisor:
                 devices = lease.devices["vendor.com/gpu"]
                 variables = lease.answer.env
 
-        ``wanted`` says how many devices of each resource: all are given, or none. Of one resource, ``ids`` says which
-        ones exactly, and ``include`` which ones among others. Without ``wait`` there is a lease now or an error; with
-        it, the caller waits in line for so many seconds. A lease with an ``id`` is given again to the same process that
-        asks for the same; the end of any of these blocks ends it. Devices of a ``pool`` are given only if it is named.
-        ``labels`` are shown with the lease. With ``ignore_missing`` the devices of leases count as free that their
-        plugin does not list any more.
+        ``wanted`` has the number of devices of each resource: all are given, or none. For a single resource, ``ids``
+        names exactly the devices to give, and ``include`` names some of them. Without ``wait`` there is a lease at once
+        or an error; with it, the caller waits in line for that many seconds. A lease with an ``id`` is given again to
+        the same process for the same request, and ends with any of these blocks. Devices of a ``pool`` are given only
+        if it is named. ``labels`` are shown with the lease. With ``ignore_missing``, leased devices that their plugin
+        no longer lists count as free.
 
         The lease ends with the block, or with this process.
 
         Raises, from the start of the block:
-          AllocationError: if there is no lease; its ``problem`` and text say why, and its ``holders`` have the devices.
+          AllocationError: if there is no lease; ``problem`` and the text say why, and ``holders`` have the devices.
           NodeEndedError: if the node ends before that.
         """
         request = request_of(wanted, ids, include, labels, pool, ignore_missing=ignore_missing)
         return self._lease_calls.allocate(request, id, wait)
 
     async def leases(self) -> LeasesSnapshot:
-        """Return all leases at this moment.
+        """Return all leases.
 
         Raises:
           NodeEndedError: if the node ends before that.
@@ -319,14 +314,14 @@ class Supervisor:
         return await self._lease_calls.snapshot()
 
     def lease_changes(self) -> AbstractAsyncContextManager[AsyncIterator[LeasesSnapshot | LeaseChanged]]:
-        """Open a stream: a :class:`LeasesSnapshot` first, then a :class:`LeaseChanged` for each change.
+        """Open a stream: first a :class:`LeasesSnapshot`, then a :class:`LeaseChanged` for each change.
 
-        It is read as that of :meth:`device_changes`, and ends when the node does.
+        Read it like the stream of :meth:`device_changes`.
         """
         return self._lease_calls.changes()
 
     async def release(self, *ids: str) -> Released:
-        """End leases, whoever has them; return which of them there were.
+        """End leases, whoever has them; return which of them existed.
 
         Raises:
           NodeEndedError: if the node ends before that.
@@ -334,32 +329,30 @@ class Supervisor:
         return await self._lease_calls.release(ids)
 
     async def renew(self, id: str) -> Lease:  # noqa: A002 - the word of the command
-        """Let the time of a lease begin again that ends at a time.
+        """Restart the time limit of a lease.
 
         Raises:
-          AllocationError: if there is no such lease, or it does not end at a time.
+          AllocationError: if there is no such lease, or it has no time limit.
           NodeEndedError: if the node ends before that.
         """
         return await self._lease_calls.renew(id)
 
     def dra_driver(self, name: str) -> DRADriver:
-        """Return a DRA driver by its name, to have the devices of resource claims prepared.
+        """Return the DRA driver ``name``, which can prepare the devices of resource claims.
 
         ::
 
             prepared = await node.dra_driver("gpu.example.com").prepare([DRAClaim("default", uid, "train")])
 
         Raises:
-          DRADriverUnknownError: if no instance of it is registered, or DRA drivers have another handler.
+          DRADriverUnknownError: if no instance of it is registered, or another handler serves DRA drivers.
         """
         return self._node.dra.driver(name)
 
     async def wait_for(self, name: str, *, type: str | None = None) -> PluginStatus:  # noqa: A002 - the field's word
-        """Return the status of a plugin of that ``name`` as soon as one is registered; at once if one is.
+        """Wait until a plugin of that ``name`` is registered, or in observe mode observed, and return its status.
 
-        In observe mode it is one that is observed.
-
-        It has no deadline of its own; use ``trio.fail_after`` for one.
+        This has no deadline; use ``trio.fail_after`` for one.
 
         Raises:
           NodeEndedError: if the node ends before that.
@@ -375,7 +368,7 @@ class Supervisor:
         raise NodeEndedError(f"the node ended, and {name!r} was not registered")
 
     async def retry(self, target: str) -> tuple[RetryAnswer, ...]:
-        """Try now, with a fresh backoff, and say for each socket whether it is tried; empty if nothing is known.
+        """Try now, with a fresh backoff; return for each socket whether it is tried, empty if none is known.
 
         ``target`` is a socket path, or the name of a plugin.
 
@@ -384,19 +377,19 @@ class Supervisor:
         """
         plugins = (await self.snapshot()).plugins
         answers: list[RetryAnswer] = []
-        # A socket whose first try has just begun is not shown yet, and is known by its path.
+        # A socket that has just appeared is not shown yet, but is known by its path.
         for socket in [plugin.socket for plugin in plugins if target in (plugin.socket, plugin.name)] or [target]:
             question, what = partial(RetryAsked, socket), f"{target!r} was not tried again"
             answers += (await self._callers.ask(self._node.reconciler.report, question, what)).answers
         return tuple(answers)
 
     async def ask_for_facts(self, target: str) -> tuple[RetryAnswer, ...]:
-        """Ask registered plugins anew for what is known of them, and say for each whether that is done.
+        """Ask registered plugins for their facts again; return for each whether that is done.
 
-        ``target`` is a socket path, or the name of a plugin. What they answer is in their status later.
+        ``target`` is a socket path, or the name of a plugin. Their status has the answers later.
 
         Raises:
-          NodeEndedError: if the node ended before.
+          NodeEndedError: if the node has ended.
         """
         plugins = (await self.snapshot()).plugins
         return ask_for_facts(self._node.links, [plugin for plugin in plugins if target in (plugin.socket, plugin.name)])

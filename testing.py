@@ -13,34 +13,33 @@
 
 **The node.** :class:`SimulatedNode` runs plugind's own supervisor, actors and wire on a directory and a network in
 memory. The pytest plugin ``plugind.actors.simulation.pytest_plugin`` has four fixtures (:data:`FIXTURES`). Name it in
-``pytest_plugins`` of your ``conftest.py``. ``node`` is a running
-:class:`SimulatedNode`; override ``plugind_config`` and ``plugind_handlers`` to choose its configuration and its
-handlers. Without pytest, write ``async with SimulatedNode() as node:`` under a :class:`trio.testing.MockClock` with
-``autojump_threshold=0``.
+``pytest_plugins`` of your ``conftest.py``. ``node`` is a running :class:`SimulatedNode`; override ``plugind_config``
+and ``plugind_handlers`` to choose its configuration and handlers. Without pytest, write
+``async with SimulatedNode() as node:`` under a :class:`trio.testing.MockClock` with ``autojump_threshold=0``.
 
 **Plugins.** :meth:`SimulatedNode.plug` takes a scripted :class:`FakePlugin`, or services that you built on grpclib's
 generated base classes. It returns a :class:`PluggedIn`, which restarts, crashes and disconnects the plugin and records
-each :class:`Call` that the plugin received, with the :class:`Reaction` of a fake. A fake device plugin serves
-:class:`FakeDevices`, which lists each :class:`Device` and says :class:`DeviceOptions`; its attributes say what becomes
-of each :class:`AllocationCall`. A fake CSI driver serves a :class:`FakeCSIDriver`, whose attributes say who and how it
-is, and what becomes of each :class:`CSICall`. A fake DRA driver serves a :class:`FakeDRADriver`, which prepares claims
-and sends a :class:`DeviceReport` with the :class:`DeviceStatus` of each device; its attributes say what becomes of each
-:class:`DRACall`. Assign an :class:`Accepting` to ``PluggedIn.accepting`` to choose what happens to new connections.
+each :class:`Call` to it, with the :class:`Reaction` of a fake. A fake device plugin serves :class:`FakeDevices`, which
+lists each :class:`Device` and reports :class:`DeviceOptions`; its attributes choose the answer to each
+:class:`AllocationCall`. The attributes of a :class:`FakeCSIDriver` choose its identity, its health and the answer to
+each :class:`CSICall`. A :class:`FakeDRADriver` prepares claims and sends a :class:`DeviceReport` with the
+:class:`DeviceStatus` of each device; its attributes choose the answer to each :class:`DRACall`. Assign an
+:class:`Accepting` to ``PluggedIn.accepting`` to choose what happens to new connections.
 
 **Handlers.** Pass your own handler, or a :class:`FakeHandler` with a script of :class:`Fails`, :class:`Hangs` and
 :class:`Takes`; it records each :class:`HandlerCall`. A :class:`FakeFollower` also follows its plugins, and has their
 links.
 
 **Fault points.** :meth:`SimulatedNode.crash` crashes one of the :data:`ACTORS` (:class:`InjectedError`), and
-:meth:`SimulatedNode.hang` hangs one.
-``node.directory`` drops, delays and overflows events and fails scans (:class:`MemoryDirectory`); ``node.network``
-refuses connections (:class:`MemoryNetwork`); ``node.stop()``, ``node.kill()`` and ``node.start()`` restart the daemon.
+:meth:`SimulatedNode.hang` hangs one. ``node.directory`` drops, delays and overflows events and fails scans
+(:class:`MemoryDirectory`); ``node.network`` refuses connections (:class:`MemoryNetwork`); ``node.stop()``,
+``node.kill()`` and ``node.start()`` restart the daemon.
 
 **A real daemon.** :func:`daemon`, and the fixture ``plugind_daemon``, run a :class:`RunningDaemon` for the tests of
 plugins in any language, each a :class:`PluginProcess`. Its waits raise :class:`DaemonTestError`.
 
-**Errors.** :class:`NotRegisteredError` and :class:`NotSettledError` say where each socket is, :class:`LeakError` what
-was left open, and :class:`NodeEndedError` that the node ended while somebody waited for it.
+**Errors.** :class:`NotRegisteredError` and :class:`NotSettledError` show the state of each socket, :class:`LeakError`
+shows what was left open, and :class:`NodeEndedError` says that the node ended during a call.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
 """The rules: all code that needs no clock, no socket and no scheduler.
 
-A room has the name of the room in ``plugind.actors`` that uses it. The modules beside the rooms are what all of them
-speak of.
+A room has the name of the room in ``plugind.actors`` that uses it. All rooms use the modules beside them.
 """

@@ -1,4 +1,4 @@
-"""Checks of configured numbers: a value that is out of range is an error of the operator, and names its field."""
+"""Checks of configured values. A value out of range is an error of the operator, and the error names its field."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import attrs
 
 from .errors import ConfigError
 
-#: A validator as attrs calls it: with the instance, the attribute and the value, whatever a caller has passed.
+#: A validator of attrs, called with the instance, the attribute and the value.
 Check = Callable[[object, "attrs.Attribute[Any]", Any], None]
 
 
 def _number(allowed: Callable[[float], bool], words: str) -> Check:
-    """Return a validator that refuses what is no finite number, and a number that is not ``allowed``."""
+    """Return a validator that accepts only finite numbers that are ``allowed``."""
 
     def check(owner: object, attribute: attrs.Attribute[Any], value: object) -> None:
         if not (isinstance(value, int | float) and math.isfinite(value) and allowed(value)):
@@ -31,7 +31,7 @@ at_least_ten = _number(lambda value: value >= 10, "a finite number, 10 or more")
 
 
 def instance_of(kind: type) -> Check:
-    """Return a validator that refuses what is no ``kind``, before code that takes one fails on it."""
+    """Return a validator that accepts only instances of ``kind``."""
 
     def check(owner: object, attribute: attrs.Attribute[Any], value: object) -> None:
         if not isinstance(value, kind):
@@ -41,7 +41,7 @@ def instance_of(kind: type) -> Check:
 
 
 def each_instance_of(kind: type) -> Check:
-    """Return a validator that refuses what is no tuple or list of values that are each a ``kind``."""
+    """Return a validator that accepts only tuples and lists of instances of ``kind``."""
     each = instance_of(kind)
 
     def check(owner: object, attribute: attrs.Attribute[Any], value: object) -> None:
@@ -55,7 +55,7 @@ def each_instance_of(kind: type) -> Check:
 
 
 class FixedSeconds(dict[str, float]):
-    """Seconds by plugin type. Nothing changes them."""
+    """Seconds by plugin type, never changed, so that they have a hash."""
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(frozenset(self.items()))
@@ -67,7 +67,7 @@ def by_type(seconds: Mapping[str, float]) -> FixedSeconds:
 
 
 def each_above_zero(owner: object, attribute: attrs.Attribute[Mapping[str, float]], value: Mapping[str, float]) -> None:
-    """Check a mapping whose values are to be above 0."""
+    """Check that all values of a mapping are above 0."""
     for seconds in value.values():
         above_zero(owner, attribute, seconds)
 

@@ -1,9 +1,9 @@
 """Errors, classified by their origin: plugins, operators, or bugs in plugind.
 
 :class:`PluginError` is raised for faults of plugins, handlers and file systems. It becomes a state with a reason, and
-affects no other plugin. :class:`IllegalStepError` is raised for a bug in plugind: it ends the actor, which its
+affects no other plugin. :class:`IllegalStepError` is raised for a bug in plugind, and ends the actor, which its
 supervisor restarts. :class:`ConfigError` is raised for faults of the operator: the commands print it in one line and
-exit with code 78, or 1 for a :class:`SocketBusyError`, which may be none tomorrow.
+exit with code 78, or with 1 for a :class:`SocketBusyError`, which may be temporary.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 class PluginError(Exception):
     """A plugin, a handler or a file system broke a rule; the plugin gets the text of the exception.
 
-    Users are shown the ``cause``: the error in few words, for a text that says more. Without it they are shown the
-    text.
+    Users are shown the ``cause``, the error in few words, or else the text.
     """
 
     cause: str | None = None
@@ -31,7 +30,7 @@ class PluginError(Exception):
 
 
 class ValidationError(PluginError):
-    """The info of a plugin is not acceptable: raised by validation rules and by users' handlers."""
+    """The info of a plugin is not acceptable. Validation rules and users' handlers raise it."""
 
 
 class NoConnectionError(PluginError):
@@ -39,22 +38,22 @@ class NoConnectionError(PluginError):
 
     def __init__(self, *args: object, gone: bool = False, lasting: str | None = None) -> None:
         super().__init__(*args)
-        #: The text without how long this was tried: for who tries again, for ever.
+        #: The text without the time for which this was tried, for a caller that keeps trying.
         self.lasting = str(self) if lasting is None else lasting
-        #: Whether nothing is at the endpoint, or another socket than the plugin's.
+        #: Whether the endpoint is missing, or is another socket than the plugin's.
         self.gone = gone
 
 
 class ConfigError(Exception):
-    """The configuration is not possible; the text says what to do (exit code 78)."""
+    """The configuration cannot work; the text says what to do (exit code 78)."""
 
 
 class SocketBusyError(ConfigError):
-    """Another process listens on the status socket. That is no fault of the configuration: the exit code is 1."""
+    """Another process listens on the status socket. The configuration may be right, so the exit code is 1."""
 
 
 class StateError(Exception):
-    """What must outlive a restart cannot be read or written now; the text says what is wrong."""
+    """The state cannot be read or written now; the text says why."""
 
 
 class AllocationError(Exception):
@@ -62,7 +61,6 @@ class AllocationError(Exception):
 
     def __init__(self, problem: Problem, text: str, holders: tuple[Lease, ...] = ()) -> None:
         super().__init__(text)
-        #: What kind of reason it is.
         self.problem = problem
         #: The leases that hold what was asked for.
         self.holders = holders
@@ -73,7 +71,7 @@ class IllegalStepError(Exception):
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """Yield the leaves of ``error`` if it is a group, or else the error itself."""
+    """Yield the leaves of ``error`` if it is a group, or else ``error`` itself."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from leaves(inner)

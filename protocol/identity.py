@@ -1,9 +1,8 @@
-"""Which file lies at a path, so that two looks at one path can be told apart.
+"""The identity of a file, which tells two looks at one path apart.
 
-Device and inode number are not enough: a file system gives the number of a removed file to the next one, ext4 nearly
-always. The change time does not help, since a chmod or a hard link changes it and two files may share one tick of the
-clock. The *file handle* is exact: the kernel gives each inode one that is never used again. Where a file system has no
-handles, the birth time takes its place; where it has neither, only the order of events helps (behaviour 13).
+File systems reuse device and inode number, a chmod changes the change time, and two files may share one. The *file
+handle* is exact, because no other inode ever gets it. Without handles the birth time takes its place; without both,
+only the order of events helps (behaviour 13).
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ Key = tuple[int, int, bytes | int | None]
 
 @value
 class Identity:
-    """Which file lies at a path (behaviours 9 and 13)."""
+    """The identity of the file at a path (behaviours 9 and 13)."""
 
     device: int
     inode: int
-    #: The inode's change time in nanoseconds. It says that a file was touched, and never that it is another one.
+    #: The change time in nanoseconds. A difference means that a file was touched, and never that it is another one.
     changed_ns: int
-    #: The file handle with its type, where the file system has handles.
+    #: The file handle with its type, if the file system has handles.
     handle: bytes | None = None
-    #: The birth time in nanoseconds, where the file system has that and no handles.
+    #: The birth time in nanoseconds, if the file system has it and no handles.
     born_ns: int | None = None
-    #: The user that the file belongs to, to be shown: anybody may be given a file, so it identifies nothing.
+    #: The owner, to be shown. It identifies nothing, since a file can be given to anybody.
     owner: int | None = None
 
     @property
@@ -36,11 +35,11 @@ class Identity:
 
     @property
     def key(self) -> Key:
-        """Device, inode and what tells this inode from a later one with its number, as far as that is known."""
+        """Device, inode, and what is known to tell this inode from a later one with its number."""
         return self.device, self.inode, self.born_ns if self.handle is None else self.handle
 
     def is_same(self, other: Identity) -> bool:
-        """Whether both are one file, as far as they can tell: a removal between the two looks may say otherwise."""
+        """Whether both are one file, unless there was a removal between the looks."""
         return (
             self.inode == other.inode
             and self.handle == other.handle
@@ -49,9 +48,9 @@ class Identity:
         )
 
     def is_same_unwatched(self, other: Identity) -> bool:
-        """Whether both are one file although a removal between the two looks may have gone unnoticed.
+        """Whether both are one file, even if a removal between the looks may have gone unnoticed.
 
-        Without a handle and a birth time, a file that was touched is taken for another one.
+        Without handle and birth time, a touched file counts as another one.
         """
         if self.handle is None and self.born_ns is None and self.changed_ns != other.changed_ns:
             return False

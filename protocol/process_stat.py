@@ -1,12 +1,12 @@
-"""What ``/proc/PID/stat`` says of a process."""
+"""Parses ``/proc/PID/stat``."""
 
 from __future__ import annotations
 
 
 def start_ticks(stat: bytes) -> int:
-    """Return when the process began, in clock ticks after the boot: field 22.
+    """Return the start time of the process in clock ticks after the boot: field 22.
 
-    The name of the program, field 2, is in parentheses and may hold anything, also spaces and parentheses.
+    Field 2, the name of the program, is in parentheses and may contain anything, even parentheses.
 
     Raises:
       ValueError: if this is not the content of such a file.
@@ -18,5 +18,5 @@ def start_ticks(stat: bytes) -> int:
 
 
 def has_ended(stat: bytes) -> bool:
-    """Return whether the process has ended, and only its parent has not asked how: the state, field 3, is Z or X."""
+    """Return whether the process is a zombie or dead: the state, field 3, is Z or X."""
     return stat.rpartition(b")")[2].split()[:1] in ([b"Z"], [b"X"], [b"x"])

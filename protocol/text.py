@@ -9,10 +9,10 @@ _SURROGATES = re.compile("[\udc80-\udcff]+")
 
 
 def escaped(text: str) -> str:
-    """Return ``text`` with every character that does not print as itself written as an escape.
+    """Return ``text`` with an escape for every character that does not print as itself.
 
-    These are control characters, line ends, ESC, bidirectional controls, other invisible characters, and the bytes of a
-    file name that is not UTF-8, which become ``\\xNN``.
+    These are control characters, bidirectional controls, other invisible characters, and the bytes of a file name that
+    is not UTF-8, which become ``\\xNN``.
     """
     return text if text.isprintable() else "".join(map(_escape, text))
 
@@ -29,9 +29,9 @@ def _escape(character: str) -> str:
 
 
 def encodable(text: str) -> str:
-    """Return ``text`` with the bytes of a name that is not UTF-8 as ``\\xNN``, valid in JSON (fault 21).
+    """Return ``text`` as valid JSON text, with ``\\xNN`` for the bytes of a name that is not UTF-8 (fault 21).
 
-    In a locale of ASCII the bytes of a name that *is* UTF-8 have not been decoded yet.
+    In an ASCII locale, names that *are* UTF-8 are decoded here.
     """
     return text if text.isascii() else _SURROGATES.sub(_decoded, text)
 
@@ -41,20 +41,20 @@ def _decoded(match: re.Match[str]) -> str:
 
 
 def cut(text: str, limit: int) -> str:
-    """Return at most ``limit`` characters of ``text``, and after them how many were left out."""
+    """Return at most ``limit`` characters of ``text``, followed by the number of characters left out."""
     return text if len(text) <= limit else f"{text[:limit]}…(+{len(text) - limit})"
 
 
 def quoted(text: str) -> str:
-    """Return ``text`` in double quotes, as Go's ``%q`` writes it: the kubelet's messages quote like this."""
+    """Return ``text`` in double quotes, as Go's ``%q`` and so the kubelet's messages write it."""
     return '"' + escaped(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'
 
 
 def listed(texts: Iterable[str]) -> str:
-    """Return ``texts`` in brackets, each quoted, as Go's ``%q`` writes a list."""
+    """Return ``texts`` quoted and in brackets, as Go's ``%q`` writes a list."""
     return f"[{' '.join(map(quoted, texts))}]"
 
 
 def in_seconds(duration: float) -> str:
-    """Return a duration for people: ``3 s`` for 2.99999, which is what is left of a timeout."""
+    """Return a duration for people, such as ``3 s`` for 2.99999."""
     return f"{round(duration, 2) or duration:g} s"

@@ -1,16 +1,15 @@
-"""How classes with attributes are made: values, as messages, states, events and commands are, and records.
+"""Decorators for classes with attributes: values, such as messages, states and events, and records.
 
-A value never changes. Only the type checker enforces that. A class that refuses assignments at run time takes three
-times as long to make an instance of (1.3 µs instead of 0.4 µs with six attributes), and a registration makes
-some fifty.
+A value never changes, but only the type checker enforces that. Refusing assignments at run time would make an instance
+cost three times as much (1.3 µs instead of 0.4 µs with six attributes), and a registration makes some fifty.
 
-Most values are never compared, hashed or shown. All classes share the methods that do so, since attrs would generate
-and compile three for each of hundreds of classes at every start, which takes longer than all the rest of a class.
+Most values are never compared, hashed or shown. All classes share the methods for that, since attrs would generate and
+compile three methods for each of hundreds of classes at every start, which takes longer than the rest of a class.
 
-Of most classes there is not even an instance until the node is ready, or ever. So attrs completes a class when it is
-first used: when an instance is made, or somebody asks for its attributes. Until then it has its slots and its methods.
+Most classes have no instance until the node is ready, or ever. So attrs completes a class when it is first used: when
+an instance is made, or its attributes are read. Until then it has its slots and its methods.
 
-The same holds for records, which change: what an actor remembers of something, for example.
+The same holds for records, whose attributes can change.
 """
 
 from typing import TYPE_CHECKING
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from attrs import frozen as value
 
     def complete_classes(modules: Collection[str]) -> Iterator[str]:
-        """Complete the classes of these modules that nobody has used yet, and yield the name of each."""
+        """Complete the unused classes of these modules, and yield the name of each."""
 
 else:
     from functools import cache, cached_property, partial
@@ -31,17 +30,16 @@ else:
 
     import attrs
 
-    #: What completes each class that nobody has used yet.
+    #: For each unused class the function that completes it.
     _NOT_USED = {}
-    #: What attrs makes of ``attrs.field()`` in the body of a class.
     _Field = type(attrs.field())
-    #: What attrs adds to a class besides its methods, and ``inspect.signature`` looks for.
+    #: The attributes that attrs adds to a class besides its methods, and one that ``inspect.signature`` looks for.
     _ADDED = ("__attrs_attrs__", "__match_args__", "__signature__")
 
     def value(cls):
-        """Make a class with slots whose instances compare and hash by their attributes, as ``attrs.frozen`` makes it.
+        """Make a class with slots whose instances compare and hash by their attributes, like ``attrs.frozen``.
 
-        A method of the class itself is kept.
+        Methods that the class defines are kept.
         """
         for method in (__eq__, __hash__, __repr__):
             if method.__name__ not in cls.__dict__:
@@ -49,9 +47,9 @@ else:
         return _slotted(cls, attrs.setters.NO_OP) if _is_plain(cls) else attrs.define(cls, eq=False, repr=False)
 
     def record(cls=None, *, eq=True):
-        """Make a class with slots whose instances change, as ``attrs.define`` makes it.
+        """Make a class with slots whose instances can change, like ``attrs.define``.
 
-        They compare by their attributes, and so have no hash; or with ``eq=False`` by being the same one.
+        They compare by their attributes and have no hash, or with ``eq=False`` compare by identity.
         """
         if cls is None:
             return partial(record, eq=eq)
@@ -64,7 +62,7 @@ else:
         return _slotted(cls, None)
 
     def _is_plain(cls):
-        """Whether attrs is not needed to make the slots: each attribute is one of instances, and inherited by slots."""
+        """Whether slots can be made without attrs: all attributes belong to instances, and all bases have slots."""
         own = cls.__dict__
         return (
             all(_has_slots(base) for base in cls.__bases__)
@@ -76,16 +74,16 @@ else:
         )
 
     def _has_slots(base):
-        """Whether the instances of a base have the attributes that attrs knows of, and no others."""
+        """Whether the instances of a base have only attributes that attrs knows."""
         return base in (object, Generic) or ("__attrs_attrs__" in base.__dict__ and not base.__dictoffset__)
 
     def _names_class(method):
-        """Whether it has ``super()`` or ``__class__`` in it, which would mean the class without slots."""
+        """Whether a method uses ``super()`` or ``__class__``, which would be the class without slots."""
         code = getattr(getattr(method, "__func__", getattr(method, "fget", method)), "__code__", None)
         return code is not None and "__class__" in code.co_freevars
 
     def _slotted(cls, on_setattr):
-        """Return the class with slots for its attributes; attrs completes it when it is first used."""
+        """Return the class with slots for its attributes; attrs completes it at its first use."""
         given = {name: cls.__dict__.get(name, attrs.NOTHING) for name in cls.__annotations__}
         body = {name: kept for name, kept in cls.__dict__.items() if name not in given}
         for name in ("__dict__", "__weakref__"):
@@ -97,13 +95,13 @@ else:
                 name: default if isinstance(default, _Field) else attrs.field(default=default)
                 for name, default in given.items()
             }
-            # Two threads may both do this. Each step replaces something by what is the same for both.
+            # Two threads may both do this. Each step replaces something by an equal thing.
             options = {"these": fields, "slots": False, "on_setattr": on_setattr, "match_args": False}
             attrs.define(made, init=True, eq=False, repr=False, **options)
             made.__match_args__ = tuple(field.name for field in attrs.fields(made) if field.init and not field.kw_only)
             made.__signature__ = None
 
-        def __init__(self, *arguments, **named):  # noqa: N807 - it is the method until the first instance
+        def __init__(self, *arguments, **named):  # noqa: N807 - the method until the first instance
             complete()
             made.__init__(self, *arguments, **named)
 
@@ -117,7 +115,7 @@ else:
     def complete_classes(modules):
         """See above."""
         for cls in list(_NOT_USED):
-            # One before may have completed it, too, or another thread.
+            # An earlier step or another thread may have completed it.
             if cls.__module__ in modules and (complete := _NOT_USED.get(cls)) is not None:
                 complete()
                 yield cls.__name__

@@ -1,30 +1,30 @@
-"""The version of plugind, and that of what the status socket speaks.
+"""The versions of plugind and of the status socket's protocol.
 
-The package's metadata and its public names both read the first one here.
+The package's metadata and its public names both read ``__version__`` here.
 """
 
 from typing import Final
 
 __version__ = "0.1.0"
 
-#: The version of what is said on the status socket. It grows by one when clients of the version before cannot do
-#: something with a daemon of this one, or the other way round: not with new paths and fields, which clients ignore.
+#: The version of the status socket's protocol. It grows when clients of the version before cannot do something with a
+#: daemon of this one, or the reverse; not with new paths and fields, which clients ignore.
 STATUS_VERSION: Final = 2
-#: The header with the version in each answer. Daemons before version 1 send none. In a request, it is the version that
-#: the client knows; those before version 2 send none.
+#: The header with the version: in each answer, except of daemons before version 1; in each request, except of clients
+#: before version 2.
 STATUS_HEADER: Final = "Plugind-Status-Version"
-#: As it is compared with a header that was read.
+#: In the form of a received header.
 STATUS_FIELD: Final = STATUS_HEADER.lower().encode("ascii")
 
 
 def spoken(asked: bytes | None) -> int:
-    """Return in which version a client is answered that has ``asked`` for this one: 1 if for none that is known."""
+    """Return the version in which to answer a client that ``asked`` for this one; 1 for an unknown one."""
     version = _number(None if asked is None else asked.decode("latin-1").strip()) or 1
     return min(version, STATUS_VERSION)
 
 
 def difference(said: str | None) -> str | None:
-    """Return in words how a daemon is another version than this, which has ``said`` this version; None if it is not."""
+    """Return in words how a daemon that has ``said`` this version differs from this one; None if it does not."""
     version = _number(said)
     if version == STATUS_VERSION:
         return None
@@ -38,7 +38,7 @@ def difference(said: str | None) -> str | None:
 
 
 def incompatibility(said: str | None) -> str | None:
-    """Return why a daemon that has ``said`` this version cannot be asked; None if it is at most one version away."""
+    """Return why a daemon that has ``said`` this version cannot be used; None if it is at most one version away."""
     version = _number(said)
     if version is not None and abs(version - STATUS_VERSION) <= 1:
         return None

@@ -1,7 +1,7 @@
-"""The words that a daemon says of plugins, roots and directories, for programs that only read them.
+"""The words for plugins, roots and directories, for programs that only read them.
 
-The modules of the values that have them give them, too; here they are without these values, whose classes take longer
-to make than a command takes to ask a daemon.
+The modules of the corresponding values export these words, too. Importing the values takes longer than a command needs
+to ask a daemon, so the words are separate.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ DEVICE = "DevicePlugin"
 DRA = "DRAPlugin"
 #: The types that have a built-in handler (behaviour 41).
 BUILT_IN_TYPES = (CSI, DEVICE, DRA)
-#: Begins the reason of a plugin whose path had a series of short lives (fault 49).
+#: The beginning of the reason for a wait after a series of short lives (fault 49).
 CRASH_LOOP = "crash loop"
 
 
 class StateName(enum.StrEnum):
-    """The states of a socket's registration, by the names that users see."""
+    """The states of a socket's registration, as users see them."""
 
     WAITING = "waiting"
     DIALING = "dialing"
@@ -28,7 +28,7 @@ class StateName(enum.StrEnum):
     REGISTERING = "registering"
     NOTIFYING = "notifying"
     REGISTERED = "registered"
-    #: In observe mode: it has said what it is, and another consumer registers it.
+    #: In observe mode: the plugin has given its info, and another consumer registers it.
     OBSERVED = "observed"
     PARKED = "parked"
     STALE = "stale"
@@ -37,18 +37,18 @@ class StateName(enum.StrEnum):
 
 
 class Step(enum.StrEnum):
-    """Where a try to register a plugin is, by the names that users see."""
+    """The steps of a try to register a plugin, as users see them."""
 
     DIAL = "dial"
     INFO = "info"
-    #: It waits until it is admitted to its name.
+    #: Waiting for admission to the name.
     CLAIM = "claim"
     VALIDATE = "validate"
     REGISTER = "register"
     NOTIFY = "notify"
 
 
-#: The state of a try that is in this step.
+#: The state during each step.
 STATE_IN: Mapping[Step, StateName] = {
     Step.DIAL: StateName.DIALING,
     Step.INFO: StateName.ASKING_INFO,
@@ -60,21 +60,21 @@ STATE_IN: Mapping[Step, StateName] = {
 
 
 def words_of_steps(steps: Iterable[tuple[str, float]]) -> str:
-    """Return how long each step took: ``dial 0.3ms, info 1.2ms``. Most take less than a millisecond."""
+    """Return the time of each step, such as ``dial 0.3ms, info 1.2ms``. Most take less than a millisecond."""
     return ", ".join(
         [f"{step} {seconds * 1000:.1f}ms" if seconds < 1 else f"{step} {seconds:.1f}s" for step, seconds in steps]
     )
 
 
 class Health(enum.StrEnum):
-    """How a registered plugin is, as its handler reports."""
+    """The health of a registered plugin, as its handler reports it."""
 
-    #: Nothing was reported yet, or what was reported holds no more.
+    #: Nothing was reported yet, or the last report is no longer valid.
     UNKNOWN = "unknown"
     STARTING = "starting"
     HEALTHY = "healthy"
     UNHEALTHY = "unhealthy"
-    #: There is no connection to its endpoint.
+    #: There is no connection to the endpoint.
     DISCONNECTED = "disconnected"
 
 
@@ -82,28 +82,28 @@ class Watching:
     """How a root is watched, in the words of the health report."""
 
     EVENTS = "events"
-    #: Without inotify, by periodic scans alone; health reports it as degraded (fault 17).
+    #: Only by periodic scans, without inotify; health reports it as degraded (fault 17).
     POLLING = "polling"
     #: Others may write to the root: what is registered stays, and nothing new is taken (fault 3).
     INSECURE = "insecure"
     #: Device plugins may call Register in it.
     SERVING = "serving"
-    #: Another process has replaced the socket for that: nothing is served until the node is started again.
+    #: Another process has replaced the socket for Register: nothing is served until the node is restarted.
     TAKEN = "taken"
-    #: It was never there, and the node works without it; it is tried again as one that is unavailable.
+    #: The root was never there, and the node works without it; it is tried again like an unavailable one.
     ABSENT = "absent"
-    #: Not at all: the root cannot be read, and is tried again with backoff (behaviour 2).
+    #: The root cannot be read, and is tried again with backoff (behaviour 2).
     UNAVAILABLE = "unavailable"
 
 
 class DirectoryCondition(enum.StrEnum):
-    """What is wrong with a directory, the worst first."""
+    """The problems of directories, worst first."""
 
     #: Others may write to it: nothing new is taken below it, and what is registered stays.
     INSECURE = "insecure"
-    #: It has as many entries as it may have beside the others; more are not taken (fault 48).
+    #: It has as many entries as it may have beside others; more are not taken (fault 48).
     FULL = "full"
-    #: Its group may write to it, which is only said.
+    #: Its group may write to it, which is only reported.
     GROUP_WRITABLE = "group-writable"
 
     @property

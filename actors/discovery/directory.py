@@ -1,10 +1,10 @@
-"""The file system as a port, and the real file system: inotify, and a few system calls that examine names.
+"""The port to the file system, and the real file system: inotify, and a few system calls that examine names.
 
-Whatever lies below the root is opened beneath it, and no symbolic link on the way is followed (:mod:`.beneath`); only
-:meth:`Directory.follow` and :meth:`Directory.leads_to_socket` follow one at the end. Nothing here reads a file, and
-nothing decides what a look means. A look is an lstat in the open directory and, for a socket or a directory, the call
-that tells its file from a later one with the same inode number (:mod:`.file_identity`). Names that are not UTF-8 are
-decoded by ``os.fsdecode`` (fault 21).
+Everything below the root is opened beneath it, without following symbolic links on the way (:mod:`.beneath`); only
+:meth:`Directory.follow` and :meth:`Directory.leads_to_socket` follow a link at the end. Nothing here reads a file or
+judges a look. A look is an lstat in the open directory and, for a socket or a directory, the call that tells its file
+from a later one with the same inode number (:mod:`.file_identity`). ``os.fsdecode`` decodes names that are not UTF-8
+(fault 21).
 """
 
 from __future__ import annotations
@@ -33,18 +33,16 @@ from ..io.file_identity import AT_FDCWD, identity_at
 from ..trust.directories import access_of, check_above_root, first_owner
 from . import roots
 
-#: How many names are read before other tasks run (fault 27).
+#: The number of names that are read before other tasks run (fault 27).
 CHUNK = 256
-#: How many descriptors a scan has open at once: that of the directory, and the copy that ``scandir`` makes of it.
+#: Descriptors of a scan: that of the directory, and the copy that ``scandir`` makes of it.
 _FOR_A_SCAN = 2
-#: And while a scan goes on, each look has two: that of the root, and that of its directory.
+#: Descriptors of a look during a scan: that of the root, and that of the directory.
 _FOR_A_LOOK = 2
-#: How a directory is opened that is listed.
 _LISTED = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-#: How many bytes of events one system call reads, and how many calls one :meth:`Events.read` makes.
+#: Bytes of events that one system call reads, and calls of one :meth:`Events.read`.
 _READ_BYTES = 65_536
 _READS = 16
-#: An event of inotify without its name.
 _EVENT = struct.Struct("iIII")
 
 
@@ -53,17 +51,17 @@ class Chunk:
     """Some of the names in a directory."""
 
     found: list[tuple[str, Found]] = attrs.Factory(list)
-    #: Who may write to the directory that was opened, in the first chunk.
+    #: Who may write to the opened directory; only in the first chunk.
     access: Access | None = None
-    #: Names that were not looked at, because they have the inode number that is known.
+    #: Names that were not looked at, because they have the known inode number.
     unchanged: list[str] = attrs.Factory(list)
-    #: Names that exist, but whose examination failed.
+    #: Names that could not be examined.
     unreadable: list[str] = attrs.Factory(list)
-    #: Regular files with the names of sockets. They were not examined: there may be any number of them.
+    #: Regular files with names of sockets. They are not examined, since there may be any number of them.
     ignored: list[str] = attrs.Factory(list)
 
 
-#: Whether a scan should not look at the directory or the link of this name.
+#: Whether a scan skips the directory or link of this name.
 LeaveOut = Callable[[str, EntryKind], bool]
 
 
@@ -79,13 +77,13 @@ class Events(Protocol):
         """Watch a directory and return the descriptor. Raises OSError (ENOSPC: no watches left, fault 17)."""
 
     def watch_parent(self, path: str) -> int:
-        """Watch ``path`` only for names that come and go. Symbolic links are followed: it lies outside the root."""
+        """Watch ``path``, outside the root, for names that come and go. Symbolic links are followed."""
 
     def unwatch(self, descriptor: int) -> None:
-        """End a watch. It may have ended already."""
+        """End a watch, which may have ended already."""
 
     def read(self) -> list[Notice]:
-        """Return the pending events, perhaps none, and perhaps equal ones once; never wait."""
+        """Return the pending events, perhaps none and without duplicates; never wait."""
 
     async def wait(self) -> None:
         """Return when there are events to read."""
@@ -104,11 +102,11 @@ class Directory(Protocol):
         """Check who may write to the directories above the root ``path``, which may be missing itself.
 
         Raises:
-          InsecureRootError: if others may put another directory into its place (fault 3).
+          InsecureRootError: if others could replace the root (fault 3).
         """
 
     def hold(self, path: str) -> None:
-        """Lock the root ``path`` for this node, and check who may write to it. Called before each scan of the root.
+        """Lock the root ``path`` for this node, and check who may write to it. Called before each scan.
 
         Raises:
           ConfigError: if it is no directory (fault 2).
@@ -123,7 +121,7 @@ class Directory(Protocol):
         """Return what is at ``path`` itself; None if there is nothing (fault 25)."""
 
     def look_at_all(self, paths: Iterable[str]) -> Iterator[tuple[str, Found | OSError | None]]:
-        """Look at ``paths``, which lie below the root, and yield each with what :meth:`look` returns or raises."""
+        """Look at ``paths``, which lie below the root, and yield for each what :meth:`look` returns or raises."""
 
     def follow(self, path: str, root: str) -> Found | None:
         """Return what the symbolic link ``path`` leads to; None if that is outside ``root``. Never raises OSError."""
@@ -132,19 +130,17 @@ class Directory(Protocol):
         """Return whether the symbolic link ``path`` leads to a socket anywhere. Never raises OSError."""
 
     def owner_above(self, path: str, root: str) -> int | None:
-        """Return the first user but root and that of the daemon who owns a directory below ``root`` on the way to
-        ``path``; None if there is none.
-        """
+        """Return the first owner of a directory between ``root`` and ``path`` except root and the daemon's user."""
 
     def scan(
         self, path: str, known_sockets: Mapping[str, Identity | None], *, deep: bool, leave_out: LeaveOut = take_all
     ) -> Generator[Chunk, None, None]:
         """List the directory ``path`` in chunks, between which other tasks may run.
 
-        Regular files and dot names are left out, so a chunk may be empty. ``known_sockets`` has names with the
-        identity of the socket there, or None. A name that the listing has with this inode number is not looked at; in a
-        ``deep`` scan that number comes from the file itself, and its device and change time must be the known ones too.
-        A directory or a link for which ``leave_out`` returns True is not looked at.
+        Regular files and dot names are left out, so a chunk may be empty. ``known_sockets`` has names with the identity
+        of the socket there, or None. A name is not looked at if the listing has its known inode number. In a ``deep``
+        scan the number comes from the file itself, and device and change time must be the known ones too. A directory
+        or link for which ``leave_out`` returns True is not looked at.
         """
 
     def events(self) -> Events:
@@ -155,7 +151,7 @@ _KINDS = {stat.S_IFSOCK: EntryKind.SOCKET, stat.S_IFDIR: EntryKind.DIRECTORY, st
 
 
 def _found(status: os.stat_result, name: str, directory: int) -> Found:
-    """What lies at ``name``, whose lstat is ``status``. Raises OSError."""
+    """Return what is at ``name``, whose lstat is ``status``. Raises OSError."""
     kind = _KINDS.get(stat.S_IFMT(status.st_mode), EntryKind.OTHER)
     if kind is EntryKind.SOCKET:
         return Found(kind, identity_at(status, name, directory))
@@ -165,7 +161,7 @@ def _found(status: os.stat_result, name: str, directory: int) -> Found:
 
 
 def _found_at(name: str, directory: int = AT_FDCWD) -> Found:
-    """What lies at ``name``. Raises OSError."""
+    """Return what is at ``name``. Raises OSError."""
     status = os.stat(name, dir_fd=None if directory == AT_FDCWD else directory, follow_symlinks=False)
     return _found(status, name, directory)
 
@@ -213,7 +209,7 @@ def _is_untouched(status: os.stat_result, before: Identity) -> bool:
 
 
 def describe(error: OSError) -> str:
-    """Return the error as text; where the process has no descriptors left, with their limit (fault 46)."""
+    """Return the error as text; without descriptors left, with advice (fault 46)."""
     if error.errno == errno.EMFILE:
         return "too many open files (raise the limit: ulimit -n)"
     return error.strerror or str(error)
@@ -224,13 +220,13 @@ def describe_inotify(error: OSError) -> str:
     if error.errno == errno.ENOSPC:
         return "no inotify watches are left (fs.inotify.max_user_watches)"
     if error.errno == errno.EMFILE:
-        # The kernel gives one number for both.
+        # The kernel uses one errno for both.
         return "too many open files or inotify instances (fs.inotify.max_user_instances)"
     return describe(error)
 
 
 def _split(data: bytes) -> Iterator[bytes]:
-    """Split what was read from inotify into events. The last of the four numbers before a name is its length."""
+    """Split bytes from inotify into events. The last of the four numbers before a name is its length."""
     start = 0
     while start < len(data):
         end = start + _EVENT.size + _EVENT.unpack_from(data, start)[3]
@@ -241,8 +237,8 @@ def _split(data: bytes) -> Iterator[bytes]:
 class RealEvents:
     """Non-blocking inotify: Trio waits for it, and no read blocks the event loop.
 
-    ``open_directory`` opens a directory beneath the root. The watch is put on what was opened, through
-    ``/proc/self/fd``; where that cannot be had, on what is at the path.
+    ``open_directory`` opens a directory beneath the root. The watch is put on the opened directory, through
+    ``/proc/self/fd``; without that, on the path.
     """
 
     _MASK = (
@@ -266,7 +262,7 @@ class RealEvents:
         self._inotify = INotify(nonblocking=True)
 
     def watch(self, path: str) -> int:
-        """See :class:`Events`. The descriptor of the directory is closed again (fault 14)."""
+        """See :class:`Events`. The watch does not keep the directory's descriptor open (fault 14)."""
         if not can_connect_to_descriptors():
             return int(self._inotify.add_watch(path, self._MASK | flags.DONT_FOLLOW))
         directory = self._open_directory(path)
@@ -280,7 +276,7 @@ class RealEvents:
         return int(self._inotify.add_watch(path, self._PARENT_MASK))
 
     def unwatch(self, descriptor: int) -> None:
-        """See :class:`Events`. For a watch that ended by itself, the kernel reports EINVAL."""
+        """See :class:`Events`. The kernel reports EINVAL for a watch that ended by itself."""
         try:
             self._inotify.rm_watch(descriptor)
         except OSError:
@@ -309,16 +305,16 @@ class RealEvents:
 
 
 class RealDirectory:
-    """The file system of this machine below ``root``; with ``insecure``, others may write to that (fault 3).
+    """The file system of this machine below ``root``; with ``insecure``, others may write to the root (fault 3).
 
-    With ``observe`` the root is not locked: another node, or a kubelet, registers what is there.
+    With ``observe`` the root is not locked, because another node, or a kubelet, registers the plugins.
     """
 
     def __init__(self, root: str, *, insecure: bool = False, observe: bool = False) -> None:
         self._root = root
         self._insecure = insecure
         self._lock = roots.RootLock(insecure=insecure, check_only=observe)
-        # Closed for each scan, and opened again before anything else can run (fault 46).
+        # Closed for a scan, and opened again before any other task can run (fault 46).
         self._reserve = DescriptorReserve(_FOR_A_SCAN + _FOR_A_LOOK)
 
     def make(self, path: str) -> None:
@@ -357,7 +353,7 @@ class RealDirectory:
             os.close(directory)
 
     def look_at_all(self, paths: Iterable[str]) -> Iterator[tuple[str, Found | OSError | None]]:
-        """See :class:`Directory`. A directory is opened once for all paths in a row that lie in it."""
+        """See :class:`Directory`. A directory is opened once for consecutive paths in it."""
         for directory, group in itertools.groupby(paths, os.path.dirname):
             yield from self._look_at_some(directory, [*group])
 
@@ -402,7 +398,7 @@ class RealDirectory:
     def scan(
         self, path: str, known_sockets: Mapping[str, Identity | None], *, deep: bool, leave_out: LeaveOut = take_all
     ) -> Generator[Chunk, None, None]:
-        """See :class:`Directory`. If a symbolic link has taken the place of the directory, it is not followed."""
+        """See :class:`Directory`. A symbolic link in the place of the directory is not followed."""
         has_reserve = all(self._reserve.close_one() for _ in range(_FOR_A_SCAN))
         try:
             yield from self._scan(path, known_sockets, deep, leave_out)
@@ -424,7 +420,7 @@ class RealDirectory:
                         if looks_like_socket(name) and not name.startswith("."):
                             chunk.ignored.append(name)
                     elif (
-                        # Written out: in the usual rescan ten thousand sockets are unchanged.
+                        # Inlined: in the usual rescan ten thousand sockets are unchanged.
                         not deep
                         and before is not None
                         and before.inode == entry.inode()
@@ -445,7 +441,7 @@ class RealDirectory:
         return RealEvents(lambda path: self._open(path, DIRECTORY_FLAGS))
 
     def _open(self, path: str, flags: int) -> int:
-        """Open ``path`` beneath the root; with the reserve, if the process has no descriptors left (fault 46)."""
+        """Open ``path`` beneath the root; without descriptors left, use the reserve (fault 46)."""
         try:
             return open_beneath(self._root, path, flags)
         except OSError as error:

@@ -1,7 +1,7 @@
-"""The events of one tree: an instance of inotify, and the watches on the directories that the scanner enters.
+"""inotify for one tree: an instance, and the watches on the directories that the scanner enters.
 
 inotify may be missing altogether, or run out of watches (faults 17, 18 and 24). Then :attr:`Inotify.unwatched` says
-why, and only rescans find what happens in the directories that are not watched.
+why, and only rescans find changes in the unwatched directories.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from .directory import Directory, Events, describe_inotify
 
 
 class Inotify:
-    """Watches directories below ``watches.root`` and keeps what their events say in ``watches``.
+    """Watches directories below ``watches.root`` and records their events in ``watches``.
 
-    The scanner that owns it takes the marks from ``watches``; nothing else adds, drops or fills them.
+    The scanner takes the marks from ``watches``; nothing else changes them.
     """
 
     def __init__(self, directory: Directory, watches: Watches) -> None:
@@ -29,11 +29,11 @@ class Inotify:
 
     @property
     def unwatched(self) -> str | None:
-        """Why part of the tree is not watched, as far as was seen since :meth:`open`; None if all of it is."""
+        """Why part of the tree is unwatched, as found since :meth:`open`; None if all of it is watched."""
         return self._unwatched
 
     def open(self) -> None:
-        """Begin a rescan: forget the reason in :attr:`unwatched`, and open an instance if there is none yet."""
+        """Begin a rescan: clear :attr:`unwatched`, and open an instance if there is none."""
         self._unwatched = None
         if self._events is not None:
             return
@@ -43,15 +43,14 @@ class Inotify:
             self._unwatched = f"no inotify instance: {describe_inotify(error)}"
 
     def close(self) -> None:
-        """Close the instance, and with it all watches."""
+        """Close the instance, which ends all watches."""
         if self._events is not None:
             self._events.close()
 
     def watch(self, path: str) -> None:
-        """Watch the directory ``path``.
+        """Watch the directory ``path``; do nothing if it is no longer a directory (fault 25).
 
-        A directory that is watched already is added again, since its watch may have ended with an event that was lost
-        (fault 20). If ``path`` is no directory any more, nothing happens (fault 25).
+        A watched directory is added again, since its watch may have ended with an event that was lost (fault 20).
         """
         if self._events is None:
             return
@@ -69,7 +68,7 @@ class Inotify:
             self._watches.add(path, descriptor)
 
     def watch_parent(self) -> None:
-        """Watch the directory that holds the root (behaviour 11). Without it, only rescans see a root that changes."""
+        """Watch the parent of the root (behaviour 11). Without that, only rescans notice that the root changes."""
         root = self._watches.root
         parent = os.path.dirname(root)
         if self._events is None or parent == root:
@@ -80,19 +79,19 @@ class Inotify:
             return
 
     def unwatch(self, path: str) -> None:
-        """End the watch on the directory ``path``, if it has one of its own."""
+        """End the watch on the directory ``path``, if it has its own watch."""
         descriptor = self._watches.drop(path)
         if descriptor is not None and self._events is not None:
             self._events.unwatch(descriptor)
 
     def read(self) -> None:
-        """Read the pending events into the watches; never waits."""
+        """Record the pending events in ``watches``; never wait."""
         if self._events is not None:
             for notice in self._events.read():
                 self._watches.note(notice)
 
     async def wait(self, deadline: float) -> None:
-        """Return when there are events to read, upon :meth:`wake`, and at ``deadline`` at the latest."""
+        """Wait for events, for :meth:`wake`, or until ``deadline``."""
         with trio.CancelScope(deadline=deadline) as self._waiting:
             if self._events is None:
                 await trio.sleep_forever()
@@ -100,5 +99,5 @@ class Inotify:
                 await self._events.wait()
 
     def wake(self) -> None:
-        """End the :meth:`wait` under way, if there is one."""
+        """End the present :meth:`wait`, if there is one."""
         self._waiting.cancel()

@@ -1,11 +1,11 @@
-"""The lock of a root: a file inside of it, which only the user of the daemon and the superuser can open.
+"""The lock of a root: a file in the root that only the user of the daemon and the superuser can open.
 
-Whoever can open a file can also lock it. So the lock is not on the root itself, where any user who may read it could
-keep every daemon from starting (fault 96), and not in a directory such as ``/run``, which containers and users that
-share a root need not share. The file is never unlinked: between the look at a name and its removal another daemon could
-have locked it. A killed daemon leaves the file behind, but no lock.
+Whoever can open a file can also lock it. So the lock is not on the root itself, which any user who may read it could
+lock (fault 96). It is not in a directory such as ``/run`` either, which containers and users that share a root need not
+share. The file is never unlinked, because another daemon could lock it between the look at its name and the removal. A
+killed daemon leaves the file behind, but no lock.
 
-Where the file cannot be made, because the root is not writable, the root itself is locked.
+If the root is not writable, the root itself is locked.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from ...protocol.discovery.watches import LOCK_FILE
 from ...protocol.errors import ConfigError
 
 MODE: Final = 0o600
-#: O_NONBLOCK: to open a FIFO for reading would wait for a writer.
+#: O_NONBLOCK: opening a FIFO for reading would wait for a writer.
 FLAGS: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-#: Errors of making a file that say that the root, or its file system, takes no new file.
+#: Errors of making a file which mean that the root, or its file system, takes no new file.
 _NOT_WRITABLE: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT})
-#: Errors of opening what is there that say that it is no regular file: a link, a directory, a socket or a device.
+#: Errors of opening a file which mean that it is a link, a directory, a socket or a device.
 _NO_FILE: Final = frozenset({errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV})
-#: How often a lock file that comes and goes is looked at anew; more often than that, somebody is playing.
+#: How often to look again at a lock file that comes and goes.
 _TRIES: Final = 8
 
 
@@ -38,11 +38,11 @@ class RootBusyError(Exception):
 def lock(root: str, directory: int, locked: int | None) -> int:
     """Lock the directory ``root``, whose descriptor is ``directory``, and return the descriptor that holds the lock.
 
-    That is ``locked``, the one of an earlier call, if it still holds the lock of this directory.
+    If ``locked``, returned by an earlier call, still holds this lock, return it.
 
     Raises:
-      RootBusyError: if another node has locked it.
-      ConfigError: if the lock file is none of a daemon's: no regular file, a link, or another user's.
+      RootBusyError: if another node has locked the directory.
+      ConfigError: if the lock file is no regular file, is a link, or belongs to another user.
       OSError: if it cannot be opened or locked for another reason.
     """
     for _ in range(_TRIES):
@@ -67,7 +67,7 @@ def _path(root: str) -> str:
 
 
 def _open(root: str, directory: int) -> int | None:
-    """Open the lock file; None if there is none."""
+    """Open the lock file; None if it does not exist."""
     try:
         return _open_to_lock(directory)
     except FileNotFoundError:
@@ -88,7 +88,7 @@ def _open(root: str, directory: int) -> int | None:
 
 def _open_to_lock(directory: int) -> int:
     try:
-        # For writing, since NFS gives no exclusive lock on any other descriptor.
+        # For writing, since NFS gives an exclusive lock on no other descriptor.
         return os.open(LOCK_FILE, os.O_RDWR | FLAGS, dir_fd=directory)
     except OSError as error:
         if error.errno not in _NOT_WRITABLE:
@@ -97,7 +97,7 @@ def _open_to_lock(directory: int) -> int:
 
 
 def _make(directory: int) -> int | None:
-    """Make the lock file; None if another has just made it. Where it cannot be made, the root itself is locked."""
+    """Make the lock file; None if it exists by now. If it cannot be made, return a descriptor of the root."""
     try:
         descriptor = os.open(LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_EXCL | FLAGS, MODE, dir_fd=directory)
     except FileExistsError:
@@ -115,9 +115,9 @@ def _make(directory: int) -> int | None:
 
 
 def _check(root: str, descriptor: int) -> bool:
-    """Check that a file is the lock of a daemon of this user or of the superuser, and that no other can open it.
+    """Check that the file is a lock of this user or of the superuser, and make sure that no other user can open it.
 
-    Return whether others could, until now.
+    Return whether other users could open it before.
     """
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode):
@@ -125,7 +125,7 @@ def _check(root: str, descriptor: int) -> bool:
     if found.st_uid not in (0, os.geteuid()):
         raise _refused(root, f"belongs to user {found.st_uid}")
     if found.st_nlink > 1:
-        # It may be the lock of another program, which would then wait for this one.
+        # It may be the lock of another program, which would then wait for this daemon.
         raise _refused(root, "is a hard link of another file")
     if not stat.S_IMODE(found.st_mode) & ~MODE:
         return False

@@ -16,18 +16,18 @@ from ...protocol.trust.directories import root_insecurity
 from ..trust.directories import InsecureRootError, access_of
 from .root_lock import FLAGS, MODE, RootBusyError, lock
 
-#: O_NONBLOCK is among the flags: another user's FIFO there would be waited for.
+#: With O_NONBLOCK, since opening another user's FIFO would wait.
 _READ: Final = os.O_RDONLY | FLAGS
 
 
 def check_locks_above(root: str) -> None:
-    """Check that no other node has locked a directory above the ``root``.
+    """Check that no other node has locked a directory above ``root``.
 
-    A node that runs there registers what is in the root, too (fault 96). It goes first, so the inner one alone looks,
-    and no node has to search its tree for locks. A lock that this process may not look at is not seen.
+    Such a node registers what is in the root, too (fault 96). Only the inner node looks, so that no node has to search
+    its tree for locks. A lock file that this process may not open is not seen.
 
     Raises:
-      RootBusyError: if one has.
+      RootBusyError: if another node has locked one.
     """
     for directory in _above(os.path.realpath(root)):
         if _is_locked(os.path.join(directory, LOCK_FILE)):
@@ -47,10 +47,10 @@ def _is_locked(path: str) -> bool:
     try:
         descriptor = os.open(path, _READ)
     except OSError:
-        return False  # In general there is none.
+        return False  # Usually there is none.
     try:
         if _is_of_a_node(os.fstat(descriptor)):
-            # It is held for microseconds, and another node that starts then finds the directory busy.
+            # Held for microseconds. A node that starts during that time finds the directory busy.
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -60,7 +60,7 @@ def _is_locked(path: str) -> bool:
 
 
 def _is_of_a_node(found: os.stat_result) -> bool:
-    """Whether no other user can have made or locked it: anybody may do so in a directory such as ``/tmp``."""
+    """Whether no other user can have made or locked the file: in ``/tmp``, for example, anybody can."""
     trusted = found.st_uid in (0, os.geteuid()) and found.st_nlink == 1
     return trusted and stat.S_ISREG(found.st_mode) and not stat.S_IMODE(found.st_mode) & ~MODE
 
@@ -69,20 +69,19 @@ __all__ = ["RootBusyError", "RootLock", "make"]
 
 #: The mode of a root that plugind makes (behaviour 1).
 _MODE = 0o750
-#: Errors that a retry cannot fix: the path is that of a file or of a symbolic link, or is not a path.
+#: Errors that a retry cannot fix: the path is a file or a symbolic link, or is not a path.
 _NO_DIRECTORY = frozenset({errno.EEXIST, errno.ENOTDIR, errno.ELOOP})
 
 
 class RootLock:
-    """The lock of a node on the directory at the path of one root, and the check of who may write there.
+    """A node's lock on the directory of one root, and the check of who may write to it.
 
-    :mod:`.root_lock` says what is locked. A killed daemon leaves no lock behind. The root may be missing at first, and
-    another directory may take its place later. So :meth:`take` comes before each scan, and changes nothing while the
-    directory still is secure and its lock file is the same.
+    :mod:`.root_lock` says what is locked. The root may be missing at first, and another directory may take its place
+    later. So :meth:`take` is called before each scan; it changes nothing while the lock is still right.
     """
 
     def __init__(self, *, insecure: bool = False, check_only: bool = False) -> None:
-        """Lock nothing if ``check_only``: the node observes what another one registers."""
+        """With ``check_only`` lock nothing, because another program registers the plugins."""
         self._insecure = insecure
         self._check_only = check_only
         self._descriptor: int | None = None
@@ -94,7 +93,7 @@ class RootLock:
           ConfigError: if it is not a directory (fault 2).
           InsecureRootError: if others may write to it (fault 3).
           RootBusyError: if another node has locked it, or a directory above it (fault 96).
-          OSError: if it is missing, or cannot be opened or locked, which may change (faults 1 and 4).
+          OSError: if it is missing, or cannot be opened or locked; a retry may succeed (faults 1 and 4).
         """
         with ExitStack() as undo:
             descriptor = _open(path)
@@ -111,7 +110,7 @@ class RootLock:
             check_locks_above(path)
             descriptor = lock(path, directory, self._descriptor)
         except RootBusyError:
-            self.release()  # That was of another directory, or the node above goes first.
+            self.release()  # The lock is of another directory, or the node above goes first.
             raise
         if descriptor != self._descriptor:
             self.release()
@@ -121,7 +120,7 @@ class RootLock:
         """Release the lock, if it is held."""
         if self._descriptor is None:
             return
-        # A child process that was forked holds the lock too, for as long as it keeps its copy of the descriptor open.
+        # A forked child holds the lock too, as long as its copy of the descriptor is open.
         with suppress(OSError):
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         os.close(self._descriptor)
@@ -129,7 +128,7 @@ class RootLock:
 
 
 def make(path: str) -> None:
-    """Make the directory ``path``, but none above it: a misspelt root must not become a tree of new directories.
+    """Make the directory ``path``, but none above it, so that a misspelt root does not become a tree of directories.
 
     Raises:
       OSError: if it cannot be made.

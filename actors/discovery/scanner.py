@@ -1,12 +1,12 @@
-"""The scanner of one root: rescans the whole tree, and between rescans follows events to single names.
+"""The scanner of one root: it rescans the whole tree, and between rescans follows events.
 
 The order is always the same: watch a directory, read the pending events, look at names, decide what follows. So every
 change after a look causes an event after that look, and an event from before the look never counts as a later change
-(faults 11 and 12). Looking is one ``lstat`` and one call for the file handle. Judging is done by
-:class:`~plugind.protocol.discovery.sockets.Discovery`, which says what is new and which messages follow.
+(faults 11 and 12). A look is one ``lstat`` and one call for the file handle.
+:class:`~plugind.protocol.discovery.sockets.Discovery` judges what is new and which messages follow.
 
-A *rescan* reads every directory again. It makes up for lost events, and is the only source if inotify is not
-available (behaviour 14). *Following events* looks only at the paths that events named.
+A *rescan* reads every directory again. It makes up for lost events, and is the only source without inotify (behaviour
+14). *Following events* looks only at the paths that events named.
 """
 
 from __future__ import annotations
@@ -33,65 +33,60 @@ from .directory import CHUNK, Chunk, Directory, describe
 from .inotify import Inotify
 from .roots import RootBusyError
 
-#: How many marks are kept while the root cannot be scanned: as many events as the kernel's queue holds by default.
+#: The most marks that are kept while the root cannot be scanned: the default size of the kernel's queue of events.
 _MOST_MARKS = 16_384
-#: During a rescan, what events named in a directory is looked at before its end if it is no more than so many paths.
+#: During a rescan, a directory with at most this many marked paths is looked at before the end.
 _FEW = CHUNK
 
-#: A chmod costs its caller a microsecond, and a look at what it changed a hundred times that. So a look at something
-#: whose attributes alone have changed counts so many seconds, and the next such look at it is made when all of those
-#: are over.
+#: A chmod costs its caller a microsecond, and the look that follows a hundred times that. So each look that only a
+#: change of attributes caused counts this many seconds, and the next such looks wait until the sum has passed.
 TOUCH = 0.01
-#: While such looks wait, events are read once in so many seconds: a new socket waits no longer.
+#: While such looks wait, events are read at this interval in seconds, so that new sockets are found.
 READ_GAP = 0.002
 
-#: Sends messages and lets other tasks run. It is also called without messages, after each piece of work.
+#: Sends messages, perhaps none, and lets other tasks run. Called after each piece of work.
 Send = Callable[[Sequence[Message]], Awaitable[None]]
 
 
 @value
 class ScanReport:
-    """The findings of one rescan about the root. Reasons are text for users, or None without an error."""
+    """The result of one rescan. Reasons are text for users; None if there is no error."""
 
-    #: Why the root cannot be read. Whatever was known below it stays registered (fault 26).
+    #: Why the root cannot be read. What is known below it stays registered (fault 26).
     unavailable: str | None
-    #: Why inotify does not watch the whole tree: rescans alone find changes there (faults 17 and 18).
+    #: Why inotify does not watch the whole tree, so that only rescans find changes (faults 17 and 18).
     unwatched: str | None
-    #: The last error with a directory or a name below the root.
     last_error: str | None
-    #: How many directories could not be read.
     failures: int
-    #: The kernel had dropped events, and this rescan recovered from that (fault 19).
+    #: Whether this rescan recovered from dropped events (fault 19).
     overflowed: bool
-    #: How many entries were left out because the limit of entries is reached (fault 48).
+    #: How many entries were left out because of a limit (fault 48).
     over_limit: int
-    #: How many sockets are known now.
     sockets: int
-    #: All known paths, once: in the report of the first rescan that could read everything.
+    #: All known paths, in the report of the first rescan that read everything; otherwise None.
     paths: frozenset[str] | None
-    #: The root was missing, and this rescan made it (behaviour 1).
+    #: Whether this rescan made the missing root (behaviour 1).
     made: bool = False
-    #: The root is unavailable because others may write to it (fault 3).
+    #: Whether the root is unavailable because others may write to it (fault 3).
     insecure: bool = False
-    #: The directories with which something is wrong, the root among them.
+    #: The directories with problems, including the root.
     directories: tuple[DirectoryReport, ...] = ()
 
 
 class _Result(enum.Enum):
-    """How the scan of one directory ended."""
+    """The result of scanning one directory."""
 
-    #: It was read, or is gone, or may not be scanned any more.
+    #: The directory was read, is gone, or may no longer be scanned.
     DONE = enum.auto()
     FAILED = enum.auto()
-    #: It is large, and is scanned after the others.
+    #: The directory is large, and is scanned after the others.
     PUT_OFF = enum.auto()
 
 
 class Scanner:
     """Finds the sockets below the root of ``discovery`` and sends what follows from each look.
 
-    One task at a time may use it. Errors of the file system are part of the report; any other error is a bug and
-    propagates.
+    Only one task may use it. Errors of the file system are part of the report; other errors are bugs and propagate.
     """
 
     def __init__(
@@ -104,24 +99,21 @@ class Scanner:
         self._follow_symlinks = follow_symlinks
         self._watches = Watches(self._root)
         self._inotify = Inotify(directory, self._watches)
-        #: A rescan has read everything: from now on, what appears is new on the node, and not only to this scanner.
+        #: Whether a rescan has read everything: what appears later is new on the node, not only to this scanner.
         self._complete = False
-        #: :meth:`follow_events` was asked to return.
         self._woken = False
-        #: Since when the looks count that were caused by attributes alone.
+        #: Since when looks are counted that only a change of attributes caused.
         self._touches_since = -math.inf
-        #: The two errors of the present or last rescan; see :class:`ScanReport`.
+        #: Parts of the next :class:`ScanReport`.
         self._unavailable: str | None = None
         self._insecure = False
-        #: The root was there once.
         self._was_there = False
-        #: The present or last rescan has made the root.
         self._made = False
         self._last_error: str | None = None
-        #: Directories to watch and scan, and paths to look at again, because of what was just found.
+        #: Directories to watch and scan, and paths to look at again, because of earlier looks.
         self._enter: deque[str] = deque()
         self._again: deque[str] = deque()
-        #: The directories that the rescan under way has read, and that are still what they were then.
+        #: The directories that the present rescan has read, and that were not replaced since.
         self._scanned: set[str] = set()
 
     @property
@@ -130,18 +122,18 @@ class Scanner:
         return self._watches.overflowed
 
     async def rescan(self, *, deep: bool, make_root: bool) -> ScanReport:
-        """Find the root, read every directory below it, and report how that went.
+        """Find the root, read every directory below it, and return a report.
 
-        As long as events are reliable in a directory, a socket is skipped whose inode number in the listing is the
-        known one; a ``deep`` rescan skips it only after an lstat that shows no change. Where events may be lost, every
-        name is looked at. ``make_root`` makes a root that is missing and was not known.
+        While the events of a directory are reliable, a socket is skipped if its inode number in the listing is the
+        known one; in a ``deep`` rescan, only if an lstat shows no change. If events may be lost, every name is looked
+        at. ``make_root`` makes a missing root that was not known.
         """
         overflowed = self._begin_rescan()
         failures = await self._scan_tree(deep=deep) if await self._find_root(make=make_root) else 0
         return self._report(failures, overflowed=overflowed)
 
     async def follow_events(self, deadline: float) -> None:
-        """Look wherever events name a path; return at ``deadline``, upon :meth:`wake`, or if a rescan is needed."""
+        """Look wherever events name a path; return at ``deadline``, on :meth:`wake`, or if a rescan is needed."""
         while trio.current_time() < deadline and not (self._watches.need_rescan or self._woken):
             await self._wait_for_events(deadline)
             if trio.current_time() >= self._next_touches:
@@ -161,17 +153,17 @@ class Scanner:
 
     @property
     def _next_touches(self) -> float:
-        """When to look again at paths of which only the attributes have changed."""
+        """When to look again at paths whose attributes alone have changed."""
         return self._touches_since + TOUCH * self._watches.touched
 
     async def look_at(self, paths: Iterable[str]) -> None:
-        """Look at ``paths``, regardless of events, and at whatever is found below them."""
+        """Look at ``paths``, regardless of events, and at everything found below them."""
         self._inotify.read()
         self._watches.put_back(dict.fromkeys(paths, LOOK))
         await self._settle()
 
     def wake(self) -> None:
-        """Make :meth:`follow_events` return: the current call after its current step, or else the next call."""
+        """Make the present :meth:`follow_events` return after its current step, or else the next call."""
         self._woken = True
         self._inotify.wake()
 
@@ -182,7 +174,7 @@ class Scanner:
     # --- a rescan -----------------------------------------------------------------------------------------------------
 
     def _begin_rescan(self) -> bool:
-        """Forget the errors of the last rescan; return whether there was an overflow to recover from."""
+        """Clear the errors of the last rescan; return whether there was an overflow."""
         overflowed = self._watches.overflowed
         if overflowed:
             self._inotify.read()
@@ -196,10 +188,10 @@ class Scanner:
         return overflowed
 
     async def _find_root(self, *, make: bool) -> bool:
-        """Look at the root itself, which may be missing, or another directory than before (faults 1, 14 to 16)."""
+        """Look at the root, which may be missing, or another directory than before (faults 1, 14 to 16)."""
         self._inotify.watch_parent()
         try:
-            # First of all: whoever may replace the root may also remove it.
+            # First of all: a user who may replace the root may also remove it.
             self._directory.check_above(self._root)
             found = self._directory.look(self._root)
             if found is None and make and not self._discovery.knows_directory(self._root):
@@ -212,18 +204,18 @@ class Scanner:
         except OSError as error:
             return self._cannot_use_root(f"cannot use {self._root}: {describe(error)}")
         except RootBusyError as error:
-            # The other node registers what is there, and no plugin may be registered by two (fault 96).
+            # The other node registers these sockets, and no plugin may be registered by two (fault 96).
             self._observe(self._root, None, 0)
             await self._flush()
             return self._cannot_use_root(str(error))
         except ConfigError as error:
-            # What is registered stays registered, and nothing new is taken, until the root may be used (fault 3).
+            # What is registered stays registered, and nothing new is taken, until the root can be used (fault 3).
             self._insecure = isinstance(error, InsecureRootError)
             return self._cannot_use_root(str(error))
         marks = self._watches.take_path(self._root)
         if found is None or found.kind is not EntryKind.DIRECTORY:
-            # Only the next scheduled rescan makes it again: the program that removed it may be about to remove the
-            # directory above it too, or to make it again.
+            # Left to a scheduled rescan: the program that removed the root may be about to remove the parent, or to
+            # make it again.
             self._unavailable = f"{self._root} {self._why_no_root(found)}"
             found = None
         self._observe(self._root, found, marks)
@@ -250,12 +242,12 @@ class Scanner:
 
     def _cannot_use_root(self, reason: str) -> bool:
         self._unavailable = reason
-        # Marks on the root cause a rescan at once. If they stayed, they would do so again and again.
+        # Marks on the root cause a rescan at once. If they stayed, they would cause one after the other.
         self._watches.postpone(self._root, self._watches.take_path(self._root))
         return False
 
     async def _scan_tree(self, *, deep: bool) -> int:
-        """Scan the root and all below it, then settle; return how many directories could not be read."""
+        """Scan the root and everything below it, then settle; return how many directories could not be read."""
         failures = 0
         waiting, large = deque([self._root]), deque[str]()
         self._scanned.clear()
@@ -263,8 +255,8 @@ class Scanner:
             is_large = not waiting
             path = large.popleft() if is_large else waiting.popleft()
             if path in self._scanned or not self._discovery.may_scan(path):
-                continue  # It was removed, or became insecure, while others were scanned.
-            # The root comes first, however large: the plugins directly in it do not wait for thousands of directories.
+                continue  # It was removed, or became insecure, during the scan of others.
+            # The root is never put off: plugins directly in it do not wait for thousands of directories.
             result = await self._scan(path, deep=deep, may_put_off=not is_large and path != self._root)
             if result is _Result.PUT_OFF:
                 self._close_unless_judged(path)
@@ -274,7 +266,7 @@ class Scanner:
                 failures += result is _Result.FAILED
             waiting.extend(self._discovery.subdirectories(path))
             if self._watches.pending and not self._watches.need_rescan:
-                # A tree of thousands of directories takes seconds, and a new plugin must not wait for its end.
+                # A tree of thousands of directories takes seconds, and a new plugin must not wait for that.
                 await self._look_at_marked(self._watches.take_where_few(_FEW), early=True)
                 await self._flush()
         self._enter = deque(path for path in self._enter if path not in self._scanned)
@@ -314,7 +306,7 @@ class Scanner:
     async def _scan(self, path: str, *, deep: bool, may_put_off: bool = False) -> _Result:
         """Watch one directory, then read it (fault 12). If it cannot be read, nothing else follows.
 
-        A large directory may be put off: thousands of entries must not delay the plugins in other directories.
+        A large directory can be put off, so that its thousands of entries do not delay plugins in other directories.
         """
         self._inotify.watch(path)
         trusted = self._watches.trusts(path)
@@ -331,7 +323,7 @@ class Scanner:
                     self._discovery.scan_again(path)
                     return _Result.PUT_OFF
                 for chunk in itertools.chain(first, chunks):
-                    # What was opened may have another mode or owner than what was looked at.
+                    # The opened directory may have another mode or owner than the one that was looked at.
                     if not self._discovery.allows(path, chunk.access):
                         await self._flush()
                         return _Result.DONE
@@ -351,7 +343,7 @@ class Scanner:
 
     def _judge(self, path: str, chunk: Chunk, seen: set[str], *, trusted: bool) -> None:
         """Judge the names in one chunk of the directory ``path`` and add them to ``seen``."""
-        # Events from between the listing and now belong to the next look, but an overflow among them counts now.
+        # Events since the listing belong to the next look, but an overflow among them counts now.
         earlier = self._watches.take_beside(path)
         self._inotify.read()
         trusted = trusted and not self._watches.overflowed
@@ -388,17 +380,14 @@ class Scanner:
         return _Result.FAILED
 
     def _close_unless_judged(self, path: str) -> None:
-        """Take nothing new below a directory that was not read, unless a look at it says who may write to it (fault 3).
-
-        The look from the directory above may have failed as well.
-        """
+        """Take nothing new below an unread directory unless a look shows who may write to it (fault 3)."""
         if not self._judge_directory(path):
             self._discovery.cannot_judge(path)
 
     # --- where something happened -------------------------------------------------------------------------------------
 
     async def _settle(self) -> None:
-        """Look wherever something happened until nothing more follows, or until only a rescan can go on."""
+        """Look wherever something happened, until nothing more follows or a rescan is needed."""
         while not (self._watches.need_rescan or self._unavailable):
             if self._watches.pending:
                 await self._look_at_marked(self._watches.take(CHUNK))
@@ -413,8 +402,10 @@ class Scanner:
             await self._flush()
 
     async def _look_at_marked(self, taken: Mapping[str, int], *, early: bool = False) -> None:
-        """Look at paths that events named, with their marks. What is missing is judged first: a rename is one of each
-        (fault 9). ``early`` means that their directories may not have been scanned yet by the rescan under way.
+        """Look at the paths that events named, with their marks.
+
+        Missing paths are judged first, since a rename is a missing and a new path (fault 9). ``early`` means that the
+        present rescan may not have scanned their directories yet.
         """
         looks: list[tuple[str, int, Found | None]] = []
         for path, found in self._directory.look_at_all(taken):
@@ -424,7 +415,7 @@ class Scanner:
                 looks.append((path, taken[path], found))
         self._inotify.read()
         for path, _, found in looks:
-            # Before what is in it: a directory to which others may write now keeps what it has.
+            # Directories first: one that others may write to by now keeps what it has.
             if found is not None and found.kind is EntryKind.DIRECTORY:
                 self._discovery.allows(path, found.access)
         if early:
@@ -432,7 +423,7 @@ class Scanner:
         looks.sort(key=lambda look: look[2] is not None)
         for count, (path, marks, found) in enumerate(looks, 1):
             self._observe(path, found, marks)
-            # A directory that lost its watch, or could not be read, is entered again.
+            # Enter a directory again that lost its watch or could not be read.
             if self._discovery.may_scan(path) and not self._watches.trusts(path):
                 self._scanned.discard(path)
                 self._enter.append(path)
@@ -444,8 +435,8 @@ class Scanner:
     ) -> list[tuple[str, int, Found | None]]:
         """Judge the directories of ``looks`` as they are now, and return the looks whose directories could be judged.
 
-        The event of a chmod may be lost where that of a new socket is not, and while the root could not be scanned no
-        rescan made up for it (fault 3). The marks of the other looks stay until their directories were scanned.
+        The event of a chmod may be lost although that of a new socket is not (fault 3). The marks of the other looks
+        stay until their directories were scanned.
         """
         judged = {self._root: True}
         kept = []
@@ -457,11 +448,9 @@ class Scanner:
         return kept
 
     def _is_judged(self, path: str, judged: dict[str, bool]) -> bool:
-        """Judge the directory ``path`` after those above it, but for those in ``judged``; return whether they could be
-        looked at.
-        """
+        """Judge ``path`` and those directories above it that are not ``judged``; return whether that succeeded."""
         if not self._discovery.knows_directory(path):
-            return True  # Nothing is taken from it.
+            return True  # Nothing in it is taken.
         if path not in judged:
             judged[path] = self._is_judged(os.path.dirname(path), judged) and self._judge_directory(path)
         return judged[path]
@@ -477,7 +466,7 @@ class Scanner:
         return True
 
     def _is_left_out(self, path: str, found: Found | None) -> bool:
-        """Whether a link is not examined, because its directory has too many new ones (fault 48)."""
+        """Whether to skip a link because its directory has too many new ones (fault 48)."""
         if found is None or found.kind is not EntryKind.SYMLINK:
             return False
         directory, name = os.path.split(path)
@@ -494,9 +483,7 @@ class Scanner:
         self._observe(path, found, marks)
 
     def _postpone(self, path: str, marks: int, error: OSError) -> None:
-        """Leave ``path`` to the next rescan, which needs the marks: without file handles a removal alone tells two
-        sockets apart.
-        """
+        """Keep ``path`` and its marks for the next rescan: without handles only a removal tells two sockets apart."""
         self._last_error = f"cannot look at {path}: {describe(error)}"
         self._watches.postpone(path, marks)
 
@@ -523,7 +510,7 @@ class Scanner:
         )
 
     def _look_at_hard_link(self, path: str, found: Found) -> None:
-        """Judge the other path of this very socket first: it may be gone, since a rename ends one path (fault 9)."""
+        """Judge the other path of this very socket first: after a rename it is gone (fault 9)."""
         other = self._discovery.hard_link_of(path, found)
         if other is None:
             return
@@ -543,9 +530,10 @@ class Scanner:
         )
 
     def _examine_link(self, path: str, link: Found) -> tuple[Found, str | None]:
-        """Return what a symbolic link counts as and, if it is refused, perhaps why (behaviour 7, fault 7).
+        """Return what a symbolic link counts as and perhaps why it is refused (behaviour 7, fault 7).
 
-        A link that leads to no socket is like a plain file: no event says when that changes, but each rescan looks.
+        A link that leads to no socket counts as a plain file: no event reports a change of its target, but each rescan
+        looks.
         """
         if self._follow_symlinks:
             target = self._directory.follow(path, self._root)
@@ -556,11 +544,11 @@ class Scanner:
         return link, "a symbolic link that leads to no socket inside the root" if self._follow_symlinks else None
 
     async def _flush(self) -> None:
-        """Send what follows from the looks so far, end watches that are not needed any more, let other tasks run."""
+        """Send what follows from the looks so far, end unneeded watches, and let other tasks run."""
         changes = self._discovery.take()
         for path in changes.leave:
             self._inotify.unwatch(path)
-            # Another directory may be there by now, which the rescan under way has not read.
+            # Another directory may be there by now, which the present rescan has not read.
             self._scanned.discard(path)
         self._enter.extend(changes.enter)
         self._again.extend(changes.again)

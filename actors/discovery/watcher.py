@@ -1,14 +1,12 @@
-"""One watcher per root: it reports to the reconciler which sockets are there, by generation.
+"""The watcher of one root: it reports to the reconciler which sockets are there, by generation.
 
 A watcher alternates between a rescan of everything and following events (behaviour 14). It owns the schedule: when a
-rescan is due, how soon to try again after an error, and how often an overflow may cause one. The
-:class:`~plugind.actors.discovery.scanner.Scanner` does the work, and the two talk by values: a rescan returns a
-:class:`~plugind.actors.discovery.scanner.ScanReport`. The watcher turns the report into the messages ``ScanCompleted``
-for the reconciler and ``RootReported`` for the status actor; what appears and vanishes goes to the reconciler as it is
-found.
+rescan is due, how soon to try again after an error, and how often an overflow may cause a rescan. Its
+:class:`~plugind.actors.discovery.scanner.Scanner` does the work, and sends to the reconciler what appears and vanishes.
+A rescan returns a :class:`~plugind.actors.discovery.scanner.ScanReport`, which the watcher turns into ``ScanCompleted``
+for the reconciler and ``RootReported`` for the status actor.
 
-A dial may find another file at a path than the socket that was reported there. Then the reconciler sends ``LookNow``,
-and the watcher looks at that path at once (fault 41).
+When a dial has found another file at a path, ``LookNow`` makes the watcher look there at once (fault 41).
 """
 
 from __future__ import annotations
@@ -32,40 +30,37 @@ from ...protocol.values import record, value
 from .directory import Directory
 from .scanner import Scanner, ScanReport
 
-#: Seconds between two rescans after overflows: the queue overflows that often only if a program floods the root.
+#: Seconds between two rescans after overflows. Only a program that floods the root causes more.
 _OVERFLOW_GAP = 0.1
 
-#: Seconds between two looks at paths that registrations ask for: a plugin that replaces its socket all the time is
-#: followed by its events, and not also by its dials.
+#: Seconds between two looks that registrations ask for. Events already follow a socket that keeps being replaced.
 _LOOK_GAP = 0.1
 
-#: Every so many-th rescan is a deep one. The others go by the inode numbers in the listing, and those do not show what
-#: is mounted over a socket.
+#: One in this many rescans is a deep one. The others compare the inode numbers in the listing, which do not show that
+#: something is mounted over a socket.
 _DEEP = 6
 
 
 @value
 class WatcherConfig:
-    """The settings of one root. Times are in seconds."""
+    """The configuration of one watcher. Times are in seconds."""
 
-    #: An absolute path without a slash at its end.
     root: str
-    #: Plugins found here are registered with a warning (behaviour 16).
+    #: Whether plugins found here are registered with a warning (behaviour 16).
     deprecated: bool = False
     rescan: float = 10.0
     #: The part of ``rescan`` by which each period may be shorter or longer.
     jitter: float = 0.1
     max_depth: int = 8
     max_entries: int = 100_000
-    #: Accept symbolic links that lead to a socket inside the root (behaviour 7).
+    #: Whether to accept symbolic links that lead to a socket inside the root (behaviour 7).
     follow_symlinks_inside_root: bool = False
-    #: Others may write to the root and to the directories below it (fault 3).
+    #: Whether others may write to the root and to the directories below it (fault 3).
     insecure: bool = False
-    #: The node works without the root.
+    #: Whether the root may be missing.
     optional: bool = False
-    #: Whether to make a root that is missing.
     make: bool = True
-    #: Who may own directories below the root beside root and the user of the daemon.
+    #: Who may own directories below the root, besides root and the user of the daemon.
     trusts: Trusts = trusts_nobody
     #: The delay before an unavailable root is tried again. It doubles with each failure.
     retry: float = 0.5
@@ -74,16 +69,16 @@ class WatcherConfig:
 
 @record(eq=False)
 class WatcherInbox:
-    """The inbox of a watcher. It outlives a watcher that crashes: the next one reads it.
+    """The inbox of a watcher, which outlives a watcher that crashes.
 
-    Asks for the same coalesce, so that the inbox holds no more messages than there are different ones.
+    Equal messages coalesce, which bounds the inbox.
     """
 
     _messages: dict[WatcherMessage, None] = attrs.Factory(dict)
     _wake: Callable[[], None] | None = None
 
     def send_nowait(self, message: WatcherMessage, /) -> None:
-        """Put ``message`` in, if there is none like it, and wake the watcher."""
+        """Add ``message``, unless there is an equal one, and wake the watcher."""
         self._messages[message] = None
         if self._wake is not None:
             self._wake()
@@ -94,7 +89,7 @@ class WatcherInbox:
         return messages
 
     def wake_by(self, wake: Callable[[], None]) -> None:
-        """Call ``wake`` for each message from now on, and at once if there is one."""
+        """Call ``wake`` for each message from now on, and now if there are messages."""
         self._wake = wake
         if self._messages:
             wake()
@@ -110,7 +105,7 @@ async def run(
     generations: Iterator[int],
     rng: random.Random,
 ) -> None:
-    """Watch ``config.root`` until cancelled. Errors of the file system are reported; any other error is a bug."""
+    """Watch ``config.root`` until cancelled. Errors of the file system are reported; other errors are bugs."""
     watcher = _Watcher(config, inbox, directory, reconciler, status, generations, rng)
     try:
         while True:
@@ -147,23 +142,21 @@ class _Watcher:
         )
         self._scanner = Scanner(directory, discovery, self._send, follow_symlinks=config.follow_symlinks_inside_root)
         inbox.wake_by(self._scanner.wake)
-        #: The next rescan is a deep one, because it was requested.
+        #: Whether the next rescan is a deep one because a rescan was requested.
         self._deep = False
-        #: When the next rescan is due.
         self._due = trio.current_time()
         #: How often in a row the root was unavailable, or not watched by inotify, when a rescan was due.
         self._failed_tries = 0
-        #: A scan of the root is complete.
         self._scanned = False
         self._last_overflow = -_OVERFLOW_GAP
-        #: The paths to look at as soon as the previous look was long enough ago.
+        #: The paths to look at, once the last look was long enough ago.
         self._to_look_at: dict[str, None] = {}
         self._last_look = -_LOOK_GAP
-        #: The last report to the status actor; its counters go on from there.
+        #: The last report to the status actor, whose counters go on.
         self._report = RootReported(config.root, Watching.UNAVAILABLE, 0.0, deprecated=config.deprecated)
 
     async def rescan(self) -> None:
-        """Rescan everything and report. A start, a scheduled rescan and a recovery from an error are all the same."""
+        """Rescan everything and report. This is the same at the start, on schedule and after an error."""
         scheduled = trio.current_time() >= self._due
         await self._pause_between_overflows()
         deep, self._deep = self._deep or self._report.scans % _DEEP == 0, False
@@ -171,7 +164,7 @@ class _Watcher:
         await self._conclude(scan, scheduled=scheduled)
 
     async def follow_events(self) -> None:
-        """Let the scanner follow events, and do what the watcher is asked, until the next rescan is due or needed."""
+        """Let the scanner follow events, and obey messages, until the next rescan is due or needed."""
         await self._scanner.follow_events(self._due)
         while (messages := self._inbox.take()) or self._may_look:
             for message in messages:
@@ -182,7 +175,7 @@ class _Watcher:
 
     @property
     def _next_look(self) -> float:
-        """When to look at the paths that are asked for, if there are any."""
+        """When to look at the requested paths; infinity if there are none."""
         return self._last_look + _LOOK_GAP if self._to_look_at else math.inf
 
     @property
@@ -210,7 +203,7 @@ class _Watcher:
         self._scanner.close()
 
     async def _pause_between_overflows(self) -> None:
-        """Rescan after an overflow, but not so often that a flood of overflows starves the node (fault 19)."""
+        """Wait if the last rescan after an overflow was just now: a flood must not starve the node (fault 19)."""
         if self._scanner.overflowed:
             await trio.sleep_until(self._last_overflow + _OVERFLOW_GAP)
             self._last_overflow = trio.current_time()
@@ -225,7 +218,7 @@ class _Watcher:
         await trio.lowlevel.checkpoint()
 
     async def _conclude(self, scan: ScanReport, *, scheduled: bool) -> None:
-        """Report how the rescan went, and set the time of the next one."""
+        """Report the rescan, and set the time of the next one."""
         report, available, directories = self._report, scan.unavailable is None, worst(scan.directories)
         if available:
             await self._send([ScanCompleted(self._config.root, first=not self._scanned, paths=scan.paths)])
@@ -257,14 +250,14 @@ class _Watcher:
         return Watching.EVENTS if scan.unwatched is None else Watching.POLLING
 
     def _delay(self, scan: ScanReport, *, scheduled: bool) -> float:
-        """Seconds until the next rescan: the usual period, or while something is wrong a delay that doubles."""
+        """Return the seconds until the next rescan: the usual period, or after failures a delay that doubles."""
         config = self._config
         period = config.rescan * (1 + self._rng.uniform(-config.jitter, config.jitter))
         if scan.unavailable is None and scan.unwatched is None:
             self._failed_tries = 0
             return period
         if scan.unavailable is not None and self._failed_tries and not scheduled:
-            # An event asked for this rescan; the next try stays due when it was.
+            # An event caused this rescan; the scheduled try stays when it was.
             return max(0.0, self._due - trio.current_time())
         delay = min(config.retry_cap, config.retry * 2.0 ** min(self._failed_tries, 30))
         self._failed_tries += 1

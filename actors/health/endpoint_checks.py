@@ -1,18 +1,18 @@
-"""Checks the endpoints of registered plugins, as ``plugind.protocol.health.checks`` decides.
+"""Checks the endpoints of registered plugins, by the rules of ``plugind.protocol.health.checks``.
 
-A check is a call with a deadline, since a process that hangs keeps its connection. At most :data:`MOST` checks of a
-node are out at once. Checks that hang must not delay those of healthy plugins, of which there may be many more. So most
-slots are for checks that may take their whole deadline. While all of those are taken, an endpoint whose last check was
-answered is asked in one of the others, for a moment only: one that does not answer in that waits for a slot of the
-first kind, and is asked anew there.
+A check is a call with a deadline, since a process that hangs keeps its connection. A node makes at most :data:`MOST`
+checks at once. Checks that hang must not delay those of healthy plugins, of which there may be many more. So most slots
+are for checks that may take their whole deadline. While all of these are taken, an endpoint whose last check was
+answered is asked in one of the other slots, for a moment only. If it does not answer in that time, it waits for a long
+slot and is asked again.
 
-The first check of a new plugin begins at once, for those who wait for it to be healthy. But no more than :data:`FIRST`
-of these begin at one time of the grid: a thousand plugins may be registered in one second. On later connections the
-first check comes at random within the period: a plugin may end each of them at once. So it does for a new device
-plugin. Its registration has just made the same call, and its list of devices makes it healthy.
+The first check of a new plugin begins at once, for callers that wait until the plugin is healthy, but at most
+:data:`FIRST` of these begin at one time: a thousand plugins may be registered within a second. On later connections the
+first check comes at a random time within the period, since a plugin may end each connection at once. The same goes for
+a new device plugin, whose registration has just made the same call, and which is healthy when it sends its list.
 
-Checks begin at times of a grid, so that those of many endpoints need few timers and wake the process rarely: a thousand
-endpoints have 33 checks in a second, which begin at four times.
+Checks begin at times of a grid, so that many endpoints need few timers and wake-ups: a thousand endpoints have 33
+checks a second, which begin at four times.
 """
 
 from __future__ import annotations
@@ -47,15 +47,14 @@ from ..messaging.schedule import Schedule
 
 
 class Alarms:
-    """The times for which tasks wait, on Trio's clock; :meth:`run` wakes them, those of one time together."""
+    """Times for which tasks wait, on Trio's clock. :meth:`run` wakes all tasks of one time together."""
 
     def __init__(self) -> None:
-        #: What is set at each time.
         self._events: dict[float, trio.Event] = {}
         self._times = Schedule[float]()
 
     async def until(self, time: float) -> None:
-        """Wait until ``time``. Those that wait for the same time go on together."""
+        """Wait until ``time``."""
         event = self._events.get(time)
         if event is None:
             event = self._events[time] = trio.Event()
@@ -63,29 +62,28 @@ class Alarms:
         await event.wait()
 
     async def run(self) -> None:
-        """Wake the tasks whose time has come, for ever. It may be run again after its end."""
+        """Wake tasks when they are due, until cancelled. Can be run again."""
         while True:
             for time in await self._times.due():
                 self._events.pop(time).set()
 
 
-#: How many checks are out at once that may take their whole deadline, and how many that may only take a moment.
+#: The limit of checks that may take their whole deadline, and of checks that may take only a moment.
 LONG, SHORT = 10, 6
 MOST = LONG + SHORT
-#: Seconds of that moment.
+#: The length of that moment in seconds.
 MOMENT = 0.2
-#: How many first checks begin at one time of the grid.
+#: The limit of first checks that begin at one time of the grid.
 FIRST = 25
 
-#: Asks an endpoint how it is. It returns if all is well, and raises ``GRPCError`` or ``PluginError`` if not.
+#: Asks an endpoint how it is. Returns if all is well, and raises ``GRPCError`` or ``PluginError`` if not.
 Check = Callable[[Channel], Awaitable[None]]
-#: Takes what the checks have shown, after each of them.
 Note = Callable[[Checked], None]
 
 
 @value
 class _CheckEnd:
-    """How a check ended, and the seconds that it took."""
+    """The result of a check, and the seconds that it took."""
 
     outcome: Outcome
     reason: str
@@ -101,19 +99,19 @@ class EndpointChecks:
         status: trio.MemorySendChannel[StatusMessage],
         rng: random.Random,
     ) -> None:
-        """Tell ``status`` about each check; ``rng`` spreads them."""
+        """Report each check to ``status``; ``rng`` spreads them."""
         self._rule = rule
         self._status = status
         self._rng = rng
         self._alarms = Alarms()
         self._long = trio.CapacityLimiter(LONG)
         self._short = trio.CapacityLimiter(SHORT)
-        #: When the next first check may begin, and how many have begun at that time of the grid.
+        #: When the next first check may begin, and how many begin at that time of the grid.
         self._first_at, self._first_begun = -math.inf, 0
 
     @property
     def under_way(self) -> int:
-        """How many checks are under way."""
+        """The number of checks under way."""
         return int(self._long.borrowed_tokens + self._short.borrowed_tokens)
 
     def are_off(self, plugin_type: str) -> bool:
@@ -121,15 +119,14 @@ class EndpointChecks:
         return not self._rule.checks(plugin_type)
 
     async def serve(self) -> None:
-        """Have the checks begin when they are due, for ever."""
+        """Start checks when they are due, until cancelled."""
         await self._alarms.run()
 
     async def run(self, plugin_type: str, channel: Channel, check: Check, note: Note, *, at_once: bool = False) -> None:
-        """Check the endpoint of ``channel`` again and again, until the channel fails; the caller may know that first.
+        """Check the endpoint of ``channel`` repeatedly, until the channel fails. The caller may notice that first.
 
-        The first check begins within the period, or ``at_once`` if not too many others do.
-
-        An endpoint whose type is not checked is only waited for, once that was noted: its channel is read meanwhile.
+        The first check begins within the period, or ``at_once`` if not too many others do. If the plugin type is not
+        checked, note that and only wait until the channel is closed.
         """
         off = self._rule.why_not_checked(plugin_type)
         if off is not None:
@@ -151,7 +148,7 @@ class EndpointChecks:
             await report(self._status, HealthChecked(plugin_type, answer.outcome, answer.seconds))
 
     def _first(self) -> float:
-        """Return when the next first check may begin."""
+        """Return when the next first check can begin."""
         now = math.floor(trio.current_time() / GRID) * GRID
         if now > self._first_at:
             self._first_at, self._first_begun = now, 0
@@ -165,7 +162,7 @@ class EndpointChecks:
         return CheckPassed(chance) if answer.outcome is Outcome.OK else CheckFailed(answer.reason, chance)
 
     async def _ask(self, channel: Channel, check: Check, *, failing: bool) -> tuple[float, _CheckEnd]:
-        """Return when the check began, and how it ended."""
+        """Make a check; return when it began, and its result."""
         if not failing and self._long.available_tokens == 0:
             began, answer = await _within(self._short, channel, check, min(MOMENT, self._rule.deadline))
             if answer.outcome is not Outcome.TIMED_OUT:
@@ -176,8 +173,8 @@ class EndpointChecks:
 async def _within(
     slots: trio.CapacityLimiter, channel: Channel, check: Check, deadline: float
 ) -> tuple[float, _CheckEnd]:
-    """Take one of ``slots`` for a check; return when it began, and how it ended."""
-    # A slot that is free is taken without a pass of Trio's loop.
+    """Make a check in one of ``slots``; return when it began, and its result."""
+    # A free slot is taken without a pass of Trio's loop.
     if slots.available_tokens:
         slots.acquire_nowait()
     else:
@@ -193,7 +190,7 @@ async def _answer(channel: Channel, check: Check, deadline: float) -> _CheckEnd:
     outcome, reason = Outcome.TIMED_OUT, silence(deadline)
     with trio.move_on_after(deadline):
         try:
-            # A process that takes no bytes is sent no more of them.
+            # Nothing more is sent to a process that reads nothing.
             await channel.flushed(None, None)
             await check(channel)
         except GRPCError as error:
@@ -201,7 +198,7 @@ async def _answer(channel: Channel, check: Check, deadline: float) -> _CheckEnd:
         except PluginError as error:
             outcome, reason = Outcome.FAILED, str(error)
         except trio.ClosedResourceError:
-            # The connection may have ended in the instant in which the check began.
+            # The connection may have ended just when the check began.
             if not channel.closed:
                 raise
         else:

@@ -1,8 +1,7 @@
-"""Finds actors that hang by the messages that wait in their inboxes.
+"""Finds actors that hang, by the messages that wait in their inboxes.
 
-This needs no messages to or from the actors. The code that starts an actor adds its inbox here under the actor's name,
-as a function that reads it. The inboxes are read for each request for health, and also every few seconds, so that the
-log reports an actor that hangs even without such requests.
+The actors themselves are not asked. The code that starts an actor adds a function that reads its inbox. The inboxes are
+read for each request for health and every few seconds, so that the log reports a hanging actor even without requests.
 """
 
 from __future__ import annotations
@@ -14,10 +13,8 @@ import trio
 from ...protocol.health.progress import ActorHealth, Condition, Progress, Reading
 from ...protocol.logs.lines import Level, Logger
 
-#: Reads an inbox.
 Read = Callable[[], Reading]
 
-#: How many times the inboxes are read within the patience.
 _READINGS = 4
 
 
@@ -31,7 +28,7 @@ class Inboxes:
         self._log = log
         self._progress: dict[Read, Progress] = {}
         self._conditions: dict[Read, Condition] = {}
-        #: The seconds for which this process was seen to run, and the time until which they are counted.
+        #: The seconds for which this process has run, and the time up to which they are counted.
         self._ran = 0.0
         self._counted_until: float | None = None
 
@@ -41,17 +38,17 @@ class Inboxes:
         self._conditions[read] = Condition.OK
 
     def remove(self, read: Read) -> None:
-        """Forget the inbox of an actor that ends."""
+        """Remove the inbox of an actor that ends."""
         del self._progress[read], self._conditions[read]
 
     async def run(self) -> None:
-        """Read the inboxes from time to time, until cancelled."""
+        """Read the inboxes periodically, until cancelled."""
         while True:
             await trio.sleep(self._period)
             self.check()
 
     def check(self) -> tuple[ActorHealth, ...]:
-        """Read the inboxes, log what has changed, and return the health of the actors."""
+        """Read the inboxes, log changes, and return the health of the actors."""
         now = self._running_time()
         healths = {read: progress.judge(read(), now) for read, progress in self._progress.items()}
         for read, health in healths.items():
@@ -61,7 +58,7 @@ class Inboxes:
         return tuple(healths.values())
 
     def _running_time(self) -> float:
-        """Return the time, less the time for which this process was stopped: then no actor could take anything."""
+        """Return the time without times in which the process was stopped, so that no actor could take messages."""
         now = trio.current_time()
         passed = 0.0 if self._counted_until is None else now - self._counted_until
         self._counted_until = now

@@ -1,17 +1,16 @@
-"""The liveness actor: it finds out whether anybody listens on the sockets at which nothing happens.
+"""The liveness actor: it finds out whether anybody listens on sockets that are not dialed.
 
-Two kinds of sockets are watched. A *registered* plugin may be killed and leave its socket file behind, and no event
-tells of it (fault 39). A *stale* socket may be listened on at last, and no event tells of that either (behaviour 15).
-The registration actors say which sockets these are.
+The registration actors name the sockets, which are of two kinds. The process of a *registered* plugin may be killed and
+leave its socket file behind (fault 39). Somebody may begin to listen on a *stale* socket (behaviour 15). No event
+reports either.
 
-A connect is the judge: ECONNREFUSED means that nobody listens. It is made when ``plugind.protocol.health.liveness``
-says so, and for all sockets of a process as soon as that process has ended. Processes are watched by pidfds, all of
-them in one epoll that Trio waits on, since a task for each would cost a hundred times as much. The end of a process
-alone says nothing: it may have handed its listener on, and with socket activation another process listens all the time.
+A connect decides: ECONNREFUSED means that nobody listens. It is made when ``plugind.protocol.health.liveness`` says so,
+and for all sockets of a process when that process has ended. Processes are watched by pidfds in one epoll, since a task
+for each would cost a hundred times as much. The end of a process proves nothing: it may have handed its listener to
+another process, and with socket activation another process always listens.
 
-What is found is sent to the status actor, and for a stale socket to its registration. That a registered plugin serves
-or not is also sent to the reconciler, for which the life of a plugin ends with its listener (fault 49). The actor waits
-for these two inboxes alone.
+Results are sent to the status actor, for a stale socket to its registration, and for a registered plugin also to the
+reconciler, since the life of a plugin ends with its listener (fault 49). The actor waits only for these inboxes.
 """
 
 from __future__ import annotations
@@ -33,19 +32,18 @@ from ...protocol.values import value
 from ..grpc.endpoints import EndpointRefusedError, Endpoints
 from ..messaging.mailbox import Readable, report
 
-#: In a storm thousands of plugins are registered within a second. To read their messages together, at pauses of so many
-#: seconds, costs less than to wake up for each.
+#: Seconds between readings of the inbox. In a storm, reading many messages together costs less than waking up for each.
 COALESCE = 0.1
-#: How many messages are taken before other actors have their turn; each may open the descriptor of a process.
+#: The number of messages that are taken before other tasks run; each may open the descriptor of a process.
 BATCH = 32
-#: Seconds of looks after which other actors have their turn.
+#: Seconds of looks after which other tasks run.
 LONGEST_GO = 0.002
 
 
 class ProcessPort(Protocol):
-    """The port to processes and their listeners: ``plugind.actors.io.processes`` for real, a simulated one in tests.
+    """The port to processes and their listeners: ``plugind.actors.io.processes``, or a simulation in tests.
 
-    A process that is watched has a number, which is never used again.
+    Each watched process has a number, which is never used again.
     """
 
     def look(
@@ -53,34 +51,33 @@ class ProcessPort(Protocol):
     ) -> tuple[ConnectAnswer, int | None]:
         """Connect to the file ``identity`` at ``path``, or to any file there, and close the connection.
 
-        Below ``root``, no directory on the way to that file may be a link.
+        No directory between ``root`` and the file may be a link.
 
-        Returns what the connect says and, with ``take_process``, the process that listens, which is watched from now
-        on; None if it cannot be watched.
+        Return the result and, with ``take_process``, the listening process, which is watched from now on; None if it
+        cannot be watched.
         """
 
     def watch(self, pid: int, age: float) -> int | None:
-        """Watch the process ``pid``, which has run for ``age`` seconds at least; None if it cannot be watched."""
+        """Watch the process ``pid``, which is at least ``age`` seconds old; None if it cannot be watched."""
 
     def forget(self, process: int) -> None:
-        """Watch the process no more. One that has ended is forgotten already."""
+        """Stop watching the process. After its end this happens by itself."""
 
     async def ended(self) -> Sequence[int]:
         """Wait until processes have ended; return them."""
 
     def close(self) -> None:
-        """Forget all processes."""
+        """Stop watching all processes."""
 
 
 @value
 class LivenessConfig:
-    """What the liveness actor is configured with."""
+    """The configuration of the liveness actor."""
 
     processes: Callable[[], ProcessPort]
     endpoints: Endpoints
-    #: Seconds within which each socket that refuses is looked at again.
+    #: Seconds within which each refusing socket is looked at again.
     rescan: float
-    #: Whether to deregister a plugin on whose socket nobody listens.
     deregister_not_serving: bool = False
 
 
@@ -91,7 +88,7 @@ async def run(
     status: trio.MemorySendChannel[StatusMessage],
     reconciler: trio.MemorySendChannel[ReconcilerMessage],
 ) -> None:
-    """Watch the sockets that the messages name, until cancelled; ``address`` is that of ``inbox``."""
+    """Watch the sockets named by messages, until cancelled; ``address`` is the address of ``inbox``."""
     with closing(config.processes()) as processes:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_watch_processes, processes, address)
@@ -130,7 +127,7 @@ class _Liveness:
     # --- messages -----------------------------------------------------------------------------------------------------
 
     async def _receive(self) -> None:
-        """Wait for messages, or until a socket is due; take all that have come."""
+        """Wait for messages, or until a socket is due; take all pending messages."""
         with trio.move_on_at(self._schedule.next_time()):
             message = await self._inbox.receive()
             self._take(message)
@@ -175,7 +172,7 @@ class _Liveness:
             self._owners.add(asked.path, process, asked.pid)
 
     def _process_of(self, asked: WatchLiveness, now: float) -> int | None:
-        """Return the process that listened when the socket was dialed: one for a process, however many sockets."""
+        """Return the process that listened at the dial. Each process is watched once, however many sockets it has."""
         if not asked.pid:
             return None
         return self._owners.of_pid(asked.pid) or self._processes.watch(asked.pid, now - asked.dialed)
@@ -188,7 +185,7 @@ class _Liveness:
     # --- looks --------------------------------------------------------------------------------------------------------
 
     async def _look(self) -> None:
-        """Look at the sockets that are due, as far as that is no long go."""
+        """Look at the sockets that are due, for :data:`LONGEST_GO` seconds at most."""
         await self._look_at_awaited_endpoints()
         began = before = trio.current_time()
         for subject in self._schedule.take(began):
@@ -210,7 +207,7 @@ class _Liveness:
                 await report(self._status, changed)
 
     def _ask(self, subject: Subject) -> tuple[ConnectAnswer, EndpointAnswer | None]:
-        """Return what a connect says of the socket and, if nobody listens there, of an endpoint elsewhere."""
+        """Connect to the socket and, if nobody listens there, to its endpoint elsewhere; return the results."""
         unowned = subject.asked.registered and self._owners.of_path(subject.path) is None
         asked = subject.asked
         answer, process = self._processes.look(subject.path, asked.identity, root=asked.root, take_process=unowned)
@@ -235,7 +232,7 @@ class _Liveness:
             return
         await report(self._status, found)
         await report(self._reconciler, ListenerChanged(found.socket, found.generation, found.serving))
-        # In an insecure directory others can remove the file, which deregisters nothing (fault 3).
+        # In an insecure directory other users can remove the file, which must not deregister a plugin (fault 3).
         if self._deregister and not found.serving and not subject.missing:
             lost = ListenerLost(found.socket, found.generation, found.reason or "")
             subject.asked.reply.send_nowait(lost)

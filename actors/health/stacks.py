@@ -1,7 +1,7 @@
-"""A timer that takes the stack of a thread which does not go on: the loop's, when something blocks it.
+"""A timer that takes the stack of a thread that is blocked, such as the loop's.
 
-The timer is a thread of Python, which reads the stack while it holds the interpreter's lock. The timer of
-``faulthandler`` reads it without the lock, while the frames change, and crashes the process now and then.
+The timer is a Python thread, which holds the interpreter's lock while it reads the stack. The timer of ``faulthandler``
+reads it without the lock, while the frames change, and sometimes crashes the process.
 """
 
 from __future__ import annotations
@@ -16,25 +16,24 @@ from types import FrameType
 
 from ...protocol.health.stacks import Frame, Stack
 
-#: The part of the time that is waited once more when it is over. A process that was stopped runs on within it.
+#: The part of the time that is added once after its end, in which a process that was stopped can go on.
 _GRACE = 1 / 6
 
 
 class StackTimer:
     """Takes the stack of one thread when it was not disarmed in time.
 
-    Code in C that does not give up the interpreter's lock keeps the timer from its turn, and no stack is taken. Nor is
-    one if no thread can be started.
+    No stack is taken while C code holds the interpreter's lock, or if no thread can be started.
     """
 
     def __init__(self, thread: int) -> None:
         self._watched = thread
         self._changed = threading.Condition()
-        #: When the stack is to be taken, on the monotonic clock, and the last wait before; None while it is stopped.
+        #: When to take the stack, on the monotonic clock, and the added time; None while the timer is stopped.
         self._due: float | None = None
         self._grace: float | None = None
         self._stack: Stack | None = None
-        #: Whether the thread sleeps without an end.
+        #: Whether the thread sleeps without a deadline.
         self._sleeps_on = True
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="plugind watchdog", daemon=True)
@@ -42,7 +41,7 @@ class StackTimer:
             self._thread.start()
 
     def arm(self, seconds: float) -> None:
-        """Take the stack in so many seconds, unless :meth:`disarm` comes before."""
+        """Take the stack in ``seconds``, unless :meth:`disarm` is called before."""
         with self._changed:
             self._grace = seconds * _GRACE
             self._due = time.monotonic() + seconds - self._grace
@@ -50,10 +49,7 @@ class StackTimer:
                 self._changed.notify()
 
     def disarm(self) -> Stack | None:
-        """Stop the timer; return the stack if it was taken.
-
-        The thread is not woken up for that: it finds out when it wakes up by itself.
-        """
+        """Stop the timer, without waking its thread; return the stack if it was taken."""
         with self._changed:
             self._due = None
             stack, self._stack = self._stack, None
@@ -74,15 +70,15 @@ class StackTimer:
                 if left is not None and left <= 0:
                     self._take()
                     continue
-                # A thread that has nothing to wait for is woken up by the next start; otherwise it sleeps until the
-                # time it knows, although a later one may be set meanwhile: two wake-ups a second are the most.
+                # Without a deadline the thread is woken by the next start. Otherwise it sleeps until the deadline that
+                # it knows, even if a later one is set: that makes at most two wake-ups a second.
                 self._sleeps_on = left is None
                 self._changed.wait(left)
 
     def _take(self) -> None:
-        """Take the stack if the thread does not go on within the grace either.
+        """Take the stack if the added time is over, too.
 
-        After a stop of the whole process both threads run on at once, and the watched one disarms the timer.
+        When a stopped process continues, both threads run, and the watched one disarms the timer.
         """
         grace, self._grace = self._grace, None
         if grace is not None:
@@ -102,7 +98,7 @@ def _stack_of(thread: int) -> Stack:
 def _frames() -> dict[int, FrameType]:
     """Return the frame of each thread.
 
-    A collection of garbage in the middle of that call may deadlock the process before CPython 3.11.5 (gh-106883).
+    Before CPython 3.11.5 a garbage collection during the call may deadlock the process (gh-106883).
     """
     if not gc.isenabled():
         return sys._current_frames()

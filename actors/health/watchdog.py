@@ -1,8 +1,8 @@
-"""The watchdog: it finds out that the loop did not turn for a while, and what blocked it (fault 83).
+"""The watchdog: it finds what blocked the loop (fault 83).
 
-While something blocks the loop, no task runs, the watchdog's own included. So a timer outside of the loop takes its
-stack: the watchdog starts it anew before it runs out, as long as the loop turns. Afterwards the watchdog reads the
-stack. Each step of a handler's call is measured, and those that took too long are reported with the plugin.
+No task runs while something blocks the loop, so a timer outside of the loop takes the stack of its thread. While the
+loop turns, the watchdog restarts the timer before it runs out; after a block it reads the stack. Each step of a
+handler's call is measured, and one that took too long is reported with the plugin.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .stacks import StackTimer
 
 
 class BlockedSteps:
-    """The inbox of the watchdog: the longest step of a handler since it was last read."""
+    """The inbox of the watchdog: the longest step of a handler since the last reading."""
 
     __slots__ = ("_longest",)
 
@@ -43,24 +43,24 @@ class BlockedSteps:
 class WatchdogConfig:
     """The configuration of the watchdog."""
 
-    #: Seconds without a turn of the loop that are reported.
+    #: Seconds without a turn of the loop after which a block is reported.
     blocked_after: float
 
     @property
     def period(self) -> float:
-        """Seconds between two starts of the timer. Two starts a second take 0.02 percent of a core."""
+        """Seconds between two starts of the timer, of which two a second take 0.02 percent of a core."""
         return self.blocked_after / 2
 
 
 async def run(config: WatchdogConfig, inbox: BlockedSteps, status: trio.MemorySendChannel[StatusMessage]) -> None:
-    """Watch the loop of this thread until cancelled; do nothing if its time is virtual."""
+    """Watch the loop of this thread until cancelled; do nothing in virtual time."""
     if time_is_virtual():
         await trio.sleep_forever()
     timer = StackTimer(threading.get_ident())
     try:
         while True:
             began, cpu_began = trio.current_time(), time.thread_time()
-            # So the stack is taken after ``blocked_after`` to one and a half times as long.
+            # So the stack is taken after ``blocked_after`` to one and a half times that.
             timer.arm(config.blocked_after + config.period)
             await trio.sleep(config.period)
             seconds = trio.current_time() - began - config.period
@@ -75,13 +75,13 @@ async def run(config: WatchdogConfig, inbox: BlockedSteps, status: trio.MemorySe
 def _blocked(
     stack: Stack | None, step: StepBlocked | None, seconds: float, cpu: float, limit: float
 ) -> LoopBlocked | None:
-    """Return what to report of the time since the timer was started; None if nothing blocked the loop.
+    """Return what to report about the time since the timer was started; None if nothing blocked the loop.
 
-    ``seconds`` is how late the loop turned, and ``cpu`` the CPU time of the thread. It tells code that computes from a
-    machine that is busy. Code that computes for ``limit`` without a turn for the timer is reported without a stack.
+    ``seconds`` is the delay of the loop, and ``cpu`` the CPU time of the thread, which tells code that computes from a
+    busy machine. Code that computes for ``limit`` without letting the timer run is reported without a stack.
 
-    While the process itself was stopped, nobody computed, and the timer's thread took no stack. Then a ``step`` is not
-    blamed for its time either. One that waits for less than the timer is not told from that.
+    While the process itself was stopped, nothing computed, and no stack was taken; then ``step`` is not blamed for its
+    time. A step that waits for less than the timer looks the same.
     """
     seconds = seconds if step is None else step.seconds
     if (stack is None or is_idle(stack)) and min(seconds, cpu) < limit:

@@ -1,4 +1,4 @@
-"""What uses descriptors, threads and the system's files, beside discovery, gRPC and HTTP.
+"""Access to descriptors, threads and the system's files, except for discovery, gRPC and HTTP.
 
-Nothing here knows of actors: files, sockets and their peers, processes, and the database of the state.
+Nothing here depends on actors: files, sockets and their peers, processes, and the database of the state.
 """

@@ -1,4 +1,4 @@
-"""Accepting connections on a socket that listens, whatever goes wrong with one of them."""
+"""Accepts connections on a listening socket, whatever goes wrong with one of them."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Final, Protocol
 
 import trio
 
-#: accept() found no descriptor or no memory. The connection stays pending, so that accept() would fail again at once.
+#: No descriptor or memory was left. The connection stays pending, so accept() would fail again at once.
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _PAUSE: Final = 0.1
-#: The listener itself cannot be used. Any other error of accept() is that of one connection.
+#: The listener itself cannot be used. Any other error concerns one connection.
 _UNUSABLE: Final = frozenset({errno.EBADF, errno.EINVAL, errno.ENOTSOCK, errno.EOPNOTSUPP})
-#: accept() failed for one connection, which is gone.
+#: One connection was lost.
 _LOST: Final = frozenset({errno.ECONNABORTED, errno.EINTR, errno.EPERM})
 
-#: What is done when there are no descriptors left; True if there is one again.
+#: Called when there are no descriptors left. Returns True if it has made room.
 OnExhausted = Callable[[OSError], bool | None]
 
 
 class Acceptor(Protocol):
-    """What accepts connections."""
+    """Accepts connections."""
 
     async def accept(self, on_exhausted: OnExhausted | None = None) -> trio.socket.SocketType:
         """Wait for the next connection; see :func:`accept`."""
@@ -30,10 +30,9 @@ class Acceptor(Protocol):
 async def accept(listening: trio.socket.SocketType, on_exhausted: OnExhausted | None = None) -> trio.socket.SocketType:
     """Wait for the next connection.
 
-    While descriptors or memory are exhausted, ``on_exhausted`` is called with each error, and after a pause the
-    connection that is pending is accepted; without a pause if the function has made room for it and returns True
-    (fault 46). Any other error ends at most one connection, and after the same pause the next one is accepted
-    (fault 85).
+    While descriptors or memory are exhausted, ``on_exhausted`` is called with each error. If it returns True, it has
+    made room, and the pending connection is accepted at once, otherwise after a pause (fault 46). Any other error
+    concerns one connection; the next one is accepted, after the same pause if the error is unusual (fault 85).
 
     Raises:
       trio.ClosedResourceError: if the listener is closed.
@@ -49,7 +48,7 @@ async def accept(listening: trio.socket.SocketType, on_exhausted: OnExhausted | 
             if error.errno in _UNUSABLE:
                 raise
             if error.errno in _EXHAUSTED:
-                # The next accept() comes before any other task runs, and gets the room that was made.
+                # The next accept() runs before any other task, and gets the room that was made.
                 if on_exhausted is None or not on_exhausted(error):
                     await trio.sleep(_PAUSE)
             elif error.errno not in _LOST:

@@ -1,12 +1,12 @@
-"""Files below a root, opened beneath it without following a symbolic link on the way.
+"""Opens files beneath a root, without following symbolic links on the way.
 
-Whoever may write to one directory below a root can swap it with a link at any time, also between two system calls of
-ours. By path, a look or a dial would then reach whatever the link leads to, with the rights of the daemon: a socket in
-a directory that only root may enter, for example. So each name is resolved from a descriptor of the root, by the kernel
-(openat2(2) with ``RESOLVE_BENEATH`` and ``RESOLVE_NO_SYMLINKS``) or else step by step.
+Whoever may write to a directory below a root can swap it with a link at any time, even between two of our system calls.
+A look or a dial by path would then reach the target of the link with the rights of the daemon: for example, a socket in
+a directory that only root may enter. So names are resolved from a descriptor of the root, by the kernel (openat2(2)
+with ``RESOLVE_BENEATH`` and ``RESOLVE_NO_SYMLINKS``) or else step by step.
 
-The descriptor of the root is closed again each time. A directory that is kept open gets no ``DELETE_SELF`` when it is
-removed, nor does its watch end (fault 14).
+The descriptor of the root is closed each time. A directory that is kept open causes no ``DELETE_SELF`` when it is
+removed, and its watch does not end (fault 14).
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ import os
 from collections.abc import Iterable
 from typing import Final
 
-#: What an ``O_PATH`` descriptor is opened with here: of a link itself, and not of what it leads to.
+#: For an ``O_PATH`` descriptor, of a link itself and not of its target.
 PATH_FLAGS: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-#: The same for a directory.
 DIRECTORY_FLAGS: Final = PATH_FLAGS | os.O_DIRECTORY
 
-# The kernel's constants (include/uapi/linux/openat2.h; the number of the call is the same on nearly all machines).
+# The kernel's constants (include/uapi/linux/openat2.h; nearly all machines use the same number for the call).
 _OPENAT2: Final = 437
 _NO_SYMLINKS: Final = 0x04
 _BENEATH: Final = 0x08
@@ -45,7 +44,7 @@ def _open_how(flags: int) -> _How:
 
 
 def root_of(path: str, roots: Iterable[str]) -> str | None:
-    """Return the one of ``roots`` below which ``path`` lies; None if it lies below none."""
+    """Return the one of ``roots`` below which ``path`` lies; None if there is none."""
     for root in roots:
         if path.startswith(root) and (root.endswith("/") or path.startswith("/", len(root))):
             return root
@@ -53,11 +52,11 @@ def root_of(path: str, roots: Iterable[str]) -> str | None:
 
 
 def open_beneath(root: str, path: str, flags: int = PATH_FLAGS) -> int:
-    """Open ``path``, which is ``root`` or lies below it; ``flags`` have ``O_NOFOLLOW``, for a link at the end.
+    """Open ``path``, which is ``root`` or lies below it. ``flags`` must have ``O_NOFOLLOW``, for a link at the end.
 
     Raises:
-      NotADirectoryError: if a link or a file takes the place of a directory on the way, or of one that is asked for.
-      OSError: EXDEV if it leads out of the root, and whatever open(2) says.
+      NotADirectoryError: if a link or a file is in the place of a directory.
+      OSError: EXDEV if the path leads out of the root, and any error of open(2).
     """
     name = path[len(root) :].lstrip("/")
     try:
@@ -69,10 +68,10 @@ def open_beneath(root: str, path: str, flags: int = PATH_FLAGS) -> int:
 
 
 def resolve(root: str, link: str) -> str:
-    """Return the path below ``root`` of what the symbolic link ``link`` leads to, as it is now.
+    """Return the path below ``root`` of the present target of the symbolic link ``link``.
 
     Raises:
-      OSError: EXDEV if that is outside, ELOOP if links are circular, ENOENT if one is dangling.
+      OSError: EXDEV if it is outside, ELOOP if links are circular, ENOENT if one is dangling.
     """
     target, top = os.path.realpath(link, strict=True), os.path.realpath(root)
     if root_of(target, [top]) is None:
@@ -82,7 +81,7 @@ def resolve(root: str, link: str) -> str:
 
 @functools.cache
 def has_openat2() -> bool:
-    """Whether the kernel has openat2(2), since Linux 5.6, and no filter of system calls keeps it from us."""
+    """Whether openat2(2) can be used: Linux 5.6 has it, and a filter of system calls may forbid it."""
     try:
         os.close(_openat2(-1, ".", DIRECTORY_FLAGS))
     except OSError as error:
@@ -91,9 +90,9 @@ def has_openat2() -> bool:
 
 
 def _open_from(directory: int, name: str, flags: int) -> int:
-    """Open ``name`` beneath ``directory``, and close that. No more than two descriptors are open at once."""
+    """Open ``name`` beneath ``directory``, and close that. At most two descriptors are open at once."""
     try:
-        # A single name has no way to it, and costs less without openat2.
+        # A single name needs no resolution, and costs less without openat2.
         if "/" in name and has_openat2():
             return _openat2(directory, name, flags)
         *parents, last = name.split("/")

@@ -1,6 +1,6 @@
-"""The time since the boot, with the time that the machine was suspended, and a timer that follows it.
+"""The time since the boot, including suspends, and a timer that follows it.
 
-Trio's clock stands still during a suspend, so a lease of an hour would last a night longer.
+Trio's clock stops during a suspend, so a lease of an hour would last a night longer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The connections of clients to the status socket, and which of these clients have left."""
+"""The connections of clients to the status socket, and a watch for clients that leave."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from collections.abc import Callable
 import attrs
 import trio
 
-#: Bytes that are read at once.
 _PIECE = 65536
 
 
 class AcceptedStream(trio.abc.Stream):
     """The connection of a client, for one task. Its socket is non-blocking.
 
-    ``trio.SocketStream`` sets options that only TCP has, and guards against a second task: for a request that is
-    answered at once it costs three times as much.
+    ``trio.SocketStream`` sets options of TCP and guards against a second task; for a request that is answered at once
+    it costs three times as much.
     """
 
     def __init__(self, connection: trio.socket.SocketType) -> None:
@@ -25,10 +24,10 @@ class AcceptedStream(trio.abc.Stream):
         self._descriptor = connection.fileno()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """Return what is there, once there is anything; nothing at the end.
+        """Wait for data and return it; empty at the end.
 
         Raises:
-          trio.BrokenResourceError: if the client has left in the midst of something.
+          trio.BrokenResourceError: if the client has left unexpectedly.
         """
         while True:
             try:
@@ -39,7 +38,7 @@ class AcceptedStream(trio.abc.Stream):
                 raise trio.BrokenResourceError(f"the client left: {error}") from error
 
     def send_now(self, data: bytes | bytearray | memoryview) -> int:
-        """Send as much as there is room for; return how much that is.
+        """Send as much as there is room for; return the number of bytes.
 
         Raises:
           trio.BrokenResourceError: if the client has left.
@@ -52,7 +51,7 @@ class AcceptedStream(trio.abc.Stream):
             raise trio.BrokenResourceError(f"the client left: {error}") from error
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Send everything; a client that reads too slowly is waited for.
+        """Send everything, and wait for a slow client.
 
         Raises:
           trio.BrokenResourceError: if the client has left.
@@ -70,12 +69,12 @@ class AcceptedStream(trio.abc.Stream):
         await trio.lowlevel.wait_writable(self._descriptor)
 
     def close(self) -> None:
-        """End the connection at once; nobody waits for it."""
+        """Close the connection at once, without waiting."""
         self._descriptor = -1
         self.socket.close()
 
     async def aclose(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self.close()
         await trio.lowlevel.checkpoint()
 
@@ -84,24 +83,22 @@ class AcceptedStream(trio.abc.Stream):
 class _Awaited:
     stream: AcceptedStream
     left: Callable[[], object]
-    #: How many bytes are read at most before the client counts as one that has left.
+    #: The most bytes that are read before the client counts as gone.
     most: int
 
 
 class ClientWatch:
-    """Notices that clients leave while their answers are made: all of them in one epoll, on which one task waits."""
+    """Notices that clients leave while their answers are made. One task waits for all of them, in one epoll."""
 
     def __init__(self) -> None:
-        #: Made for the first client, which has a descriptor for certain.
         self._epoll: select.epoll | None = None
         self._is_made = trio.Event()
-        #: Those that are watched, by descriptor.
         self._awaited: dict[int, _Awaited] = {}
 
     def add(self, stream: AcceptedStream, most: int, left: Callable[[], object]) -> None:
-        """Call ``left`` once the client has closed the connection, or has sent more than ``most`` bytes.
+        """Call ``left`` when the client has closed the connection, or has sent more than ``most`` bytes.
 
-        One that has only closed its own half of it still waits for the answer.
+        A client that has only closed its own half still waits for the answer.
 
         Raises:
           OSError: if the client cannot be watched.
@@ -114,13 +111,13 @@ class ClientWatch:
         self._awaited[descriptor] = _Awaited(stream, left, most)
 
     def remove(self, stream: AcceptedStream) -> None:
-        """Watch a client no more."""
+        """Stop watching a client."""
         descriptor = stream.socket.fileno()
         if self._awaited.pop(descriptor, None) is not None and self._epoll is not None:
             self._epoll.unregister(descriptor)
 
     async def run(self) -> None:
-        """Look at those of which the kernel has something to tell, until cancelled."""
+        """Look at clients with events, until cancelled."""
         await self._is_made.wait()
         assert self._epoll is not None
         while True:
@@ -136,7 +133,7 @@ class ClientWatch:
         piece = os.read(descriptor, _PIECE)
         client.most -= len(piece)
         if not piece:
-            epoll.modify(descriptor, 0)  # The end of the other half is told in any case.
+            epoll.modify(descriptor, 0)  # The end of the other half is reported in any case.
         elif client.most < 0:
             self._end(client)
 

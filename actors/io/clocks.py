@@ -1,4 +1,4 @@
-"""Which kind of clock the loop has."""
+"""The kind of clock that the loop has."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ import trio
 
 def time_is_virtual() -> bool:
     """Whether the clock is a MockClock, whose time does not pass while code runs."""
-    # Looked up, because the import would take a tenth of a second, and a process without it has no such clock.
+    # Importing it would take a tenth of a second. Without the import there is no MockClock.
     testing = sys.modules.get("trio.testing")
     return testing is not None and isinstance(trio.lowlevel.current_clock(), testing.MockClock)

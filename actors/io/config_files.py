@@ -1,10 +1,10 @@
-"""Configuration files, read as the daemon may trust them.
+"""Reads configuration files, if the daemon may trust them.
 
-Whoever can write to such a file can let any user register plugins. So each has to belong to root or to the user of the
-daemon, and nobody else may write to it. That is asked of the open file, so that nothing can change in between. Links
-are followed: who owns the file at their end counts. The same holds of the directory of drop-ins: whoever writes there
-could put a link to any file of root's. On a mount that is read-only nobody writes, whatever the mode is: a volume of
-Kubernetes has mode 0777.
+Whoever can write to such a file can let any user register plugins. So each file must belong to root or to the user of
+the daemon, and nobody else may write to it. The open file is checked, so that nothing can change in between. Links are
+followed, and the file at their end is checked. The directory of drop-ins is checked too, because a link in it could
+lead to any file of root's. On a read-only mount nobody can write, whatever the mode is: a volume of Kubernetes has mode
+0777.
 """
 
 from __future__ import annotations
@@ -18,13 +18,10 @@ from ...protocol.settings.given import SettingProblem, SettingsError, Source
 from ...protocol.values import value
 from ..trust.directories import access_of
 
-#: Where a daemon looks for its configuration if nobody names another file.
+#: The file that a daemon reads by default.
 DEFAULT_FILE: Final = "/etc/plugind/plugind.toml"
-#: The most bytes of one file.
 MAX_BYTES: Final = 256 * 1024
-#: The most files beside the first one.
 MAX_DROP_INS: Final = 64
-#: How the names of the others end.
 _SUFFIX: Final = ".toml"
 
 
@@ -39,10 +36,10 @@ class ConfigFile:
 def read_files(path: str, *, required: bool) -> tuple[ConfigFile, ...]:
     """Return the file at ``path`` and those in the directory ``path.d``, in the order of their names.
 
-    The null device stands for no file at all. Unless the first file is ``required``, it may be missing.
+    The null device stands for no files at all. The first file may be missing unless it is ``required``.
 
     Raises:
-      SettingsError: if one cannot be read, or others may write to it.
+      SettingsError: if a file cannot be read, or others may write to it.
     """
     if path == os.devnull:
         return ()
@@ -85,7 +82,7 @@ def _drop_ins(directory: str) -> list[str]:
 
 def _read(path: str, *, required: bool) -> ConfigFile | None:
     try:
-        # A file that is a pipe would keep the daemon from its start.
+        # Opening a pipe must not block the start.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError as error:
         if error.errno == errno.ENOENT and not required:
@@ -107,7 +104,7 @@ def _wrong_with(status: os.stat_result) -> str | None:
 
 
 def _open_to_others(status: os.stat_result) -> str | None:
-    """Return what lets others than root and this user write to a file or a directory."""
+    """Return why users other than root and this one may write to a file or directory."""
     access = access_of(status)
     if not access.is_trusted:
         return f"user {access.owner} owns it: give it to root, or to the user that runs plugind"

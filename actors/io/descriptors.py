@@ -1,4 +1,4 @@
-"""How many file descriptors this process may have, and what is kept for when it has none left (fault 46)."""
+"""The limits of file descriptors, and a reserve for when there are none left (fault 46)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import resource
 from types import TracebackType
 from typing import Self
 
-#: Kept for the clients of the status socket, for inotify, for logs and for what a handler opens.
+#: Left for clients of the status socket, inotify, logs and what handlers open.
 RESERVE = 256
-#: How many of these are kept open, for the clients of the status socket at a time when the process has none left.
+#: How many of these are kept open, for clients of the status socket when the process has none left.
 RESERVED = 16
 
 
 def raise_descriptor_limit() -> int:
-    """Raise the soft limit to the hard one, and return it: a daemon needs a descriptor per plugin in conversation."""
+    """Raise the soft limit to the hard one, and return it: each conversation with a plugin needs a descriptor."""
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard
@@ -28,25 +28,24 @@ def most_connections() -> int:
 
 
 def most_processes() -> int:
-    """Return how many processes may be watched at once: a descriptor for each, and a quarter of all (fault 39)."""
+    """Return how many processes may be watched at once, with a descriptor each: a quarter of all (fault 39)."""
     soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return soft // 4
 
 
 def most_owners() -> int:
-    """Return how many owners of leases may be watched at once: a descriptor for each, and an eighth of all."""
+    """Return how many owners of leases may be watched at once, with a descriptor each: an eighth of all."""
     soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return soft // 8
 
 
-#: The process has no descriptors left, or the machine has none.
 EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 class DescriptorReserve:
-    """Descriptors that are kept open unused: one is closed when one is needed and the process has none left.
+    """Open but unused descriptors. One is closed when one is needed and the process has none left.
 
-    A context manager, which fills the reserve and closes it. One of size zero stays empty.
+    The context manager fills the reserve and closes it. A reserve of size zero stays empty.
     """
 
     def __init__(self, size: int) -> None:
@@ -68,14 +67,14 @@ class DescriptorReserve:
             pass
 
     def close_one(self) -> bool:
-        """Close one, so that whatever is opened next, before anything else can run, succeeds; False if none is left."""
+        """Close one, so that the next open in this task succeeds; return False if none is left."""
         if not self._open:
             return False
         os.close(self._open.pop())
         return True
 
     def refill(self) -> bool:
-        """Open again what was closed, as far as possible; return whether the reserve is full."""
+        """Reopen closed ones as far as possible; return whether the reserve is full."""
         while len(self._open) < self._size:
             opened = _spare()
             if opened is None:
@@ -84,7 +83,7 @@ class DescriptorReserve:
         return True
 
     def count_left(self, most: int) -> int:
-        """Return how many descriptors the process has left when the reserve is full, counted up to ``most``."""
+        """Return how many descriptors are left after the reserve is filled, counted up to ``most``."""
         opened: list[int] = []
         if self.refill():
             while len(opened) < most and (spare := _spare()) is not None:
@@ -95,7 +94,7 @@ class DescriptorReserve:
 
 
 def _spare() -> int | None:
-    """Open something that costs only a descriptor; None if that fails, for whatever reason."""
+    """Open something that takes only a descriptor; None if that fails."""
     try:
         return os.open("/", os.O_PATH | os.O_CLOEXEC)
     except OSError:

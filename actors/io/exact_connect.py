@@ -2,11 +2,10 @@
 
 Between a look at a path and connect() the socket may be replaced, and ext4 gives the new one the inode number of the
 old one. So the file is opened beneath its root without following a link (:mod:`.beneath`), its identity is compared
-with that of the look, and the connection is made to the open file through ``/proc/self/fd``. Even if it is renamed or
-removed in the meantime, this reaches the same inode; a removed socket refuses. The path may have any length (fault 23).
+with that of the look, and the connection is made to the open file through ``/proc/self/fd``. This reaches that inode
+even if it was renamed or removed; a removed socket refuses. The path may have any length (fault 23).
 
-Where ``/proc`` cannot be had, the file is compared, the connection is made by path, and what is at the path afterwards
-is compared again.
+Without ``/proc``, the connection is made by path, and the file at the path is compared before and after it.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ def connect_to(
     roots: Sequence[str] = (),
     follow_symlinks: bool = False,
 ) -> None:
-    """Connect a socket that does not block to the file ``identity``, if that is at ``path``, and to no other.
+    """Connect a non-blocking socket to the file ``identity`` at ``path``, and to no other.
 
-    If ``path`` lies below one of ``roots``, no directory on the way from there may be a link. With ``follow_symlinks``,
-    a link at ``path`` itself stands for the file that it leads to.
+    If ``path`` lies below one of ``roots``, no directory on the way may be a link. With ``follow_symlinks``, a link at
+    ``path`` itself stands for its target.
 
     Raises:
       BlockingIOError: if the backlog of the listener is full.
-      OSError: ESTALE if another file is at ``path``, and whatever open(2) and connect(2) say.
+      OSError: ESTALE if another file is at ``path``, and any error of open(2) and connect(2).
     """
     path, descriptor = _open_file(path, identity, root_of(path, roots), follow_symlinks=follow_symlinks)
     try:
@@ -53,7 +52,7 @@ def connect_to(
 
 @functools.cache
 def can_connect_to_descriptors() -> bool:
-    """Whether ``/proc`` leads to the open files of this process: it may not be mounted, or not be ours to read."""
+    """Whether ``/proc`` leads to the open files of this process; it may not be mounted, or not be readable."""
     descriptor = os.open("/", os.O_PATH | os.O_CLOEXEC)
     try:
         return os.path.samestat(os.stat(f"/proc/self/fd/{descriptor}"), os.fstat(descriptor))
@@ -64,7 +63,7 @@ def can_connect_to_descriptors() -> bool:
 
 
 def _open_file(path: str, identity: Identity, root: str | None, *, follow_symlinks: bool) -> tuple[str, int]:
-    """Return a descriptor of the file ``identity``, and the path where it is: that of the link, or of its target."""
+    """Return the path of the file ``identity``, which may be the target of a link, and a descriptor of the file."""
     descriptor = _open(path, root)
     try:
         if identity_of(descriptor).is_same(identity):

@@ -1,8 +1,8 @@
 """File handles and birth times, which tell a file from a later one with its inode number (behaviour 13).
 
 ``os`` has neither name_to_handle_at(2) nor statx(2), so this module calls them through ctypes. A handle is only
-compared, never opened, so no privilege is needed. Every thread has one buffer for each call: a look allocates nothing
-but its result.
+compared and never opened, which needs no privilege. Each thread has one buffer for each call, so a look allocates
+nothing but its result.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MAX_HANDLE: Final = 128
 #: The type of the identifiers of overlayfs (include/linux/exportfs.h: OVL_FILEID_V1).
 _OVERLAY: Final = 0xF8
 
-#: The file system has no handles, or the kernel or a seccomp filter does not let us ask for one.
+#: The file system has no handles, or the kernel or a seccomp filter forbids the call.
 _UNAVAILABLE: Final = frozenset({errno.EOPNOTSUPP, errno.EOVERFLOW, errno.ENOSYS, errno.EPERM, errno.EINVAL})
 #: ``struct file_handle`` begins with the number of bytes and the type; ``struct statx`` has the birth time at 80.
 _HANDLE_START: Final = 8
@@ -42,7 +42,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 def _call(
     name: str, *types: type[ctypes.c_int | ctypes.c_uint | ctypes.c_char_p | ctypes.c_void_p]
 ) -> Callable[..., int]:
-    """The function ``name`` of the C library, or one that fails with ENOSYS where the library has none."""
+    """Return the function ``name`` of the C library, or one that fails with ENOSYS if the library lacks it."""
     function = getattr(_LIBC, name, None)
     if function is None:
         return _missing
@@ -63,7 +63,7 @@ _statx = _call("statx", ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_ui
 
 
 class _Buffers(threading.local):
-    """Where the kernel writes its answers, for one thread."""
+    """The buffers for the kernel's answers, for one thread."""
 
     def __init__(self) -> None:
         self.handle = memoryview(bytearray(_HANDLE_START + _MAX_HANDLE))
@@ -80,19 +80,19 @@ _BUFFERS = _Buffers()
 
 
 def identity_at(status: os.stat_result, name: str, directory: int = AT_FDCWD) -> Identity:
-    """The identity of the file at ``name``, relative to the descriptor ``directory``; ``status`` is its lstat.
+    """Return the identity of the file at ``name``, relative to the descriptor ``directory``; ``status`` is its lstat.
 
-    If the file is replaced between lstat and this call, the identity is that of no file at all, and so is equal to
-    none: the next look or dial finds that another file is there.
+    If the file is replaced between lstat and this call, the identity matches no file, so the next look or dial finds
+    that another file is there.
 
     Raises:
-      OSError: if there is nothing any more, or the file system fails.
+      OSError: if the file is gone, or the file system fails.
     """
     return _identity(status, directory, os.fsencode(name), 0)
 
 
 def identity_of(descriptor: int) -> Identity:
-    """The identity of the open file, which may have been opened with ``O_PATH``. Raises OSError."""
+    """Return the identity of an open file, which may be opened with ``O_PATH``. Raises OSError."""
     return _identity(os.fstat(descriptor), descriptor, b"", _AT_EMPTY_PATH)
 
 
@@ -106,17 +106,17 @@ def _handle(directory: int, name: bytes, flags: int) -> bytes | None:
     buffers = _BUFFERS
     buffers.handle_bytes[0] = _MAX_HANDLE
     if _name_to_handle_at(directory, name, buffers.handle_address, buffers.mount_address, flags) == 0:
-        # From the type on: handles of two types may have the same bytes.
+        # Includes the type, since handles of two types may have the same bytes.
         return bytes(buffers.handle[4 : _HANDLE_START + buffers.handle_bytes[0]])
     _raise_unless_unavailable(name)
     return None if flags & _AT_HANDLE_FID else _overlay_handle(directory, name, flags)
 
 
 def _overlay_handle(directory: int, name: bytes, flags: int) -> bytes | None:
-    """What overlayfs has for a handle since Linux 6.6: it identifies a file, and nothing can be opened by it.
+    """Return overlayfs's identifier since Linux 6.6. It identifies a file, but cannot be opened.
 
-    The same call gives an inode number and perhaps a generation for file systems that know no handles at all. That is
-    not exact, so it does not count.
+    For file systems without handles the same call returns an inode number and perhaps a generation, which is not exact
+    and does not count.
     """
     handle = _handle(directory, name, flags | _AT_HANDLE_FID)
     return handle if handle is not None and handle[0] == _OVERLAY else None

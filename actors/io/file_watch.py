@@ -1,4 +1,4 @@
-"""One file, and whether it is still at its path."""
+"""Waits for changes of one file, such as its removal."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from typing import Self
 import trio
 from inotify_simple import INotify, flags
 
-#: An unlink changes the number of links, and that is all that is heard of it while the file is open somewhere.
+#: While the file is open somewhere, an unlink causes only ATTRIB, because the number of links changes.
 _MASK = flags.ATTRIB | flags.MOVE_SELF | flags.DELETE_SELF | flags.DONT_FOLLOW
 
 
-#: A name in a directory appears or goes, or the directory itself does.
+#: A name in a directory comes or goes, or the directory itself does.
 _NAMES = flags.CREATE | flags.DELETE | flags.MOVED_FROM | flags.MOVED_TO | flags.DELETE_SELF | flags.MOVE_SELF
 
 
 class FileWatch:
-    """Wakes up when something happens to the file at ``path``, or to the ``names`` in a directory; a context manager.
+    """Waits for changes of the file at ``path``, or of the ``names`` in a directory; a context manager.
 
-    The move of a directory above it causes no event, and there may be no inotify. So the caller also looks from time to
-    time.
+    Moving a directory above it causes no event, and inotify may be missing. So the caller must also look periodically.
     """
 
     def __init__(self, path: str, *, names: bool = False) -> None:
@@ -37,7 +36,7 @@ class FileWatch:
             self._inotify.close()
 
     async def wait(self) -> None:
-        """Return when something has happened; never without inotify."""
+        """Wait until something has happened; without inotify, for ever."""
         if self._inotify is None:
             await trio.sleep_forever()
         else:

@@ -1,15 +1,15 @@
-"""The files that say that leases are held, outside of the state directory: they tell of leases that a state has not.
+"""Files outside of the state directory which say that leases are held.
 
-An empty state is no proof that no device is in use: the directory may have been emptied, its disk may be missing, or
-another one may be used. So there is a marker for each state with leases, named by its instance, where a reboot removes
-it, as it ends all leases. The daemon of the state locks it: what is locked tells nothing, since that daemon lives and
-knows its leases. The files for container engines have the instance in their names, and tell the same.
+An empty state does not prove that no device is in use: the directory may have been emptied, its disk may be missing, or
+another directory may be used. So each state with leases has a marker, named by its instance, in a place that a reboot
+empties, as it ends all leases. The state's daemon locks the marker; a locked marker is ignored, since that daemon runs
+and knows its leases. The files for container engines have the instance in their names, and count in the same way.
 
-A marker names the directories in which plugins of leased devices may have sockets. Two daemons cannot serve one such
-directory at a time, so a marker that names only other directories tells nothing about the devices here.
+A marker names the directories in which plugins of leased devices may have sockets. Two daemons cannot serve one
+directory at a time, so a marker that names only other directories does not concern the devices here.
 
-A state may also be replaced by an earlier copy of itself, which has not all leases. So the state counts the leases that
-are saved, and its marker has the same number: a state with a smaller one is older than its marker.
+A state may also be replaced by an earlier copy of itself, which lacks leases. So the state counts the saves of leases,
+and its marker has the same number: a state with a smaller number is older than its marker.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ import attrs
 from ...protocol.errors import ConfigError, StateError
 
 _MARKER: Final = re.compile("leases-([0-9a-f]{32})")
-#: One of an earlier version, which named it by the device and inode of the state directory, and did not lock it.
+#: A marker of an earlier version, named by device and inode of the state directory, and not locked.
 _OLD_MARKER: Final = re.compile("leases-[0-9]+-[0-9]+")
 _CDI_FILE: Final = re.compile(r"plugind-([0-9a-f]{32})-[A-Za-z0-9]+\.json")
 _FLAGS: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-#: The number in a marker, at one place for as long as the file is there.
+#: The number in a marker, which stays at one place of the file.
 _SERIAL: Final = re.compile("[0-9]{16}")
-#: How many bytes of a marker are read. One that is longer counts as one that is half written.
+#: The most bytes of a marker that are read. A longer one counts as half written.
 _MOST: Final = 1 << 20
-#: The place of a daemon of which it is not known which directories it serves: all directories lie in this one.
+#: The place of a daemon whose directories are not known: all directories lie in this one.
 _ANYWHERE: Final = "/"
-#: A lock of a whole file as fcntl(2) has it: it belongs to the descriptor, and can be looked at without being taken.
+#: A lock of a whole file for fcntl(2): it belongs to the descriptor, and can be tested without being taken.
 _LOCK: Final = struct.Struct("hhqqi4x")
 
 
 def place_of_markers() -> str | None:
-    """Return the directory of this user's markers; None if there is none that a reboot empties.
+    """Return the directory of this user's markers; None if there is no directory that a reboot empties.
 
-    ``PLUGIND_MARKERS`` names another one, such as that of a test.
+    ``PLUGIND_MARKERS`` names another one, for example in a test.
     """
     if named := os.environ.get("PLUGIND_MARKERS"):
         return os.path.abspath(named)
@@ -58,12 +58,12 @@ def place_of_markers() -> str | None:
 
 @attrs.frozen
 class _Found:
-    """What is known of a marker."""
+    """The content of a marker."""
 
     is_locked: bool
-    #: The boot of its leases; shorter than an id if it is half written, or if an earlier version has made it.
+    #: The boot of its leases; shorter than an id if the marker is half written, or of an earlier version.
     boot: str
-    #: How many saves of leases the state had; 0 if the marker does not say it.
+    #: How often the state had saved leases; 0 if the marker does not say it.
     serial: int
     #: See :func:`_places_of`.
     places: Sequence[str]
@@ -73,20 +73,18 @@ class _Found:
 class _Own:
     """A marker of this state."""
 
-    #: It locks the file.
     descriptor: int
-    #: What the file says.
     serial: int
     places: Sequence[str]
-    #: The directories that were served when that was written; None if it was not written yet.
+    #: The directories that were served when the content was written; None before that.
     directories: Sequence[str] | None = None
 
 
 class LeaseMarker:
-    """The markers of one state: one for each instance that it has had since it was opened, and has leases."""
+    """The markers of one state: one for each of its instances since it was opened, if that has leases."""
 
     def __init__(self, place: str | None, cdi: str | None, boot: str, directories: Sequence[str]) -> None:
-        """Use no marker if ``place`` is None, and look for no files for container engines if ``cdi`` is None.
+        """``place`` has the markers, and ``cdi`` the files for container engines; with None there are none.
 
         Plugins have sockets in ``directories``.
         """
@@ -94,18 +92,17 @@ class LeaseMarker:
         self._cdi = cdi
         self._boot = boot
         self._directories = directories
-        #: Our own, by instance.
         self._own: dict[str, _Own] = {}
-        #: What tells of leases that the state had not when it was read.
+        #: The files that stood for other states' leases when the state was read.
         self._others: Sequence[str] = ()
 
     def look(self, instance: str | None, directory: str) -> Sequence[str]:
-        """Lock the marker of this state if it is there, and return what tells of leases of states without a daemon.
+        """Lock the marker of this state, if any, and return the files of other states' leases without a daemon.
 
         A marker that an earlier version has made for the state in ``directory`` is replaced.
 
         Raises:
-          StateError: if that cannot be found out.
+          StateError: if they cannot be read.
         """
         try:
             if instance is not None and self._place is not None:
@@ -117,11 +114,11 @@ class LeaseMarker:
         return self._others
 
     def serve(self, directories: Sequence[str]) -> None:
-        """From now on plugins have sockets in these directories, and perhaps not in the earlier ones.
+        """Note that plugins have sockets in ``directories`` from now on, and perhaps no longer in the earlier ones.
 
         Raises:
-          ConfigError: if leases of another state may be held of the devices in one that is new, or if that cannot be
-            found out. Then nothing has changed.
+          ConfigError: if another state may hold leases of devices in a new directory, or if that cannot be found out.
+            Nothing has changed then.
         """
         added = _places_of([directory for directory in directories if directory not in self._directories])
         try:
@@ -145,9 +142,9 @@ class LeaseMarker:
             self.put(instance)
 
     def put(self, instance: str, places: Sequence[str] = ()) -> None:
-        """Make and lock the marker of this state, before leases are written, and have it name what is served now.
+        """Make and lock the marker of this state before leases are written, with the directories that are served now.
 
-        It goes on to name all ``places`` of which a lease may be held: those that it has named since it was made.
+        It also keeps the earlier directories, and ``places``, since leases there may still be held.
 
         Raises:
           StateError: if it cannot be made.
@@ -170,27 +167,27 @@ class LeaseMarker:
             ) from error
 
     def serial(self, instance: str | None) -> int:
-        """Return how many saves of leases this state has had, as its marker says; 0 if there is none."""
+        """Return the number of saves in the marker of this state; 0 if there is none."""
         own = None if instance is None else self._own.get(instance)
         return 0 if own is None else own.serial
 
     def note(self, instance: str, serial: int) -> None:
-        """Say that the state has had so many saves of leases, once the last one is committed."""
+        """Write the number of saves to the marker, after the last one is committed."""
         if (own := self._own.get(instance)) is not None:
-            # What is committed stays so: a marker with a smaller number notices less, and nothing else.
+            # The commit stays valid: a marker with a smaller number only notices less.
             with suppress(OSError):
                 os.pwrite(own.descriptor, b"%016d" % serial, len(self._boot) + 1)
                 own.serial = serial
 
     def remove(self, instance: str) -> None:
-        """Remove the marker of this state, when no lease is written any more."""
+        """Remove the marker of this state, when no lease is left."""
         if (own := self._own.pop(instance, None)) is not None:
             with suppress(FileNotFoundError):
                 os.unlink(self._path(instance))
             os.close(own.descriptor)
 
     def remove_others(self, instance: str) -> None:
-        """Remove what :meth:`look` has found, and the markers of what this state was before it was set aside."""
+        """Remove what :meth:`look` has found, and the markers of earlier instances of this state."""
         for path in self._others:
             with suppress(FileNotFoundError):
                 os.unlink(path)
@@ -199,7 +196,7 @@ class LeaseMarker:
             self.remove(other)
 
     def close(self) -> None:
-        """Unlock the markers: from now on they tell that leases may be held of which nobody knows."""
+        """Unlock the markers: from now on they mean that leases may be held that no daemon knows."""
         while self._own:
             os.close(self._own.popitem()[1].descriptor)
 
@@ -207,7 +204,7 @@ class LeaseMarker:
         return f"{self._place}/leases-{instance}"
 
     def _made(self, path: str) -> _Own:
-        """Lock the file, which another daemon of this state may have left; the first lease makes the directory, too."""
+        """Lock the file, which may be there from an earlier daemon. The first lease also makes the directory."""
         os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _FLAGS, 0o600)
         try:
@@ -225,7 +222,7 @@ class LeaseMarker:
     # --- others -------------------------------------------------------------------------------------------------------
 
     def _markers(self) -> Iterator[tuple[str | None, str]]:
-        """Yield the path of each marker, with its instance; None for one of an earlier version."""
+        """Yield the path of each marker with its instance, or with None for a marker of an earlier version."""
         for name in _names(self._place):
             found = _MARKER.fullmatch(name)
             if found is not None or _OLD_MARKER.fullmatch(name) is not None:
@@ -237,7 +234,7 @@ class LeaseMarker:
                 yield path
 
     def _other_files(self, instance: str | None, here: Collection[str]) -> Iterator[str]:
-        """Yield the files for container engines; a boot that leaves them in their directory leaves what they tell."""
+        """Yield the files of other states for container engines. They count as long as they survive."""
         for name in _names(self._cdi):
             found, path = _CDI_FILE.fullmatch(name), f"{self._cdi}/{name}"
             if found is not None and found[1] != instance and _is_ours(path) and not self._is_known(found[1], here):
@@ -251,10 +248,10 @@ class LeaseMarker:
         return found.is_locked or not _overlap(found.places, here)
 
     def _tells(self, path: str, here: Collection[str], *, dated: bool, may_live: bool = False) -> bool:
-        """Whether leases of this boot may be held in the directories ``here`` that only another state has.
+        """Whether another state may hold leases of this boot in the directories ``here``, according to the marker.
 
-        A marker without a whole boot may be half written. One that is locked tells nothing, unless its daemon
-        ``may_live``; then it has to name one of the directories.
+        A marker without a whole boot may be half written. A locked one counts only if its daemon ``may_live``
+        and its directories are known.
         """
         if not _is_ours(path):
             return False
@@ -285,7 +282,7 @@ def _read(path: str) -> _Found:
 
 
 def _parsed(content: bytes) -> tuple[str, int, Sequence[str]]:
-    """Return the boot, the number and the places of a marker. Each ends with a NUL, which no path has in it."""
+    """Return boot, number and places of a marker. Each ends with a NUL, which no path contains."""
     boot, *others = map(os.fsdecode, content.split(b"\0"))
     if len(others) < 2 or _SERIAL.fullmatch(others[0]) is None:
         return boot, 0, (_ANYWHERE,)
@@ -294,7 +291,7 @@ def _parsed(content: bytes) -> tuple[str, int, Sequence[str]]:
 
 
 def _write(descriptor: int, content: str) -> None:
-    """Write from the beginning of a file, which begins in the same way, so that it is never less than it was."""
+    """Overwrite a file from its beginning, which is the same as before, so that it never has less than before."""
     encoded = os.fsencode(content)
     if os.pwrite(descriptor, encoded, 0) < len(encoded):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -304,9 +301,9 @@ def _write(descriptor: int, content: str) -> None:
 
 
 def _places_of(directories: Iterable[str]) -> Sequence[str]:
-    """Return by what directories are recognized: paths as they are named and as they are, devices and inodes.
+    """Return what identifies directories: given and real paths, and device with inode.
 
-    A link may lead elsewhere later, and a directory that is mounted twice has two paths.
+    A link may change, and a directory that is mounted twice has two paths.
     """
     places: dict[str, None] = {}
     for directory in directories:
@@ -318,7 +315,7 @@ def _places_of(directories: Iterable[str]) -> Sequence[str]:
 
 
 def _overlap(some: Iterable[str], others: Collection[str]) -> bool:
-    """Whether a directory is in both, or lies in one of the others."""
+    """Whether a place of either side is, or lies in, a place of the other."""
     return any(_is_in(one, other) or _is_in(other, one) for one in some for other in others)
 
 

@@ -1,6 +1,6 @@
-"""The tables of leases in the database of the state: how they are made, read and written.
+"""The tables of leases in the state's database: how they are made, read and written.
 
-The key of ``lease_device`` is the device, so that one which is leased to two cannot be written.
+The key of ``lease_device`` is the device, so that a device cannot be written for two leases.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from ...protocol.leases.effects import Change, DeleteLease, EndWithholding, Save
 from ...protocol.leases.rows import COLUMNS, DeviceRows, LeaseRow, device_rows_of, lease_of, row_of
 from ...protocol.leases.values import Lease
 
-#: The statements that make them.
 TABLES = (
     "CREATE TABLE lease(id TEXT PRIMARY KEY, cdi_name TEXT, uid INTEGER NOT NULL, pool TEXT,"
     " label TEXT NOT NULL, request TEXT NOT NULL,"
@@ -22,9 +21,9 @@ TABLES = (
     " created_unix REAL NOT NULL, answer TEXT, reason TEXT) STRICT",
     "CREATE TABLE lease_device(resource TEXT NOT NULL, device TEXT NOT NULL,"
     " lease TEXT NOT NULL REFERENCES lease ON DELETE CASCADE, PRIMARY KEY(resource, device)) STRICT",
-    # Without it SQLite would search the whole table for the devices of each lease that is deleted.
+    # Without it SQLite searches the whole table for the devices of each deleted lease.
     "CREATE INDEX lease_device_lease ON lease_device(lease)",
-    # Most leases have no such name, and are not in it.
+    # Only for the few leases with such a name.
     "CREATE UNIQUE INDEX lease_cdi_name ON lease(cdi_name) WHERE cdi_name IS NOT NULL",
 )
 _SAVE = (
@@ -40,7 +39,7 @@ class ConflictError(Exception):
 
 
 def exist(database: sqlite3.Connection) -> bool:
-    """Return whether the tables are there; a file of version 1 has none."""
+    """Return whether the tables exist; a file of version 1 has none."""
     return bool(database.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'lease_device'").fetchone()[0])
 
 
@@ -48,7 +47,7 @@ def read(database: sqlite3.Connection, boot_id: str) -> tuple[Lease, ...]:
     """Return the leases that were written in the boot ``boot_id``, ordered by id.
 
     Raises:
-      RowError: if one of them cannot be understood.
+      RowError: if a lease cannot be understood.
     """
     if not exist(database):
         return ()
@@ -60,7 +59,7 @@ def read(database: sqlite3.Connection, boot_id: str) -> tuple[Lease, ...]:
 
 
 def end_other_boots(database: sqlite3.Connection, boot_id: str) -> None:
-    """Remove the leases of other boots: whoever had them is gone."""
+    """Remove the leases of other boots, whose owners are gone."""
     database.execute("DELETE FROM lease WHERE boot_id <> ?", (boot_id,))
 
 
@@ -86,7 +85,7 @@ def _save(database: sqlite3.Connection, lease: Lease, boot_id: str) -> None:
     database.execute(_SAVE, _columns_of(row_of(lease, boot_id)))
     database.execute("UPDATE meta SET value = value + 1 WHERE key = 'serial'")
     rows = device_rows_of(lease)
-    # They are written once, with what is pending: to write them again would write three pages more of the journal.
+    # They are written once, with the pending lease: writing them again takes three more pages of the journal.
     written = _devices_of(database, lease.id)
     if written != rows:
         if written:
@@ -95,7 +94,7 @@ def _save(database: sqlite3.Connection, lease: Lease, boot_id: str) -> None:
 
 
 def size_of(lease: Lease) -> int:
-    """Return about how many bytes the texts in the rows of a lease have."""
+    """Return the approximate size of the texts of a lease, in characters."""
     texts = [*_columns_of(row_of(lease, "")), *(text for row in device_rows_of(lease) for text in row)]
     return sum(len(text) for text in texts if isinstance(text, str))
 

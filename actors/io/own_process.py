@@ -1,4 +1,4 @@
-"""What the kernel says of this process, for its metrics."""
+"""Figures of this process from the kernel, for its metrics."""
 
 from __future__ import annotations
 
@@ -13,27 +13,25 @@ from ...protocol.values import value
 from .descriptors import EXHAUSTED
 
 _DESCRIPTORS: Final = "/proc/self/fd"
-#: More bytes than these files have.
 _MOST: Final = 4096
 
 
 @value
 class ProcessFigures:
-    """What this process has used up to now; None for what cannot be found out."""
+    """What this process has used so far; None for what cannot be found out."""
 
-    #: Seconds of CPU time of all its threads, in user and in kernel mode.
+    #: Of all threads, in user and kernel mode.
     cpu_seconds: float
-    #: When it began, in Unix seconds. That does not change, also if the clock is set.
+    #: In Unix seconds. It does not change, even if the clock is set.
     started: float | None
     virtual_bytes: int | None
     resident_bytes: int | None
     open_descriptors: int | None
-    #: The soft limit.
     max_descriptors: int
 
 
 def figures() -> ProcessFigures:
-    """Return what this process has used up to now: less than 0.1 ms of work."""
+    """Return the figures of this process, which takes less than 0.1 ms."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     most, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     virtual, resident = _memory()
@@ -41,7 +39,7 @@ def figures() -> ProcessFigures:
 
 
 def _memory() -> tuple[int | None, int | None]:
-    """Return the bytes of the address space, and of what is in memory of it."""
+    """Return the bytes of the address space, and of its part in memory."""
     try:
         pages = _read("/proc/self/statm").split()
     except OSError:
@@ -51,9 +49,9 @@ def _memory() -> tuple[int | None, int | None]:
 
 
 def _open_descriptors(most: int) -> int | None:
-    """Return how many descriptors are open; without one to look with, all of them are."""
+    """Return the number of open descriptors. If there is none left to look with, all are open."""
     try:
-        # Linux has counted them since 6.2. Before that they are listed, which takes one more.
+        # Linux reports the number since 6.2. Before that they are listed, which takes one more.
         return os.stat(_DESCRIPTORS).st_size or len(os.listdir(_DESCRIPTORS)) - 1
     except OSError as error:
         return most if error.errno in EXHAUSTED else None

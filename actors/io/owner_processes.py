@@ -1,7 +1,7 @@
-"""The processes that own leases: who they are, and that they have ended.
+"""The processes that own leases: their identities, and their ends.
 
-A process has ended if there is none with its pid, if its pidfd says so, or if the process with its pid began at another
-time. One of which nothing can be read is still there: ``hidepid`` and other users' namespaces hide processes.
+A process has ended if no process has its pid, if its pidfd says so, or if the process with its pid started at another
+time. A process that cannot be read still exists: ``hidepid`` and namespaces of other users hide processes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from .descriptors import EXHAUSTED
 from .pidfds import Pidfds, has_ended
 from .process_identity import known_boot_id
 
-#: More bytes than a ``/proc/PID/stat`` has.
 _STAT = 4096
 
 
@@ -26,10 +25,10 @@ class OwnerProcesses:
     """The real :class:`~plugind.actors.leases.owners.OwnerPort`."""
 
     def __init__(self, most: int) -> None:
-        """Watch ``most`` processes by pidfds at once."""
+        """Watch at most ``most`` processes by pidfds at once."""
         self._boot = known_boot_id()
         self._pidfds = Pidfds(most)
-        #: For a short look when no descriptors are left.
+        #: Closed for a short look when no descriptors are left.
         self._spare: int | None = None
         self._take_spare()
 
@@ -51,14 +50,14 @@ class OwnerProcesses:
                 raise _ended() from None
             return None
         began = self._began(process.pid)
-        # If it has not ended now, the pid was its own when that was read.
+        # If the process has not ended now, the start time that was read was its own.
         if began not in (None, process.start_ticks) or has_ended(pidfd):
             os.close(pidfd)
             raise _ended()
         return self._pidfds.add(pidfd)
 
     def _began(self, pid: int) -> int | None:
-        """Return when the process with this pid began, also if no descriptors are left; None if it cannot be read."""
+        """Return the start time of the process, even without descriptors left; None if it cannot be read."""
         try:
             return _start(pid)
         except OSError as error:
@@ -86,7 +85,7 @@ class OwnerProcesses:
     def stop(self, number: int, process: ProcessIdentity, uid: int) -> None:
         """See :class:`~plugind.actors.leases.owners.OwnerPort`."""
         with suppress(ProcessLookupError, FileNotFoundError):
-            # A program that became another user's by a setuid bit belongs to that user, or to root.
+            # A program with a setuid bit belongs to the owner of the file, or to root.
             owner = os.stat(f"/proc/{process.pid}").st_uid
             if uid not in (0, owner) and self._pidfds.runs(number):
                 raise PermissionError(errno.EPERM, f"it is a process of user {owner}")
@@ -103,7 +102,7 @@ class OwnerProcesses:
 
     @contextmanager
     def _descriptor(self) -> Iterator[None]:
-        """See that one descriptor can be opened for a moment."""
+        """Make sure that one descriptor can be opened for a moment."""
         try:
             os.close(os.open("/", os.O_PATH | os.O_CLOEXEC))
         except OSError as error:
@@ -127,9 +126,9 @@ class OwnerProcesses:
 
 
 def may_run(process: ProcessIdentity) -> bool:
-    """Return whether a process that somebody else names runs here, or that cannot be found out.
+    """Return whether a process that a client names runs here; True if that cannot be found out.
 
-    One of another pid namespace does not: here its pid is another process's, or nobody's.
+    A process of another pid namespace does not: here its pid is another process's, or nobody's.
     """
     try:
         here = process.boot_id == known_boot_id()
@@ -144,7 +143,7 @@ def _is_alive(pid: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     except OSError:
-        return True  # It cannot be looked at.
+        return True  # It cannot be examined.
     try:
         return not has_ended(pidfd)
     finally:
@@ -152,7 +151,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def _start_of(pid: int) -> int | None:
-    """Return when the process with this pid began; None if that cannot be read."""
+    """Return the start time of the process; None if it cannot be read."""
     try:
         return _start(pid)
     except OSError:

@@ -1,4 +1,4 @@
-"""Processes that are watched by pidfds, all of them in one epoll, which is a descriptor that Trio can wait on."""
+"""Watches processes by pidfds in one epoll, a descriptor that Trio can wait on."""
 
 from __future__ import annotations
 
@@ -12,24 +12,23 @@ import trio
 
 
 class Pidfds:
-    """The pidfds of processes. One that is watched has a number, which is never used again."""
+    """The pidfds of processes. Each watched process has a number, which is never used again."""
 
     def __init__(self, most: int) -> None:
-        """Watch ``most`` processes at once."""
+        """Watch at most ``most`` processes at once."""
         self._most = most
         self._epoll = select.epoll()
         self._anonymous = os.fstat(self._epoll.fileno()).st_dev
         self._numbers = itertools.count(1)
-        #: The pidfd of each process, and the process of each pidfd.
         self._pidfds: dict[int, int] = {}
         self._processes: dict[int, int] = {}
-        #: The process of each inode of a pidfd, which tells processes apart since Linux 6.9.
+        #: The process of each pidfd's inode. Since Linux 6.9 the inodes tell processes apart.
         self._of_inode: dict[int, int] = {}
 
     def add(self, pidfd: int) -> int | None:
-        """Watch a process, and return its number; None if it has ended, or as many are watched as may be.
+        """Watch a process, and return its number; None if it has ended, or the limit is reached.
 
-        The descriptor is the set's from now on.
+        Takes over the descriptor.
         """
         inode = self._inode_of(pidfd)
         earlier = None if inode is None else self._of_inode.get(inode)
@@ -52,7 +51,7 @@ class Pidfds:
         return None if found.st_dev == self._anonymous else found.st_ino
 
     def forget(self, process: int) -> None:
-        """Watch the process no more. One that has ended is forgotten already."""
+        """Stop watching the process. After its end this happens by itself."""
         pidfd = self._pidfds.pop(process, None)
         if pidfd is None:
             return
@@ -60,20 +59,20 @@ class Pidfds:
         inode = self._inode_of(pidfd)
         if inode is not None:
             del self._of_inode[inode]
-        # Closing alone is not enough: a child between fork and exec would still have it.
+        # Closing is not enough: a child between fork and exec still has it.
         self._epoll.unregister(pidfd)
         os.close(pidfd)
 
     def runs(self, process: int) -> bool:
-        """Return whether a process is watched and has not ended."""
+        """Return whether the process is watched and has not ended."""
         pidfd = self._pidfds.get(process)
         return pidfd is not None and not has_ended(pidfd)
 
     def send(self, process: int, number: int) -> None:
-        """Send a signal to a process that is watched.
+        """Send a signal to a watched process.
 
         Raises:
-          OSError: if it has ended, or may not be sent one.
+          OSError: if it has ended, or the signal is not permitted.
         """
         pidfd = self._pidfds.get(process)
         if pidfd is not None:
@@ -88,14 +87,14 @@ class Pidfds:
         return ended
 
     def close(self) -> None:
-        """Forget all processes."""
+        """Stop watching all processes."""
         for process in tuple(self._pidfds):
             self.forget(process)
         self._epoll.close()
 
 
 def has_ended(pidfd: int) -> bool:
-    """Return whether the process of a pidfd has ended, whether or not anybody has waited for it."""
+    """Return whether the process of a pidfd has ended, whether or not its parent has waited for it."""
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(0))

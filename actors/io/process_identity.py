@@ -1,4 +1,4 @@
-"""Which process a pid is now."""
+"""The identity of a process behind a pid."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from typing import Final
 from ...protocol.leases.values import ProcessIdentity
 from ...protocol.process_stat import has_ended, start_ticks
 
-#: More bytes than a ``/proc/PID/stat`` has.
 _MOST: Final = 4096
 _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 
 
 @functools.cache
 def boot_id() -> str:
-    """Return the id of this boot, which is read once.
+    """Return the id of this boot.
 
     Raises:
       OSError: if it cannot be read.
@@ -28,17 +27,17 @@ def boot_id() -> str:
 
 
 def known_boot_id() -> str:
-    """Return the id of this boot; nothing if it cannot be read."""
+    """Return the id of this boot; empty if it cannot be read."""
     with suppress(OSError):
         return boot_id()
     return ""
 
 
 def identity_of(pid: int) -> ProcessIdentity | None:
-    """Return which process ``pid`` is; None if there is none, or it has ended and only its parent has not noticed.
+    """Return the identity of process ``pid``; None if there is none, or if it is a zombie.
 
     Raises:
-      OSError: if that cannot be read.
+      OSError: if it cannot be read.
     """
     try:
         stat = _read(f"/proc/{pid}/stat")
@@ -60,7 +59,7 @@ def _is_there(pid: int) -> bool:
 
 
 def _read(path: str) -> bytes:
-    """Return the content of a small file, in half of the time that a file object takes."""
+    """Return the content of a small file, in half the time of a file object."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(file, _MOST)

@@ -1,7 +1,7 @@
 """The processes that listen on plugin sockets: whether they have ended, and whether anybody listens.
 
-A process is watched by a pidfd. It comes from a connection (SO_PEERPIDFD) where the kernel can give it, because that
-also works for processes of other pid namespaces, or else from a process id (pidfd_open).
+Processes are watched by pidfds. If the kernel can, the pidfd comes from a connection (SO_PEERPIDFD), which also works
+for other pid namespaces; otherwise from a process id (pidfd_open).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from .connecting import connect, stream_socket
 from .exact_connect import connect_to
 from .pidfds import Pidfds
 
-#: The option of SOL_SOCKET that returns a pidfd of the peer, since Linux 6.5. The socket module does not name it.
+#: The option of SOL_SOCKET that returns a pidfd of the peer, since Linux 6.5. The socket module does not have it.
 SO_PEERPIDFD: Final = 77
-#: Times of /proc/PID/stat are in ticks; an age may be wrong by one of them, and by the time that it takes to look.
+#: Times in /proc/PID/stat are in ticks. An age may be wrong by a tick, and by the time of the look.
 _TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 _UNCERTAINTY: Final = 2 / _TICKS_PER_SECOND
 
@@ -30,10 +30,10 @@ class Processes:
     """The real :class:`~plugind.actors.health.liveness.ProcessPort`."""
 
     def __init__(self, most: int, *, follow_symlinks: bool = False) -> None:
-        """Watch ``most`` processes at once; for ``follow_symlinks`` see :func:`.connect_to`."""
+        """Watch at most ``most`` processes at once; for ``follow_symlinks`` see :func:`.connect_to`."""
         self._follow_symlinks = follow_symlinks
         self._pidfds = Pidfds(most)
-        #: A socket that was refused can be used again, which halves the cost of a look.
+        #: A refused socket, to be used again, which halves the cost of a look.
         self._unconnected: socket.socket | None = None
 
     def look(
@@ -67,7 +67,7 @@ class Processes:
         try:
             pidfd = connection.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
         except OSError:
-            return None  # An older kernel, or the process was reaped, or no descriptors are left.
+            return None  # An older kernel, a reaped process, or no descriptors.
         return self._pidfds.add(pidfd)
 
     def watch(self, pid: int, age: float) -> int | None:
@@ -75,11 +75,11 @@ class Processes:
         try:
             pidfd = os.pidfd_open(pid)
         except OSError:
-            return None  # An older kernel, or it has ended, or no descriptors are left.
+            return None  # An older kernel, a process that has ended, or no descriptors.
         running = _age_of(pid)
         if running is None or running < age - _UNCERTAINTY:
             os.close(pidfd)
-            return None  # Another process has got the process id since.
+            return None  # The process id was used again.
         return self._pidfds.add(pidfd)
 
     def forget(self, process: int) -> None:
@@ -98,7 +98,7 @@ class Processes:
 
 
 def _age_of(pid: int) -> float | None:
-    """Return for how many seconds the process has run; None if there is none."""
+    """Return the age of the process in seconds; None if there is none."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             started = start_ticks(file.read())

@@ -1,4 +1,4 @@
-"""Why a daemon does not answer, as far as the kernel tells."""
+"""Why a daemon does not answer, as far as the kernel can tell."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import Final
 
 from .peers import ids_of_peer
 
-#: Seconds of silence after which one who waits long for an answer asks whether the daemon answers anything.
+#: Seconds of silence after which a waiting client checks whether the daemon answers anything.
 PATIENCE: Final = 5.0
-#: Seconds that the daemon has to answer that: more than a busy one takes.
+#: Seconds that the daemon has to answer the check, more than a busy one needs.
 CHECK: Final = 10.0
-#: What is asked then. Any answer will do.
 QUESTION: Final = ("HEAD", "/healthz")
 
 
@@ -21,10 +20,10 @@ def user_of(connection: socket.socket) -> int:
 
 
 def why_silent(connection: socket.socket) -> str:
-    """Return what is known of the process at the other end, which has sent nothing."""
+    """Return what is known about the process at the other end, which has sent nothing."""
     try:
         pid, *_ = ids_of_peer(connection)
-        # The state follows the name, which stands in parentheses and may hold any character.
+        # The state follows the name, which is in parentheses and may contain any character.
         with open(f"/proc/{pid}/stat", errors="replace") as lines:
             state = lines.read().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
@@ -34,9 +33,9 @@ def why_silent(connection: socket.socket) -> str:
 
 
 class UnreachableError(Exception):
-    """No daemon answers at the status socket; ``code`` is the errno, None if the answer was not HTTP.
+    """No daemon answers at the status socket.
 
-    It is ETIMEDOUT if nothing came in time.
+    ``code`` is the errno, ETIMEDOUT if nothing came in time; None if the answer was not HTTP.
     """
 
     def __init__(self, path: str, reason: str, code: int | None = None) -> None:

@@ -1,7 +1,7 @@
-"""The database of the state: how it is opened, how it is judged, and what is in it.
+"""The state's database: how it is opened and checked, and its content.
 
-One that can be written is locked for as long as it is open. One that cannot, since its disk is read-only for example,
-is still read.
+A writable database is locked while it is open. One that cannot be written, for example on a read-only disk, is still
+read.
 """
 
 from __future__ import annotations
@@ -22,16 +22,14 @@ from . import lease_tables
 T = TypeVar("T")
 S = TypeVar("S", bound=Sequence[object])
 
-#: What is written: of the resources, and of the leases.
 Change = Remember | Forget | leases_effects.Change
-#: Changes of which all are made or none.
+#: Changes that are made together, or not at all.
 Group = Sequence[Change]
 
-#: Tells the file from those of other programs: "plgd".
+#: Identifies our files: "plgd".
 APPLICATION_ID = 0x706C6764
-#: The version of the tables.
 VERSION = 2
-#: What each version has made anew; a file of an earlier one gets what it lacks.
+#: The new tables of each version. An older file gets those that it lacks.
 _TABLES: Mapping[int, Sequence[str]] = {
     1: (
         "CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT",
@@ -39,17 +37,16 @@ _TABLES: Mapping[int, Sequence[str]] = {
     ),
     2: lease_tables.TABLES,
 }
-#: What SQLite says of a file that is no database, or a damaged one.
+#: SQLite's errors for a file that is no database, or is damaged.
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-#: Bytes of a page of a new file. It has a dozen pages even if it is empty, and they are in its journal, too, at first.
+#: Bytes of a page. A new file has a dozen pages, which are in its journal at first, too.
 _PAGE = 1024
-#: How many pages a lease writes, about.
 _LEASE_PAGES = 13
-#: How many pages the journal has until they are moved into the file, for which the disk is waited for three times. It
-#: must stay small, since what is moved may need space that the journal takes.
+#: The number of pages in the journal before they are moved into the file, for which the disk is synchronized three
+#: times. It must stay small: the pages that are moved may need the space that the journal takes.
 _JOURNAL_PAGES = 64
-#: Likewise where there are less than so many free bytes.
+#: The same with less than ``_SCARCE`` free bytes.
 _JOURNAL_PAGES_IF_SCARCE = 16
 _SCARCE = 1 << 20
 
@@ -59,11 +56,11 @@ class NotUsableError(Exception):
 
 
 class OtherDirectoryError(Exception):
-    """The resources in the database are those of the device plugins in another directory, which the text names."""
+    """The database belongs to the device plugins of another directory, which the text names."""
 
 
 def is_damaged(error: sqlite3.Error) -> bool:
-    """Return whether the file is no database, or a damaged one."""
+    """Return whether the file is no database, or is damaged."""
     return _code(error) in _DAMAGED
 
 
@@ -73,7 +70,7 @@ def is_locked(error: sqlite3.Error) -> bool:
 
 
 def _code(error: sqlite3.Error) -> int:
-    """Return the primary code of an error; its upper bits say more."""
+    """Return the primary code of an error, without the details in its upper bits."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
@@ -81,7 +78,7 @@ def _code(error: sqlite3.Error) -> int:
 
 
 def open_to_write(path: str) -> sqlite3.Connection:
-    """Open and lock the database at ``path``, where there is a file. One that has tables is only read for that.
+    """Open and lock the database at ``path``, where a file must exist. If it has tables, this writes nothing.
 
     Raises:
       NotUsableError: if it cannot be understood.
@@ -89,7 +86,7 @@ def open_to_write(path: str) -> sqlite3.Connection:
     """
 
     def lock(database: sqlite3.Connection) -> None:
-        # Both before the journal's mode is set: then there is no file of shared memory, and the lock is kept.
+        # Set before the journal's mode, so that no shared memory is used and the lock is kept.
         database.execute(f"PRAGMA page_size = {_PAGE}")
         database.execute("PRAGMA locking_mode = EXCLUSIVE")
         database.execute("PRAGMA journal_mode = WAL")
@@ -103,18 +100,18 @@ def open_to_write(path: str) -> sqlite3.Connection:
 
 
 def _wait_for_disk(database: sqlite3.Connection, *, wait: bool) -> None:
-    """Say whether each commit from now on waits until the disk has it, and all before it.
+    """Set whether each commit from now on waits until it, and all before it, are on the disk.
 
-    Commits of leases do not. They survive the end of this process, whatever ends it. The last ones are lost if the
-    kernel stops, but with the boot all leases end anyway. What is in the file is whole in any case: the journal is
-    synchronized before it is moved there, and where it is not whole it is not read.
+    Commits of leases do not wait. They survive any end of this process. The last ones are lost if the kernel stops, but
+    all leases end with the boot anyway. The file stays consistent: the journal is synchronized before it is moved
+    there, and an incomplete part of it is not read.
     """
     database.execute(f"PRAGMA synchronous = {'FULL' if wait else 'NORMAL'}")
 
 
 @contextmanager
 def _lasting(database: sqlite3.Connection) -> Iterator[None]:
-    """Let what is committed in the block survive the end of the kernel, too."""
+    """Let commits in this block survive the end of the kernel, too."""
     _wait_for_disk(database, wait=True)
     try:
         yield
@@ -128,19 +125,19 @@ def _journal_pages(path: str) -> int:
 
 
 def _empty_journal(database: sqlite3.Connection) -> None:
-    """Move what is in the journal into the file, and give the space of the journal back, as far as that is possible.
+    """Move the content of the journal into the file and free its space, as far as possible.
 
-    What is in the journal is not lost if that fails, for want of space. Then the next write fails, too, and says so.
+    If that fails for lack of space, nothing is lost, and the next write fails and reports it.
     """
     with suppress(sqlite3.OperationalError):
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def open_to_read(path: str) -> sqlite3.Connection:
-    """Open the database at ``path``, which need not be in a place where anything can be written.
+    """Open the database at ``path``, which may be in a place where nothing can be written.
 
-    A daemon that was killed has left a journal. It is read into memory, without locks, since to lock takes the right to
-    write. A database without a journal is complete.
+    The journal that a killed daemon left is read into memory, without locks, which would need write access. A database
+    without a journal is complete.
 
     Raises:
       NotUsableError: if it cannot be understood.
@@ -176,7 +173,7 @@ def _opened(path: str, options: str, prepare: Callable[[sqlite3.Connection], Non
 def _check(database: sqlite3.Connection) -> None:
     application, version = _pragma(database, "application_id"), _pragma(database, "user_version")
     if not application and not version and not has_tables(database):
-        return  # It is new.
+        return  # A new file.
     if application != APPLICATION_ID:
         raise NotUsableError("it is another program's")
     if version > VERSION:
@@ -192,7 +189,7 @@ def _pragma(database: sqlite3.Connection, name: str) -> int:
 
 
 def has_tables(database: sqlite3.Connection) -> bool:
-    """Return whether anything was ever written to it."""
+    """Return whether anything was written to the database."""
     return bool(database.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0])
 
 
@@ -205,12 +202,12 @@ def _meta(database: sqlite3.Connection, key: str) -> str | None:
 
 
 def resources(database: sqlite3.Connection, serves: str) -> list[KnownResource]:
-    """Return the resources that are kept for the directory ``serves``, the one that was seen last at the end.
+    """Return the resources of the directory ``serves``, ordered by when they were last seen.
 
-    A daemon without a directory of device plugins, whose ``serves`` is empty, takes those of any.
+    With an empty ``serves``, for a daemon without device plugins, return those of any directory.
 
     Raises:
-      OtherDirectoryError: if they are those of another directory.
+      OtherDirectoryError: if they belong to another directory.
     """
     if not has_tables(database):
         return []
@@ -219,11 +216,11 @@ def resources(database: sqlite3.Connection, serves: str) -> list[KnownResource]:
 
 
 def leases(database: sqlite3.Connection, serves: str, boot: str) -> Kept:
-    """Return the leases that are kept for the directory ``serves``, and were written in this ``boot``.
+    """Return the leases of the directory ``serves`` that were written in this ``boot``.
 
     Raises:
-      OtherDirectoryError: if they are those of another directory.
-      RowError: if one of them cannot be understood.
+      OtherDirectoryError: if they belong to another directory.
+      RowError: if a lease cannot be understood.
     """
     if not has_tables(database):
         return Kept()
@@ -232,22 +229,22 @@ def leases(database: sqlite3.Connection, serves: str, boot: str) -> Kept:
 
 
 def instance(database: sqlite3.Connection) -> str | None:
-    """Return the id of whoever writes this database; None if nothing was written yet."""
+    """Return the id of this database; None if nothing was written yet."""
     return _meta(database, "instance") if has_tables(database) else None
 
 
 def serial(database: sqlite3.Connection) -> int:
-    """Return how many times leases were saved in this database; an earlier version did not count them."""
+    """Return how often leases were saved in this database; an earlier version did not count that."""
     return int(_meta(database, "serial") or 0) if has_tables(database) else 0
 
 
 def is_withheld(database: sqlite3.Connection) -> bool:
-    """Return whether leases were lost, and nobody has said since that no device is in use."""
+    """Return whether leases were lost, and the operator has not said since that no device is in use."""
     return _meta(database, "withheld") is not None
 
 
 def _of_directory(database: sqlite3.Connection, serves: str, found: S) -> S:
-    """Return ``found``, unless it is of another directory than ``serves``."""
+    """Return ``found``, unless it belongs to another directory than ``serves``."""
     served = _meta(database, "serves")
     if found and served and serves and served != serves:
         raise OtherDirectoryError(served)
@@ -255,11 +252,11 @@ def _of_directory(database: sqlite3.Connection, serves: str, found: S) -> S:
 
 
 def read_only(path: str, read: Callable[[sqlite3.Connection], T]) -> T:
-    """Return what ``read`` returns for the database at ``path``, where nothing can be written.
+    """Return what ``read`` returns for the database at ``path``, in a place where nothing can be written.
 
     Raises:
-      OtherDirectoryError: if it is of another directory than that which is served.
-      NotUsableError: if the database cannot be understood.
+      OtherDirectoryError: if it belongs to another directory than the one that is served.
+      NotUsableError: if it cannot be understood.
       sqlite3.Error: if it cannot be opened now.
     """
     with closing(open_to_read(path)) as database:
@@ -270,10 +267,9 @@ def read_only(path: str, read: Callable[[sqlite3.Connection], T]) -> T:
 
 
 def begin(database: sqlite3.Connection, serves: str, boot: str, withheld: str | None, seen: int = 0) -> None:
-    """Note that a daemon has started in this ``boot``, which directory it ``serves``, and what is ``withheld`` now.
+    """Note that a daemon has started in this ``boot``, which directory it ``serves``, and what is ``withheld``.
 
-    From now on at least as many saves of leases count as were ``seen``. The tables are made that are not there. What
-    another boot has left of leases is removed.
+    The number of saves is at least ``seen`` from now on. Missing tables are made, and leases of other boots removed.
     """
     with _lasting(database), database:
         database.execute("BEGIN EXCLUSIVE")
@@ -300,28 +296,28 @@ def _make_tables(database: sqlite3.Connection) -> None:
 
 
 def write(database: sqlite3.Connection, groups: Sequence[Group], now: float, boot: str) -> list[str | None]:
-    """Make the changes in one transaction, those of each group all or none; ``now`` is a Unix time.
+    """Make the changes in one transaction, all or none of each group; ``now`` is a Unix time.
 
-    Returns, for each group, why it contradicts what is written; None if it is made.
+    Return for each group why it contradicts what is written; None if it was written.
     """
     resources = any(isinstance(change, Remember | Forget) for group in groups for change in group)
     try:
         with _lasting(database) if resources else nullcontext():
             conflicts = iter(_write_all(database, [group for group in groups if group], now, boot))
     except sqlite3.OperationalError:
-        _empty_journal(database)  # So that the next try has its space.
+        _empty_journal(database)  # Gives its space to the next try.
         raise
     return [next(conflicts) if group else None for group in groups]
 
 
 def size_of(groups: Sequence[Group]) -> int:
-    """Return how many bytes the texts of the largest lease have that is to be written."""
+    """Return the size of the texts of the largest lease that is to be written."""
     saved = (change.lease for group in groups for change in group if isinstance(change, leases_effects.SaveLease))
     return max(map(lease_tables.size_of, saved), default=0)
 
 
 def try_room(database: sqlite3.Connection, size: int) -> None:
-    """Write as much as a lease with texts of ``size`` bytes takes, and remove it.
+    """Write and remove as much as a lease with texts of ``size`` takes.
 
     Raises:
       sqlite3.Error: if that is not possible now.
@@ -344,7 +340,7 @@ def _write_all(database: sqlite3.Connection, groups: Sequence[Group], now: float
 
 
 def _write_only(database: sqlite3.Connection, group: Group, now: float, boot: str) -> str | None:
-    """Make the changes of the only group, in a transaction; savepoints would be half as many statements more."""
+    """Make the changes of the only group in a transaction. Savepoints would add half as many statements again."""
     try:
         with database:
             database.execute("BEGIN IMMEDIATE")
@@ -379,5 +375,5 @@ def _write_change(database: sqlite3.Connection, change: Change, now: float, boot
 
 
 def keeps_no_lease(database: sqlite3.Connection) -> bool:
-    """Return whether no lease is written."""
+    """Return whether the database has no lease."""
     return bool(database.execute("SELECT NOT EXISTS(SELECT 1 FROM lease)").fetchone()[0])

@@ -1,8 +1,8 @@
 """The file that keeps what must outlive a restart: one SQLite database in the state directory.
 
-Each access is made in a worker thread, one at a time. The database is locked for as long as it is open, so that a
-second daemon finds out at once that the directory is not its own. A file that cannot be understood is set aside, and
-never deleted: it is damaged, or a newer version of plugind has written it.
+A worker thread makes each access, one at a time. The database is locked while it is open, so that a second daemon
+notices that the directory is in use. A file that is damaged, or was written by a newer version of plugind, is set aside
+and never deleted.
 """
 
 from __future__ import annotations
@@ -43,19 +43,18 @@ _RECOVER = (
 
 @attrs.define(eq=False)
 class _Submission:
-    """Groups of changes that are to be written."""
+    """Groups of changes to write."""
 
     groups: Sequence[state_database.Group]
-    #: For each group, why it contradicts what is written; None until they are written.
+    #: For each group, the conflict with what is written, if any; None until the groups are written.
     conflicts: Sequence[str | None] | None = None
-    #: Why nothing was written.
     error: Exception | None = None
 
 
 class StateFile:
-    """The resources and leases in ``state.db`` of a directory, which is made if there is none.
+    """The resources and leases in ``state.db`` of a directory, which is made if it is missing.
 
-    It is the store of the devices actor and of the lease actor: what both ask for in one turn of the loop is one
+    The devices actor and the lease actor share this store: what both request in one turn of the loop is one
     transaction.
     """
 
@@ -71,12 +70,12 @@ class StateFile:
         boot_id: str | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """Keep the state of the device plugins in the directory ``serves`` in the file of another ``directory``.
+        """Keep the state in a file of ``directory``.
 
-        ``serves`` is empty if there is no such directory: plugins of any type may register by their sockets in a root.
-        All sockets of plugins are in ``directories``.
-        A marker in the directory ``markers`` tells that leases are held, and so do files for container engines in the
-        directory ``cdi``. ``boot_id`` is that of the system by default.
+        ``serves`` is the directory of device plugins, empty if there is none. All sockets of plugins are in
+        ``directories``: plugins of any type may register by their sockets in a root. A marker in the directory
+        ``markers``, and files for container engines in the directory ``cdi``, show that leases are held. ``boot_id`` is
+        the system's by default.
         """
         self.path = os.path.join(directory, FILE_NAME)
         self._directory = directory
@@ -84,32 +83,31 @@ class StateFile:
         self._serves = serves
         self._boot = known_boot_id() if boot_id is None else boot_id
         self._marker = LeaseMarker(markers, cdi, self._boot, tuple(directories))
-        #: Whether it was looked for leases that are not in the file.
+        #: Whether it was checked for leases that are not in the file.
         self._has_looked = False
-        #: What tells this state from all others; empty until it was begun.
+        #: The id of this state; empty before :meth:`begin`.
         self._instance = ""
         self._wall = wall
-        #: It outlives the program.
+        #: Whether the store outlives the program.
         self.lasting = True
-        #: How many times an empty file has taken the place of one that cannot be understood.
         self.replaced = 0
-        #: What waits for a thread, which takes all of it.
+        #: Waits for a thread, which takes all of it.
         self._waiting: deque[_Submission] = deque()
-        #: Why the leases that may be held are not known; to be noted in the database.
+        #: Why the held leases are not known; to be written to the database.
         self._withheld: str | None = None
         self._database: sqlite3.Connection | None = None
-        #: The start is noted in the database that is open.
+        #: Whether the start is noted in the open database.
         self._has_begun = False
-        #: How large the largest lease was whose write has failed since the last sign that there is room.
+        #: The size of the largest lease that could not be written since there was last room; None if there is room.
         self._failed: int | None = 0
-        # An access that was given up goes on, and all others wait for it, so that no two use the database at once.
+        # An access that was given up goes on, and all others wait for it: no two may use the database at once.
         self._thread = WorkerThread("plugind state")
         self._closed = False
-        #: For the log, which threads do not write.
+        #: Written to the log outside of the thread.
         self._set_aside_because: list[str] = []
 
     async def read(self) -> Sequence[KnownResource]:
-        """Open and lock the file, making it if there is none, and return the resources in it.
+        """Open and lock the file, making it if it is missing, and return the resources in it.
 
         A file that cannot be written is only read: then :meth:`begin` fails.
 
@@ -120,7 +118,7 @@ class StateFile:
         return await self._in_thread(self._read_resources)
 
     async def read_leases(self) -> Kept:
-        """Open and lock the file as :meth:`read` does, and return the leases of this boot that are in it.
+        """Open and lock the file as :meth:`read` does, and return the leases of this boot.
 
         Raises:
           StateError: if they cannot be read now.
@@ -129,7 +127,7 @@ class StateFile:
         return await self._in_thread(self._read_leases)
 
     async def instance(self) -> str | None:
-        """Return the id that tells this file's daemon from all others; None before :meth:`begin` has made it.
+        """Return the id of this file's daemon; None before :meth:`begin` has made it.
 
         Raises:
           StateError: if it cannot be read now.
@@ -138,26 +136,26 @@ class StateFile:
         return await self._in_thread(lambda: self._read(state_database.instance, None))
 
     def serve(self, directories: Sequence[str]) -> None:
-        """From now on all sockets of plugins are in these directories.
+        """Note that all sockets of plugins are in ``directories`` from now on.
 
         Raises:
-          ConfigError: if leases that are not in the file may be held of devices in one that is new.
+          ConfigError: if another state may hold leases of devices in a new directory.
         """
         self._marker.serve(tuple(directories))
 
     async def begin(self) -> None:
-        """Note the start in the file, which shows that it can be written; what is noted is not noted again.
+        """Note the start in the file, once, which proves that it can be written.
 
-        If it is noted, and after a write has failed, this finds out whether there is room for what a lease takes.
+        Later, and after a failed write, find out whether there is room for a lease.
 
         Raises:
-          StateError: if it could not be noted, or there is no room.
+          StateError: if the start could not be noted, or there is no room.
           ConfigError: if another daemon uses the file, or others may write to the directory.
         """
         await self._in_thread(self._begin_with_room)
 
     async def write(self, changes: Sequence[Remember | Forget]) -> None:
-        """Make ``changes`` in one transaction, with all others that are asked for in this turn of the loop.
+        """Make ``changes`` in one transaction, with all others that are requested in this turn of the loop.
 
         Raises:
           StateError: if they could not be made.
@@ -168,7 +166,7 @@ class StateFile:
     async def write_leases(self, groups: Sequence[Sequence[Change]]) -> Sequence[str | None]:
         """Make the changes of each group, all or none of it, in one transaction as :meth:`write` does.
 
-        Returns, for each group, why it contradicts what is written; None if it is made.
+        Return for each group why it contradicts what is written; None if it was written.
 
         Raises:
           StateError: if nothing could be written.
@@ -180,18 +178,18 @@ class StateFile:
         submission = _Submission(groups)
         self._waiting.append(submission)
         try:
-            # The thread may begin at once and takes what waits then, so all that this turn asks for has to wait first.
+            # The thread may begin at once and take all that waits, so wait until everything in this turn is requested.
             await trio.lowlevel.checkpoint()
             await self._in_thread(partial(self._write, submission))
         except BaseException:
             with suppress(ValueError):
-                self._waiting.remove(submission)  # Whoever asked has left, and no thread has begun.
+                self._waiting.remove(submission)  # The caller has left, and no thread has begun.
             raise
         assert submission.conflicts is not None
         return submission.conflicts
 
     def close(self) -> None:
-        """Close the file, unless an access that was given up goes on; then its end closes it."""
+        """Close the file, or let the end of an access that was given up close it."""
         self._closed = True
         self._thread.close()
         if not self._thread.is_at_work:
@@ -211,7 +209,7 @@ class StateFile:
             return call()
         except sqlite3.Error as error:
             if state_database.is_damaged(error):
-                self._let_go()  # It is set aside when it is opened again.
+                self._let_go()  # The next opening sets it aside.
             if state_database.is_locked(error):
                 raise ConfigError(
                     f"another plugind uses {self.path}: give this one another directory with --state DIR"
@@ -233,7 +231,7 @@ class StateFile:
                 self._let_go()
 
     def _cause(self, error: sqlite3.Error) -> str:
-        """Return what is wrong and what to do; SQLite says ``disk I/O error`` where nothing may be written."""
+        """Return the problem and what to do. SQLite says ``disk I/O error`` if nothing may be written."""
         with suppress(OSError):
             if os.statvfs(self._directory).f_flag & os.ST_RDONLY:
                 return "its file system is read-only; mount it with rw, or use --state"
@@ -254,7 +252,7 @@ class StateFile:
             return self._read_only(error, read, nothing)
 
     def _read_only(self, error: Exception, read: Callable[[sqlite3.Connection], T], nothing: T) -> T:
-        """Return what can be read although nothing can be written, which fails with ``error``."""
+        """Read although nothing can be written, which failed with ``error``."""
         try:
             os.lstat(self.path)
         except FileNotFoundError:
@@ -302,7 +300,7 @@ class StateFile:
             self._failed = None
 
     def _write(self, submission: _Submission) -> None:
-        """Write what waits, in one transaction; another thread may have done that."""
+        """Write all that waits in one transaction, unless another thread has written it."""
         if submission.error is not None:
             raise submission.error
         if submission.conflicts is None:
@@ -341,10 +339,10 @@ class StateFile:
 
     def _mark(self, database: sqlite3.Connection) -> None:
         if state_database.keeps_no_lease(database):
-            if not state_database.is_withheld(database):  # Otherwise it may tell of more than the file has.
+            if not state_database.is_withheld(database):  # Otherwise the marker may stand for leases not in the file.
                 self._marker.remove(self._instance)
         elif not self._has_begun:
-            with suppress(StateError):  # The next lease says so; the end of one must be written nevertheless.
+            with suppress(StateError):  # The next lease fails then. The end of a lease must be written anyway.
                 self._marker.put(self._instance)
 
     def _open(self) -> sqlite3.Connection:
@@ -365,9 +363,9 @@ class StateFile:
         return self._database
 
     def _look_for_others(self, database: sqlite3.Connection | None) -> None:
-        """Withhold all devices if leases were held, at the start, that are not in the file; None if there is no file.
+        """At the start, withhold all devices if leases were held that are not in the file; None if there is no file.
 
-        Where nothing can be written yet, this is done again once it can: another file may be there by then.
+        If nothing can be written yet, this is done again later, when another file may be there.
         """
         instance = None if database is None else state_database.instance(database)
         others = self._marker.look(instance, self._directory)
@@ -388,7 +386,7 @@ class StateFile:
             os.makedirs(self._directory, 0o700, exist_ok=True)
         except (FileExistsError, NotADirectoryError) as error:
             if os.path.islink(self._directory) and not os.path.exists(self._directory):
-                raise  # Where the link leads to may be mounted later.
+                raise  # The target of the link may be mounted later.
             raise ConfigError(
                 f"the state directory {self._directory} is not a directory: move it away, or name another with"
                 " --state DIR"
@@ -401,7 +399,7 @@ class StateFile:
             )
 
     def _make_file(self) -> None:
-        """Make the file with the right mode. One that is there is not opened: to close it would end SQLite's lock."""
+        """Make the file with the right mode. Do not open an existing one, since closing it would end SQLite's lock."""
         try:
             if not stat.S_ISREG(os.lstat(self.path).st_mode):
                 raise StateError(f"{self.path} is not a file: move it away, or name another directory with --state")
@@ -409,7 +407,7 @@ class StateFile:
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
     def _set_aside(self, why: str) -> None:
-        """Rename the file, with its journal: that of another database would be taken for the new one's."""
+        """Rename the file and its journal, which must not be used for the new database."""
         self._withheld = f"{self.path} was set aside: {why}; {_RECOVER}"
         self.replaced += 1
         for suffix in ("-wal", "-shm", ""):

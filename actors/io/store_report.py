@@ -1,29 +1,26 @@
-"""What is reported of a store that is tried again until it works: the state, the leases, the CDI files."""
+"""Reports on a store that is retried until it works: the state, the leases, the CDI files."""
 
 from __future__ import annotations
 
 from ...protocol.backoff import Backoff
 from ...protocol.logs.lines import Level, Logger
 
-#: After a failure a store is tried again after these pauses.
 PAUSES = Backoff(initial=1.0, factor=2.0, cap=30.0, jitter=0.0)
 
 
 class StoreReport:
-    """Logs each problem of one store once, and that the store works again."""
+    """Logs each problem of a store once, and that the store works again."""
 
     def __init__(self, log: Logger, wrong: str, right: str) -> None:
-        """Log ``wrong``, with the reason, and ``right``."""
+        """Log ``wrong``, with the reason, and later ``right``."""
         self._log = log
         self._wrong = wrong
         self._right = right
-        #: What is wrong with the store; None if it works.
         self.problem: str | None = None
-        #: How many accesses have failed or were late in all.
         self.failures = 0
 
     def fail(self, problem: str) -> None:
-        """Note that an access has failed, or takes long."""
+        """Note that an access has failed, or is late."""
         self.failures += 1
         if problem != self.problem:
             self.problem = problem

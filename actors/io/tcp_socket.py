@@ -14,25 +14,23 @@ from ...protocol.status.metrics_config import TcpAddress
 from ...protocol.values import record, value
 from .accepting import OnExhausted, accept
 
-#: How many connections are accepted in a second, and how many at once after a pause. Each costs a fraction of a
-#: millisecond of the loop, and whoever can connect can do so thousands of times a second.
+#: Connections accepted in a second, and at once after a pause. Each costs a fraction of a millisecond of the loop.
 RATE: Final = 250.0
 BURST: Final = 64
-#: How many wait in the kernel meanwhile: the last of them for four seconds, and Prometheus waits ten.
+#: Connections that wait in the kernel: the last one for four seconds, and Prometheus waits ten.
 BACKLOG: Final = 1024
 
 
 @record
 class RateLimit:
-    """Lets at most ``rate`` through in a second, and up to ``burst`` at once after a pause."""
+    """Allows ``rate`` turns in a second, and up to ``burst`` at once after a pause."""
 
     rate: float
     burst: int
-    #: Until when all turns are used up.
     _used: float = attrs.field(init=False, default=-math.inf)
 
     async def turn(self) -> None:
-        """Wait for the next turn, if one has to be waited for."""
+        """Wait for the next turn."""
         now = trio.current_time()
         self._used = max(self._used, now - self.burst / self.rate) + 1 / self.rate
         if self._used > now:
@@ -41,7 +39,7 @@ class RateLimit:
 
 @value
 class TcpListener:
-    """A socket that listens at ``address``, whose port is the one that it has."""
+    """A socket that listens at ``address``, which has the actual port."""
 
     address: TcpAddress
     socket: trio.socket.SocketType
@@ -51,7 +49,7 @@ class TcpListener:
         """Wait for the next connection, as :func:`.accepting.accept` does, at most :data:`RATE` times a second."""
         await self._pace.turn()
         connection = await accept(self.socket, on_exhausted)
-        # What is sent leaves at once. The connection of a client that has left already may have no such option.
+        # Send data at once. The connection of a client that has left may not have this option.
         with contextlib.suppress(OSError):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection
@@ -62,7 +60,7 @@ class TcpListener:
 
 
 def listen(address: TcpAddress, *, backlog: int = BACKLOG) -> TcpListener:
-    """Listen at ``address``, also while connections of an earlier process there are not over.
+    """Listen at ``address``, even while connections of an earlier process are left.
 
     Raises:
       OSError: as bind(2) and listen(2) do.

@@ -1,11 +1,10 @@
 """Unix sockets: binding, removing, accepting, and the credentials of the peer.
 
-Whatever in plugind listens on a path does it through this module. Whatever connects to one does it through
-:mod:`.connecting`, or through :mod:`.exact_connect` where only one certain file will do. So each rule of unix(7) that
-is easy to get wrong is kept in one place. Here are these:
+All code of plugind that listens on a path uses this module. What connects to one uses :mod:`.connecting`, or
+:mod:`.exact_connect` for one certain file. So these rules of unix(7), which are easy to get wrong, are kept in one place:
 
-* A socket never has a wider mode than it was asked for, not even between bind() and chmod().
-* A socket that is in the way is removed only if nothing listens on it, and at the end ours only if it still is ours.
+* A socket never has a wider mode than requested, not even between bind() and chmod().
+* A socket in the way is removed only if nothing listens on it. At the end ours is removed only if it is still ours.
 * accept() fails while the process has no descriptors left, and succeeds again later (fault 46).
 """
 
@@ -35,10 +34,9 @@ _MAX_GROUPS: Final = 256
 
 @value
 class Credentials:
-    """The process at the other end of a unix socket, as the kernel reports it.
+    """The process at the other end of a unix socket, as the kernel reports it, in our namespaces.
 
-    They are those at the time of connect() for the side that accepts, and at the time of listen() for the side that
-    connects, in our own namespaces.
+    The side that accepts gets them as of connect(), the side that connects as of listen().
     """
 
     pid: int
@@ -47,14 +45,14 @@ class Credentials:
 
 
 def peer_credentials(connection: socket.socket | trio.socket.SocketType) -> Credentials:
-    """The credentials of the process at the other end of ``connection`` (SO_PEERCRED)."""
+    """Return the credentials of the process at the other end of ``connection`` (SO_PEERCRED)."""
     return Credentials(*ids_of_peer(connection))
 
 
 def peer_groups(connection: socket.socket | trio.socket.SocketType) -> frozenset[int]:
-    """The supplementary groups of the process at the other end of ``connection`` (SO_PEERGROUPS).
+    """Return the supplementary groups of the process at the other end of ``connection`` (SO_PEERGROUPS).
 
-    There are none for a process that has more than 256: Python does not get longer lists.
+    Empty for a process with more than 256 groups, because Python does not get longer lists.
     """
     try:
         packed = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MAX_GROUPS * _GID.size)
@@ -64,14 +62,14 @@ def peer_groups(connection: socket.socket | trio.socket.SocketType) -> frozenset
 
 
 def listens(path: str) -> bool:
-    """Whether somebody listens at ``path``; also if that is not for this user, or if the path cannot be one."""
+    """Whether somebody listens at ``path``; True also if the connect fails for another reason."""
     with stream_socket() as probe:
         try:
             connect(probe, path)
         except (FileNotFoundError, ConnectionRefusedError):
             return False
         except OSError:
-            # It is for the caller's own connection to say what is wrong.
+            # The caller's own connection will report the error.
             return True
     return True
 
@@ -82,7 +80,7 @@ class UnixListener:
 
     path: str
     socket: trio.socket.SocketType
-    #: None if the file was removed before it could be looked at: a daemon that starts empties its directory.
+    #: None if the file was removed before it was looked at, by a starting daemon that emptied its directory.
     _bound: os.stat_result | None
 
     def __enter__(self) -> Self:
@@ -98,7 +96,7 @@ class UnixListener:
         return await accept(self.socket, on_exhausted)
 
     def is_in_place(self) -> bool:
-        """Whether the file at the path still is this socket's; True if that cannot be found out."""
+        """Whether the file at the path is still this socket's; True if that cannot be found out."""
         try:
             return self._bound is not None and os.path.samestat(os.lstat(self.path), self._bound)
         except (FileNotFoundError, NotADirectoryError):
@@ -107,11 +105,11 @@ class UnixListener:
             return True
 
     def close(self) -> None:
-        """Remove the file if it still is this socket's, and stop listening. May be repeated."""
+        """Remove the file if it is still this socket's, and stop listening. Can be called again."""
         if self.socket.fileno() < 0:
             return
-        # A file that cannot be removed stays, as that of a killed process does; the next listener finds it stale.
-        # While the socket is open the kernel gives its inode to no other file, so the comparison is exact.
+        # A file that cannot be removed stays, and the next listener finds it stale. While the socket is open, no other
+        # file gets its inode, so the comparison is exact.
         with contextlib.suppress(OSError):
             if self._bound is not None and os.path.samestat(os.lstat(self.path), self._bound):
                 os.unlink(self.path)
@@ -124,11 +122,11 @@ def listen(
     """Bind ``path`` with ``mode`` and listen on it.
 
     With ``remove_stale`` a socket at ``path`` on which nothing listens is removed first. With ``any_length`` the path
-    may be longer than 107 bytes; only a client that uses :func:`connect` reaches it then.
+    may be longer than 107 bytes, but then only clients that use :func:`connect` can reach it.
 
     Raises:
-      OSError: ENAMETOOLONG for a path that is too long, EADDRINUSE where another process listens or, without
-        ``remove_stale``, anything exists, EEXIST where what exists is no socket, and whatever bind(2) says.
+      OSError: ENAMETOOLONG if the path is too long, EADDRINUSE if another process listens or, without ``remove_stale``,
+        anything exists, EEXIST if what exists is no socket, and any error of bind(2).
     """
     if not (fits(path) or any_length):
         raise path_too_long(path)
@@ -143,7 +141,7 @@ def listen(
 def _bind(path: str, mode: int, backlog: int) -> UnixListener:
     with contextlib.ExitStack() as undo:
         made = undo.enter_context(stream_socket())
-        # Linux gives the file the mode of the descriptor, less the umask, so that it is never wider than asked.
+        # Linux gives the file the mode of the descriptor, less the umask, so it is never wider than requested.
         os.fchmod(made.fileno(), mode)
         _bind_name(made, path)
         undo.callback(_unlink_if_there, path)
@@ -184,7 +182,7 @@ def _remove_stale(path: str) -> None:
         except FileNotFoundError:
             return
         except OSError as error:
-            # A full backlog or another kind of socket: something listens there.
+            # A full backlog, or another kind of socket: somebody listens.
             if error.errno not in (errno.EAGAIN, errno.EPROTOTYPE):
                 raise OSError(error.errno, error.strerror, path) from error
     raise OSError(errno.EADDRINUSE, "another process listens there", path)

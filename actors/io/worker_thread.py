@@ -1,7 +1,6 @@
-"""A thread for calls that may hang: it makes them one at a time, in the order in which they were asked for.
+"""A thread for calls that may hang. It makes them one at a time, in the order of the requests.
 
-``trio.to_thread`` takes another thread for each call as it comes, with names, limits and context variables, which costs
-the loop three times as much.
+``trio.to_thread`` costs the loop three times as much, for the choice of a thread, names, limits and context variables.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ T = TypeVar("T")
 
 
 class _Interrupt:
-    """A descriptor that the thread writes, and on which a task waits. It is closed when neither has it any more."""
+    """A descriptor that the thread writes and a task waits for. It is closed when both have dropped it."""
 
     __slots__ = ("descriptor",)
 
     def __init__(self) -> None:
-        """Make it.
+        """Open the descriptor.
 
         Raises:
           OSError: if no descriptors are left.
@@ -40,18 +39,17 @@ class _Interrupt:
 
 @attrs.define(eq=False)
 class _Job(Generic[T]):
-    """A call for the thread, and how to tell the task that waits for it."""
+    """A call for the thread, and the task that waits for it."""
 
     call: Callable[[], T]
     interrupt: _Interrupt | None
     task: trio.lowlevel.Task
     token: trio.lowlevel.TrioToken
-    #: Nobody waits for it any more.
     is_abandoned: bool = False
     result: outcome.Outcome[T] | None = None
 
     def tell(self, result: outcome.Outcome[T]) -> None:
-        """Give the result to whoever waits, from the thread."""
+        """Give the result to the waiting task, from the thread."""
         self.result = result
         if self.interrupt is not None:
             os.eventfd_write(self.interrupt.descriptor, 1)
@@ -60,39 +58,38 @@ class _Job(Generic[T]):
             self.token.run_sync_soon(self._settle, result)
 
     def _settle(self, result: outcome.Outcome[T]) -> None:
-        """Give the result to whoever waits, in the loop."""
+        """Give the result to the waiting task, in the loop."""
         if not self.is_abandoned:
             trio.lowlevel.reschedule(self.task, result)
 
     def abandon(self, _: object) -> trio.lowlevel.Abort:
-        """Wait no more."""
+        """Stop waiting."""
         self.is_abandoned = True
         return trio.lowlevel.Abort.SUCCEEDED
 
 
 class WorkerThread:
-    """The thread; it begins with the first call, and ends with :meth:`close` or the process."""
+    """The thread. It starts with the first call, and ends with :meth:`close` or the process."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._calls: SimpleQueue[_Job[Any] | None] = SimpleQueue()
         self._thread: Thread | None = None
-        #: How many calls were asked for, and how many are over.
         self._asked = 0
         self._over = 0
-        #: Tells of the end of one call; taken while somebody waits for it. The loop's own queue, which costs three
-        #: times as much, tells of the end of calls that wait behind that one.
+        #: Reports the end of one call; None while a task waits for it. The end of calls behind that one is reported by
+        #: the loop's own queue, which costs three times as much.
         self._interrupt = _new_interrupt()
 
     @property
     def is_at_work(self) -> bool:
-        """Whether a call is under way, or waits for one that is."""
+        """Whether calls are under way or wait."""
         return self._asked != self._over
 
     async def run(self, call: Callable[[], T]) -> T:
-        """Make ``call`` after those that were asked for before, and return what it returns.
+        """Make ``call`` after the earlier ones, and return its result.
 
-        Whoever is cancelled has not asked for a call that has not begun; one that has begun goes on.
+        A cancellation withdraws a call that has not begun. A call that has begun goes on.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         interrupt, self._interrupt = self._interrupt, None
@@ -111,7 +108,7 @@ class WorkerThread:
             await trio.lowlevel.wait_readable(interrupt.descriptor)
         except BaseException:
             asked.is_abandoned = True
-            self._interrupt = _new_interrupt()  # This one comes when nobody waits.
+            self._interrupt = _new_interrupt()  # The old one will be written when nobody waits.
             raise
         os.eventfd_read(interrupt.descriptor)
         self._interrupt = interrupt
@@ -121,18 +118,18 @@ class WorkerThread:
     def _make_calls(self) -> None:
         while (asked := self._calls.get()) is not None:
             result = None if asked.is_abandoned else outcome.capture(asked.call)
-            self._over += 1  # Before anybody hears of the result, and may want to close what was used.
+            self._over += 1  # Before a caller has the result, and may want to close what was used.
             if result is not None:
                 asked.tell(result)
-            del asked, result  # What they hold is not kept until the next one.
+            del asked, result  # Not kept until the next call.
 
     def close(self) -> None:
-        """Let the thread end after the calls that were asked for. There are no others."""
+        """Let the thread end after the requested calls. No calls may follow."""
         self._calls.put(None)
 
 
 def _new_interrupt() -> _Interrupt | None:
-    """Return a new one; None if no descriptors are left."""
+    """Return a new interrupt; None if no descriptors are left."""
     try:
         return _Interrupt()
     except OSError:

@@ -1,4 +1,4 @@
-"""The log: lines on standard error or entries in the journal, written by a task of its own.
+"""The log: lines on standard error or entries in the journal, which a separate task writes.
 
-No actor waits for the log, or fails because of it (fault 95). What is dropped is counted.
+No actor waits for the log, or fails because of it (fault 95). Dropped lines are counted.
 """

@@ -1,8 +1,8 @@
 """The log under systemd: entries with fields in the journal, which a separate task sends.
 
-As with lines (:mod:`.logs`), no actor waits for the journal or fails because of it. While its queue is full, entries
-wait here, up to :data:`~plugind.actors.logs.lines.MAX_QUEUED` bytes. More are dropped and counted, and so is an entry
-that cannot be sent, since nobody listens; a later entry says how many there were (fault 95).
+As with lines (:mod:`.lines`), no actor waits for the journal or fails because of it. While the journal's queue is full,
+entries wait here, up to :data:`~plugind.actors.logs.lines.MAX_QUEUED` bytes. Further entries, and those that cannot be
+sent, are dropped and counted; a later entry reports their number (fault 95).
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from ...protocol.logs.lines import Field, Format, Level
 from .journal_socket import PATH, JournalSocket, is_journal
 from .lines import GRACE, MAX_QUEUED, DaemonLog, Log
 
-#: How many entries are sent before other tasks run.
 _BATCH: Final = 16
 _STANDARD_ERROR: Final = 2
 
@@ -26,7 +25,7 @@ _STANDARD_ERROR: Final = 2
 class JournalLog:
     """A :class:`~plugind.protocol.logs.lines.Logger` that sends to the journal.
 
-    While :meth:`run` does not run, entries are sent at once, and those for which the journal has no room wait.
+    Without :meth:`run`, entries are sent at once; they wait only while the journal has no room.
     """
 
     def __init__(self, journal: JournalSocket, level: Level = Level.INFO, *, max_queued: int = MAX_QUEUED) -> None:
@@ -37,7 +36,7 @@ class JournalLog:
         self._queued = 0
         self._running = False
         self._parked = trio.lowlevel.ParkingLot()
-        #: How many entries were lost since the last one that said so.
+        #: How many entries were lost since the last one that reported it.
         self.dropped = 0
 
     def enabled(self, level: Level) -> bool:
@@ -64,7 +63,7 @@ class JournalLog:
             self._send_queued()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Send entries until cancelled, and then those that are queued, for at most :data:`~.logs.GRACE` seconds."""
+        """Send entries until cancelled, and then queued ones for at most :data:`~.lines.GRACE` seconds."""
         self._running = True
         task_status.started()
         try:
@@ -77,7 +76,7 @@ class JournalLog:
             self._running = False
 
     def write_now(self) -> None:
-        """Send what is queued, for a process that ends at once. It waits for a slow journal, but not for long."""
+        """Send queued entries, for a process that ends at once. Wait for a slow journal, but not for long."""
         self._journal.block(GRACE)
         self._send_queued()
         self.dropped += len(self._entries)
@@ -105,7 +104,7 @@ class JournalLog:
             while self._entries:
                 self._send_next()
         except (BlockingIOError, TimeoutError):
-            return  # They wait.
+            return  # The entries wait.
         except OSError:
             self._drop_next()
 
@@ -119,19 +118,19 @@ class JournalLog:
             self.dropped += 1
 
     def _report_dropped(self) -> None:
-        """Say how many were lost, once all others are sent."""
+        """Report how many entries were lost, when all others are sent."""
         self._journal.send(journal_entry(Level.WARNING, "log lines dropped", {"dropped": self.dropped}))
         self.dropped = 0
 
 
 def log_of(level: Level, form: Format, environment: Mapping[str, str], path: str = PATH) -> DaemonLog:
-    """Return the log of a daemon: in the journal with fields if standard error leads there, and lines otherwise.
+    """Return the log of a daemon: the journal with fields if standard error leads there, and lines otherwise.
 
-    Lines of JSON are as they are, also in the journal.
+    JSON lines always go to standard error.
     """
     if form is Format.TEXT and is_journal(_STANDARD_ERROR, environment):
         try:
             return JournalLog(JournalSocket(path), level)
         except OSError:
-            pass  # Its stream is there, and its socket is hidden, as in some containers: then it gets lines.
+            pass  # In some containers only the journal's stream is there, and not its socket.
     return Log(level, form)

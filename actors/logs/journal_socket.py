@@ -1,4 +1,4 @@
-"""The socket of systemd's journal: a datagram for each entry, and a sealed file for one that is too large for that."""
+"""The socket of systemd's journal: a datagram for each entry, or a sealed file for a large one."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import Final
 import trio
 
 PATH: Final = "/run/systemd/journal/socket"
-#: No datagram can be so large, or the kernel has no memory for it in one piece.
+#: The datagram is too large, or the kernel has no memory for it in one piece.
 _TOO_LARGE: Final = frozenset({errno.EMSGSIZE, errno.ENOBUFS})
-#: Another process listens at the path, or none does.
+#: Another process listens at the path, or none.
 _GONE: Final = frozenset({errno.ECONNREFUSED, errno.ECONNRESET, errno.ENOTCONN, errno.EPIPE})
-#: The journal takes only a file that nobody can change any more.
+#: The journal accepts only a file that can no longer be changed.
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 
 
 def is_journal(descriptor: int, environment: Mapping[str, str]) -> bool:
-    """Whether ``descriptor`` is the stream to the journal that systemd names in ``JOURNAL_STREAM``.
+    """Whether ``descriptor`` is the journal's stream, which systemd names in ``JOURNAL_STREAM``.
 
-    The variable outlives a redirection, so that it alone says nothing.
+    The variable alone is no proof, because it survives a redirection.
     """
     try:
         found = os.fstat(descriptor)
@@ -65,7 +65,7 @@ class JournalSocket:
         await trio.lowlevel.wait_writable(self._socket)
 
     def block(self, seconds: float) -> None:
-        """Let :meth:`send` wait for the journal from now on, so long for each entry; for a process that ends."""
+        """Let :meth:`send` wait up to ``seconds`` for each entry from now on, for a process that ends."""
         self._socket.settimeout(seconds)
 
     def close(self) -> None:

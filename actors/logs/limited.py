@@ -1,7 +1,7 @@
-"""The log of a node, in which the lines of one thing are limited.
+"""The log of a node, which limits the lines about each thing.
 
-:mod:`plugind.protocol.logs.limits` decides what is left out. This module writes the lines that say how much that was,
-when the time for them has come, and at the end of the node.
+:mod:`plugind.protocol.logs.limits` decides which lines are left out. This module writes the summaries of them, when
+they are due and at the end of the node.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ class LimitedLog:
 
     def __init__(self, log: Logger, limits: LogLimits) -> None:
         self._log = log
-        #: Whether events of a level are written: the other logger's method itself.
+        #: Whether events of a level are written: the method of the other logger.
         self.enabled = log.enabled
         self._lines = LineCounts(limits)
         self._left_out = trio.Event()
 
     def event(self, level: Level, message: str, /, **fields: Field) -> None:
-        """Log the constant ``message`` with its variable ``fields``, unless there were too many like it."""
+        """Log the constant ``message`` with its variable ``fields``, unless there were too many similar events."""
         if not self._log.enabled(level):
             return
         now = trio.current_time()
@@ -37,7 +37,7 @@ class LimitedLog:
         self._log.event(level, message, **fields)
 
     async def run(self) -> None:
-        """Write the summaries when they are due, until cancelled. No timer runs while nothing is left out."""
+        """Write the summaries when they are due, until cancelled. No timer runs otherwise."""
         while True:
             await self._left_out.wait()
             self._left_out = trio.Event()
@@ -46,7 +46,7 @@ class LimitedLog:
                 self._write_summaries(trio.current_time())
 
     def close(self) -> None:
-        """Write the summaries of all that was left out, at the end of the node."""
+        """Write all summaries, at the end of the node."""
         self._write_summaries(math.inf)
 
     def _write_summaries(self, now: float) -> None:

@@ -1,8 +1,8 @@
 """The log: lines on standard error, which a separate task writes.
 
 Formatting and queueing a line takes microseconds. Whatever happens to standard error (a reader that stops, a full disk,
-a closed pipe), no actor waits for it or fails. Lines that could not be written are counted, and a later line reports
-their number (fault 95).
+a closed pipe), no actor waits for it or fails. Lost lines are counted, and a later line reports their number (fault
+95).
 """
 
 from __future__ import annotations
@@ -20,31 +20,30 @@ import trio
 
 from ...protocol.logs.lines import Field, Format, Level, Logger, json_line, shown_fields, text_line
 
-#: Where the events of a node go that is given no other log.
 STANDARD: Final = logging.getLogger("plugind")
-#: The most characters that wait to be written: the lines of some 30,000 plugins that vanish at once.
+#: The most characters that wait to be written: enough for 30,000 plugins that vanish at once.
 MAX_QUEUED: Final = 8 * 1024 * 1024
-#: Bytes for each write: a pipe that is writable takes as many without blocking (PIPE_BUF).
+#: Bytes of each write: a writable pipe takes that many without blocking (PIPE_BUF).
 PIECE: Final = 4096
-#: Seconds in which the last lines are written when the log stops.
+#: Seconds for the last lines when the log stops.
 GRACE: Final = 0.5
 
 
 class DaemonLog(Logger, Protocol):
-    """The log of a daemon, which a task of its own writes."""
+    """The log of a daemon, which a separate task writes."""
 
     def set_level(self, level: Level) -> None:
         """Write events of ``level`` and above from now on."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Write what is logged until cancelled."""
+        """Write events until cancelled."""
 
     def write_now(self) -> None:
-        """Write what is queued, for a process that ends at once."""
+        """Write queued events, for a process that ends at once."""
 
 
 class StandardLog:
-    """Logs to a logger of the standard library: each event is a record, and a traceback follows its fields."""
+    """Logs to a logger of the standard library: one record for each event, with a traceback after its fields."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
@@ -54,7 +53,7 @@ class StandardLog:
         return self._logger.isEnabledFor(level)
 
     def event(self, level: Level, message: str, /, *, traceback: Field = None, **fields: Field) -> None:
-        """Log one record: ``message``, the ``fields``, and on lines of its own the ``traceback``."""
+        """Log one record: ``message``, the ``fields``, and the ``traceback`` on separate lines."""
         if self._logger.isEnabledFor(level):
             below = "" if traceback is None else f"\n{traceback}"
             self._logger.log(level, "%s%s%s", message, shown_fields(fields), below)
@@ -63,7 +62,7 @@ class StandardLog:
 class Log:
     """A :class:`~plugind.protocol.logs.lines.Logger` that writes to a descriptor and never closes it.
 
-    While :meth:`run` does not run, lines are written at once.
+    Without :meth:`run`, lines are written at once.
     """
 
     def __init__(
@@ -84,12 +83,11 @@ class Log:
         self._queued = 0
         self._running = False
         self._parked = trio.lowlevel.ParkingLot()
-        #: Bytes that were taken from the queue and are not written yet, and how many lines they are.
+        #: Bytes that were taken from the queue and not written yet, and the number of their lines.
         self._pending = b""
         self._pending_lines = 0
-        #: Whether the last write failed, perhaps in the middle of a line.
+        #: Whether the last write failed, perhaps within a line.
         self._broken_line = False
-        #: How many lines were lost since the last line that said so.
         self.dropped = 0
 
     def enabled(self, level: Level) -> bool:
@@ -115,7 +113,7 @@ class Log:
             self._parked.unpark()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Write lines until cancelled, and then those that are queued, for at most :data:`GRACE` seconds."""
+        """Write lines until cancelled, and then queued ones for at most :data:`GRACE` seconds."""
         self._running = True
         task_status.started()
         try:
@@ -130,7 +128,7 @@ class Log:
             self._running = False
 
     def write_now(self) -> None:
-        """Write what is queued, for a process that ends at once. It waits for a slow reader."""
+        """Write queued lines, for a process that ends at once. Wait for a slow reader."""
         try:
             while self._lines or self._pending:
                 if not self._pending:
@@ -140,7 +138,7 @@ class Log:
             self.dropped += self._pending_lines + len(self._lines)
 
     async def _write_some(self) -> None:
-        """Write the pending bytes, or else the next lines; a cancellation leaves pending what is not written."""
+        """Write the pending bytes, or else the next lines. After a cancellation, unwritten bytes stay pending."""
         if not self._pending:
             self._take_lines()
         try:
@@ -152,8 +150,7 @@ class Log:
                     continue
                 self._pending = self._pending[written:]
         except OSError:
-            # The reader is gone or the disk is full, which is no reason to stop (fault 95). A later line says how many
-            # lines were lost.
+            # The reader is gone or the disk is full (fault 95). A later line reports how many lines were lost.
             self.dropped += self._pending_lines
             self._pending = b""
             self._broken_line = True

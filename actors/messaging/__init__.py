@@ -1,1 +1,1 @@
-"""What carries messages: inboxes, who subscribes to changes, and shared timers."""
+"""Carries messages: inboxes, subscribers to changes, calls of the embedding program, and timers."""

@@ -16,10 +16,10 @@ T = TypeVar("T")
 M = TypeVar("M")
 N = TypeVar("N")
 
-#: Makes a message with the address of a reader.
+#: Makes a message from the address of a reader.
 Subscription = Callable[[trio.MemorySendChannel[T | Lagged]], M]
 
-#: How many changes may wait for one reader before it is dropped.
+#: The number of changes that can wait for one reader before it is dropped.
 SUBSCRIBER_SIZE = 8192
 
 
@@ -28,7 +28,7 @@ class NodeEndedError(Exception):
 
 
 class LaggedError(Exception):
-    """A reader of :meth:`Supervisor.changes` was too slow, and was dropped so that the node does not wait for it."""
+    """A reader of :meth:`Supervisor.changes` was too slow, and was dropped so that the node need not wait."""
 
 
 class _Closable(Protocol):
@@ -39,7 +39,6 @@ class _Closable(Protocol):
 class Callers:
     """The calls that wait for an answer of one node, and the streams of its changes."""
 
-    #: Streams of changes that are open.
     streams: set[_Closable] = attrs.Factory(set)
     _scopes: set[trio.CancelScope] = attrs.Factory(set)
     _began: bool = False
@@ -50,7 +49,7 @@ class Callers:
         self._began = True
 
     def check_began(self) -> None:
-        """Refuse a call that would wait for ever.
+        """Refuse a call to a node that was not started, which would never answer.
 
         Raises:
           RuntimeError: if the node was not started.
@@ -65,7 +64,7 @@ class Callers:
         """Wait for an answer in this block; ``what`` names the missing answer in an error.
 
         Raises:
-          RuntimeError: if the node was not started, and would never answer.
+          RuntimeError: if the node was not started.
           NodeEndedError: if the node has ended, or ends first.
         """
         self.check_began()
@@ -91,7 +90,7 @@ class Callers:
     async def ask(
         self, send: Callable[[M], Awaitable[None]], question: Callable[[trio.MemorySendChannel[T]], M], what: str
     ) -> T:
-        """Send a question that is made with the address of its answer, and return the answer; see :meth:`asking`."""
+        """Send a question made from the address of its answer, and return the answer; see :meth:`asking`."""
         reply, answer = trio.open_memory_channel[T](1)
         with self.asking(what):
             await send(question(reply))
@@ -101,11 +100,11 @@ class Callers:
     async def stream(
         self, send: Callable[[M | N], Awaitable[None]], begin: Subscription[T, M], end: Subscription[T, N], what: str
     ) -> AsyncIterator[AsyncIterator[T]]:
-        """Open a stream of changes: the messages ``begin`` and ``end`` have the address of its reader."""
+        """Open a stream of changes. The messages ``begin`` and ``end`` are made from the address of its reader."""
         subscriber, stream = trio.open_memory_channel[T | Lagged](SUBSCRIBER_SIZE)
         self.streams.add(subscriber)
         try:
-            # Also before the node starts, so that the reader misses nothing.
+            # Works before the node starts, so that the reader misses nothing.
             with self._until_the_end(what):
                 await send(begin(subscriber))
             with stream:
@@ -117,12 +116,12 @@ class Callers:
                 await send(end(subscriber))
 
     def end_streams(self) -> None:
-        """End the streams of changes after the changes that they already contain."""
+        """End the streams after the changes that they already contain."""
         for stream in self.streams:
             stream.close()
 
     def end(self) -> None:
-        """End the streams, and all calls that wait."""
+        """End the streams, and all waiting calls."""
         self.end_streams()
         self._ended = True
         for scope in self._scopes:
@@ -131,7 +130,7 @@ class Callers:
 
 @value
 class Changes(Generic[T]):
-    """A stream of changes. It is not a generator, so that a reader may stop at any time."""
+    """A stream of changes. It is not a generator, so that a reader can stop at any time."""
 
     _stream: trio.MemoryReceiveChannel[T | Lagged]
 

@@ -1,7 +1,7 @@
 """Inboxes, and the subscribers to changes.
 
 Every inbox is a Trio memory channel. Asks flow down with ``send_nowait`` into inboxes whose size the protocol bounds.
-Reports flow up with :func:`report`, which waits while the inbox is full: back-pressure, never a silent loss (fault 86).
+Reports flow up with :func:`report`, which waits while the inbox is full, so nothing is lost silently (fault 86).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ async def send(address: Address[T], message: T) -> None:
 
 
 def send_answer(reply: Address[T], answer: T) -> None:
-    """Send ``answer`` to a caller, unless the caller has one or waits no more."""
+    """Send ``answer`` to a caller, unless the caller already has one or no longer waits."""
     with suppress(trio.WouldBlock, trio.BrokenResourceError, trio.ClosedResourceError):
         reply.send_nowait(answer)
 
@@ -56,26 +56,26 @@ def offer(address: Address[T], message: T) -> bool:
 class Audience(Generic[T]):
     """The subscribers to the changes of an actor.
 
-    One whose inbox is full is dropped, and is sent ``last`` as soon as there is room for it (fault 86).
+    A subscriber whose inbox is full is dropped, and is sent ``last`` as soon as there is room (fault 86).
     """
 
     _last: T
     subscribers: list[Address[T]] = attrs.field(init=False, factory=list)
-    #: Those that were dropped and are to be sent the last message.
+    #: Subscribers that were dropped and still wait for the last message.
     lagging: list[Address[T]] = attrs.field(init=False, factory=list)
 
     def add(self, subscriber: Address[T], first: T) -> None:
-        """Send ``first``, and from now on each change."""
+        """Send ``first`` to ``subscriber``, and from now on each change."""
         (self.subscribers if offer(subscriber, first) else self.lagging).append(subscriber)
 
     def remove(self, subscriber: Address[T]) -> None:
-        """Send it nothing more."""
+        """Send nothing more to ``subscriber``."""
         for addresses in (self.subscribers, self.lagging):
             if subscriber in addresses:
                 addresses.remove(subscriber)
 
     def tell(self, change: T, log: Logger) -> None:
-        """Send ``change`` to all; drop those whose inbox is full, and forget those that are gone."""
+        """Send ``change`` to all. Drop subscribers whose inbox is full, and remove those that are gone."""
         kept = [subscriber for subscriber in self.subscribers if self._takes(subscriber, change, log)]
         if len(kept) != len(self.subscribers):
             self.subscribers[:] = kept
@@ -92,7 +92,7 @@ class Audience(Generic[T]):
         return True
 
     def tell_lagging(self) -> None:
-        """Send those that were dropped their last message, as far as there is room for it."""
+        """Send dropped subscribers the last message, as far as their inboxes have room."""
         self.lagging[:] = [address for address in self.lagging if not offer(address, self._last)]
 
 
@@ -100,10 +100,10 @@ class Readable(Protocol[T_co]):
     """The receiving end of a memory channel, or an :class:`Inbox`."""
 
     async def receive(self) -> T_co:
-        """Return the next message, once there is one.
+        """Wait for the next message and return it.
 
         Raises:
-          trio.EndOfChannel: if no more can come.
+          trio.EndOfChannel: if no more messages can come.
         """
 
     def receive_nowait(self) -> T_co:
@@ -111,21 +111,21 @@ class Readable(Protocol[T_co]):
 
         Raises:
           trio.WouldBlock: if there is none.
-          trio.EndOfChannel: if no more can come.
+          trio.EndOfChannel: if no more messages can come.
         """
 
 
 class Inbox(Generic[T]):
-    """The inbox of an actor; it counts what the actor takes, so that one that hangs is found."""
+    """The inbox of an actor. It counts the messages that the actor takes, so that a hanging actor is found."""
 
     __slots__ = ("_channel", "_taken", "address", "source")
 
     def __init__(self, size: int) -> None:
         """Hold ``size`` messages before their writers wait."""
-        #: Where others write.
+        #: The address for senders.
         self.address, self._channel = trio.open_memory_channel[T](size)
         self._taken = 0
-        #: Where the messages come from; a test kit may put something in between.
+        #: Where the messages come from; a test kit can intercept them here.
         self.source: Readable[T] = self._channel
 
     async def report(self, message: T) -> None:
@@ -145,6 +145,6 @@ class Inbox(Generic[T]):
         return message
 
     def read(self) -> Reading:
-        """Return how many messages wait in it, and how many were taken."""
+        """Return how many messages wait, and how many were taken."""
         found = self._channel.statistics()
         return Reading(found.current_buffer_used + found.tasks_waiting_send, self._taken)

@@ -1,4 +1,4 @@
-"""What the inboxes share in which a newer message takes the place of an older one."""
+"""The base of inboxes in which a newer message replaces an older one."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ MessageT = TypeVar("MessageT")
 
 
 class Queued(Generic[MessageT]):
-    """The reading side of an inbox; which message takes the place of which, a subclass decides."""
+    """The reading side of an inbox. A subclass decides which message replaces which."""
 
     def __init__(self) -> None:
-        #: What waits, in the order in which it came; what has one key waits once.
+        #: The waiting messages, in the order of arrival. Of messages with the same key one waits.
         self._queue: OrderedDict[object, MessageT] = OrderedDict()
         self._lot = trio.lowlevel.ParkingLot()
         self._taken = 0
-        #: Says what is wrong although the actor takes its messages.
+        #: Returns a problem of an actor that does take its messages.
         self.problem: Callable[[], str | None] = lambda: None
 
     async def wait(self) -> None:
-        """Return once there is a message."""
+        """Wait until there is a message."""
         while not self._queue:
             await self._lot.park()
 
     async def receive(self) -> MessageT:
-        """Return the next message, once there is one."""
+        """Wait for the next message and return it."""
         while not self._queue:
             await self._lot.park()
         return self.receive_nowait()
@@ -47,5 +47,5 @@ class Queued(Generic[MessageT]):
         return self._queue.popitem(last=False)[1]
 
     def read(self) -> Reading:
-        """Return how much waits, and how much was taken."""
+        """Return how many messages wait, and how many were taken."""
         return Reading(len(self._queue), self._taken, wrong=self.problem())

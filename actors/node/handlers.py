@@ -1,4 +1,4 @@
-"""The default handlers of a node: the built-in ones, and those of installed packages."""
+"""The default handlers of a node: built-in ones, and those of installed packages."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def built_in_handlers(
     csi: CSIHandler | None = None,
     dra: DRAHandler | None = None,
 ) -> dict[str, Handler]:
-    """Return a handler for each built-in type; that of device plugins tells ``devices`` what they offer.
+    """Return a handler for each built-in type. The one for device plugins reports their devices to ``devices``.
 
-    With ``strict`` they are as strict with plugins as the kubelet. ``csi`` and ``dra`` are the handlers of CSI and DRA
-    drivers, if they are not to be new ones.
+    With ``strict`` handlers are as strict as the kubelet. ``csi`` and ``dra`` replace the handlers of CSI and DRA
+    drivers.
     """
     return {
         CSI: csi or CSIHandler(strict=strict),
@@ -40,10 +40,10 @@ def built_in_handlers(
 def handlers_at_start(
     config: Config, given: Mapping[str, Handler], devices: Address[InstanceMessage], csi: CSIHandler, dra: DRAHandler
 ) -> dict[str, Handler]:
-    """Return the handlers with which a node starts: those that are ``given``, and built-in ones of the other types.
+    """Return the handlers with which a node starts: those ``given``, and built-in ones for other types.
 
     Raises:
-      ConfigError: if there is one and the node only observes, or its calls may take longer than they are given.
+      ConfigError: if handlers are given and the node only observes, or a handler needs more time than its calls have.
     """
     if config.observe:
         if given:
@@ -55,20 +55,19 @@ def handlers_at_start(
     return handlers
 
 
-#: The group of the entry points that name handlers.
 GROUP = "plugind.handlers"
 
 
 def installed_handlers() -> dict[str, Handler]:
-    """Return a handler for each entry point of the group :data:`GROUP`: its name is the plugin type.
+    """Return a handler for each entry point of the group :data:`GROUP`, whose name is the plugin type.
 
     Raises:
-      ConfigError: if an entry point cannot be loaded, or what it names does not make a handler.
+      ConfigError: if an entry point cannot be loaded, or does not make a handler.
     """
     found: dict[str, Handler] = {}
     if not _may_be_installed():
         return found
-    # Most nodes have none, and it takes longer to import than all built-in handlers together.
+    # Most nodes have none, and this import takes longer than all built-in handlers together.
     from importlib.metadata import entry_points
 
     for entry in entry_points(group=GROUP):
@@ -83,9 +82,9 @@ def installed_handlers() -> dict[str, Handler]:
 
 
 def _may_be_installed() -> bool:
-    """Return whether a distribution may have entry points of the group; False only if none has.
+    """Return False only if no distribution has entry points of the group.
 
-    It looks where ``importlib.metadata`` looks, and does not read what it finds.
+    It looks where ``importlib.metadata`` looks, without parsing what it finds.
     """
     if any(hasattr(finder, "find_distributions") and finder is not PathFinder for finder in sys.meta_path):
         return True
@@ -109,5 +108,5 @@ def _names_handlers(path: str) -> bool:
         with open(path, encoding="utf-8", errors="replace") as lines:
             return GROUP in lines.read()
     except OSError:
-        # importlib.metadata knows no entry points of a distribution whose file is not there, or cannot be read.
+        # importlib.metadata ignores a file that is missing or cannot be read.
         return False

@@ -1,12 +1,11 @@
-"""A node: what it is made of, and how its actors are started, started again and stopped.
+"""A node: its parts, and how its actors are started, restarted and stopped.
 
-:class:`Node` is the supervisor of all actors. It starts the status actor, adds the handlers, starts the child ``node``,
-and stops them in reverse. That child is the reconciler with the liveness actor and one watcher for each root. Nobody
-else starts actors: the reconciler asks for a registration actor and gets its address. When the reconciler crashes, both
-worlds are lost. Then the registrations deregister their plugins, and the child ``node`` starts again from the file
-system (fault 85).
+:class:`Node` is the supervisor of all actors, and only it starts actors. It adds the handlers, starts its children in
+order and stops them in reverse. The child ``node`` is the reconciler with the liveness actor and one watcher for each
+root. The reconciler requests registration actors and gets their addresses. When it crashes, both worlds are lost. Then
+the registrations deregister their plugins, and the child ``node`` starts again from the file system (fault 85).
 
-A program that embeds a node holds a :class:`plugind.Supervisor`, which hands on to this one.
+An embedding program uses :class:`plugind.Supervisor`, which delegates to this class.
 """
 
 from __future__ import annotations
@@ -73,29 +72,28 @@ from .watchers import Watchers
 if TYPE_CHECKING:
     from ..devices.server import DeviceServer
 
-#: How many messages the inboxes of the reconciler, the liveness and the status actor hold before their writers wait.
+#: The size of the inboxes of the reconciler, the liveness and the status actor. Writers to a full inbox wait.
 INBOX_SIZE = 4096
-#: What is lost without ``/proc``, in the log (faults 23 and 41).
+#: What is lost without ``/proc`` (faults 23 and 41).
 _NO_PROC = (
     "/proc cannot be read: a socket that is replaced while it is dialed is found out only afterwards, and paths over "
     "107 bytes cannot be dialed"
 )
-#: Seconds that the status actor has to end its streams and send its last answers.
+#: Seconds in which the status actor can end its streams and send its last answers.
 STATUS_GRACE = 2.0
 
 
 @value
 class Unfinished:
-    """What keeps a node that stops from its end."""
+    """What keeps a stopping node from ending."""
 
-    #: The names of actors.
     actors: tuple[str, ...]
-    #: The calls of handlers that have not ended, in words. Those of ``follow`` are here once they were cancelled.
+    #: Calls of handlers that have not ended, in words, including those of ``follow`` that were cancelled.
     calls: tuple[str, ...]
 
 
 class Node:
-    """The actors of a node, their inboxes, and what outlives their crashes."""
+    """The actors of a node, their inboxes, and the state that outlives their crashes."""
 
     def __init__(
         self,
@@ -105,7 +103,7 @@ class Node:
         status_config: StatusConfig,
         log: Logger,
     ) -> None:
-        """Make what can be made before anything is opened.
+        """Create what can be created before anything is opened.
 
         Raises:
           ConfigError: if the configuration contradicts itself, or a handler needs more time than it has.
@@ -118,16 +116,16 @@ class Node:
         self._by_path_only = ports is None and not can_connect_to_descriptors()
         self.ports = ports = ports or real_ports(config)
         seed = self._seed = int.from_bytes(os.urandom(8)) if config.seed is None else config.seed
-        #: All that reports sockets counts generations together.
+        #: One sequence of generations for all watchers.
         self._generations = itertools.count(1)
         self.callers = Callers()
         self.crashes = Crashes(config.intensity, self._report_crash)
 
-        # What a reload replaces.
+        # A reload replaces these.
         self.config = config
         self.rules = wiring.rules_of(config, ports.users(config.trust))
         self.endpoints = wiring.endpoints_of(self.rules, ports.endpoints, self.status_socket)
-        #: Has one place, which a reload takes.
+        #: Held by the reload under way.
         self.reload = trio.Semaphore(1)
 
         self.reconciler = Inbox[ReconcilerMessage](INBOX_SIZE)
@@ -139,11 +137,11 @@ class Node:
         open_ports = partial(ports.leases, config, self.status_socket)
         self.leases = wiring.leases_of(config, self.rules.users, state.leases, open_ports, self._log)
         self.devices = Devices(state.devices, self._log, self.leases.inbox)
-        # Sequences of chances of their own, so that no other depends on how often drivers or endpoints are asked.
+        # Separate random sequences, so that others do not depend on how often drivers or endpoints are asked.
         csi_rng, checks_rng = random.Random(f"CSI drivers {seed}"), random.Random(f"health checks {seed}")
         csi = CSIHandler(config.csi, strict=config.strict, status=to_status, rng=csi_rng)
         self.dra = DRAHandler(config.dra, status=to_status, wall=status_config.wall)
-        # It raises here, and not from the block.
+        # Here, so that its errors are not raised from the block.
         self._handlers_at_start = handlers_at_start(config, handlers, self.devices.inbox, csi, self.dra)
         self.inboxes = Inboxes(config.hung_after or math.inf, self._log)
         connect = wiring.connect_endpoints(lambda: self.endpoints)
@@ -155,7 +153,7 @@ class Node:
         followings = {CSI: csi.observe, DRA: self.dra.observe}
         observers = Observers(self.links, followings, calls) if config.observe else None
 
-        # A node without a status socket has no clients to keep descriptors for.
+        # A node without a status socket reserves no descriptors for clients.
         self._reserve = DescriptorReserve(RESERVED if self.status_socket is not None else 0)
         self._metrics_port = wiring.metrics_port_of(config, self._log)
         self._run_status = partial(
@@ -174,7 +172,7 @@ class Node:
             inbox=self.status,
             reconciler=to_reconciler,
             log=self._log,
-            # All restarts share one memory, so that a crash of the status actor does not end the streams of changes.
+            # Shared by all restarts, so that a crash of the status actor does not end the streams of changes.
             memory=status.Memory(),
             health=self.inboxes.check,
             reserve=self._reserve,
@@ -191,13 +189,13 @@ class Node:
         conversation = ConversationConfig(ports.dial, self.dial_slots, self.endpoints, self.watchers.owner_above)
         settings, again = wiring.registration_settings(config, self.rules.users), config.observe_again
         actors = to_reconciler, self.liveness.address, to_status
-        #: What registrations that begin go by; its settings are replaced by a reload.
+        #: The configuration of new registrations; a reload replaces its settings.
         self.registration = RegistrationConfig(conversation, settings, seed, *actors, timers, observers, again)
-        # A crash of one plugin's registration is that plugin's alone, and never ends the node (fault 85).
+        # A crash of a registration concerns one plugin only, and never ends the node (fault 85).
         self.registrations = Registrations(self._run_registration, to_reconciler, self.crashes.report)
-        # All reconcilers share one record of short lives: a crash of the reconciler lets no crash loop start anew.
+        # One record for all reconcilers: a crash of the reconciler must not restart a crash loop.
         self._lives = Lives(config.backoff, config.stable_after)
-        #: How the actors are read without which a node does nothing.
+        #: The readings of the actors without which a node does nothing.
         self.core = {
             "status": self.status.read,
             "reconciler": self.reconciler.read,
@@ -216,7 +214,7 @@ class Node:
         config, where = self.config, self.config.device_plugins
         if where is None:
             return None
-        # It brings a gRPC server, which no other node needs.
+        # Imports a gRPC server, which no other node needs.
         from ..devices.register_calls import CallsConfig
         from ..devices.server import DeviceServer
 
@@ -226,7 +224,7 @@ class Node:
         return DeviceServer(calls, directory, heartbeat=config.rescan)
 
     def call_config(self, config: Config) -> CallConfig:
-        """Return what the calls of handlers go by with this configuration."""
+        """Return the configuration of handlers' calls."""
         limit, timeouts, sigint = config.blocked_after, config.timeouts, config.handles_sigint
         steps = None if limit is None else self._blocked_steps
         return CallConfig(timeouts.handler, self._log, steps, limit or math.inf, sigint, timeouts=timeouts.handlers)
@@ -256,7 +254,7 @@ class Node:
                         raise
                     await self._stop()
         except BaseExceptionGroup as group:
-            # The nursery is a detail of the node, so an error of the block is raised without a group around it.
+            # The nursery is an implementation detail, so an error of the block is raised without a group.
             errors = list(leaves(group))
             if failure is not None and all(error in list(leaves(failure)) for error in errors):
                 raise failure from failure.__cause__
@@ -302,7 +300,7 @@ class Node:
         yield ChildSpec("registrations", self.registrations.serve, Restart.TRANSIENT)
         yield ChildSpec("node", self._run_reconciler, Restart.TRANSIENT)
         if self._device_server is not None:
-            # Callers of Register wait on while the reconciler starts again.
+            # Not part of ``node``, so that callers of Register can wait while the reconciler restarts.
             yield ChildSpec("device server", self._device_server.run)
         if self.config.blocked_after is not None:
             config = watchdog.WatchdogConfig(self.config.blocked_after)
@@ -348,13 +346,13 @@ class Node:
             children = Children(nursery, self.crashes)
             children.start(ChildSpec("liveness", self._run_liveness))
             self.watchers.start_all(children, self.config.roots)
-            # What was left to deregister of removed roots is not known any more.
+            # The registrations that were left of removed roots are no longer known.
             for root in tuple(self.watchers.directories):
                 self._leave_root(root.path)
             if self._device_server is not None:
                 nursery.start_soon(self._device_server.report_again)
             self.registrations.when_none_is_detached(self.handlers.retirements())
-            # A change that was sent to the reconciler before may be lost.
+            # A change that was sent to the crashed reconciler may be lost.
             self._lives.reconfigure(self.config.backoff, self.config.stable_after)
             try:
                 await reconciler.run(
@@ -379,14 +377,14 @@ class Node:
                 self.watchers.end()
 
     def _retire(self, effect: HandlerRetired) -> None:
-        # The registrations of a reconciler that crashed may still deregister, and this one does not count them.
+        # Registrations of a crashed reconciler may still deregister, and this reconciler does not count them.
         self.registrations.when_none_is_detached([partial(self.handlers.retire, effect.handler)])
 
     def _leave_root(self, path: str) -> None:
         self.watchers.leave(path, self.config.roots)
 
     def _run_registration(self, start: StartRegistration, inbox: RegistrationInbox) -> Awaitable[None]:
-        # Not a coroutine of its own, of which each registration would keep a frame.
+        # A coroutine of its own would keep a frame for each registration.
         return registration.run(self.registration, inbox, start.appeared, start.to_deregister, start.crash)
 
     def _run_watcher(self, root: Root) -> Awaitable[None]:
@@ -397,13 +395,13 @@ class Node:
             reconciler=self.reconciler.address,
             status=self.status.address,
             generations=self._generations,
-            # A sequence of each root's own, so that no chance depends on the order in which several are scanned.
+            # Separate random sequences, so that none depends on the order of the scans.
             rng=random.Random(f"rescans {self._seed} {root.path}"),
         )
 
     def _run_liveness(self) -> Awaitable[None]:
         processes, rescan = self.ports.processes, self.config.rescan
-        # One that is only observed is dialed again, and is stale then.
+        # An observed plugin without a listener is dialed again, and is stale then.
         deregister = self.config.deregister_not_serving or self.config.observe
         config = LivenessConfig(processes, self.endpoints, rescan, deregister_not_serving=deregister)
         return liveness.run(config, self.liveness.address, self.liveness, self.status.address, self.reconciler.address)
@@ -429,14 +427,14 @@ class Node:
         unread: list[ReconcilerMessage] = []
         with trio.move_on_after(self.config.timeouts.stop_grace):
             while self.registrations.any_current:
-                # The registrations wait here when the inbox is full, and no reconciler reads it.
+                # The registrations would wait for room in the inbox, since no reconciler reads it.
                 unread.append(await self.reconciler.receive())
         with suppress(trio.WouldBlock):
             while True:
                 unread.append(self.reconciler.receive_nowait())
         for message in unread:
             if isinstance(message, RetryAsked | StopAsked | StopForced):
-                # A caller waits for what the next reconciler does about it. The rest is found again by scans.
+                # A caller waits for the effect of these. Scans find the rest again.
                 self.nursery.start_soon(self.reconciler.report, message)
         self.registrations.detach()
         await self._show_all_as_gone()

@@ -1,4 +1,4 @@
-"""The directories and sockets of a node, and which of them may not lie in each other."""
+"""The directories and sockets of a node, and checks that they do not lie in each other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def check_places(config: Config, status_socket: str | None) -> None:
     """Check that roots, the status socket and the directory of device plugins do not lie in each other.
 
     Raises:
-      ConfigError: if one does.
+      ConfigError: if they do.
     """
     check_roots(config.roots)
     check_status_socket(config.roots, status_socket)
@@ -23,7 +23,7 @@ def check_places(config: Config, status_socket: str | None) -> None:
 
 
 def check_status_socket(roots: Sequence[Root], path: str | None) -> None:
-    """Refuse a status socket in a root: the node would dial it as a plugin, through which it would ask itself.
+    """Check that the status socket lies in no root, where the node would dial it as a plugin.
 
     Raises:
       ConfigError: if it lies in one of ``roots``.
@@ -40,10 +40,10 @@ def check_status_socket(roots: Sequence[Root], path: str | None) -> None:
 
 
 def check_device_directory(config: Config, status_socket: str | None) -> None:
-    """Refuse a directory of device plugins in which there are other sockets of the node: they would be deleted.
+    """Check that the directory of device plugins holds no other sockets of the node, which would be deleted.
 
     Raises:
-      ConfigError: if it overlaps with a root, or has the status socket in it.
+      ConfigError: if it overlaps with a root, or holds the status socket.
     """
     if config.device_plugins is not None:
         roots = [os.path.realpath(root.path) for root in config.roots]

@@ -1,4 +1,4 @@
-"""How a node reaches the system that it runs on: by default through real sockets, files and processes."""
+"""The ports of a node to its system: by default real sockets, files and processes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @value
 class NodeState:
-    """What keeps the state of a node over a restart."""
+    """The stores that keep the state of a node over a restart."""
 
     devices: StateStore
     leases: LeaseStore
@@ -51,7 +51,7 @@ def state_store(config: Config, log: Logger) -> NodeState:
     """Return the file of the node's state; without one, stores that end with the program."""
     if config.state is None:
         return NodeState(MemoryStore(), MemoryLeaseStore(name=os.urandom(16).hex()))
-    # It brings a database, which a node without a state does not need.
+    # Imports a database, which a node without state does not need.
     from ..io.state_file import StateFile
 
     serves = "" if config.device_plugins is None else os.path.realpath(config.device_plugins.directory)
@@ -64,7 +64,7 @@ def state_store(config: Config, log: Logger) -> NodeState:
 
 
 def lease_ports(config: Config, status_socket: str | None) -> LeasePorts:
-    """Return how leases reach the system; the hook of a container calls at ``status_socket``."""
+    """Return the ports of leases to the system; container hooks call at ``status_socket``."""
     hook = Hook(hook_command(), "" if status_socket is None else os.path.abspath(status_socket))
     return LeasePorts(
         OwnerProcesses(most_owners()),
@@ -77,7 +77,7 @@ def lease_ports(config: Config, status_socket: str | None) -> LeasePorts:
 
 def open_device_directory(where: DevicePluginDirectory, others_may_call: bool, log: Logger) -> DeviceDirectory:
     """Return the directory of device plugins."""
-    # It brings a gRPC server, which no other node needs.
+    # Imports a gRPC server, which no other node needs.
     from ..devices.directory import RealDeviceDirectory
 
     return RealDeviceDirectory(where, others_may_call, log)
@@ -85,7 +85,7 @@ def open_device_directory(where: DevicePluginDirectory, others_may_call: bool, l
 
 @attrs.frozen
 class Ports:
-    """How a node reaches plugins and directories: the real ones by default, simulated ones in tests."""
+    """The ports to plugins and directories: real ones by default, simulated ones in tests."""
 
     dial: Dialer = attrs.field(factory=lambda: partial(dial_registration, conversations=KnownConversations()))
     directory: Callable[[Root], Directory] = attrs.field(
@@ -93,17 +93,17 @@ class Ports:
     )
     processes: Callable[[], ProcessPort] = attrs.field(default=lambda: Processes(most_processes()))
     endpoints: EndpointFiles = attrs.field(factory=RealEndpointFiles)
-    #: Returns how many descriptors the process has left for dials, counted up to a number; None asks the system.
+    #: Returns how many descriptors are left for dials, counted up to a number; None asks the system.
     count_descriptors: Callable[[int], int] | None = None
-    #: Returns what the system says about users.
+    #: Returns the system's answers about users.
     users: Callable[[Trust], Users] = users_of
-    #: How many conversations are under way at once, those that last long not counted.
+    #: The limit of concurrent conversations, not counting those that last long.
     dial_slots: int = DIAL_SLOTS
-    #: Opens the directory of device plugins; True if users other than root and that of the daemon may call there.
+    #: Opens the directory of device plugins; True if users other than root and the daemon's user may call there.
     device_directory: Callable[[DevicePluginDirectory, bool, Logger], DeviceDirectory] = open_device_directory
-    #: Returns what keeps the state over a restart.
+    #: Returns the stores that keep the state over a restart.
     state: Callable[[Config, Logger], NodeState] = state_store
-    #: Opens what leases need, with the path of the status socket.
+    #: Returns the ports of leases, given the path of the status socket.
     leases: Callable[[Config, str | None], LeasePorts] = lease_ports
 
 

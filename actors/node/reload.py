@@ -1,7 +1,7 @@
-"""What a reload changes: each value of another configuration is sent to the actor that owns it.
+"""A reload: each changed value of the configuration is sent to the actor that owns it.
 
-No actor reads a configuration that another one changes. :attr:`.Node.config`, and what the node keeps of it for the
-successors of actors that crash, is replaced here and nowhere else.
+No actor reads a configuration that another one changes. Only this module replaces :attr:`.Node.config`, and what the
+node keeps of it for the successors of crashed actors.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .wiring import check_pools, expectation_of, follow_pauses, operators_of, re
 
 
 async def reconfigure(node: Node, config: Config) -> None:
-    """Have the node use another configuration; see :meth:`plugind.Supervisor.reconfigure`."""
+    """Put another configuration in force; see :meth:`plugind.Supervisor.reconfigure`."""
     from ...protocol.settings.reload import fixed_fields
 
     try:
@@ -51,7 +51,7 @@ async def reconfigure(node: Node, config: Config) -> None:
         with node.callers.asking("has no other configuration"):
             users = node.rules.users if config.trust == node.config.trust else await _find_users(node, config.trust)
             applied = trio.Event()
-            # A task of the node, so that a caller who is cancelled does not leave a half of it in force.
+            # A task of the node, so that a cancelled caller does not leave half of it in force.
             node.nursery.start_soon(_put_in_force, node, config, users, applied, under_way.pop_all())
             await applied.wait()
 
@@ -59,7 +59,7 @@ async def reconfigure(node: Node, config: Config) -> None:
 async def _find_users(node: Node, trust: Trust) -> Users:
     if not trust.names:
         return node.ports.users(trust)
-    # It may wait for a server that knows the names of users.
+    # The name service that knows the users may be slow.
     thread = WorkerThread("users")
     try:
         return await thread.run(partial(node.ports.users, trust))
@@ -68,7 +68,7 @@ async def _find_users(node: Node, trust: Trust) -> Users:
 
 
 async def _put_in_force(node: Node, config: Config, users: Users, applied: trio.Event, under_way: ExitStack) -> None:
-    # Once the actors have ended, the node ends, and the caller is told so.
+    # If the actors have ended, so does the node, and the caller is told.
     with under_way, suppress(trio.ClosedResourceError):
         before, node.config = node.config, config
         if config.trust != before.trust:
@@ -78,16 +78,16 @@ async def _put_in_force(node: Node, config: Config, users: Users, applied: trio.
             await _place(node)
         await _send_settings(node)
         if moved:
-            # Registrations have the new settings by then.
+            # Registrations have the new settings by now.
             await _change_watchers(node, config.roots)
         if config.leases != before.leases:
-            # Most nodes lease nothing, and need not have the actor that does.
+            # Most nodes lease nothing, and need not load the lease actor.
             node.leases.reconfigure(config.leases, operators_of(node.rules.users))
         applied.set()
 
 
 async def _trust(node: Node, users: Users) -> None:
-    """Let the actors that do not register plugins trust others from now on."""
+    """Send the new trust to the actors that do not register plugins."""
     node.rules = rules_of(node.config, users)
     node.endpoints = node.endpoints.trusting(node.rules.distrust)
     changed = TrustChanged(node.config.trust, users)
@@ -98,7 +98,7 @@ async def _trust(node: Node, users: Users) -> None:
 
 
 async def _place(node: Node) -> None:
-    """Let the actors that do not register plugins go by other places of sockets and endpoints from now on."""
+    """Send the new places of sockets and endpoints to the actors that do not register plugins."""
     node.rules = rules_of(node.config, node.rules.users)
     roots_changed = _roots_changed(node)
     files = node.endpoints.files.below(roots_changed.directories)
@@ -111,7 +111,7 @@ def _roots_changed(node: Node) -> RootsChanged:
 
 
 async def _send_settings(node: Node) -> None:
-    """Send the actors what they go by from now on."""
+    """Send new settings to the actors."""
     config = node.config
     node.crashes.allow(config.intensity)
     node.handlers.reconfigure(node.call_config(config))
@@ -127,9 +127,9 @@ async def _send_settings(node: Node) -> None:
 
 
 async def _change_watchers(node: Node, roots: Sequence[Root]) -> None:
-    """Have these roots watched, and no others.
+    """Start the watchers of new roots, and stop those of removed ones.
 
-    The reconciler learns that a root is gone when its watcher has ended: no message of the watcher comes later.
+    The reconciler is told that a root is removed when its watcher has ended, so no message of the watcher comes later.
     """
     inboxes = node.watchers.inboxes
     for root in [root for root in inboxes if root not in roots]:

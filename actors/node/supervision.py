@@ -1,9 +1,9 @@
 """Supervision: child specifications, restarts within an intensity, start in order and stop in reverse.
 
-The vocabulary is OTP's. A child is a run function in a task and a cancel scope of its own. A child that crashes is
-started again after a pause, as its specification says. The pause grows with the crashes of that child, so that one that
-fails at once each time does not use up the intensity within milliseconds. When crashes come too often,
-:class:`GaveUpError` ends the supervisor (fault 85).
+The vocabulary is OTP's. A child is a function that runs in a task and cancel scope of its own. A child that crashes is
+restarted after a pause, as its specification says. The pause grows with the crashes of that child, so that a child that
+fails at once does not use up the intensity within milliseconds. :class:`GaveUpError` ends the supervisor if crashes
+come too often (fault 85).
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ class GaveUpError(Exception):
 
 
 class Restart(enum.Enum):
-    """When a child that has ended is started again."""
+    """When a child that has ended is restarted."""
 
     #: Always: every end counts as a crash.
     PERMANENT = "permanent"
-    #: Only after a crash.
     TRANSIENT = "transient"
 
 
@@ -41,21 +40,20 @@ class ChildSpec:
 
 
 class Crashes:
-    """Counts crashes against the intensity, and reports each."""
+    """Counts crashes against the intensity, and reports them."""
 
     def __init__(self, intensity: RestartIntensity, report: Callable[[str, Exception], None]) -> None:
         self._intensity = intensity
         self._reports = [report]
         self._past: tuple[float, ...] = ()
-        #: The recent crashes of each child by its name.
         self._of_child: dict[str, tuple[float, ...]] = {}
 
     def allow(self, intensity: RestartIntensity) -> None:
-        """Judge the crashes from now on by this intensity, those of the last period with them."""
+        """Use another intensity, also for the crashes of the last period."""
         self._intensity = intensity
 
     def watch(self, report: Callable[[str, Exception], None]) -> None:
-        """Call ``report`` too for each crash from now on, with the name of the child and the error."""
+        """Also call ``report`` for each crash from now on, with the name of the child and the error."""
         self._reports.append(report)
 
     def report(self, name: str, error: Exception) -> None:
@@ -64,7 +62,7 @@ class Crashes:
             report(name, error)
 
     def count(self, name: str, error: Exception) -> float:
-        """Report the crash of ``name``, and return for how many seconds to wait before it is started again.
+        """Report and count the crash of ``name``; return the seconds to wait before its restart.
 
         Raises:
           GaveUpError: if the intensity is exceeded.
@@ -112,27 +110,27 @@ class Children:
         self._nursery.start_soon(self._keep, child, name=spec.name)
 
     async def wait(self, name: str) -> None:
-        """Return when the child has ended for good, or at once if there is no child of that name."""
+        """Wait until the child has ended for good. Return at once if there is no child of that name."""
         child = self._children.get(name)
         if child is not None:
             await child.done.wait()
 
     async def stop(self, name: str) -> None:
-        """Cancel a child and wait until it has ended."""
+        """Cancel a child and wait for its end."""
         child = self._children.get(name)
         if child is not None:
             child.scope.cancel()
             await child.done.wait()
 
     async def stop_all(self, *, but: Collection[str] = ()) -> None:
-        """Stop all children, the last started first, except those named in ``but``."""
+        """Stop all children in reverse order of their start, except those named in ``but``."""
         for name in reversed(list(self._children)):
             if name not in but:
                 await self.stop(name)
 
     @property
     def stopping(self) -> tuple[str, ...]:
-        """The names of the children that were stopped and have not ended; all names if none was stopped."""
+        """The names of children that were stopped and have not ended; all names if none was stopped."""
         return tuple(name for name, child in self._children.items() if child.scope.cancel_called) or tuple(
             self._children
         )
@@ -149,7 +147,7 @@ class Children:
                         _raise_what_no_restart_repairs(error)
                         pause = self._crashes.count(spec.name, error)
                     except BaseExceptionGroup as group:
-                        # A child with a nursery that crashed while it was cancelled: count the crash, then end.
+                        # The child's nursery crashed while it was cancelled: count the crash, then end.
                         crash, cancelled = group.split(Exception)
                         if crash is not None:
                             _raise_what_no_restart_repairs(crash)
@@ -167,7 +165,7 @@ class Children:
 
 
 def _raise_what_no_restart_repairs(error: Exception) -> None:
-    """Raise an error that ends the supervisor; a child with a nursery of its own wraps it in a group."""
+    """Raise an error that ends the supervisor, taken out of a child's exception group if necessary."""
     for leaf in leaves(error):
         if isinstance(leaf, GaveUpError | ConfigError):
             raise leaf from leaf.__cause__

@@ -1,4 +1,4 @@
-"""What a node makes for its actors from its configuration: rules, endpoints, settings, ports."""
+"""Creates what a node's actors need from its configuration: rules, endpoints, settings, ports."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _OBSERVING = "this plugind leases no devices, since it only observes plugins: st
 
 
 def rules_of(config: Config, users: Users) -> Rules:
-    """Return the rules by which plugins are trusted, and the directories in which they may have endpoints."""
+    """Return the rules of trust, with the directories in which plugins may have endpoints."""
     directories = config.endpoint_directories
     if directories is None:
         directories = default_directories(root.path for root in config.roots)
@@ -49,15 +49,15 @@ def rules_of(config: Config, users: Users) -> Rules:
 
 
 def endpoints_of(rules: Rules, files: EndpointFiles, status_socket: str | None) -> Endpoints:
-    """Return what looks at endpoints, of which the status socket is none."""
+    """Return the endpoints of plugins, which exclude the status socket."""
     status_socket = None if status_socket is None else os.path.abspath(status_socket)
     return Endpoints(files, rules.endpoint_directories, status_socket).trusting(rules.distrust)
 
 
 def connect_endpoints(endpoints: Callable[[], Endpoints]) -> Callable[[Plugin, Identity | None], Channel]:
-    """Return what connects to the present ``endpoints`` of plugins that have links.
+    """Return a function that connects to endpoints of plugins with links, by the present ``endpoints``.
 
-    These connections have one account of what is not parsed yet.
+    All these connections share one limit of unparsed bytes.
     """
     shared = Shared(ENDPOINT_LIMITS.unparsed_bytes)
 
@@ -72,7 +72,7 @@ def connect_endpoints(endpoints: Callable[[], Endpoints]) -> Callable[[Plugin, I
 
 
 def lease_users_of(config: Config, users: Users) -> LeaseUsers:
-    """Return who may lease over the status socket: not the user that stands for many in a user namespace."""
+    """Return who may lease over the status socket, without the user that stands for many in a user namespace."""
     named = config.leases.users
     return attrs.evolve(named, uids=named.uids - {users.overflow})
 
@@ -92,7 +92,7 @@ def leases_of(
 
 
 def operators_of(users: Users) -> frozenset[int]:
-    """Return who may end the leases of others, besides those who are named."""
+    """Return the users who may end the leases of others, besides configured ones."""
     return frozenset({ROOT, users.own})
 
 
@@ -100,7 +100,7 @@ def check_pools(pools: Sequence[Pool]) -> None:
     """Check that no device is in two pools, and that no two pools of a resource have the same name.
 
     Raises:
-      ConfigError: if one is.
+      ConfigError: if there is one.
     """
     if not pools:
         return
@@ -113,27 +113,27 @@ def check_pools(pools: Sequence[Pool]) -> None:
 
 
 def metrics_port_of(config: Config, log: Logger) -> MetricsPort | None:
-    """Return the port on which the node of this configuration serves its metrics; None if it has none."""
+    """Return the port for metrics; None if the configuration has none."""
     wanted, hosts = config.metrics.address, config.metrics.hosts
     return None if wanted is None else MetricsPort(tcp_address(wanted), frozenset(hosts), log)
 
 
 def follow_pauses(config: Config) -> Backoff:
-    """Return the pauses before a follow is started again."""
+    """Return the pauses before a follow is restarted."""
     return attrs.evolve(RESTARTS, jitter=config.backoff.jitter)
 
 
 def registration_settings(
     config: Config, users: Users, endpoint_directories: tuple[str, ...] | None = None, number: int = 0
 ) -> RegistrationSettings:
-    """Return what registration actors go by, after so many changes."""
+    """Return the settings of registration actors; ``number`` counts their changes."""
     return RegistrationSettings(
         config.timeouts, config.backoff, config.info_limits, config.trust, users, endpoint_directories, number
     )
 
 
 def watcher_config(config: Config, rules: Rules, root: Root) -> WatcherConfig:
-    """Return what the watcher of a root goes by."""
+    """Return the configuration of the watcher of a root."""
     return WatcherConfig(
         root.path,
         deprecated=root.deprecated,
@@ -147,5 +147,5 @@ def watcher_config(config: Config, rules: Rules, root: Root) -> WatcherConfig:
 
 
 def expectation_of(config: Config) -> ExpectationChanged:
-    """Return the message that says which plugins and devices are expected."""
+    """Return the message with the plugins and devices that are expected."""
     return ExpectationChanged(config.expected, healthy=config.ready_when == "healthy", devices=config.expected_devices)

@@ -1,19 +1,18 @@
 """The registration actor: one per socket path.
 
-The actor is one coroutine, and its place in the code is its state. It tries to register the socket that is at its path
-(:meth:`_Registration._register_socket` is that from top to bottom), pauses or rests, and tries again. What it does next
-is a value of ``plugind.protocol.registration.following``.
+The actor is one coroutine, and its place in the code is its state. It tries to register the socket at its path
+(:meth:`.Tries._register_socket`), pauses or rests, and tries again. What it does next is a value of
+``plugind.protocol.registration.following``.
 
-Four things are data, because they are needed from outside of the frames: the *phase*, which is shown, what is *owed* to
-a handler that was asked to register, the *newest* socket at the path, and what was *shown* last.
+The *phase*, what is *owed* to the handler, the *newest* socket and what was *shown* last are data, because code outside
+of the coroutine's frames needs them.
 
-A try runs in a cancel scope. The rule of the inbox, which is applied in the sender's task, cancels it upon a message
-that ends the present phase (``plugind.protocol.registration.phases``). What was begun is undone after that scope was
-left: the connection is closed, Deregister is called exactly once for each Register that has begun, and the name is
-released. What follows decides whether a registered plugin is deregistered: a stop leaves it registered, unless it is to
-deregister. After a crash the successor of the actor deregisters it, maybe a second time (fault 85).
+A message that ends the present phase (``plugind.protocol.registration.phases``) cancels the scope of the try, in the
+sender's task. Then the actor undoes what the try began: it closes the connection, calls Deregister exactly once for
+each Register that has begun, and releases the name. A stop leaves a registered plugin registered, unless it asks for a
+deregistration. After a crash the actor's successor deregisters the plugin, maybe a second time (fault 85).
 
-"What happens when a registered plugin's socket is replaced" in ``docs/design.md`` is an example of all of this.
+"What happens when a registered plugin's socket is replaced" in ``docs/design.md`` is an example.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from .inbox import RegistrationInbox
 from .tries import Tries
 
 _TRIES = (Try, NotifyAgain, AskAgain)
-#: The largest part of the time until an observed plugin is asked again by which that is earlier or later.
+#: An observed plugin is asked again up to this part of the period earlier or later.
 _JITTER = 0.2
 
 
@@ -56,24 +55,24 @@ def run(
 ) -> Coroutine[Any, Any, None]:
     """Register the socket that ``appeared``, and run until it is gone and its plugin is deregistered, or plugind stops.
 
-    This returns the actor's one coroutine: each suspended one takes some 250 bytes for each plugin.
+    This returns the coroutine itself, because one more suspended coroutine would take 250 bytes for each plugin.
 
-    ``crash`` is that of its predecessor, and ``owed`` the plugin that it may have registered: that is deregistered
-    first, and then the actor waits (fault 85).
+    ``crash`` is the crash of the actor's predecessor, and ``owed`` the plugin that the predecessor may have registered.
+    The actor first deregisters that plugin and then waits (fault 85).
 
     Raises:
-      RegistrationCrashedError: if it crashed, and the handler may have registered its plugin.
+      RegistrationCrashedError: if the actor crashed and the handler may have registered its plugin.
     """
     return _Registration(config, inbox, appeared, owed, crash).run()
 
 
 class _Registration(Tries):
-    """The whole: it tries, pauses, rests and leaves."""
+    """The main loop of a registration."""
 
     __slots__ = ()
 
     async def run(self) -> None:
-        """Try, pause and rest, until the end. Nearly all actors rest, so they do it in this frame and in no scope."""
+        """Try, pause and rest, until the end. Most actors rest, so they rest in this frame and without a scope."""
         then = self._then
         self._inbox.rule, self._inbox.look = self._serve, self._look
         try:
@@ -110,7 +109,7 @@ class _Registration(Tries):
             self.conversation.hang_up()
 
     def _begin(self, then: Next) -> None:
-        """Begin with what follows: a pause, a rest or the end. A try begins with its first step."""
+        """Begin a pause, a rest or the end. A try begins with its first step instead."""
         if self._observed is not None and not isinstance(then, Observe | AskAgain):
             self._stop_observing()
         if isinstance(then, Try | Pause) and self._newest.generation != self._socket.generation:
@@ -153,11 +152,11 @@ class _Registration(Tries):
         delay, chance = self._settings.backoff.delay, self._chance(pause.failures)
         if pause.not_before is None:
             return delay(pause.failures, chance)
-        # With jitter as after a failure: plugins that crash together would otherwise be dialed together for ever.
+        # The jitter keeps plugins that crash together from being dialed together for ever.
         return max(0.0, pause.not_before - now) + delay(pause.failures, chance) - delay(pause.failures)
 
     def _elapsed(self, then: Next) -> Next:
-        """Return what follows a pause that is over, or a rest in which an observed plugin is to be asked again."""
+        """Return what follows when a pause is over, or when an observed plugin is due to be asked again."""
         self._hurried = False
         if isinstance(then, Observe):
             return AskAgain(then)
@@ -165,7 +164,7 @@ class _Registration(Tries):
         return following.after_timer(then)
 
     def _disturbed(self, then: Next) -> Next:
-        """Return what follows the pause or the rest upon the next message; the same if nothing else does."""
+        """Read the next message; return what follows, or ``then`` itself if the message changes nothing."""
         message = self._next_message()
         if self._ends(message):
             return self._after(message) or then
@@ -176,7 +175,7 @@ class _Registration(Tries):
         return self._brought_forward(then, message)
 
     async def _leave(self, then: Next) -> Next:
-        """Have the handler deregister the plugin; return what follows by then.
+        """Have the handler deregister the plugin; return what follows, in view of the messages that came meanwhile.
 
         A failed Deregister counts as done (fault 84). The wait for its turn has no deadline, since the name is busy
         until Deregister has run; the handler's call has one. A handler that does not let itself be cancelled keeps the
@@ -190,7 +189,7 @@ class _Registration(Tries):
         self._attempt, self._then, self._until = 0, then, math.inf
         self._enter(Phase.LEAVE, self._why)
         while self._pending or self._inbox.waiting:
-            # What comes from now on is served by the rule of the inbox.
+            # The rule of the inbox serves later messages.
             self._then = self._after_leaving(self._next_message(), self._then)
         if self._unsent:
             await self._send_rest()
@@ -202,14 +201,14 @@ class _Registration(Tries):
         return self._then
 
     def _crash(self, error: Exception) -> NoReturn:
-        """Raise ``error``, with what the successor has to deregister, if there is anything."""
+        """Raise ``error``, and tell the successor what it has to deregister, if anything."""
         if self._owed is None:
             raise error
         registered = self._phase is Phase.REGISTERED or self._ended is not None
         raise RegistrationCrashedError(attrs.evolve(self._owed, registered=registered)) from error
 
     async def _clean_up(self) -> None:
-        """Leave nothing behind that others would wait for, after a crash, and report what was not reported."""
+        """After a crash, withdraw what others would wait for, and report what was not reported."""
         if self._silent_until is not None:
             self._show()
         self._stop_observing()
@@ -222,7 +221,7 @@ class _Registration(Tries):
         again = self._config.observe_again
         if again is None:
             return math.inf
-        # All times of one generation are the same: those of several sockets are to differ.
+        # The jitter differs between sockets, and stays the same for one generation.
         return trio.current_time() + again * (1 + _JITTER * (2 * self._chance(0) - 1))
 
     def _chance(self, attempt: int) -> float:

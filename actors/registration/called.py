@@ -1,6 +1,6 @@
-"""The conversation with a plugin that called Register: its info was in the call, and the answer is the notification.
+"""The conversation with a plugin that called Register: the call had its info, and the answer is the notification.
 
-There is nothing to dial. The consumer of its type connects to its socket, which is its endpoint.
+There is nothing to dial. The consumer of the plugin's type connects to its socket, which is its endpoint.
 """
 
 from __future__ import annotations
@@ -17,26 +17,24 @@ from ...protocol.plugins.status import Outcome
 from ...protocol.registration.failures import Refusal
 from ...protocol.registration.settings import RegistrationSettings
 
-#: What a caller is told whose registration ends before it is complete: its socket was removed, or called again.
+#: The answer to a call whose socket was removed, or called again, before the registration was complete.
 CUT_SHORT = "the registration ended before it was complete: call Register again"
 
 
 class CalledConversation:
-    """Stands for :class:`~plugind.actors.registration.conversation.Conversation` where the plugin has called."""
+    """The counterpart of :class:`~plugind.actors.registration.conversation.Conversation` for a plugin that called."""
 
     __slots__ = ("_reply", "dialed_at", "endpoint", "peer", "reached_at", "settings")
 
     def __init__(self, call: Called, settings: RegistrationSettings) -> None:
-        #: See :class:`~plugind.actors.registration.conversation.Conversation`.
         self.settings = settings
-        #: Where the answer goes, until it is given.
+        #: Where the answer is sent; None once it was sent.
         self._reply = call.reply
-        #: Its endpoint is its own socket.
+        #: None, as for each plugin whose endpoint is its own socket.
         self.endpoint = None
-        #: The process that called.
         self.peer: Called = call
         self.dialed_at = trio.current_time()
-        #: No dial: its life counts from the answer on.
+        #: None, since there is no dial: the life of the socket counts from the answer.
         self.reached_at: float | None = None
 
     async def dial(
@@ -49,7 +47,7 @@ class CalledConversation:
         held_up: bool = False,  # noqa: ARG002 - as Conversation
         uid: int | None = None,  # noqa: ARG002 - as Conversation
     ) -> bool:
-        """Return at once: the plugin has dialed."""
+        """Return True at once: the plugin has already connected."""
         begins(trio.current_time())
         return True
 
@@ -58,7 +56,7 @@ class CalledConversation:
         return self.peer.info
 
     async def notify(self, refusal: Refusal | None = None) -> None:
-        """Answer the call. A caller that waits no more has no part in this: it is registered, or it calls again."""
+        """Answer the call. A caller that no longer waits stays registered, or calls again."""
         if refusal is None:
             self._answer(CallAnswered())
             self.peer = self.peer.as_answered()
@@ -66,15 +64,15 @@ class CalledConversation:
             self._answer(CallAnswered(refusal.reason, refusal.outcome))
 
     def hang_up(self) -> None:
-        """Answer the call if it was not answered: the registration ended on its way."""
+        """Answer a call whose registration has ended early."""
         self._answer(CallAnswered(CUT_SHORT, Outcome.SUPERSEDED))
 
     def leave(self) -> None:
-        """Leave the answer to the successor of an actor that has crashed."""
+        """Leave the answer to the successor of a crashed actor."""
         self._reply = None
 
     def is_privileged(self, uid: int | None) -> bool:
-        """Whether a plugin of this user may succeed any of another user (fault 80)."""
+        """Whether a plugin of this user may take over the name of any other user's plugin (fault 80)."""
         return self.settings.users.is_privileged(uid)
 
     def _answer(self, answer: CallAnswered) -> None:

@@ -18,13 +18,13 @@ from .timers import TryTimers
 
 
 class ObserverPort(Protocol):
-    """What follows plugins in observe mode."""
+    """Follows plugins in observe mode."""
 
     def begin(self, plugin: Plugin, file: Identity | None) -> None:
         """Follow a plugin whose socket is ``file``."""
 
     def end(self, plugin: Plugin) -> None:
-        """Follow a plugin no more."""
+        """Stop following a plugin."""
 
 
 @value
@@ -32,16 +32,14 @@ class RegistrationConfig:
     """The configuration of all registration actors of a node."""
 
     conversation: ConversationConfig
-    #: Those with which an actor begins.
     settings: RegistrationSettings
-    #: The seed of all jitter.
     seed: int
     reconciler: trio.MemorySendChannel[ReconcilerMessage]
     liveness: trio.MemorySendChannel[LivenessMessage]
     status: trio.MemorySendChannel[StatusMessage]
-    #: What looks at tries that take long.
+    #: Look at tries that take long.
     timers: TryTimers
-    #: What follows plugins that are only observed; None if they are registered.
+    #: Follow plugins in observe mode; None if plugins are registered.
     observers: ObserverPort | None = None
-    #: Seconds after which an observed plugin is asked again; None if it is not.
+    #: Seconds after which an observed plugin is asked again; None for never.
     observe_again: float | None = None

@@ -1,6 +1,6 @@
 """One conversation with a plugin: dial, GetInfo, NotifyRegistrationStatus, hang up.
 
-The caller sets the deadlines, except that of the dialer. Failures are worded as in the reference (behaviours 27, 28 and
+The caller sets all deadlines except that of the dialer. Errors use the words of the reference (behaviours 27, 28 and
 33).
 """
 
@@ -42,15 +42,15 @@ from .dial_slots import DialSlot, DialSlots, PausedError
 if TYPE_CHECKING:
     from ...protocol.proto.pluginregistration_pb2 import PluginInfo
 
-#: Characters of an error that a plugin is sent or a user is shown (fault 94).
+#: The most characters of an error that a plugin is sent or a user is shown (fault 94).
 MAX_ERROR = 2048
 
-#: Seconds between the first two dials of a socket whose backlog is full. Each pause is twice as long as the one before,
-#: up to the longest, so that 3,000 such sockets cost some hundred tries a second and not 60,000.
+#: Pauses between dials of a socket whose backlog is full. Each is twice the one before, up to the longest, so that
+#: 3,000 such sockets cost some hundred tries a second and not 60,000.
 FULL_PAUSE = 0.01
 LONGEST_FULL_PAUSE = 2.0
 
-#: Whether and how each failed dial is retried.
+#: How a failed dial is retried, if not by backoff.
 _RETRIES = {
     DialFailure.REFUSED: Retry.STALE,
     DialFailure.NOT_A_STREAM: Retry.NEVER,
@@ -61,7 +61,7 @@ _RETRIES = {
 
 @value
 class _PluginCall:
-    """A call to the plugin, and the reference's words for its failure (behaviours 28 and 33)."""
+    """A call to the plugin, and the words of the reference for its failure (behaviours 28 and 33)."""
 
     method: str
     failure: str
@@ -72,7 +72,7 @@ class _PluginCall:
         return f"/{SERVICE}/{self.method}"
 
 
-#: How a connection ends before the plugin has answered, or for a reason that concerns no answer of it.
+#: Ends of a connection that are no answer of the plugin.
 _NO_ANSWER = (WireProblem.CLOSED, WireProblem.GOING_AWAY, WireProblem.UNPARSED_BYTES)
 
 SERVICE = "pluginregistration.Registration"
@@ -81,7 +81,7 @@ _NOTIFY = _PluginCall("NotifyRegistrationStatus", "failed to send registration s
 
 
 class _BoundedInfo:
-    """Stands for ``PluginInfo`` where an answer is parsed: it has no more versions made than can be refused."""
+    """Parses ``PluginInfo`` without creating more versions than are needed to refuse it."""
 
     __name__ = "PluginInfo"
 
@@ -98,23 +98,23 @@ class _BoundedInfo:
 
 
 def bounded_info_type(limits: InfoLimits) -> type[PluginInfo]:
-    """Return what parses the answer to GetInfo within ``limits`` (fault 51)."""
-    # A call uses nothing of the type of its answer but what _BoundedInfo has.
+    """Return a type that parses the answer to GetInfo within ``limits`` (fault 51)."""
+    # A call uses only FromString and __name__ of the type of its answer.
     return cast("type[PluginInfo]", _BoundedInfo(limits.max_versions))
 
 
 class Dialer(Protocol):
-    """The port to the plugins; the real one is ``plugind.actors.grpc.client.dial``, tests use a simulated one."""
+    """Connects to plugins: ``plugind.actors.grpc.client.dial``, or a simulation in tests."""
 
     async def __call__(
         self, path: str, *, identity: Identity, root: str, timeout: float, refused_grace: float, judge: Judge
     ) -> RegistrationChannel:
         """Connect to the socket with this ``identity`` at ``path``, and to no other, within ``timeout`` seconds.
 
-        Below ``root``, in which it was found, no directory on the way to it may be a link.
-        A full backlog is an error at once, since whoever waits for room in it must not keep a slot.
+        No directory between ``root`` and the socket may be a link. A full backlog is an error at once, since a
+        conversation that waits for room must not keep a slot.
 
-        ``judge`` decides by the process that listens whether it may be called, before anything is sent.
+        ``judge`` decides from the listening process whether it may be called, before anything is sent.
 
         Raises:
           DialError: if there is no connection.
@@ -128,12 +128,12 @@ class ConversationConfig:
     dial: Dialer
     dial_slots: DialSlots
     endpoints: Endpoints
-    #: Returns the trusted user who owns a directory on the way to a socket; None if only root and this user do.
+    #: Returns the trusted user who owns a directory between the root and a socket; None if only root and this user do.
     owner_above: Callable[[str], int | None] = lambda _: None
 
 
 class Conversation:
-    """The connection to the plugin at one path, which may be dialed again; there is one at a time."""
+    """The connection to the plugin at one path. It can be dialed again; one connection exists at a time."""
 
     __slots__ = (
         "_began",
@@ -157,25 +157,24 @@ class Conversation:
         self._path = path
         self._channel: RegistrationChannel | None = None
         self._slot: DialSlot | None = None
-        #: ``trio.current_time()`` of the first attempt of the last dial, not counting the wait for a slot.
+        #: ``trio.current_time()`` of the first attempt of the last dial, without the wait for a slot.
         self._began = 0.0
-        #: The deadline of the GetInfo under way; None until the first look at it.
+        #: The deadline of the GetInfo under way; None before the first look.
         self._deadline: InfoDeadline | None = None
-        #: Whether a look has found that the plugin had read nothing.
+        #: Whether the plugin had read nothing when it was looked at.
         self._was_idle = False
-        #: Why the connection was closed while GetInfo was under way; None if it was not.
+        #: Why the connection was closed during GetInfo; None if it was not.
         self._closed_for: str | None = None
-        #: The file that was dialed last.
         self._identity: Identity | None = None
-        #: What was at the plugin's endpoint when it was named; None if that is the socket.
+        #: What was at the plugin's endpoint when its info came; None if the endpoint is the socket itself.
         self.endpoint: FoundFile | None = None
         #: The process that listened when the socket was last dialed.
         self.peer: Credentials | None = None
-        #: ``trio.current_time()`` of that.
+        #: ``trio.current_time()`` of the last dial that reached a process.
         self.dialed_at = 0.0
         #: When a dial of the present generation first reached a process that listens; None if none has.
         self.reached_at: float | None = None
-        #: What the step under way goes by. Others may be set before the next one begins.
+        #: The settings of the step under way. The actor may replace them before the next step.
         self.settings = settings
 
     async def dial(
@@ -188,16 +187,16 @@ class Conversation:
         held_up: bool = False,
         uid: int | None = None,
     ) -> bool:
-        """Connect, as soon as there is a slot; ``patient`` allows for a plugin between bind and listen (behaviour 12).
+        """Connect as soon as there is a slot; ``patient`` waits for a plugin between bind and listen (behaviour 12).
 
-        A dial that is not ``patient`` is a retry, and those wait for the slots that first attempts leave.
+        A dial that is not ``patient`` is a retry, and gets only slots that first attempts leave.
 
-        No other socket is reached than that with this ``identity`` (fault 41), in this ``root``, and the process that
-        listens there must be trusted, and be of this ``uid`` if that is given (fault 40). ``begins`` is called once
-        there is a slot, with the time of that.
+        Only the socket with this ``identity`` is reached (fault 41), in this ``root``. The listening process must be
+        trusted, and belong to ``uid`` if that is given (fault 40). ``begins`` is called with the time at which there is
+        a slot.
 
-        Return False at once while dials pause because this process has no descriptors left, unless ``held_up`` says
-        that this is known: then wait. It is no failure of the plugin (fault 46).
+        Return False if dials pause because this process has no descriptors left, which is no failure of the plugin
+        (fault 46). With ``held_up`` wait until the pause is over instead.
 
         Raises:
           StepFailedError: if there is no connection.
@@ -208,10 +207,10 @@ class Conversation:
         timeouts = self.settings.timeouts
         try:
             self._slot = await self._config.dial_slots.acquire(retry=not patient, through_pause=held_up)
-            # The first try comes at once, and whatever replaces the socket later interrupts this call.
+            # The first dial begins at once. A message about a replaced socket interrupts this call.
             self._began = self._slot.acquired_at
             begins(self._began)
-            # Only now: in a storm thousands wait for a slot, and the garbage collector goes through all that they hold.
+            # Not before: in a storm thousands wait for a slot, and the garbage collector visits all that they hold.
             dial = partial(
                 self._config.dial,
                 self._path,
@@ -230,7 +229,7 @@ class Conversation:
                 return False
             raise self._not_dialed(error) from error
         assert self._slot is not None, "a connection has a slot"
-        # A flooder takes its turns last, so it must not keep a slot from others meanwhile.
+        # A flooder is read last, so it must not keep a slot from others.
         self._channel.on_used_up = self._slot.expire
         return True
 
@@ -246,10 +245,10 @@ class Conversation:
     ) -> RegistrationChannel:
         """Dial, and dial again while the backlog is full, with growing pauses in which this conversation has no slot.
 
-        Thousands of such sockets would otherwise hold all slots (fault 30).
+        Otherwise thousands of such sockets would hold all slots (fault 30).
 
         Raises:
-          DialError: for any other reason, or if the time for it is over.
+          DialError: for any other reason, or at the deadline.
           PausedError: as :meth:`DialSlots.acquire` does.
         """
         timeout, pause = self.settings.timeouts.dial, FULL_PAUSE
@@ -280,7 +279,7 @@ class Conversation:
             self.reached_at = self.dialed_at
 
     def _judge(self, uid: int | None, peer: Credentials) -> str | None:
-        """Return why the process that listens is not trusted, after taking note of it; None if it is (fault 40)."""
+        """Note the listening process; return why it is not trusted, or None if it is (fault 40)."""
         self.peer = peer
         self._reached()
         if uid is not None and peer.uid != uid:
@@ -299,24 +298,24 @@ class Conversation:
         return misplaced(owner, peer.uid, peer.pid)
 
     def is_privileged(self, uid: int | None) -> bool:
-        """Whether a plugin of this user may succeed any of another user (fault 80)."""
+        """Whether a plugin of this user may take over the name of any other user's plugin (fault 80)."""
         return self.settings.users.is_privileged(uid)
 
     def _pause(self) -> None:
-        """Give the slot back, and let all dials pause until there are descriptors again."""
+        """Give the slot back, and pause all dials until there are descriptors again."""
         assert self._slot is not None, "a dial has a slot"
         self._slot.pause()
         self._slot = None
 
     async def get_info(self, on_heard: Callable[[], None]) -> Info:
-        """Ask the plugin for its info, and check it; ``on_heard`` is called once the plugin says something.
+        """Ask the plugin for its info, and check it; ``on_heard`` is called once the plugin sends something.
 
         Raises:
           StepFailedError: if there is no answer.
           PluginRefusedError: if the answer is not acceptable (faults 51, 72 and 73).
         """
         assert self._channel is not None, "GetInfo follows a dial"
-        # A node loads this with its first plugin, since it takes a twentieth of the start.
+        # A node loads this with its first plugin: it takes a twentieth of the time to start.
         from ...protocol.proto.pluginregistration_pb2 import InfoRequest
 
         info_type = bounded_info_type(self.settings.limits)
@@ -332,7 +331,7 @@ class Conversation:
         return self._check(reply)
 
     def _check(self, reply: PluginInfo) -> Info:
-        """Return the info in an answer to GetInfo.
+        """Return the info from an answer to GetInfo.
 
         Raises:
           PluginRefusedError: if it is not acceptable.
@@ -340,7 +339,7 @@ class Conversation:
         assert self._identity is not None, "GetInfo follows a dial"
         limits = self.settings.limits
         if self._slot is not None and not self._was_idle:
-            # A plugin that has served late says nothing of how busy this process is.
+            # A plugin that was slow itself says nothing about how busy this process is.
             self._slot.answered()
         # One more than is allowed is enough to refuse it (fault 51).
         versions = tuple(islice(reply.supported_versions, limits.max_versions + 1))
@@ -366,7 +365,7 @@ class Conversation:
         return self._config.endpoints if directories is None else self._config.endpoints.within(directories)
 
     async def notify(self, refusal: Refusal | None = None) -> None:
-        """Notify the plugin that it is registered, or of the ``refusal`` because of which it is not.
+        """Notify the plugin that it is registered, or of its ``refusal``.
 
         Raises:
           StepFailedError: if it does not answer.
@@ -394,9 +393,9 @@ class Conversation:
             slot.release()
 
     def look(self, asked: float) -> float | None:
-        """Look at a GetInfo that was ``asked`` then. Return when to look again, or its deadline; None if that is over.
+        """Return when to look again at a GetInfo ``asked`` at that time, or its deadline; None if that has passed.
 
-        The plugin has said nothing yet.
+        For a plugin that has not sent anything yet.
         """
         assert self._channel is not None, "GetInfo follows a dial"
         deadline, idle = self._deadline_of(asked), self.idle
@@ -411,7 +410,7 @@ class Conversation:
         return until
 
     def hear(self, asked: float) -> float:
-        """Return the deadline of a GetInfo that was ``asked`` then: the plugin has just said something."""
+        """Return the deadline of a GetInfo ``asked`` at that time, now that the plugin has sent something."""
         if self._slot is not None:
             self._slot.forget_idle()
         return self._deadline_of(asked).hear(trio.current_time())
@@ -422,9 +421,9 @@ class Conversation:
         return self._deadline
 
     def why_idle(self) -> str | None:
-        """Return why GetInfo takes longer than its second, to be shown; None if that has begun, or would not be over.
+        """Return why GetInfo takes longer than its second, to be shown; None if that has begun or would not be over.
 
-        It is for a call at which :meth:`look` has looked.
+        Call :meth:`look` before.
         """
         assert self._deadline is not None, "it was looked at"
         late = not self._deadline.has_begun and self._deadline.is_late(trio.current_time())
@@ -432,17 +431,17 @@ class Conversation:
 
     @property
     def idle(self) -> bool:
-        """Whether the plugin has neither said anything nor read all that it was sent."""
+        """Whether the plugin has sent nothing, and has not read all that it was sent."""
         return self._channel is not None and self._channel.is_idle()
 
     def close_idle(self) -> None:
-        """Close the connection to a plugin that has read nothing: another one needs its descriptor."""
+        """Close the connection to a plugin that has read nothing, because another dial needs its descriptor."""
         assert self._channel is not None, "an idle conversation has a connection"
         self._closed_for = NEEDED
         self._channel.close()
 
     def info_timed_out(self) -> StepFailedError:
-        """Return the failure of a GetInfo for which :meth:`look` says that its time is over."""
+        """Return the failure of a GetInfo that :meth:`look` found to be over its deadline."""
         assert self._deadline is not None, "it was looked at"
         return self._failed(_GET_INFO, self._deadline.why_over(), Outcome.TIMED_OUT)
 
@@ -467,12 +466,12 @@ class Conversation:
 
 
 def _retry_after(error: GRPCError) -> Retry:
-    """Return NEVER if the method is not implemented, since a retry cannot help (behaviour 28, fault 71)."""
+    """Return NEVER if the plugin does not implement the method (behaviour 28, fault 71)."""
     return Retry.NEVER if error.status is Status.UNIMPLEMENTED else Retry.BACKOFF
 
 
 def _is_answer(error: GRPCError) -> bool:
-    """Whether the plugin answered, with a status or with what is no valid answer; otherwise the connection ended."""
+    """Whether the plugin answered, validly or not, before the connection ended."""
     cause = error.__cause__
     return not isinstance(cause, WireError) or cause.problem not in _NO_ANSWER
 
@@ -482,5 +481,5 @@ def _text(error: GRPCError) -> str:
 
 
 def _sendable(text: str) -> str:
-    """Replace bytes that are not UTF-8: a path may contain them, but a protobuf string may not (fault 21)."""
+    """Escape what is not UTF-8: a path may contain such bytes, but a protobuf string may not (fault 21)."""
     return text[:MAX_ERROR].encode("utf-8", "backslashreplace").decode()

@@ -1,27 +1,23 @@
 """Limits the number of concurrent conversations with plugins.
 
-In a storm thousands of sockets appear within a second. If all were dialed at once, each conversation would take as long
-as all of them together, past the deadlines of its calls. So a conversation first acquires one of a few slots.
+In a storm thousands of sockets appear within a second, and if all were dialed at once, all calls would miss their
+deadlines. So a conversation first acquires one of a few slots.
 
-A plugin that hangs must not keep a slot from a healthy one (behaviour 22, fault 47). So while others wait, a slot
-expires after a moment: the conversation goes on, overdue, and the next one begins. The number of overdue conversations
-is bounded by the number of descriptors.
+While others wait, a slot expires after a moment, so that a plugin that hangs does not keep it (behaviour 22, fault 47):
+the conversation goes on, *overdue*, and the next one begins. The number of descriptors bounds the overdue ones. Plugins
+that answer late do not hang: the machine is overloaded, and more conversations would make it worse. So while late
+answers come, the moment is up to :data:`LONGEST_MOMENT` times as long.
 
-Plugins that answer late do not hang: there is more to do than the machine can, and each conversation more would have
-all of them wait past the deadlines of their calls, and be dialed again for that. So the moment is longer while late
-answers come, up to :data:`LONGEST_MOMENT` times as long.
-
-A plugin that is dialed for the first time must not wait for those that have failed, of which there may be thousands. So
-retries hold half of the slots at most, and half of the descriptors; ``plugind.protocol.registration.dial_queue``
-decides who goes first.
+Retries, of which there may be thousands, hold at most half of the slots and half of the descriptors;
+``plugind.protocol.registration.dial_queue`` decides who goes first.
 
 A plugin that listens and has read nothing yet may keep its connection for ten seconds (``info_deadline``). Such an
-idle conversation is the first to go when descriptors run short: it is closed as soon as another one needs its place
-among the open ones, or finds no descriptor. Those of retries go first, and of each kind the oldest.
+*idle* conversation is closed as soon as another one needs its place among the open ones, or finds no descriptor: those
+of retries before others, and the oldest first.
 
-When a dial finds that the process has no descriptor left, and there is no idle conversation, its plugin has not failed,
-and all other dials would fail alike. So dials pause (fault 46). Ten times a second as many begin as there are
-descriptors then, and one whenever a conversation ends; the pause is over once there are enough for all slots.
+If a dial finds neither a descriptor nor an idle conversation, dials pause, since all would fail alike (fault 46). Ten
+times a second, as many begin as there are descriptors, and one begins whenever a conversation ends. The pause ends when
+there are enough descriptors for all slots.
 """
 
 from __future__ import annotations
@@ -37,13 +33,13 @@ from trio_util import AsyncBool
 from ...protocol.health.progress import Reading
 from ...protocol.registration.dial_queue import DialQueue
 
-#: Why dials pause, as users are shown it.
+#: The reason for a pause of dials, as it is shown.
 NO_DESCRIPTORS = "no descriptors left"
-#: How many conversations of a node are under way at once.
+#: The limit of concurrent conversations of a node.
 DIAL_SLOTS = 64
-#: How many times as long as else a slot may last until it expires, while plugins answer late.
+#: The factor by which the life of a slot may grow while plugins answer late.
 LONGEST_MOMENT = 5.0
-#: The weight of each answer in the mean of their times, and the seconds after which the last one counts no more.
+#: The weight of each answer in the mean answer time, and the seconds for which the last answer counts.
 _WEIGHT = 0.125
 _ANSWERS_COUNT_FOR = 5.0
 #: Seconds between two counts of descriptors while dials pause.
@@ -51,18 +47,18 @@ PAUSE = 0.1
 
 
 class PausedError(Exception):
-    """Dials pause until the process has descriptors again."""
+    """Dials pause because the process has no descriptors left."""
 
 
 class Idle(Protocol):
-    """A conversation in which the plugin had read nothing when it was looked at last."""
+    """A conversation whose plugin had read nothing when it was last looked at."""
 
     @property
     def idle(self) -> bool:
         """Whether that still holds."""
 
     def close_idle(self) -> None:
-        """Close its connection at once."""
+        """Close the connection at once."""
 
 
 class DialSlot:
@@ -72,11 +68,10 @@ class DialSlot:
 
     def __init__(self, slots: DialSlots, acquired_at: float, *, retry: bool) -> None:
         self._slots = slots
-        #: The socket has failed before.
+        #: Whether the socket has failed before.
         self.retry = retry
-        #: ``trio.current_time()`` at which it was acquired.
         self.acquired_at = acquired_at
-        #: The slot expired while it was held, and another conversation has begun instead.
+        #: Whether the slot expired while it was held, so that another conversation has begun.
         self.overdue = False
         self.released = False
 
@@ -91,21 +86,21 @@ class DialSlot:
         self._slots.on_answered(trio.current_time() - self.acquired_at)
 
     def expire(self) -> None:
-        """Let another conversation begin instead: this one takes more than its share of the work."""
+        """Let another conversation begin now, because this one takes more than its share of the work."""
         if not self.released and not self.overdue:
             self._slots.on_expired(self)
 
     def note_idle(self, conversation: Idle) -> None:
-        """Note that the plugin has read nothing, so that its ``conversation`` may be closed for another one."""
+        """Note that the plugin has read nothing, so that ``conversation`` can be closed for another one."""
         if not self.released:
             self._slots.on_idle(self, conversation)
 
     def forget_idle(self) -> None:
-        """Note that the plugin has read or said something, if it had not."""
+        """Note that the plugin is not idle, or is no longer."""
         self._slots.on_busy(self)
 
     def pause(self) -> None:
-        """End the dial because the process had no descriptor left for it: all dials pause."""
+        """Give the slot back and pause all dials, because the process had no descriptor left for this one."""
         self.released = True
         self._slots.on_exhausted(self)
 
@@ -119,7 +114,7 @@ class _Waiter:
         self.task = trio.lowlevel.current_task()
         self.retry = retry
         self.through_pause = through_pause
-        #: It was woken because dials pause, and not because there is a slot.
+        #: Whether the task was woken because dials pause, and not because there is a slot.
         self.turned_away = False
 
 
@@ -127,7 +122,7 @@ class DialSlots:
     """The slots of one node.
 
     At most ``limit`` conversations are under way at once, not counting those that have lasted longer than
-    ``expire_after`` seconds, or longer while plugins answer late; at most ``most_open()`` when those are counted.
+    ``expire_after`` seconds, or longer while plugins answer late. At most ``most_open()`` are open, counting those.
     Retries are at most half of either.
     """
 
@@ -139,44 +134,43 @@ class DialSlots:
         most_open: Callable[[], int] = lambda: 4096,
         count_descriptors: Callable[[int], int] = lambda most: most,
     ) -> None:
-        """Ask ``count_descriptors``, which counts up to a number, how many are left for dials that pause.
+        """Count with ``count_descriptors(most)`` how many descriptors are left, up to ``most``, while dials pause.
 
-        ``most_open`` is asked when :meth:`run` starts, since a program may raise its limit of descriptors before that.
+        :meth:`run` reads ``most_open``, since a program may raise its limit of descriptors before that.
         """
         self._limit = limit
         self._expire_after = expire_after
-        #: The mean time from a slot to the plugin's first answer, of the last answers that came while others waited.
+        #: The mean time from a slot to the plugin's first answer, over the last answers that came while others waited.
         self._answered_after = 0.0
-        #: When the last of them came.
+        #: When the last of these answers came.
         self._answered_at = -math.inf
         self._count_most_open = most_open
         self._most_open = most_open()
         self._count_descriptors = count_descriptors
         self._paused = False
-        #: How many slots are held that have not expired, and how many are held in all; and those of retries.
+        #: The number of slots that have not expired, and of all slots that are held; of each, those of retries.
         self._fresh = self._fresh_retries = 0
         self._open = self._open_retries = 0
         self._ever_acquired = 0
-        #: The slots that were acquired, in order. Those released or overdue are dropped from the front.
+        #: In order. Released and overdue slots are dropped from the front.
         self._acquired: deque[DialSlot] = deque()
-        #: The idle conversations, in the order in which they were found, with their slots: of first attempts and of
-        #: retries. ``OrderedDict`` finds the first of its keys at once, also after thousands were removed.
+        #: The idle conversations in the order in which they were found, those of retries apart. ``OrderedDict`` finds
+        #: the first key at once, even after thousands were removed.
         self._idle: OrderedDict[DialSlot, Idle] = OrderedDict()
         self._idle_retries: OrderedDict[DialSlot, Idle] = OrderedDict()
         self._queue = DialQueue[_Waiter]()
-        #: Whether a conversation waits for a slot.
         self._contended = AsyncBool()
-        #: False if none does. To read this costs less than to ask the queue, which most conversations need not.
+        #: False if nobody waits. Most conversations read only this, which costs less than asking the queue.
         self._maybe_waiting = False
 
     async def acquire(self, *, retry: bool = False, through_pause: bool = True) -> DialSlot:
-        """Return a slot as soon as there is one; ``retry`` says that the socket has failed before.
+        """Return a slot as soon as one is free; ``retry`` says that the socket has failed before.
 
         Raises:
-          PausedError: if dials pause, or begin to before there is a slot, unless ``through_pause``.
+          PausedError: if dials pause, or begin to pause before a slot is free, unless ``through_pause`` is true.
         """
         if self._paused and not (self._maybe_waiting and self._queue):
-            # Nothing has looked for descriptors since the last conversation that waited went on.
+            # Nobody has counted descriptors since the last waiting conversation went on.
             self._go_on(self._limit)
         if self._paused and not through_pause:
             raise PausedError
@@ -205,7 +199,7 @@ class DialSlots:
             raise PausedError
 
     def on_answered(self, seconds: float) -> None:
-        """Take note of a plugin's first answer; only :meth:`DialSlot.answered` calls this."""
+        """Note how long a plugin's first answer took; only :meth:`DialSlot.answered` calls this."""
         if self._maybe_waiting:
             now = trio.current_time()
             before = self._answered_after if self._counts(now) else 0.0
@@ -248,7 +242,7 @@ class DialSlots:
         self._idle_retries.pop(slot, None)
 
     def close_idle(self, *, retry: bool = False) -> bool:
-        """Close an idle conversation, if there is one; for a ``retry`` only that of another retry."""
+        """Close an idle conversation and return whether there was one; for a ``retry`` only that of another retry."""
         found = self._first_idle(retry=retry)
         if found is None:
             return False
@@ -259,7 +253,7 @@ class DialSlots:
         return True
 
     def _first_idle(self, *, retry: bool) -> tuple[DialSlot, Idle] | None:
-        """Return the idle conversation that is to go first, as :meth:`close_idle` says."""
+        """Return the idle conversation that is closed first, by the rule of :meth:`close_idle`."""
         for conversations in (self._idle_retries,) if retry else (self._idle_retries, self._idle):
             while conversations:
                 slot, conversation = next(iter(conversations.items()))
@@ -290,9 +284,9 @@ class DialSlots:
         self._fresh_retries -= slot.retry
 
     def _go_on(self, most: int) -> None:
-        """Let at most ``most`` of the dials that pause go on, if the process has descriptors for them."""
+        """Let at most ``most`` paused dials go on, as far as the process has descriptors for them."""
         left = self._count_descriptors(most)
-        # New plugins do not wait for idle conversations to end; retries do, but for one.
+        # Close idle conversations for all new plugins; if only retries wait, for one of these.
         needed = min(most, max(1, self._queue.first_attempts))
         while left < needed and self.close_idle():
             left += 1
@@ -300,7 +294,7 @@ class DialSlots:
         self._wake(left)
 
     async def run(self) -> None:
-        """Let slots expire, and dials go on, while conversations wait for one. No timer runs otherwise."""
+        """Expire slots, and resume paused dials, while conversations wait. No timer runs otherwise."""
         self._most_open = self._count_most_open()
         while True:
             await self._contended.wait_value(value_or_predicate=True)
@@ -317,8 +311,8 @@ class DialSlots:
                 await trio.sleep_until(due)
                 now = trio.current_time()
                 if now - due > self._expire_after / 2:
-                    # This process was busy, so the plugins may not be slow. More conversations would delay all of
-                    # them further.
+                    # This process was busy, and the plugins may not be slow: more conversations would delay them
+                    # further.
                     resume = now + self._expire_after
                 else:
                     self._expire(now)
@@ -342,11 +336,11 @@ class DialSlots:
         return not self._is_full(retry=retry) or self._first_idle(retry=retry) is not None
 
     def _is_full(self, *, retry: bool) -> bool:
-        """Whether as many conversations are open as there may be."""
+        """Whether the limit of open conversations is reached."""
         return self._open >= self._most_open or (retry and self._open_retries >= _half(self._most_open))
 
     def _make_room(self, *, retry: bool) -> None:
-        """Close an idle conversation if its place is needed; :meth:`_is_free` has said that there is one."""
+        """Close an idle conversation if its place is needed; :meth:`_is_free` has found that one exists."""
         if self._is_full(retry=retry):
             self.close_idle(retry=retry)
 

@@ -1,9 +1,8 @@
 """The inbox of a registration actor.
 
-The actor makes its calls to the plugin and to the handler in its one task. A message may have to end such a call, or
-must be served while a call goes on. So the inbox has a *rule*, which is applied in the sender's task as soon as a
-message is sent. There is no second task that reads the inbox, since in a storm of thousands of sockets it would cost
-more than the call itself.
+The actor calls the plugin and the handler in its one task, and a message may have to end such a call or be served
+during it. So the inbox has a *rule*, which is applied in the sender's task when a message is sent. A second task that
+reads the inbox would cost more than the call itself in a storm of thousands of sockets.
 """
 
 from __future__ import annotations
@@ -16,37 +15,35 @@ import trio.lowlevel
 
 from ...protocol.messages.registration import RegistrationMessage
 
-#: Serves a message in the sender's task. It returns whether the message is done with; any other one is put in.
+#: Serves a message in the sender's task. Returns False if the message has to be put into the inbox.
 Rule = Callable[[RegistrationMessage], bool]
 
 
 class RegistrationInbox:
-    """A memory channel with a rule. Senders see ``send_nowait`` alone.
+    """A memory channel with a rule. Senders see only ``send_nowait``.
 
-    The protocol bounds the number of messages in it: the reconciler sends levels of one path, and answers a claim once.
+    The protocol bounds the number of messages: the reconciler sends the state of one path, and answers a claim once.
 
-    Messages lie in the channel until the actor takes them, and it waits beside the channel: ``receive`` of Trio takes
-    some 800 bytes for as long as it waits, which is nearly always.
+    The actor does not wait in ``receive``, which would take 800 bytes for as long as it waits, but beside the channel.
     """
 
     __slots__ = ("_receive", "_send", "_sleeper", "look", "rule", "waiting")
 
     def __init__(self) -> None:
-        # Trio sets no bound, but the protocol does. If one plugin blocked the reconciler, it would block all plugins.
+        # The protocol sets the bound. A reconciler that one plugin could block would block all plugins.
         send, receive = trio.open_memory_channel[RegistrationMessage](math.inf)
         self._send = send
         self._receive = receive
-        #: What is applied to each message; None for nothing.
         self.rule: Rule | None = None
-        #: What looks at a try that takes long, at a given time, and returns when to look again, if at all.
+        #: Looks at a slow try, at a given time, and returns when to look again, if at all.
         self.look: Callable[[float], float | None] | None = None
         #: The actor's task while it waits for a message.
         self._sleeper: trio.lowlevel.Task | None = None
-        #: The number of messages in the inbox. To read it costs less than to catch ``WouldBlock``.
+        #: The number of messages in the inbox. Reading it costs less than catching ``WouldBlock``.
         self.waiting = 0
 
     def send_nowait(self, message: RegistrationMessage, /) -> None:
-        """Serve ``message`` by the rule, or put it in."""
+        """Serve ``message`` by the rule, or put it into the inbox."""
         if self.rule is not None and self.rule(message):
             return
         self._send.send_nowait(message)
@@ -66,7 +63,7 @@ class RegistrationInbox:
         return message
 
     def arrival(self) -> Awaitable[object]:
-        """Return the actor's wait until there is a message. It is no coroutine of its own."""
+        """Return an awaitable that ends when there is a message, without a coroutine of its own."""
         if self.waiting:
             return trio.lowlevel.checkpoint()  # noqa: ASYNC105 - the caller awaits it
         self._sleeper = trio.lowlevel.current_task()

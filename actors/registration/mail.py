@@ -1,4 +1,4 @@
-"""What messages do to a registration: which of them end a try, and what follows then."""
+"""Decides which messages end a try of a registration, and what follows."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from ...protocol.text import quoted
 from ..messaging.mailbox import send_answer
 from .reports import Reports
 
-#: The phases in which what would bring a next try forward has no effect: the try under way has read the same state.
+#: In these phases a request to try earlier has no effect: the try under way has read the same state.
 _UP_TO_DATE = (Phase.CLAIM, Phase.VALIDATE, Phase.REGISTER)
-#: The phases in which the actor waits for messages alone. It answers a retry when it reads that.
+#: The phases in which the actor only waits for messages. It answers a retry when it reads the request.
 _PAUSES = (Phase.WAITING, Phase.STALE, Phase.PARKED, Phase.NOTIFY_PAUSE, Phase.REGISTERED, Phase.OBSERVED)
 _MESSAGES: tuple[type[RegistrationMessage], ...] = get_args(RegistrationMessage)
 #: The messages that decide what follows a Deregister or an interrupted try.
@@ -35,9 +35,9 @@ class Mail(Reports):
     __slots__ = ()
 
     def _serve(self, message: RegistrationMessage) -> bool:
-        """Serve a message in the sender's task, as the rule of the inbox; return whether it is done with.
+        """Serve a message in the sender's task, as the rule of the inbox; return whether nothing of it is left to do.
 
-        Whatever else it means waits in the inbox until the actor reads it.
+        Otherwise the message stays in the inbox until the actor reads it.
         """
         match message:
             case SettingsChanged():
@@ -63,11 +63,11 @@ class Mail(Reports):
         return False
 
     def _ends(self, message: RegistrationMessage) -> bool:
-        """Whether a message ends the present phase. One that is none of an actor's messages is a bug, and ends all."""
+        """Whether a message ends the present phase. A message that is not meant for the actor is a bug, and ends it."""
         return ends(self._phase, message, self._socket.generation, self._type) or not isinstance(message, _MESSAGES)
 
     def _end_try(self, message: RegistrationMessage) -> None:
-        """Cancel the try under way because of ``message``, which is read again after that."""
+        """Cancel the try under way because of ``message``. The actor reads the message again after that."""
         if self._ender is None:
             assert self._scope is not None, "a try is under way"
             self._ender = message
@@ -76,7 +76,7 @@ class Mail(Reports):
     def _receive(self) -> RegistrationMessage:
         message = self._inbox.receive_nowait()
         if isinstance(message, TryNow):
-            self._answer_retry(message)  # Unless the rule of the inbox has done so: the first answer counts.
+            self._answer_retry(message)  # The rule of the inbox may have answered already: the first answer counts.
         return message
 
     def _next_message(self) -> RegistrationMessage:
@@ -90,13 +90,13 @@ class Mail(Reports):
         raise IllegalStepError(f"{message} cannot happen in {self._phase.name}")
 
     def _forget_triggers(self) -> None:
-        """Forget what would bring forward the try that begins now: ten retries that were asked for are one try."""
+        """Drop messages that ask for a try, since one begins now: ten requested retries are one try."""
         self._pending += tuple(self._receive() for _ in range(self._inbox.waiting))
         self._hurried = self._hurried or any(isinstance(message, following.HURRYING) for message in self._pending)
         self._pending = tuple(message for message in self._pending if not isinstance(message, following.Trigger))
 
     def _sort_all(self) -> None:
-        """Read the messages that have come, at the beginning of a phase of a try."""
+        """Read the pending messages, at the beginning of a phase of a try."""
         pending, self._pending = self._pending, ()
         for message in pending:
             self._sort(message)
@@ -104,12 +104,12 @@ class Mail(Reports):
             self._sort(self._receive())
 
     def _sort_what_came_meanwhile(self) -> None:
-        """Read the messages that came during a call of the handler that failed, before the next phase begins."""
+        """Read the messages that came during a failed handler call, before the next phase begins."""
         if self._ender is None:
             self._sort_all()
 
     def _sort(self, message: RegistrationMessage) -> None:
-        """Take a message that was read during a try; keep it if it is to have its effect later."""
+        """Take a message that was read during a try. Keep it if its effect comes later."""
         if self._ends(message):
             self._end_try(message)
         elif isinstance(message, following.Trigger):
@@ -123,10 +123,10 @@ class Mail(Reports):
         self._pending += (message,)
 
     def _interrupted(self) -> Next:
-        """Return what follows a try that was ended by messages."""
+        """Return what follows a try that messages have ended."""
         self._now = trio.current_time()
         if self._phase is Phase.REFUSE and self._silent_until is not None:
-            self._show()  # A plugin that exits because it is refused leaves nothing else that says why.
+            self._show()  # The plugin may exit because of the refusal, and nothing else would show why.
         self._finish(Outcome.SUPERSEDED)
         then: Next | None = None
         while self._pending or self._inbox.waiting:
@@ -136,12 +136,12 @@ class Mail(Reports):
             elif message is self._ender or self._ends(message):
                 then = self._after(message)
             elif isinstance(message, StopAsked):
-                self._stopping = True  # It waited for a Register that another message has ended.
+                self._stopping = True  # The stop waited for a Register that another message has ended.
         assert then is not None, "a message has ended the try"
         return then
 
     def _after(self, message: RegistrationMessage) -> Next | None:
-        """Return what follows upon a message that ends the present phase, and note why it does."""
+        """Note why a message ends the present phase, and return what follows."""
         match message:
             case SocketAppeared():
                 self._why = self._why_replaced(message)
@@ -154,12 +154,12 @@ class Mail(Reports):
                 return self._after_stop(message)
             case HandlerWithdrawn():
                 self._why = f"the handler for {message.type} was removed"
-                # The next try finds out whether there is another one. If not, it tells the plugin and parks it.
+                # The next try looks for another handler. Without one it tells the plugin and parks it.
                 return Try(1, kept(self._cause))
             case ListenerLost():
                 self._why = message.reason
                 if self._info is not None and self._info.called:
-                    # Without a call there is nothing that a dial could find out.
+                    # A dial would find out nothing: the plugin has to call.
                     return following.park(f"{message.reason}: {CALL_AGAIN}", self._attempt)
                 return Try()
             case _:
@@ -168,13 +168,13 @@ class Mail(Reports):
     def _after_stop(self, message: StopAsked | StopForced) -> End:
         deregister = isinstance(message, StopAsked) and message.deregister
         if self._phase is Phase.REGISTERED and not deregister:
-            self._owed = None  # It stays registered (behaviour 42).
+            self._owed = None  # The plugin stays registered (behaviour 42).
         anew = isinstance(message, StopAsked) and message.anew
         self._why = "plugind starts anew" if anew else "plugind stops"
         return End(stopped=True)
 
     def _after_leaving(self, message: RegistrationMessage, then: Next) -> Next:
-        """Return what follows what is being undone, upon a message that came meanwhile."""
+        """Return what follows the Deregister under way, given a message that came meanwhile."""
         match message:
             case SocketAppeared():
                 self._newest = message
@@ -195,7 +195,7 @@ class Mail(Reports):
         return brought.then
 
     def _why_replaced(self, appeared: SocketAppeared) -> str:
-        """Return why a generation ends: its socket is another one, or is now named for another resource."""
+        """Return why a generation ends: it has a new socket, or the same socket under another resource name."""
         before, call = self._owed, appeared.call
         if before is None or call is None or call.info.name == before.info.name:
             return "a newer socket is in its place"
@@ -213,13 +213,13 @@ class Mail(Reports):
             self._owed.handler.give_way(self._plugin(self._owed.info, self._owed.generation))
 
     def _take_settings(self, message: SettingsChanged) -> None:
-        """Let the next step go by other settings."""
+        """Use new settings from the next step on."""
         if message.settings.number > self._settings.number:
             self._settings = message.settings
             self._judge_again()
 
     def _judge_again(self) -> None:
-        """Let a plugin leave whose user is not trusted any more, and one be tried that was parked because of that."""
+        """Deregister a plugin whose user is no longer trusted, or try one that was parked because of its user."""
         peer, phase, settings = self.conversation.peer, self._phase, self._settings
         if peer is None:
             return

@@ -1,19 +1,16 @@
-"""The tasks of the registration actors: the actor of each path, and the time at which its successor may begin.
+"""The tasks of the registration actors, and the order of successive actors of one path.
 
-There may be thousands of registration actors, one for each socket, and the reconciler requests each of them and the
-successor of one that crashed. So they are not children with a specification (``plugind.actors.node.supervision``):
-:class:`Registrations` owns them all, outside of the node's nursery. They outlive a reconciler that crashes, because
-they still have to deregister what they registered.
+There may be thousands of registration actors, so they are not children with a specification
+(``plugind.actors.node.supervision``): :class:`Registrations` owns them, outside of the node's nursery. They outlive a
+reconciler that crashes, because they still have to deregister what they registered.
 
-An actor is *current* while the present reconciler has its address; there is at most one for each path. When the
-reconciler crashes, the supervisor calls :meth:`Registrations.let_go` and waits for the actors to end. Those that did
-not end in time, because a handler hangs, become *detached*: they continue, and their end is not reported. A new actor
-of such a path does not begin before the detached one has ended, so that a plugin is unregistered before another takes
-its path (behaviour 20).
+An actor is *current* while the present reconciler has its address; each path has at most one. When the reconciler
+crashes, the supervisor calls :meth:`Registrations.let_go` and waits for the actors to end. Those whose handler hangs
+become *detached*: they continue, and their end is not reported. A new actor of such a path begins only when the
+detached one has ended, so that a plugin is deregistered before another takes its path (behaviour 20).
 
-The reconciler starts the successor of an actor that crashed, which deregisters what is pending. While no reconciler
-does so, because it has crashed too, :class:`Registrations` starts one that only deregisters, so that a handler gets the
-Deregister that it is to get also when both crash at once (fault 85).
+The reconciler starts the successor of an actor that crashed, and the successor deregisters what is pending. If the
+reconciler has crashed too, :class:`Registrations` starts a successor that only deregisters (fault 85).
 """
 
 from __future__ import annotations
@@ -43,22 +40,20 @@ from ...protocol.world.effects import RegistrationCrashedError, StartRegistratio
 from ..messaging.mailbox import report, send_answer
 from .inbox import RegistrationInbox, Rule
 
-#: Runs one registration actor until it has ended.
 Run = Callable[[StartRegistration, RegistrationInbox], Awaitable[None]]
 
 
-#: The answers to a retry of a path whose actor does not run.
 _WAITS = "the plugin before it is being deregistered, and it is tried right after that"
 _ENDED = "it has left: plugind stops, or its socket was removed"
 _CRASHED = "its actor has crashed, and is started again"
-#: How many actors are sent a message before other actors have their turn.
+#: Messages that are sent to actors before other tasks have their turn.
 BATCH = 64
-#: What the actors are told whose reconciler has crashed.
+#: What the actors are told when their reconciler has crashed.
 _DEREGISTER = StopAsked(deregister=True, anew=True)
 
 
 def _answering(path: str, *, tried: bool, why: str) -> Rule:
-    """Return a rule that answers each retry of ``path`` at once, while no actor reads its inbox."""
+    """Return a rule that answers retries of ``path`` while no actor reads the inbox."""
 
     def rule(message: RegistrationMessage) -> bool:
         if isinstance(message, TryNow) and message.reply is not None:
@@ -72,7 +67,7 @@ _ENDS_A_PAUSE = (SocketAppeared, SocketVanished, TryNow, StopAsked, StopForced)
 
 
 async def _pause_after(crash: Crash, inbox: RegistrationInbox) -> None:
-    """Wait before an actor begins whose predecessors crashed even while they were parked (fault 85)."""
+    """Pause before an actor whose predecessors crashed even while they were parked (fault 85)."""
     if crash.settles or inbox.waiting:
         return
     with trio.move_on_after(Backoff().delay(crash.count - MOST_CRASHES)) as scope:
@@ -91,14 +86,14 @@ async def _pause_after(crash: Crash, inbox: RegistrationInbox) -> None:
 class _ActorEnd:
     """How an actor ended."""
 
-    #: The error by which it crashed, in one line; None if it did not.
+    #: The error of a crash, in one line; None if the actor did not crash.
     error: str | None = None
-    #: What starts a successor that deregisters what a crash has left; None if it has left nothing.
+    #: Starts a successor that deregisters what the crash left behind; None if nothing is left.
     to_settle: StartRegistration | None = None
 
     @property
     def may_settle(self) -> bool:
-        """Whether such a successor is started: one that crashed even so is not followed for ever."""
+        """Whether to start such a successor. After too many crashes in a row none is started."""
         return self.to_settle is not None and self.to_settle.crash is not None and self.to_settle.crash.settles
 
 
@@ -117,18 +112,18 @@ class Registrations:
         self._crashed = crashed
         self._nursery: trio.Nursery
         self._started = trio.Event()
-        #: The daemon was cancelled: nothing can be started any more, whatever a reconciler that crashes then asks for.
+        #: The daemon was cancelled, so nothing can be started any more, even if a crashing reconciler requests it.
         self._has_ended = False
-        #: The inbox of the current actor of each path; it may still wait for the detached actor of that path.
+        #: The inbox of the current actor of each path. The actor may still wait for the detached actor of that path.
         self._current: dict[str, RegistrationInbox] = {}
-        #: The end of the detached actor of each path. An actor that waits for it is never detached itself.
+        #: An event for each detached actor, set at its end. An actor that waits for one is never detached itself.
         self._detached: dict[str, trio.Event] = {}
-        #: What actors that crashed have left to deregister, by path, until the reconciler has handled their ends.
+        #: What crashed actors left to deregister, by path, until the reconciler has handled their ends.
         self._unsettled: dict[str, StartRegistration] = {}
         #: Whether the reconciler has crashed, and the current actors are about to end.
         self._letting_go = False
         self._when_none_is_detached: list[Callable[[], None]] = []
-        #: How many actors were started, and how many of them have begun to run.
+        #: How many actors were started, and how many of those have begun to run.
         self._asked = 0
         self._begun = 0
 
@@ -174,7 +169,7 @@ class Registrations:
         inbox = self._current[path] = RegistrationInbox()
         self._unsettled.pop(path, None)
         if path in self._detached:
-            # From now on, since a retry may come before its task runs.
+            # Set now, since a retry may come before the task runs.
             inbox.rule = _answering(path, tried=True, why=_WAITS)
         if not self._has_ended:
             self._asked += 1
@@ -182,21 +177,21 @@ class Registrations:
         return inbox
 
     async def reconfigure(self, changed: SettingsChanged) -> None:
-        """Send the current actors what has ``changed``. Those that are detached only deregister, by no settings."""
+        """Send ``changed`` to the current actors. Detached actors only deregister, which needs no settings."""
         for number, inbox in enumerate(tuple(self._current.values()), 1):
             inbox.send_nowait(changed)
             if number % BATCH == 0:
                 await trio.lowlevel.checkpoint()
 
     def end_to_wait_for(self, path: str) -> trio.Event | None:
-        """Return the end of the detached actor of ``path``, before which no other may begin; None if there is none."""
+        """Return the event that the detached actor of ``path`` sets at its end; None if there is no detached actor."""
         return self._detached.get(path)
 
     def let_go(self) -> None:
         """Ask the current actors to deregister what they registered and to end.
 
-        Those that wait for a detached actor have nothing to deregister: they are forgotten at once and never begin.
-        For those that have crashed, and whose ends no reconciler has handled, successors deregister.
+        Actors that wait for a detached actor have registered nothing: they are dropped and never begin. Successors
+        deregister for crashed actors whose ends no reconciler has handled.
         """
         self._letting_go = True
         for path, inbox in tuple(self._current.items()):
@@ -209,7 +204,7 @@ class Registrations:
             self.start(start).send_nowait(_DEREGISTER)
 
     def end_handled(self, path: str) -> None:
-        """Note that the reconciler has handled the end of the actor of ``path``: what is pending is its own now."""
+        """Note that the reconciler has handled the end of the actor of ``path``, and now owns what is pending."""
         self._unsettled.pop(path, None)
 
     def detach(self) -> None:
@@ -229,7 +224,7 @@ class Registrations:
                 action()
 
     async def _run_one(self, start: StartRegistration, inbox: RegistrationInbox) -> None:
-        """Run an actor to its end and, after a crash that no reconciler follows, the one that deregisters."""
+        """Run an actor to its end, and the deregistering successors of a crash that no reconciler handles."""
         self._begun += 1
         path = start.appeared.path
         if (start.crash is not None or path in self._detached) and not await self._may_begin(start, inbox):
@@ -237,7 +232,7 @@ class Registrations:
         while True:
             error: Exception | None = None
             try:
-                # Not in a coroutine of its own, since each plugin that is registered would keep its frame.
+                # A coroutine of its own would keep a frame for each registered plugin.
                 await self._run(start, inbox)
             except Exception as crash:  # noqa: BLE001 - reported, counted, and repaired by the successor
                 error = crash
@@ -256,7 +251,7 @@ class Registrations:
             self._settle()
 
     async def _may_begin(self, start: StartRegistration, inbox: RegistrationInbox) -> bool:
-        """Wait until the actor may begin; return False if it was forgotten before."""
+        """Wait until the actor may begin; return False if it was dropped before that."""
         path = start.appeared.path
         if (detached := self.end_to_wait_for(path)) is not None:
             await detached.wait()
@@ -268,7 +263,7 @@ class Registrations:
         return True
 
     def _end_of(self, start: StartRegistration, inbox: RegistrationInbox, error: Exception | None) -> _ActorEnd:
-        """Return how an actor has ended; answer the retries that it has not read, and report a crash."""
+        """Return how an actor ended. Answer the retries that it left unread, and report a crash."""
         path, pending = start.appeared.path, None
         cause: BaseException | None = error
         if isinstance(error, RegistrationCrashedError):
@@ -286,7 +281,7 @@ class Registrations:
         return _ActorEnd(said, attrs.evolve(start, to_deregister=pending, crash=Crash(crashes + 1, said)))
 
     def _is_let_go(self, path: str, inbox: RegistrationInbox) -> bool:
-        """Whether no reconciler starts a successor of the actor that crashed."""
+        """Whether no reconciler will start a successor for this actor."""
         return self._letting_go or self._current.get(path) is not inbox
 
     def _next_inbox(self, path: str, inbox: RegistrationInbox) -> RegistrationInbox:

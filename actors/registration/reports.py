@@ -1,4 +1,4 @@
-"""What a registration actor knows, and what it reports: to the status actor, the reconciler and the liveness actor."""
+"""The state of a registration actor, and its reports to the status actor, the reconciler and the liveness actor."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .inbox import RegistrationInbox
 
 
 class Reports:
-    """What is known of the socket, of the try under way and of what is owed; what of it was reported."""
+    """The socket, the try under way, what is owed, and what of it was reported."""
 
     __slots__ = (
         "_attempt",
@@ -82,71 +82,63 @@ class Reports:
         crash: Crash | None,
     ) -> None:
         self._config = config
-        #: What the next step goes by.
         self._settings = config.settings
         self._inbox = inbox
-        #: The socket that appeared last; the actor comes to it once the plugin before it is deregistered.
+        #: The socket that appeared last. The actor turns to it when the plugin before it is deregistered.
         self._newest = appeared
-        #: The socket of the present generation.
         self._socket = appeared
         self.conversation = self._converse(appeared)
         self._phase = Phase.WAITING
-        #: The time that is shown for the present phase: when it began, or was last looked at.
+        #: When the present phase began; the time that is shown for it, which is later if it was looked at.
         self._now = self._began = trio.current_time()
         #: When the present pause ends by itself.
         self._until = math.inf
-        #: The scope of the try under way.
         self._scope: trio.CancelScope | None = None
         #: The message that ends the try under way, and has cancelled its scope.
         self._ender: RegistrationMessage | None = None
-        #: Whether the try under way was looked at because it takes long, and when it is looked at next.
+        #: Whether the timers have looked at the try under way, and when they look next.
         self._looked_at = False
         self._next_look = math.inf
-        #: Until when a first try is silent, counted from its dial slot; None if it is not silent.
+        #: Until when a first try is not shown, counted from its dial slot; None if it is shown.
         self._silent_until: float | None = None
-        #: Messages that were read during a try, and neither have ended it nor have had their effect.
+        #: Messages that were read during a try, did not end it, and still have to take effect.
         self._pending: tuple[RegistrationMessage, ...] = ()
-        #: What the actor begins with, and what follows a Deregister under way.
+        #: What the actor begins with; later what follows the Deregister under way.
         self._then: Next = following.first(appeared, crash)
-        #: The number of the present or last try, and what the plugin answered or was told in an earlier one.
+        #: The number of the present or last try, and what the plugin answered or was told in an earlier try.
         self._attempt = 0
         self._notify_try = 0
         self._cause: Cause | None = None
-        #: What follows once the plugin was told that it is refused.
         self._refused: Next = following.Try()
-        #: An event has brought the last try of this generation forward (``following``).
+        #: Whether an event has brought the last try of this generation forward (``following``).
         self._hurried = False
-        #: plugind stops, and the actor ends with what is under way: a Register, a notification or nothing.
+        #: Whether plugind stops. The actor ends after a Register or notification under way.
         self._stopping = False
-        #: Whether the name is claimed and not released, and which handler serves the plugin once it is admitted.
+        #: Whether the name is claimed and not released, and the handler that serves the admitted plugin.
         self._claims = False
         self._handler: HandlerPort | None = None
-        #: Whether another plugin waits for the name.
         self._wanted = False
         #: The Register that has begun and is not undone.
         self._owed = owed
-        #: Why it is undone, in words.
         self._why = ""
         #: The registration that has ended, or that ends once the handler has deregistered the plugin.
         self._ended: Deregistered | None = None
-        #: What the plugin last said of itself in this generation, to be shown; of what was refused only type and name.
+        #: The plugin's last info in this generation, as it is shown; of a refused info only type and name.
         self._info: PluginInfo | None = None
-        #: The last report to the status actor, the operations that have ended since, and the reason to be shown.
+        #: The last report to the status actor, the operations that have ended since, and the reason that is shown.
         self._shown: StateChanged | None = None
         self._finished: tuple[Finished, ...] = ()
-        #: The operation under way.
         self._operation: Operation | None = None
         self._reason: str | None = None
         #: The plugin that is followed in observe mode.
         self._observed: Plugin | None = None
-        #: Whether the liveness actor watches the socket.
         self._watched = False
         #: Whether the reconciler knows that a dial has reached the socket.
         self._life_reported = False
-        #: Messages for which there was no room, with their channels.
+        #: Messages for which a channel had no room, with the channel.
         self._unsent: tuple[tuple[trio.MemorySendChannel[Any], object], ...] = ()
         if owed is not None:
-            # Path and root are the same. A socket that has appeared since has nothing to do with the crash.
+            # Path and root are the same, but a socket that has appeared since has nothing to do with the crash.
             self._then = following.first(appeared, crash if appeared.generation == owed.generation else None)
             self._socket, self._info = attrs.evolve(appeared, generation=owed.generation), owed.info
             self._why = "its actor crashed"
@@ -159,7 +151,7 @@ class Reports:
         return CalledConversation(appeared.call, self._settings)
 
     def _go_to_newest(self) -> None:
-        """Forget the plugin of the generation before. Until now its facts were shown, and sent to its handler."""
+        """Go to the newest generation. Until now the plugin before it was shown, and passed to its handler."""
         self._socket, self._info, self._life_reported, self._hurried = self._newest, None, False, False
         if isinstance(self.conversation, Conversation) and self._newest.call is None:
             self.conversation.peer = self.conversation.reached_at = None
@@ -186,7 +178,7 @@ class Reports:
         return None if self._info is None else self._info.type
 
     def _finish(self, outcome: Outcome) -> None:
-        """Note how the operation under way ended, if there is one. One that ends well may be left to :meth:`_enter`."""
+        """Note how the operation under way ended, if there is one. :meth:`_enter` notes a success by itself."""
         operation, self._operation = self._operation, None
         if operation is not None:
             self._finished += (Finished(operation, outcome, trio.current_time() - self._began),)
@@ -204,7 +196,7 @@ class Reports:
         cause = reason if self._cause is None else str(self._cause)
         finished, self._finished, self._silent_until = self._finished, (), None
         if (
-            # That an observed plugin was asked again is no news.
+            # Asking an observed plugin again changes nothing that is shown.
             (not finished or name is StateName.OBSERVED)
             and shown is not None
             and shown.state is name
@@ -244,7 +236,7 @@ class Reports:
         self._send(self._config.status, self._shown)
 
     def _show_again(self) -> None:
-        """Report the present state now: it is silent, or the status or the liveness actor has lost what it was told."""
+        """Report the present state again: the status or the liveness actor has lost it, or it was silent."""
         if self._silent_until is not None:
             self._show()
             return
@@ -254,7 +246,7 @@ class Reports:
         self._watch_liveness()
 
     def _note_owner(self, message: SocketTouched) -> None:
-        """Show the user that the file of the socket belongs to now: plugins change that once they have bound it."""
+        """Show the new owner of the socket's file. Plugins change it after they have bound the socket."""
         socket, owner = self._socket, None if message.identity is None else message.identity.owner
         if owner is None or message.generation != socket.generation or owner == socket.identity.owner:
             return
@@ -264,8 +256,8 @@ class Reports:
             self._send(self._config.status, OwnerChanged(socket.path, socket.generation, owner))
 
     def _watch_liveness(self) -> None:
-        """Have the liveness actor watch the socket while it is registered or stale, and so not dialed (fault 39)."""
-        # A stale socket is watched on while it is dialed: it may refuse again, and there may be thousands of them.
+        """Have the liveness actor watch the socket while it is registered or stale and so not dialed (fault 39)."""
+        # Stay subscribed while a stale socket is dialed: it may refuse again, and there may be thousands of them.
         wanted = self._phase in NOT_DIALED or (self._watched and self._phase.state is StateName.DIALING)
         if wanted is self._watched:
             return
@@ -274,7 +266,7 @@ class Reports:
         if self._phase is Phase.STALE:
             gone = ListenerChanged(self._socket.path, self._socket.generation, listening=False)
             self._send(self._config.reconciler, gone)
-            # The next dial that reaches the socket tells the reconciler that its life goes on.
+            # The next dial that reaches the socket reports that its life goes on.
             self._life_reported, self.conversation.reached_at = False, None
 
     def _liveness(self) -> WatchLiveness:
@@ -297,17 +289,17 @@ class Reports:
         )
 
     def _release(self) -> None:
-        """Release the name that is claimed."""
+        """Release the claimed name."""
         self._claims = False
         self._send(self._config.reconciler, ClaimReleased(self._socket.path, self._socket.generation))
 
     def _send(self, channel: trio.MemorySendChannel[Any], message: object) -> None:
-        """Send ``message`` after those that were sent before; what finds no room is sent by :meth:`_send_rest`."""
+        """Send ``message`` after earlier ones. Messages that find no room are left to :meth:`_send_rest`."""
         if self._unsent or not offer(channel, message):
             self._unsent += ((channel, message),)
 
     async def _send_rest(self) -> None:
-        """Send what there was no room for."""
+        """Send the messages for which there was no room."""
         while self._unsent:
             channel, message = self._unsent[0]
             await report(channel, message)

@@ -1,9 +1,8 @@
-"""The times at which tries that take long are looked at.
+"""The times at which slow tries are looked at.
 
-A cancel scope with a deadline for each step of a try would cost more than the step, and nearly all tries are over at
-once. So the owner of all registrations has one timer: a try is first looked at :data:`FIRST_LOOK` seconds after it got
-its dial slot. From then on its actor says when it has to be looked at again: at the deadline of the step that is under
-way, or when a first try has been silent for long enough. No timer runs while no try is under way.
+A cancel scope for each step would cost more than the step, and nearly all tries end at once. So all registrations share
+one timer: it looks at a try :data:`FIRST_LOOK` seconds after the try got its dial slot, and then when the actor says
+so. No timer runs while no try is under way.
 """
 
 from __future__ import annotations
@@ -16,21 +15,21 @@ from .inbox import RegistrationInbox
 
 
 class TryTimers:
-    """When which try is looked at next. A look at a try that has ended does nothing."""
+    """Schedules looks at tries. A look at a try that has ended does nothing."""
 
     def __init__(self) -> None:
         self._looks = Schedule[RegistrationInbox]()
 
     def begin(self, inbox: RegistrationInbox, began: float) -> None:
-        """Have a first look at a try that got its dial slot at ``began``, in ``trio.current_time()``."""
+        """Schedule the first look at a try that got its dial slot at ``began``, in ``trio.current_time()``."""
         self._looks.put(began + FIRST_LOOK, inbox)
 
     def look_at(self, inbox: RegistrationInbox, time: float) -> None:
-        """Look at a try at ``time``."""
+        """Schedule a look at a try at ``time``."""
         self._looks.put(time, inbox)
 
     async def serve(self) -> None:
-        """Look when it is due, until cancelled."""
+        """Look at each try when it is due, until cancelled."""
         while True:
             for inbox in await self._looks.due():
                 again = None if inbox.look is None else inbox.look(trio.current_time())

@@ -1,4 +1,4 @@
-"""The tries of a registration. :meth:`Tries._register_socket` is a registration from top to bottom."""
+"""One try of a registration. :meth:`Tries._register_socket` goes through all of its steps."""
 
 from __future__ import annotations
 
@@ -40,11 +40,10 @@ from .conversation import Conversation
 from .dial_slots import NO_DESCRIPTORS
 from .mail import Mail
 
-#: Seconds for which the first try of a generation is silent, counted from its dial slot.
+#: The first try of a generation is not shown for this many seconds from its dial slot.
 SILENT_FOR = 0.2
-#: The phases in which the plugin is asked for its info.
 _ASKING = (Phase.INFO, Phase.ASK_AGAIN)
-#: The phases that are shown as soon as they begin, also if the first try is not over.
+#: The phases that are shown as soon as they begin, even during a silent first try.
 _SHOWN_AT_ONCE = (
     Phase.NOTIFY_DIAL,
     Phase.NOTIFY_PAUSE,
@@ -57,7 +56,7 @@ _SHOWN_AT_ONCE = (
     Phase.GONE,
 )
 _ANSWERS = (Admitted, NoHandler, ClaimRefused)
-#: How many deadlines of a handler a claim waits: an earlier plugin of the name may take one for each of its calls.
+#: A claim waits this many deadlines of a handler: an earlier plugin of the name may take one for each of its calls.
 _CLAIM_DEADLINES = 2
 
 
@@ -67,13 +66,13 @@ class Tries(Mail):
     __slots__ = ()
 
     def _enter(self, phase: Phase, reason: str | None = None) -> None:
-        """Begin a phase: read what has come, go by the present settings, and show it."""
+        """Begin a phase: read pending messages, take over the present settings, and show the phase."""
         now = trio.current_time()
         if self._operation is not None:
             self._finished += (Finished(self._operation, Outcome.OK, now - self._began),)
         self._phase, self._now, self._began, self._operation = phase, now, now, phase.operation
         if self._settings.number:
-            # Other users may be trusted since its process was judged.
+            # The new settings may trust other users than those by which the process was judged.
             self._judge_again()
         if phase is not Phase.PARKED:
             self.conversation.settings = self._settings
@@ -91,7 +90,7 @@ class Tries(Mail):
             self._watch_liveness()
 
     async def _try(self, then: Try | NotifyAgain | AskAgain) -> Next:
-        """Try once; return what follows. What was begun is undone here, except a Register."""
+        """Try once, undo what the try began, except a Register, and return what follows."""
         after: Next = then
         if self._pending or self._inbox.waiting:
             self._forget_triggers()
@@ -104,7 +103,7 @@ class Tries(Mail):
                 case AskAgain():
                     after = await self._ask_again(then.observed)
         if self._ender is not None:
-            after = self._interrupted()  # Whether the try ended by itself in this instant or not.
+            after = self._interrupted()  # Also if the try ended by itself in the same instant.
         elif self._scope.cancelled_caught:
             after = self._timed_out()
         self._scope = self._ender = None
@@ -116,7 +115,7 @@ class Tries(Mail):
         return End(stopped=True) if self._stopping else after
 
     async def _register_socket(self, this: Try) -> Next:
-        """Go through a registration: dial, GetInfo, claim, Validate, Register, notify. Return what follows."""
+        """Dial, GetInfo, claim, Validate, Register, notify; return what follows."""
         self._attempt, self._cause = this.attempt, this.cause
         # Only the first try of a generation is silent.
         if self._shown is None or self._shown.generation != self._socket.generation:
@@ -141,9 +140,9 @@ class Tries(Mail):
         return await self._notify_registered()
 
     async def _dial(self, *, to_notify: PluginInfo | None = None) -> None:
-        """Connect. A socket that has refused before is not waited for: it is retried by backoff."""
+        """Connect. A first attempt waits for a socket that refuses; retries leave that to the backoff."""
         socket, phase = self._socket, Phase.DIAL if to_notify is None else Phase.NOTIFY_DIAL
-        # A plugin in a crash loop is no new one: others go first, and it has had the time to listen.
+        # A plugin in a crash loop is treated as a retry: it had time to listen, and new plugins go first.
         patient = self._attempt == 1 and to_notify is None and not socket.short_lives
         uid = None if to_notify is None else to_notify.uid
         held_up = False
@@ -155,9 +154,9 @@ class Tries(Mail):
             self._enter(phase, NO_DESCRIPTORS)
 
     def _note_slot(self, since: float) -> None:
-        """Show the dial, and have the try looked at if it takes long, from its dial slot on."""
+        """At the dial slot: show the dial, and have the timers look at the try if it takes long."""
         timeouts = self._settings.timeouts
-        # A shorter deadline does not wait for the first look.
+        # A deadline before the first look needs a look of its own.
         self._looked_at = timeouts.get_info < FIRST_LOOK or timeouts.notify < FIRST_LOOK
         self._next_look = since + FIRST_LOOK
         self._now = self._began = since
@@ -199,7 +198,7 @@ class Tries(Mail):
         """Return the handler.
 
         Raises:
-          PluginRefusedError: if the plugin is not admitted. The reconciler has settled its claim then.
+          PluginRefusedError: if the plugin is not admitted. The reconciler has then settled its claim.
         """
         match answer:
             case Admitted():
@@ -230,7 +229,7 @@ class Tries(Mail):
         return self._wanted
 
     def _failed(self, failure: StepFailedError) -> Pause:
-        """Return the pause after a dial, a GetInfo or a claim that failed: the plugin cannot be told of it."""
+        """Return the pause after a failed dial, GetInfo or claim. The plugin is not notified of such a failure."""
         self._finish(failure.outcome)
         if self._phase is Phase.CLAIM:
             cause = cause_after(self._cause, failure)
@@ -248,24 +247,24 @@ class Tries(Mail):
                 return following.wait(failure.reason, attempt, cause)
 
     def _pass_turn(self) -> None:
-        """Let the next plugin try for the name, if this one tries because the name is free: no claim follows.
+        """Let the next plugin try for the name if this one, tried because the name is free, makes no claim.
 
-        If it was brought forward for another reason, it has no turn to pass, and the message does nothing.
+        If another event brought the try forward, there is no turn to pass, and the message does nothing.
         """
         if self._hurried:
             self._send(self._config.reconciler, ClaimReleased(self._socket.path, self._socket.generation))
 
     def _pause_until_looked_at(self, attempt: int, notify_try: int | None = None) -> Pause:
-        """Wait until the watcher has looked at the path, where another file is (fault 41).
+        """Wait until the watcher has looked at the path, where another file is now (fault 41).
 
-        No plugin was reached, so the try does not count, and the backoff does not change. A report of the watcher ends
-        the wait. The timer, with the shortest delay, ends it if the socket of this generation is in its place again.
+        The try does not count, since no plugin was reached, and the backoff stays as it is. A report of the watcher
+        ends the wait. If the socket of this generation is back, the timer ends it after the shortest delay.
         """
         self._send(self._config.reconciler, SocketReplaced(self._socket.path, self._socket.generation))
         return Pause(StateName.WAITING, REPLACED, attempt, self._cause, notify_try=notify_try)
 
     async def _refuse(self, failure: PluginRefusedError) -> Next:
-        """Tell the plugin that it is not acceptable; return the pause, or the wait for its next call."""
+        """Tell the plugin why it is refused; return the pause, or the wait for its next call."""
         self._finish(failure.outcome)
         if self._phase is Phase.INFO:
             self._info = failure.info
@@ -284,24 +283,24 @@ class Tries(Mail):
         return await self._tell_refusal(notice, then)
 
     async def _refuse_after_register(self, info: PluginInfo, ending: Ending) -> Next:
-        """Tell the plugin that Register failed (behaviour 31); the Register is undone after that (behaviour 36)."""
+        """Tell the plugin that Register failed (behaviour 31). The caller then undoes the Register (behaviour 36)."""
         self._finish(ending.outcome)
         self._sort_what_came_meanwhile()
         for message in self._pending:
-            # If the handler was removed meanwhile, or plugind stops, the try ends here, and the plugin is not told.
+            # If the handler was removed or plugind stops, the try ends here, and the plugin is not told.
             if ends(Phase.NOTIFY, message, self._socket.generation, self._type):
                 self._end_try(message)
         await trio.lowlevel.checkpoint_if_cancelled()
-        # A handler that refuses to register could not do what the plugin asked for: the call itself was in order.
+        # The call was in order: the handler failed to do what the plugin asked for, so this is no refusal.
         outcome = Outcome.TIMED_OUT if ending.outcome is Outcome.TIMED_OUT else Outcome.FAILED
         notice = refusal(REGISTRATION, ending.error, ending.cause, outcome)
         then = following.again(info, notice.error, notice.reason, self._attempt, notice.cause)
         return await self._tell_refusal(notice, then)
 
     async def _tell_refusal(self, notice: Refusal, then: Next) -> Next:
-        """Notify the plugin that it is not registered; whether that arrives makes no difference (behaviour 32)."""
+        """Notify the plugin that it is not registered. A failure to notify it changes nothing (behaviour 32)."""
         self._cause, self._why, self._refused = notice.cause, notice.error, then
-        # Before the call: a plugin that exits because of it may be gone before it has answered.
+        # Sent before the call: a plugin that exits because of the refusal may be gone before it has answered.
         self._send(self._config.reconciler, PluginRefused(self._socket.path, self._socket.generation, self._info))
         self._enter(Phase.REFUSE, notice.error)
         try:
@@ -311,7 +310,7 @@ class Tries(Mail):
         return then
 
     async def _notify_registered(self) -> Next:
-        """Notify the plugin that it is registered. The reconciler counts it as registered from now on."""
+        """Notify the plugin that it is registered. The reconciler already counts it as registered."""
         self._cause = None
         self._enter(Phase.NOTIFY)
         await trio.lowlevel.checkpoint_if_cancelled()
@@ -320,7 +319,7 @@ class Tries(Mail):
         return await self._notify()
 
     async def _notify_again(self, notify_try: int) -> Next:
-        """Notify the plugin on a new connection, and nothing else (behaviour 33)."""
+        """Dial again, only to notify the plugin that it is registered (behaviour 33)."""
         assert self._owed is not None, "the handler has registered the plugin"
         self._notify_try = notify_try
         try:
@@ -336,15 +335,15 @@ class Tries(Mail):
         except StepFailedError as failure:
             return self._not_notified(failure)
         if self._stopping:
-            self._owed = None  # It stays registered (behaviour 42).
+            self._owed = None  # The plugin stays registered (behaviour 42).
             return End(stopped=True)
         return REST
 
     def _not_notified(self, failure: StepFailedError) -> Next:
-        """Return what follows when the plugin was not notified that it is registered.
+        """Return what follows a failure to notify the plugin that it is registered.
 
-        The second try is made at once (fault 36), the others by backoff, and after the last the registration is rolled
-        back (behaviour 33, fault 35). A plugin that does not implement the call would fail each try: it is parked
+        The second try is made at once (fault 36), later ones by backoff. After the last one the registration is rolled
+        back (behaviour 33, fault 35). A plugin that does not implement the call is parked, since each try would fail
         (fault 71).
         """
         self._finish(failure.outcome)
@@ -361,12 +360,12 @@ class Tries(Mail):
         return attrs.evolve(following.wait(failure.reason, attempt, cause), notify_try=tries, failures=tries - 1)
 
     def _look(self, now: float) -> float | None:
-        """Look at a try that takes long, in the task of the timers; return when to look again, if at all."""
+        """Look at a slow try, in the task of the timers; return when to look again, if at all."""
         if self._scope is None or self._scope.cancel_called or now < self._next_look:
             return None
         self._looked_at, self._next_look = True, math.inf
         if self._phase is Phase.INFO and not self._life_reported:
-            # Before the claim, which may never come: the next socket at the path has to wait for that life (fault 49).
+            # Not left to the claim, which may never come: the next socket at the path waits for this life (fault 49).
             self._report_life()
         if self._silent_until is not None and now >= self._silent_until:
             self._now = now
@@ -380,7 +379,7 @@ class Tries(Mail):
         return None if until == math.inf else until
 
     def _deadline(self) -> float:
-        """Return when the phase is to be looked at, or is over. A dial and the calls of handlers have their own."""
+        """Return the next look at the phase, or its deadline. Dials and handler calls have deadlines of their own."""
         match self._phase:
             case Phase.INFO | Phase.ASK_AGAIN:
                 return self._began + first_look(self.conversation.settings.timeouts)
@@ -396,20 +395,19 @@ class Tries(Mail):
         return _CLAIM_DEADLINES * self.conversation.settings.timeouts.of_handler(self._type or "")
 
     def _look_at_info(self, now: float) -> float:
-        """Look whether the plugin has read the request; return when to look again. Show why it has more time."""
+        """Look whether the plugin has read the request, and show it if not; return when to look again."""
         assert isinstance(self.conversation, Conversation), "an answer to a call takes no time"
         until = self.conversation.look(self._began)
         if until is None:
             return self._give_up()
         why = self.conversation.why_idle()
-        # Nobody is shown that an observed plugin is asked again.
         if self._phase is Phase.INFO and why != self._reason:
             self._now, self._reason = now, why
             self._show()
         return until
 
     def _on_heard(self) -> None:
-        """Give the plugin its second for the rest of its answer, from now on."""
+        """Start the deadline for the rest of the plugin's answer."""
         assert isinstance(self.conversation, Conversation), "an answer to a call takes no time"
         self._look_later(self.conversation.hear(self._began))
 
@@ -419,13 +417,13 @@ class Tries(Mail):
             self._config.timers.look_at(self._inbox, time)
 
     def _give_up(self) -> float:
-        """End the try, since the time of its phase is over."""
+        """Cancel the try, since its phase has passed its deadline."""
         assert self._scope is not None, "a try is under way"
         self._scope.cancel()
         return math.inf
 
     def _timed_out(self) -> Next:
-        """Return what follows a try that was given up because the time of its phase was over."""
+        """Return what follows a try that was given up at a deadline."""
         if self._phase is Phase.REFUSE:
             self._finish(Outcome.TIMED_OUT)
             return self._refused
@@ -438,7 +436,7 @@ class Tries(Mail):
         return self._failed(self.conversation.info_timed_out())
 
     def _observe(self, info: PluginInfo, before: str | None) -> Observe:
-        """Follow a plugin that has said what it is; another consumer registers it (behaviour 45)."""
+        """Follow a plugin that has sent its info; another consumer registers it (behaviour 45)."""
         assert self._config.observers is not None, "plugins are observed only in observe mode"
         self._info = info
         self._observed = self._plugin(info, self._socket.generation)
@@ -451,7 +449,7 @@ class Tries(Mail):
             self._config.observers.end(observed)
 
     async def _ask_again(self, observed: Observe) -> Next:
-        """Ask an observed plugin for its info again. If it says something else, it is followed anew and shown so."""
+        """Ask an observed plugin for its info again. If the info has changed, show it and follow the plugin anew."""
         self._phase, self._attempt = Phase.ASK_AGAIN, 1
         self.conversation.settings = self._settings
         socket = self._socket
@@ -475,5 +473,5 @@ class Tries(Mail):
         return self._observe(info, change)
 
     def _reject(self, failure: PluginRefusedError, attempt: int) -> Pause:
-        """Wait because the info is not acceptable, without a word to the plugin: a registrar that is refused exits."""
+        """Pause, because the info is not acceptable. The plugin is not told: a registrar that is refused exits."""
         return following.wait(failure.reason, attempt, Cause(failure.reason, answered=True))

@@ -1,4 +1,4 @@
-"""Who may write to the directories that are looked at; :mod:`plugind.protocol.trust.directories` judges that."""
+"""Finds out who may write to directories; :mod:`plugind.protocol.trust.directories` judges that."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from ...protocol.trust.directories import (
 )
 from .users import unmapped_uid
 
-#: How many symbolic links the kernel follows on the way to a file.
 _MOST_LINKS = 40
 
 
@@ -33,20 +32,20 @@ class InsecureRootError(ConfigError):
 
 
 def access_of(status: os.stat_result, own: int | None = None) -> Access:
-    """Return who may write to the directory with this ``status``, for a daemon of the user ``own``, or of this one."""
+    """Return who may write to the directory with this ``status``; ``own`` is the daemon's user, by default this one."""
     own, owner = os.geteuid() if own is None else own, status.st_uid
-    # Where our own user is not mapped either, a file with its number may be that of any such user.
+    # If our own user is not mapped either, its number may stand for any unmapped user.
     unmapped = owner == unmapped_uid()
     return Access(stat.S_IMODE(status.st_mode), owner, ours=owner == own and not unmapped, unmapped=unmapped)
 
 
 def first_owner(accesses: Iterable[Access | None]) -> int | None:
-    """Return the first user but root and that of the daemon who owns one of some directories; None if there is none."""
+    """Return the first owner of some directories except root and the daemon's user; None if there is none."""
     return next((access.owner for access in accesses if access is not None and not access.is_trusted), None)
 
 
 def owner_on_the_way(root: str, path: str, own: int) -> int | None:
-    """Return the first user but root and ``own`` who owns a directory below ``root`` on the way to ``path``.
+    """Return the first owner, except root and ``own``, of a directory between ``root`` and ``path``.
 
     Raises:
       OSError: if a directory cannot be looked at.
@@ -55,7 +54,7 @@ def owner_on_the_way(root: str, path: str, own: int) -> int | None:
 
 
 def judge_on_the_way(root: str, path: str, trusts: Trusts, own: int) -> Iterator[DirectoryReport]:
-    """Yield what is wrong with the ``root``, and with the directories above it and on the way from it to ``path``.
+    """Yield the problems of ``root``, of the directories above it and of those between it and ``path``.
 
     ``own`` is the user of the daemon.
 
@@ -81,11 +80,11 @@ def judge_on_the_way(root: str, path: str, trusts: Trusts, own: int) -> Iterator
 
 
 def check_above_root(root: str, own: int | None = None) -> None:
-    """Check that no other user can put another directory into the place of the ``root``, or of one above it.
+    """Check that no other user can replace the ``root``, or a directory above it.
 
     Raises:
       InsecureRootError: if one can (fault 3).
-      OSError: if a directory cannot be looked at. Those below a missing one are not judged.
+      OSError: if a directory cannot be looked at. Directories below a missing one are not judged.
     """
     for path, access in _above(root, own):
         problem = root_insecurity_above(root, path, access)
@@ -94,7 +93,7 @@ def check_above_root(root: str, own: int | None = None) -> None:
 
 
 def who_may_replace(path: str) -> tuple[str, str] | None:
-    """Return the directory above ``path`` that lets others replace what lies at that, and why; None if there is none.
+    """Return a directory above ``path`` that lets others replace what is there, and why; None if there is none.
 
     Raises:
       OSError: see :func:`check_above_root`.

@@ -1,4 +1,4 @@
-"""What the system says about users: the uid of this process, the overflow uid, and the uids of user names."""
+"""The system's answers about users: the uid of this process, the overflow uid, and the uids of user names."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _USUAL_OVERFLOW: Final = 65534
 
 
 def users_of(trust: Trust) -> Users:
-    """Return what the system says about the users that ``trust`` needs.
+    """Return the system's answers about the users that ``trust`` needs.
 
     Raises:
-      ConfigError: if there is no user of a name.
+      ConfigError: if a user name does not exist.
     """
     return Users(os.geteuid(), overflow_uid(), {name: _uid_of(name) for name in trust.names})
 
@@ -36,7 +36,7 @@ def _uid_of(name: str) -> int:
 def overflow_uid(number: str = _OVERFLOW, uid_map: str = _MAP) -> int | None:
     """Return the uid that stands for all users whom our user namespace does not map; None if it maps all.
 
-    Where that cannot be found out, no user is taken for mapped.
+    If that cannot be found out, return the usual one.
     """
     try:
         with open(uid_map) as lines:
@@ -52,8 +52,8 @@ def overflow_uid(number: str = _OVERFLOW, uid_map: str = _MAP) -> int | None:
 def unmapped_uid(number: str = _OVERFLOW, uid_map: str = _MAP) -> int | None:
     """Return the uid that files of users outside our user namespace have here; None if it may be a user inside.
 
-    That is the overflow uid, where the namespace maps no user to that number. A process cannot change the map that it
-    has, so it is read once.
+    That is the overflow uid, if the namespace maps no user to that number. The map of a process never changes, so it is
+    read once.
     """
     try:
         with open(uid_map) as lines:
@@ -66,5 +66,5 @@ def unmapped_uid(number: str = _OVERFLOW, uid_map: str = _MAP) -> int | None:
 
 
 def _maps_all(lines: Iterable[str]) -> bool:
-    # A namespace cannot map a user that the one above it does not map, so the lengths tell.
+    # A namespace can map only users that its parent maps, so the lengths are enough.
     return sum(int(line.split()[2]) for line in lines) >= ALL_UIDS

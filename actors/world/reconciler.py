@@ -1,9 +1,9 @@
 """The reconciler: the only owner of the desired and of the actual world.
 
-It wakes when a message arrives, takes all messages that have arrived, and carries out the effects that
-``plugind.protocol.world.worlds`` returns for each. It waits only for its inbox and, when the inbox of the status actor
-is full, for the status actor, which waits for no other actor. Its only timer is the end of a turn: while a plugin tries
-for a name that was released, the next in line waits for a second at most.
+It takes each message from its inbox, and carries out the effects that ``plugind.protocol.world.worlds`` returns. It
+waits only for its inbox and, if the inbox of the status actor is full, for the status actor, which waits for no other
+actor. Its only timer is for turns: while a plugin tries for a name that was released, the next in line waits for a
+second at most.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..messaging.mailbox import Readable, report, send_answer
 #: Asks the supervisor to start a registration actor, and returns the actor's address.
 Spawn = Callable[[world.StartRegistration], Address[RegistrationMessage]]
 
-#: How many messages are taken before other actors have their turn.
+#: The most messages that are taken before other tasks have their turn.
 BATCH = 64
 
 
@@ -48,13 +48,13 @@ async def run(
     links: Address[LinkMessage] | None = None,
     root_left: Callable[[str], object] = lambda _root: None,
 ) -> None:
-    """Reconcile until a stop was asked for and the last registration actor has ended; begin with ``handlers``.
+    """Reconcile until a stop was requested and the last registration actor has ended; begin with ``handlers``.
 
-    ``watchers`` are the addresses of the watchers by root; ``max_instances`` may register under one name, and ``users``
-    says who may share the name of another user. ``lives`` are the short lives of plugins so far, which outlive a
-    reconciler that crashes. ``end_handled`` is given the path of each registration actor whose end was handled.
-    What is shown of roles is sent to ``links``, too. ``root_left`` is given each root that was removed, once it has no
-    registration actor left.
+    ``watchers`` are the addresses of the watchers by root. ``users`` says who may take over another user's name, and
+    ``max_instances`` limits the plugins of one name. ``lives`` are the short lives so far, which outlive a reconciler
+    that crashes. ``end_handled`` is called with the path of each registration actor whose end was handled, and
+    ``root_left`` with each removed root that has no registration actors left. Reports of roles are also sent to
+    ``links``.
     """
     decisions = world.World(handlers, users=users, max_instances=max_instances, lives=lives)
     reconciler = _Reconciler(decisions, status, spawn, retire, watchers, end_handled, links, root_left)
@@ -74,7 +74,7 @@ async def run(
 
 async def _receive_until(inbox: Readable[ReconcilerMessage], deadline: float) -> ReconcilerMessage | None:
     if deadline == math.inf:
-        return await inbox.receive()  # The usual case, without the cost of a scope.
+        return await inbox.receive()  # The usual case, without a scope.
     with trio.move_on_at(deadline):
         return await inbox.receive()
     return None
@@ -138,7 +138,7 @@ class _Reconciler:
             case world.StartRegistration():
                 self._registrations[effect.appeared.path] = self._spawn(effect)
             case world.Look():
-                # What a watcher sent just before its root was removed may be read by a reconciler that began later.
+                # A message from before the removal of a root may be read by a later reconciler.
                 if (watcher := self._watchers.get(effect.root)) is not None:
                     watcher.send_nowait(effect.message)
             case world.AnswerCaller():

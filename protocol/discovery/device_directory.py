@@ -1,7 +1,7 @@
-"""Which directory may be that of device plugins, and what is said of it.
+"""Checks of the directory of device plugins, and its error messages.
 
-The start deletes the sockets that are in the directory, as the kubelet does: plugins that watch their own socket call
-again then. So a directory is only taken that is meant for this.
+The start deletes the sockets in the directory, as the kubelet does, so that plugins that watch their socket call again.
+So only a directory that is meant for this is accepted.
 """
 
 from __future__ import annotations
@@ -15,23 +15,22 @@ from .watches import LOCK_FILE
 
 #: The socket on which device plugins call, in the directory of their sockets.
 KUBELET_SOCKET = "kubelet.sock"
-#: Its name until it answers: it is linked to the other name then.
+#: The name of that socket until it answers.
 TEMPORARY_SOCKET = ".kubelet.sock.tmp"
-#: Bytes in the path of a socket.
 MAX_SOCKET_PATH = 107
 #: The name of the kubelet's directory of device plugins.
 USUAL_NAME = "device-plugins"
-#: The kubelet's own record of devices, in that directory.
+#: The kubelet's record of devices, in that directory.
 CHECKPOINT = "kubelet_internal_checkpoint"
 
 _OPTION = "--device-plugins"
 
 
 def check_place(directory: str, roots: Collection[str], status_directory: str | None) -> None:
-    """Check that ``directory`` holds no other sockets of this node; all paths are without symbolic links.
+    """Check that ``directory`` holds no other sockets of this node. No path may have symbolic links.
 
     Raises:
-      ConfigError: if it, or a directory in it, is a root or holds the status socket, or if it lies in a root.
+      ConfigError: if it overlaps with a root, or holds the status socket.
     """
     for root in roots:
         if _is_inside(directory, root) or _is_inside(root, directory):
@@ -57,10 +56,10 @@ def _is_inside(path: str, directory: str) -> bool:
 
 
 def check_names(directory: str, names: Collection[str], *, take_over_kubelet: bool) -> None:
-    """Check that the sockets in ``directory``, in which these ``names`` are, may be deleted.
+    """Check that the sockets in ``directory`` may be deleted; ``names`` are its entries.
 
     Raises:
-      ConfigError: if the directory may be anything, or is that of a kubelet.
+      ConfigError: if the directory has another purpose, or is that of a kubelet.
     """
     if names and os.path.basename(directory) != USUAL_NAME and LOCK_FILE not in names:
         raise ConfigError(
@@ -75,7 +74,7 @@ def check_names(directory: str, names: Collection[str], *, take_over_kubelet: bo
 
 
 def answered(directory: str, pid: int) -> str:
-    """Return the error for a directory in which a process answers on the socket."""
+    """Return the error for a directory in which process ``pid`` answers on the socket."""
     return _busy(directory, f"pid {pid}" if pid else "a process of another pid namespace")
 
 
@@ -98,11 +97,11 @@ def not_made(directory: str, error: OSError) -> str:
 
 
 def no_directory(directory: str) -> str:
-    """Return that ``directory`` is something else, or lies in a file, and what to do."""
+    """Return the error for a ``directory`` that is a file, or lies in one."""
     return f"{directory} is not a directory: move it away, or name another with {_OPTION}=DIR"
 
 
 def taken(directory: str, pid: int | None) -> str:
-    """Return why nothing is served any more: the socket was replaced, by process ``pid`` if that is known."""
+    """Return why Register is no longer served: the socket was replaced, by process ``pid`` if known."""
     path, by = os.path.join(directory, KUBELET_SOCKET), f", by pid {pid}" if pid else ""
     return f"{path} was replaced{by}: device plugins are let go until plugind is started again"

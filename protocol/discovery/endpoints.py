@@ -1,9 +1,8 @@
-"""Which endpoints plugins may name.
+"""The rules for the paths of endpoints.
 
-An endpoint is the socket on which a plugin serves its consumer. Calls to it are made with the rights of this node, so a
-plugin must not name any file that it likes (faults 43 and 45). ``plugind.protocol.world.endpoint_owners`` says which
-plugin has which one.
-Nothing here looks at files: :mod:`plugind.actors.grpc.endpoints` does, and returns a :class:`FoundFile`.
+An endpoint is the socket on which a plugin serves its consumer. Calls to it have the rights of this node, so a plugin
+must not name any file (faults 43 and 45). ``plugind.protocol.world.endpoint_owners`` says which plugin may use an
+endpoint. :mod:`plugind.actors.grpc.endpoints` looks at files, and returns a :class:`FoundFile`.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from ..identity import Identity
 from ..values import value
 from .sockets import EntryKind
 
-#: The directory in which the kubelet discovers plugins, and those beside it in which their endpoints are.
+#: The directory in which the kubelet discovers plugins, and the directories beside it that have their endpoints.
 _REGISTRY = "plugins_registry"
 _BESIDE_REGISTRY = ("plugins", "csi-plugins", "device-plugins")
-#: Why a plugin is registered whose endpoint is not there.
+#: A warning about a plugin that is registered without its endpoint.
 MISSING = "endpoint does not exist yet"
 
 
@@ -28,13 +27,12 @@ class FoundFile:
 
     #: The path without symbolic links, except for one at its end.
     real: str
-    #: None if nothing is there.
     kind: EntryKind | None = None
     identity: Identity | None = None
 
 
 def default_directories(roots: Iterable[str]) -> tuple[str, ...]:
-    """Return where endpoints may be: in the roots, and where drivers have them beside the kubelet's directory."""
+    """Return where endpoints may be: in the roots, and in the usual directories beside the kubelet's root."""
     return tuple(dict.fromkeys(_around(roots)))
 
 
@@ -64,7 +62,7 @@ def refusal(endpoint: str, found: FoundFile, directories: tuple[str, ...], resol
     if wrong is not None:
         return f"the endpoint {endpoint!r} {wrong}"
     if any(_is_inside(found.real, directory) for directory in directories):
-        # A real path has no links, so the directory that it begins with has none either.
+        # A real path has no links, so a directory that it begins with has none either.
         return None
     if any(_is_inside(found.real, resolve(directory)) for directory in directories):
         return None

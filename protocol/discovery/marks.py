@@ -1,7 +1,7 @@
-"""What events said about paths, until the scanner looks there: marks on paths, by directory.
+"""Marks of events on paths, until the scanner looks there.
 
-A program may cause thousands of events in one directory, each with another name. So the marks of a directory are kept
-together, and those of the others can be taken without a look at them.
+A program may cause thousands of events in one directory, each with another name. Marks are kept by directory, so that
+those of other directories can be taken without a look at these.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class Marks:
             self.add(path, bits)
 
     def add_beside(self, directory: str, marks: dict[str, int]) -> None:
-        """Add marks in ``directory`` that were there before those that it has; the caller gives up ``marks``."""
+        """Add marks in ``directory`` that are older than its present ones. The caller must not use ``marks`` again."""
         newer = self._by_directory.pop(directory, {})
         self._number += len(marks) - len(newer)
         if marks:
             self._by_directory[directory] = marks
-        # A scan does this for each chunk: the newer ones are few.
+        # A scan does this for each chunk: there are few newer ones.
         self.add_all(newer)
 
     def take(self) -> dict[str, int]:
@@ -58,7 +58,7 @@ class Marks:
         return taken
 
     def take_in_turn(self, most: int) -> dict[str, int]:
-        """Remove and return about ``most`` marks: those that came first in each directory, an equal number of each."""
+        """Remove and return about ``most`` marks: the first ones of each directory, equally."""
         if self._number <= most:
             return self.take()
         share = max(1, most // len(self._by_directory))
@@ -77,7 +77,7 @@ class Marks:
         return {path: bits for directory in found for path, bits in self.take_beside(directory).items()}
 
     def take_elsewhere(self, directory: str, few: int) -> dict[str, int]:
-        """Do the same, but leave the marks on ``directory``, above it and below it."""
+        """Do the same, except for the marks on ``directory``, above it and below it."""
         taken, beneath = self.take_where_few(few), below(directory, "")
         for path in [*taken]:
             if path == directory or path.startswith(beneath) or beneath.startswith(below(path, "")):
@@ -103,5 +103,5 @@ class Marks:
         return bits
 
     def clear(self) -> None:
-        """Forget all marks."""
+        """Remove all marks."""
         self._by_directory, self._number = {}, 0

@@ -1,8 +1,8 @@
-"""How many entries each directory may have beside the others, as arithmetic (fault 48).
+"""The quota of each directory below a root, as arithmetic (fault 48).
 
-A number of entries is there for a whole tree. Each directory may take half of what everything beside it leaves: its
-subdirectories do, each with all that lies below it, and so do the entries directly in it, which are one share. So a
-directory that is filled without end takes half, the next such one a quarter, and there is always room for others.
+The whole tree has a limit of entries. Each directory may take half of what everything beside it leaves. That goes for
+each subdirectory with all that lies below it, and for the direct entries of a directory, as one share. So a directory
+that is filled without end takes half, the next one a quarter, and there is always room for others.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from ..values import record
 
 @record(eq=False)
 class _Use:
-    """The entries of one directory: those directly in it, and all below it, with these."""
+    """The number of entries of one directory: directly in it, and including all below it."""
 
     direct: int = 0
     below: int = 0
 
 
 class Quota:
-    """The entries of one kind below a root, by directory; at most ``most`` in all."""
+    """The entries of one kind below a root, by directory; at most ``most`` in total."""
 
     def __init__(self, root: str, most: int) -> None:
         self._root = root
@@ -27,7 +27,7 @@ class Quota:
         self._uses: dict[str, _Use] = {}
 
     def limit(self, directory: str) -> int:
-        """Return how many entries may lie directly in ``directory`` as long as nothing changes beside it."""
+        """Return how many entries may lie directly in ``directory`` while nothing changes beside it."""
         room, use = self._most, self._use(self._root)
         for path in self._chain(directory)[1:]:
             part = self._use(path)
@@ -40,11 +40,11 @@ class Quota:
         return self._use(directory).direct
 
     def has_room(self, directory: str) -> bool:
-        """Whether one more entry may be taken directly in ``directory``."""
+        """Whether ``directory`` may have one more direct entry."""
         return self.used(directory) < self.limit(directory)
 
     def add(self, directory: str, number: int = 1) -> None:
-        """Count ``number`` more entries directly in ``directory``, or fewer if it is negative."""
+        """Count ``number`` more entries directly in ``directory``; it can be negative."""
         chain = self._chain(directory)
         for path in chain:
             use = self._uses.setdefault(path, _Use())
@@ -58,7 +58,7 @@ class Quota:
         return self._uses.get(directory, _NOTHING)
 
     def _chain(self, directory: str) -> list[str]:
-        """Return the directories from the root to ``directory``, both included."""
+        """Return the directories from the root to ``directory``, including both."""
         chain, top = [self._root], self._root.rstrip("/")
         for name in directory[len(top) :].strip("/").split("/"):
             if name:

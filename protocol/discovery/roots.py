@@ -21,9 +21,9 @@ class Root:
     path: str = attrs.field(converter=without_slash)
     #: Whether plugins found here get a warning, because drivers should use another directory (behaviour 16).
     deprecated: bool = False
-    #: Whether others may write to it and to directories below it, and so register plugins; otherwise such a root is
+    #: Whether others may write to it and to directories below it, and so register plugins. Otherwise such a root is
     #: refused, and such a directory is left out (fault 3).
     insecure: bool = False
-    #: Whether the node works without it: as long as it was never there, it is ``absent``, and nothing is wrong. It is
-    #: watched once it is there.
+    #: Whether the node works without it. A root that was never there is ``absent``, which is no error,
+    #: and is watched once it is there.
     optional: bool = False

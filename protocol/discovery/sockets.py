@@ -1,8 +1,8 @@
-"""Which sockets are there, by generation: everything that decides whether a socket is new is in this module.
+"""Which sockets are there, by generation. Only this module decides whether a socket is new.
 
-The scanner looks at names and passes on what it found. A :class:`Discovery` says which messages follow, and which
-directories to enter and to leave. It is level-triggered: an event never says what happened, only where to look.
-The rules for a path with a known socket, of which the first that applies holds:
+The scanner looks at names and passes on what it found. A :class:`Discovery` returns the messages that follow, and the
+directories to enter and to leave. It is level-triggered: an event never says what happened, only where to look. For a
+path with a known socket the first of these rules that applies holds:
 
 ===============================================================  =====================================================
 seen since the last look                                         what it means
@@ -19,10 +19,10 @@ birth time
 none of these                                                    nothing: a duplicate report
 ===============================================================  =====================================================
 
-With a file handle, what the events say makes no difference. That matters at the start and after each replacement: a
-scan finds the new socket first, and only then come the events of the removal of the old one and of its own creation.
-Without a handle a removal event is taken as true, since file systems reuse inode numbers and times within one tick of
-their clock; in the case above this causes an unnecessary generation.
+With a file handle the events make no difference. That matters at the start and after each replacement, when a scan
+finds the new socket before the events come, of the removal of the old socket and of its own creation. Without a handle
+a removal event counts, since file systems reuse inode numbers and times within one tick of their clock; then such an
+event causes an unnecessary generation.
 
 Nothing here waits, touches a file or reads a clock.
 """
@@ -41,28 +41,26 @@ from ..trust.directories import Access, DirectoryCondition, DirectoryReport, Tru
 from ..values import record, value
 from .quotas import Quota
 
-#: Marks: what events said about a path since the last look at it. ``LOOK`` alone says only that there was an event.
+#: Marks: what events said about a path since the last look. ``LOOK`` alone says only that there was an event.
 LOOK = 1
 REMOVED = 2
 ATTRIBUTES = 4
 
 Message = SocketAppeared | SocketVanished | SocketTouched | EntryRefused | EntryIgnored
 
-#: What has a quota of its own.
 _Counted = Literal["sockets", "directories", "refused entries"]
-#: The usual suffixes of sockets.
 _SOCKET_ENDINGS = (".sock", ".socket")
-#: How many entries of a root that only look like sockets are reported.
+#: The most entries of a root that are reported because they only look like sockets.
 MAX_IGNORED = 100
-#: How many new symbolic links of a directory are examined in each rescan.
+#: The most new symbolic links of a directory that are examined in each rescan.
 MAX_LINKS = 1000
 
 
 class EntryKind(enum.Enum):
     """The kind of entry at a path.
 
-    ``OTHER`` are regular files, FIFOs, devices and symbolic links that lead to no socket; they are never opened (faults
-    6 and 7).
+    ``OTHER`` is a regular file, FIFO, device or a symbolic link that leads to no socket; it is never opened (faults 6
+    and 7).
     """
 
     SOCKET = enum.auto()
@@ -77,26 +75,25 @@ class Found:
 
     kind: EntryKind
     identity: Identity
-    #: Who may write to it, if it is a directory.
+    #: Who may write to the directory; None for other kinds.
     access: Access | None = None
 
 
 @record
 class PathChanges:
-    """What follows from the looks since the last :meth:`Discovery.take`. Each list is in order."""
+    """What follows from the looks since the last :meth:`Discovery.take`, in order."""
 
     messages: list[Message] = attrs.Factory(list)
-    #: Directories to watch and then to scan, in that order (fault 12).
+    #: Directories to watch and then to scan (fault 12).
     enter: list[str] = attrs.Factory(list)
-    #: Directories whose watch can end.
     leave: list[str] = attrs.Factory(list)
-    #: Paths to look at again, because another name of the same inode is gone or another file has its number (fault 8).
+    #: Paths to look at again, because another name of the inode is gone or another file has its number (fault 8).
     again: list[str] = attrs.Factory(list)
 
 
 @record(eq=False)
 class _Entry:
-    """A path that was reported: a socket, or a refused entry, which has a reason."""
+    """A path that was reported: a socket, or, with a reason, a refused entry."""
 
     generation: int
     identity: Identity
@@ -106,11 +103,11 @@ class _Entry:
 @record(eq=False)
 class _Directory:
     identity: Identity
-    #: It, or a directory above it, is insecure or unjudged: nothing changes below it until that is mended.
+    #: Whether the directory, or one above it, is insecure or unjudged, so that nothing changes below it.
     frozen: bool = False
-    #: It could neither be read nor looked at since it was judged.
+    #: Whether it could neither be read nor looked at since it was judged.
     unjudged: bool = False
-    #: The trusted user that owns it or a directory above it; None if root and the user of the daemon own them all.
+    #: The trusted user who owns it or a directory above it; None if only root and the daemon's user do.
     owner: int | None = None
     #: The known names directly below, with the identity of an accepted socket, or None.
     children: dict[str, Identity | None] = attrs.Factory(dict)
@@ -122,7 +119,7 @@ def looks_like_socket(name: str) -> bool:
 
 
 def below(directory: str, name: str) -> str:
-    """The path of ``name`` in ``directory``."""
+    """Return the path of ``name`` in ``directory``."""
     return f"{directory}{name}" if directory.endswith("/") else f"{directory}/{name}"
 
 
@@ -131,12 +128,12 @@ def _above(path: str) -> str:
 
 
 def _number(identity: Identity) -> tuple[int, int]:
-    """Device and inode number: of two files that have existed with one number, only the newer one still exists."""
+    """Return device and inode number. If two files had the same, only the newer one still exists."""
     return identity.device, identity.inode
 
 
 def _is_replaced(identity: Identity, marks: int) -> bool:
-    """Whether a removal was seen and may have been that of another file than this one (behaviour 13)."""
+    """Whether a removal was seen that may have been that of another file than this one (behaviour 13)."""
     return bool(marks & REMOVED) and not identity.is_exact
 
 
@@ -152,7 +149,7 @@ class Discovery:
       max_directories: how many directories are kept, and so watched, likewise.
       max_refused: how many refused entries are kept, likewise.
       insecure: whether others may write to the root and to the directories below it (fault 3).
-      trusts: whose plugins may register beside those of root and of the daemon's user, and who may own directories.
+      trusts: which users may register plugins and own directories, besides root and the daemon's user.
     """
 
     def __init__(
@@ -173,29 +170,26 @@ class Discovery:
         self._generations = generations
         self._deprecated = deprecated
         self._max_depth = max_depth
-        #: How much of each kind there is and may be, by directory.
         self._quotas: dict[_Counted, Quota] = {
             "sockets": Quota(root, max_entries),
             "directories": Quota(root, max_directories),
             "refused entries": Quota(root, max_refused),
         }
-        #: By directory, how many entries were left out since :meth:`begin_rescan`, and the last quota that was used up.
+        #: By directory, the entries left out since :meth:`begin_rescan`, and the last quota that was exceeded.
         self._left_out: dict[str, tuple[int, str]] = {}
-        #: By directory, how many new links were examined since :meth:`begin_rescan`.
+        #: By directory, the new links examined since :meth:`begin_rescan`.
         self._examined: dict[str, int] = {}
         self._allow_insecure = insecure
-        #: It may be replaced; a deep scan then judges all directories by it.
+        #: Can be replaced; a deep scan then judges all directories again.
         self.trusts = trusts
         self._root_slashes = root.rstrip("/").count("/")
         self._entries: dict[str, _Entry] = {}
         self._directories: dict[str, _Directory] = {}
-        #: The directories with which something is wrong.
         self._conditions: dict[str, DirectoryReport] = {}
-        #: By device and inode number, the path under which that file is accepted as a socket.
+        #: By device and inode number, the path under which that file is an accepted socket.
         self._owners: dict[tuple[int, int], str] = {}
-        #: The other paths of each of these files, which are refused as hard links.
+        #: The other paths of these files, refused as hard links.
         self._others: dict[Key, set[str]] = {}
-        #: The entries that were reported because they only look like sockets, once each.
         self._ignored: set[str] = set()
         self._changes = PathChanges()
 
@@ -203,16 +197,16 @@ class Discovery:
 
     @property
     def sockets(self) -> int:
-        """How many sockets are known; refused entries do not count."""
+        """The number of known sockets, without refused entries."""
         return self._sockets
 
     @property
     def over_limit(self) -> int:
-        """How many entries were left out since :meth:`begin_rescan`, because the limit is reached (fault 48)."""
+        """The number of entries left out since :meth:`begin_rescan` because of a limit (fault 48)."""
         return sum(number for number, _ in self._left_out.values())
 
     def paths(self) -> frozenset[str]:
-        """All paths that are known now, refused entries included."""
+        """Return all known paths, including refused entries."""
         return frozenset(self._entries)
 
     def knows_directory(self, path: str) -> bool:
@@ -222,23 +216,23 @@ class Discovery:
     def may_scan(self, path: str) -> bool:
         """Whether ``path`` is a known directory, and neither it nor one above it is insecure (fault 3).
 
-        One that could not be judged is tried again, and the scan judges it; those below it have to wait for that.
+        A directory that could not be judged is scanned again, which judges it; directories below it wait for that.
         """
         directory = self._directories.get(path)
         return directory is not None and (not directory.frozen or (directory.unjudged and not self._is_frozen(path)))
 
     def has_parent(self, path: str) -> bool:
-        """Whether the directory of ``path`` is known. If not, a removal would go unnoticed (seed 3195)."""
+        """Whether the directory of ``path`` is known. Otherwise a removal would go unnoticed (seed 3195)."""
         return path == self.root or _above(path) in self._directories
 
     def subdirectories(self, path: str) -> list[str]:
-        """The known directories directly below ``path`` that may be scanned, sorted."""
+        """Return the known directories directly below ``path`` that may be scanned, sorted."""
         children = (below(path, name) for name, socket in self.children(path).items() if socket is None)
         return sorted(child for child in children if self.may_scan(child))
 
     def conditions(self) -> tuple[DirectoryReport, ...]:
-        """The directories with which something is wrong."""
-        # That it is full matters less than that others may write to it.
+        """Return the directories with problems."""
+        # Being full matters less than being insecure.
         full = {path: self._full(path) for path in self._left_out if not self._is_insecure(path)}
         return tuple((self._conditions | full).values())
 
@@ -248,18 +242,18 @@ class Discovery:
         return DirectoryReport(path, DirectoryCondition.FULL, f"{entries} not taken: {used_up}")
 
     def children(self, path: str) -> Mapping[str, Identity | None]:
-        """The known names directly below ``path``, with the identity of the socket, or None. A live view."""
+        """Return the known names directly below ``path``, with the identity of a socket, or None. A live view."""
         directory = self._directories.get(path)
         return directory.children if directory is not None else {}
 
     def missing(self, path: str, seen: Set[str]) -> list[str]:
-        """The known paths directly below ``path`` whose names are not in ``seen``, sorted."""
+        """Return the known paths directly below ``path`` whose names are not in ``seen``, sorted."""
         return sorted(below(path, name) for name in self.children(path).keys() - seen)
 
     def hard_link_of(self, path: str, found: Found) -> str | None:
-        """Another path where this very socket is known, or an older one of its inode number.
+        """Return another path where this socket is known, or an older socket with its inode number.
 
-        Look there first: the socket may have been renamed, and an older one is gone, since its number is free.
+        Look there first: this socket may have been renamed, and the older one is gone, since its number was reused.
         """
         if found.kind is not EntryKind.SOCKET:
             return None
@@ -267,17 +261,17 @@ class Discovery:
         return None if owner == path else owner
 
     def take(self) -> PathChanges:
-        """What follows from the looks since the last call."""
+        """Return what follows from the looks since the last call."""
         changes, self._changes = self._changes, PathChanges()
         return changes
 
     def begin_rescan(self) -> None:
-        """A rescan begins, which looks at all entries that were left out, and counts again those that still are."""
+        """Begin a rescan, which looks again at all entries that were left out."""
         self._left_out.clear()
         self._examined.clear()
 
     def scan_again(self, path: str) -> None:
-        """A scan of the directory ``path`` was not finished, and begins anew."""
+        """Begin the unfinished scan of the directory ``path`` again."""
         self._examined.pop(path, None)
         self._left_out.pop(path, None)
 
@@ -296,8 +290,8 @@ class Discovery:
     ) -> None:
         """Record a look at ``path``, which found ``found``, or nothing.
 
-        Do not call this for a look that failed: it says nothing about what is there (fault 26). An entry in a
-        directory that is not known, or that is insecure, is ignored.
+        Do not call this for a look that failed, which says nothing about the path (fault 26). An entry in an unknown or
+        insecure directory is ignored.
 
         Args:
           path: where the scanner looked.
@@ -332,10 +326,10 @@ class Discovery:
         )
 
     def leaves_out(self, directory: str, name: str, kind: EntryKind) -> bool:
-        """Whether a scan of ``directory`` need not look at this link or directory: there is no room for it (fault 48).
+        """Whether a scan of ``directory`` skips this link or directory, because there is no room for it (fault 48).
 
-        It takes the most time of a scan to find out where a link leads, so only so many new ones are examined in each
-        directory between two calls of :meth:`begin_rescan`.
+        Finding out where links lead takes the most time in a scan, so between two calls of :meth:`begin_rescan` only
+        some new ones are examined in each directory.
         """
         if name in self.children(directory):
             return False
@@ -348,7 +342,7 @@ class Discovery:
         return True
 
     def allows(self, path: str, access: Access | None) -> bool:
-        """Take note of who may write to the known directory ``path``; return whether it may be scanned."""
+        """Note who may write to the known directory ``path``; return whether it may be scanned."""
         directory = self._directories.get(path)
         if directory is None or self._is_frozen(path):
             return False
@@ -357,16 +351,16 @@ class Discovery:
         return not directory.frozen
 
     def cannot_judge(self, path: str) -> None:
-        """The known directory ``path`` could neither be read nor looked at: treat it as insecure until it is judged."""
+        """Treat the known directory ``path``, which could not be read or looked at, as insecure until it is judged."""
         directory = self._directories.get(path)
         if directory is not None and not self._allow_insecure:
             directory.unjudged = True
             self._freeze(path, frozen=True)
 
     def ignore(self, path: str, *, directory: bool = False) -> None:
-        """Report once that ``path`` only looks like a socket, like the directory made for a mount of a missing one.
+        """Report once that ``path`` only looks like a socket, such as a directory made to mount a missing socket.
 
-        This has no other effect: such an entry is not recorded (fault 6), and a directory is treated like any other.
+        That changes nothing else: the entry is not recorded (fault 6), and a directory is treated like any other.
         """
         if path == self.root or not looks_like_socket(path) or not self.has_parent(path):
             return
@@ -446,7 +440,7 @@ class Discovery:
         self._judge(path, directory, found.access)
 
     def _judge(self, path: str, directory: _Directory, access: Access | None) -> None:
-        """Take note of who may write to ``directory``: freeze what is below it, or let it go on (fault 3)."""
+        """Judge who may write to ``directory``: freeze it and everything below it, or unfreeze them (fault 3)."""
         report = None if access is None or self._allow_insecure else self._report(path, directory, access)
         if report is None:
             self._conditions.pop(path, None)
@@ -467,12 +461,12 @@ class Discovery:
         return report is not None and report.condition is DirectoryCondition.INSECURE
 
     def _is_frozen(self, path: str) -> bool:
-        """Whether ``path`` lies in a directory below which nothing changes now."""
+        """Whether ``path`` lies in a frozen directory."""
         directory = self._directories.get(_above(path)) if path != self.root else None
         return directory is not None and directory.frozen
 
     def _freeze(self, path: str, *, frozen: bool) -> None:
-        """Leave the directory ``path`` and those below it, or enter those again that are judged and secure."""
+        """Leave the directory ``path`` and those below it, or enter again those that are judged and secure."""
         waiting = [path]
         while waiting:
             path = waiting.pop()
@@ -488,7 +482,7 @@ class Discovery:
     # --- bookkeeping --------------------------------------------------------------------------------------------------
 
     def _has_room(self, path: str, kind: _Counted) -> bool:
-        """Whether the directory of ``path`` may have one more of its ``kind``; if not, take note of that (fault 48)."""
+        """Whether the directory of ``path`` may have one more of its ``kind``; if not, note that (fault 48)."""
         quota, above = self._quotas[kind], _above(path)
         if quota.has_room(above):
             return True
@@ -506,7 +500,7 @@ class Discovery:
             parent.children[path.rpartition("/")[2]] = socket
 
     def _note_owner(self, path: str, identity: Identity) -> None:
-        """Note that the socket is known under this path. Look again at the path of an older file with its number."""
+        """Note the path of a socket. Look again at the path of an older file with its inode number."""
         number = _number(identity)
         older = self._owners.get(number, path)
         self._owners[number] = path
@@ -514,7 +508,7 @@ class Discovery:
             self._changes.again.append(older)
 
     def _release(self, path: str, entry: _Entry) -> None:
-        """The socket is no longer known under this path; look at its other paths again."""
+        """Drop the path of a socket, and look at its other paths again."""
         number = _number(entry.identity)
         self._sockets -= 1
         self._quotas["sockets"].add(_above(path), -1)
@@ -523,7 +517,7 @@ class Discovery:
             self._changes.again.extend(sorted(self._others.get(entry.identity.key, ())))
 
     def _retract(self, path: str, entry: _Entry) -> None:
-        """The entry at this path is no longer refused."""
+        """Drop a refused entry."""
         key = entry.identity.key
         self._quotas["refused entries"].add(_above(path), -1)
         self._changes.messages.append(SocketVanished(path, entry.generation))
@@ -536,7 +530,7 @@ class Discovery:
             self._changes.again.append(owner)
 
     def _forget(self, path: str) -> None:
-        """Everything known at ``path`` and below is gone. If nothing is known there, nothing happens (behaviour 8)."""
+        """Drop everything known at ``path`` and below, if there is anything (behaviour 8)."""
         above = self._directories.get(_above(path))
         if above is not None:
             above.children.pop(path.rpartition("/")[2], None)

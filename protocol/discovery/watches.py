@@ -1,10 +1,10 @@
-"""The directories of each watch descriptor, and the marks that events left, as pure bookkeeping.
+"""The directories of each watch descriptor, and the marks of events: pure bookkeeping.
 
-inotify watches inodes, not paths. One descriptor may stand for several paths: a bind mount, or a directory that was
-renamed and whose old path is still known. A path may get another descriptor at any time. What an event says is kept as
-marks on a path until the scanner looks there.
+inotify watches inodes, not paths. One descriptor may stand for several paths, as with a bind mount, or a renamed
+directory whose old path is still known. A path may get another descriptor at any time. An event leaves marks on a path
+until the scanner looks there.
 
-A directory is *trusted* while it has been watched without a break since its last complete scan: if there was no event,
+A directory is *trusted* while it has been watched without a break since its last complete scan: without an event,
 nothing has changed there.
 """
 
@@ -26,14 +26,14 @@ Q_OVERFLOW = 0x4000
 IGNORED = 0x8000
 ISDIR = 0x40000000
 
-#: The name of the lock file in a root. It is no entry, but a rescan checks the lock (fault 96).
+#: The lock file in a root. It is no entry, but its events cause a rescan, which checks the lock (fault 96).
 LOCK_FILE = ".plugind.lock"
 _NAMES_CHANGE = CREATE | DELETE | MOVED_FROM | MOVED_TO
 
-#: So many paths are looked at as soon as their attributes change, until the next release.
+#: After so many looks because of attributes alone, others wait for the next release.
 MOST_TOUCHED = 256
 
-#: One event: watch descriptor, mask and name. The name is empty if the event is about the watched directory itself.
+#: One event: watch descriptor, mask and name. An empty name means the watched directory itself.
 Notice = tuple[int, int, str]
 
 
@@ -48,10 +48,8 @@ class Watches:
     def __init__(self, root: str) -> None:
         self.root = root
         self._marks = Marks()
-        #: Marks on paths that could not be looked at; see :meth:`postpone`.
         self._postponed: dict[str, int] = {}
-        #: The paths to look at because their attributes have changed since the last release, and the marks of those
-        #: that wait for the next one.
+        #: Paths that were looked at since the last release because of attributes, and marks that wait for the next one.
         self._touched: set[str] = set()
         self._held = Marks()
         self._overflowed = False
@@ -76,21 +74,21 @@ class Watches:
         return path in self._trusted
 
     def add(self, path: str, descriptor: int) -> None:
-        """The directory ``path`` is watched from now on."""
+        """Note that the directory ``path`` is watched."""
         self._descriptors[path] = descriptor
         self._paths.setdefault(descriptor, set()).add(path)
 
     def add_parent(self, descriptor: int) -> None:
-        """The parent of the root is watched from now on. Only its events with the name of the root count."""
+        """Note that the parent of the root is watched. Only its events with the name of the root count."""
         self._parent = descriptor
 
     def trust(self, path: str) -> None:
-        """A scan of ``path`` is complete. The directory becomes trusted if it is watched and no events were dropped."""
+        """Note that a scan of ``path`` is complete. Trust it if it is watched and no events were dropped."""
         if path in self._descriptors and not self._overflowed:
             self._trusted.add(path)
 
     def drop(self, path: str) -> int | None:
-        """End the watch on ``path``; return its descriptor for removal, or None while another path needs it."""
+        """End the watch on ``path``; return its descriptor for removal, or None if another path needs it."""
         self._trusted.discard(path)
         descriptor = self._descriptors.pop(path, None)
         if descriptor is None:
@@ -106,13 +104,13 @@ class Watches:
 
     @property
     def overflowed(self) -> bool:
-        """Whether the kernel has dropped events: no directory is trusted, and a rescan is needed (fault 19)."""
+        """Whether the kernel has dropped events, so that no directory is trusted and a rescan is needed (fault 19)."""
         return self._overflowed
 
     def limit_marks(self, most: int) -> None:
-        """Keep no more than ``most`` marks, while nobody takes them: more count as an overflow, and a rescan follows.
+        """Keep at most ``most`` marks while nobody takes them. More count as an overflow, so a rescan follows.
 
-        Otherwise a program that writes to a root that is not scanned could fill the memory (fault 48).
+        Otherwise a program that writes to an unscanned root could fill the memory (fault 48).
         """
         if len(self._marks) + len(self._held) > most:
             self._marks.clear()
@@ -121,7 +119,7 @@ class Watches:
             self._trusted.clear()
 
     def clear_overflow(self) -> None:
-        """Forget the overflow, because a rescan begins that recovers from it."""
+        """Clear the overflow, because a rescan begins."""
         self._overflowed = False
 
     @property
@@ -131,27 +129,27 @@ class Watches:
 
     @property
     def holds(self) -> bool:
-        """Whether there are marks that wait for :meth:`release`: they say no more than that attributes have changed."""
+        """Whether marks wait for :meth:`release` because only attributes have changed."""
         return len(self._held) > 0
 
     @property
     def touched(self) -> int:
-        """How many looks the last release, and events about attributes since then, have caused."""
+        """The number of looks since the last release, and in it, that attributes alone have caused."""
         return len(self._touched)
 
     def release(self) -> None:
-        """Let about :data:`MOST_TOUCHED` marks that wait be taken; later events about their paths wait for the next."""
+        """Release about :data:`MOST_TOUCHED` waiting marks. Later events of their paths wait for the next release."""
         released = self._held.take_in_turn(MOST_TOUCHED)
         self._touched = set(released)
         self._marks.add_all(released)
 
     @property
     def need_rescan(self) -> bool:
-        """Whether looking at the marked paths is not enough: events were dropped, or something happened to the root."""
+        """Whether only a rescan helps: events were dropped, or something happened to the root."""
         return self._overflowed or self.root in self._marks
 
     def note(self, notice: Notice) -> None:
-        """Keep what one event says. Events of unknown descriptors are ignored."""
+        """Record an event. Events of unknown descriptors are ignored."""
         descriptor, mask, name = notice
         if mask & Q_OVERFLOW:
             self._overflowed = True
@@ -171,7 +169,7 @@ class Watches:
                 self._mark(path, mask)
 
     def take(self, most: int | None = None) -> dict[str, int]:
-        """Remove and return all marks, or about the ``most`` that have come first in each directory, by turns."""
+        """Remove and return all marks, or about ``most``: the first ones of each directory, equally."""
         return self._marks.take() if most is None else self._marks.take_in_turn(most)
 
     def take_where_few(self, few: int) -> dict[str, int]:
@@ -179,16 +177,16 @@ class Watches:
         return self._marks.take_where_few(few)
 
     def take_elsewhere(self, directory: str, few: int) -> dict[str, int]:
-        """Do the same, but leave the marks on ``directory``, above it and below it."""
+        """Do the same, except for the marks on ``directory``, above it and below it."""
         return self._marks.take_elsewhere(directory, few)
 
     def take_beside(self, directory: str) -> dict[str, int]:
-        """Remove and return the marks on the paths directly in ``directory``, also those that wait."""
+        """Remove and return the marks on the paths directly in ``directory``, including waiting ones."""
         self._marks.add_all(self._held.take_beside(directory))
         return self._marks.take_beside(directory)
 
     def take_path(self, path: str) -> int:
-        """Remove and return the marks on ``path``, also those that wait; 0 if there are none."""
+        """Remove and return the marks on ``path``, including waiting ones; 0 if there are none."""
         return self._marks.take_path(path) | self._held.take_path(path)
 
     def put_back(self, marks: dict[str, int]) -> None:
@@ -197,7 +195,7 @@ class Watches:
             self._urge(path, bits)
 
     def put_back_beside(self, directory: str, marks: dict[str, int]) -> None:
-        """Do the same for the paths directly in ``directory``. The caller gives up ``marks``."""
+        """Do the same for the paths directly in ``directory``. The caller must not use ``marks`` again."""
         self._marks.add_all(self._held.take_beside(directory))
         self._marks.add_beside(directory, marks)
 
@@ -206,7 +204,7 @@ class Watches:
         self._postponed[path] = self._postponed.get(path, 0) | marks
 
     def begin_rescan(self) -> None:
-        """A rescan begins: put the postponed marks back."""
+        """Put the postponed marks back, for the rescan that begins."""
         postponed, self._postponed = self._postponed, {}
         self.put_back(postponed)
 
@@ -217,7 +215,7 @@ class Watches:
             self._urge(path, _marks(mask))
 
     def _waits(self, path: str, mask: int) -> bool:
-        """Whether an event says no more than that attributes have changed, and the look at that was not the first."""
+        """Whether to hold back the mark of an event that is only about attributes, and not the first one."""
         if mask & ~ISDIR != ATTRIB or path == self.root or path in self._marks:
             return False
         if path in self._touched or len(self._touched) >= MOST_TOUCHED:
@@ -226,7 +224,7 @@ class Watches:
         return False
 
     def _urge(self, path: str, marks: int) -> None:
-        """Add marks that do not wait, nor do others on the path and on its directory: others may write to that now."""
+        """Add marks that do not wait. Release those of the path and of its directory, whose mode may have changed."""
         self._marks.add(path, marks)
         if self.holds:
             for waiting in (path, path.rpartition("/")[0]):
@@ -234,7 +232,7 @@ class Watches:
                     self._marks.add(waiting, bits)
 
     def _lose(self, descriptor: int) -> None:
-        """The kernel ended this watch (fault 20). Mark its paths: the directories may be gone."""
+        """The kernel ended this watch (fault 20): mark its paths, since the directories may be gone."""
         if descriptor == self._parent:
             self._parent = None
             self._mark(self.root, 0)

@@ -1,4 +1,4 @@
-"""The rules of health: when to look and when to check, and what follows from the answer.
+"""The rules of health: when to look and check, and what follows from the answers.
 
 Answers for behaviour 15 and faults 39 to 43.
 """

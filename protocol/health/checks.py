@@ -1,9 +1,8 @@
-"""When an endpoint is checked, and what its checks show: one rule for the endpoints of all plugin types.
+"""When an endpoint is checked, and what the checks show: one rule for all plugin types.
 
-While there is a connection, a check begins each 30 s, ± 20 %, and has 3 s. After one that failed, the next two follow
-5 s apart. Three failures in a row make the endpoint unhealthy, and one success makes it healthy. When the connection
-ends, it is disconnected at once. Nothing here reads a clock or draws chance, and nothing here can change a
-registration.
+While there is a connection, a check begins every 30 s, ± 20 %, and has 3 s. After a failed check the next two follow 5
+s apart. Three failures in a row make the endpoint unhealthy, one success makes it healthy, and the end of the
+connection makes it disconnected. Nothing here reads a clock, draws random numbers or changes a registration.
 """
 
 from __future__ import annotations
@@ -69,37 +68,35 @@ class HealthChecks:
         return self if period is None else attrs.evolve(self, period=period)
 
     def next_period(self, chance: float) -> float:
-        """Return the seconds to the next check; ``chance`` is drawn from [0, 1)."""
+        """Return the seconds to the next check; ``chance`` is a random number from [0, 1)."""
         return self.period * (1.0 + self.jitter * (2.0 * chance - 1.0))
 
     def on_grid(self, due: float) -> float:
-        """Return when a check begins that is due at ``due``: a little earlier, together with those of others."""
+        """Return when a check that is due at ``due`` begins: slightly earlier, together with others."""
         step = min(GRID, self.period / 50, self.confirm_after / 10)
         return math.floor(due / step) * step
 
 
-#: The most seconds by which a check begins earlier than it is due.
+#: The most seconds by which a check begins before it is due.
 GRID = 0.5
 
-#: In :attr:`HealthChecks.off`, each type.
+#: In :attr:`HealthChecks.off`: all types.
 ALL_TYPES = "*"
-#: How the reason begins for which nothing is known of the health of a plugin that is not checked.
+#: The beginning of the reason why the health of a plugin is not known.
 NOT_CHECKED = "checks of its type are off"
 
 
 @value
 class Checked:
-    """What the checks of one endpoint have shown."""
+    """The results of the checks of one endpoint."""
 
     #: ``unknown`` before the first success or enough failures, ``healthy``, ``unhealthy``, or ``disconnected``.
     health: Health = Health.UNKNOWN
-    #: Why it is unhealthy or disconnected, or why nothing is known.
+    #: Why the endpoint is unhealthy or disconnected, or why nothing is known.
     reason: str = ""
-    #: How many checks have failed in a row.
     failures: int = 0
-    #: When the next check is to begin; infinity while one is out, or there is no connection.
+    #: When the next check begins; infinity during a check or without a connection.
     due: float = math.inf
-    #: When the check began that is out; None if none is.
     began: float | None = None
 
 
@@ -120,14 +117,14 @@ class CheckBegan:
 
 @value
 class CheckPassed:
-    """The check that was under way has found nothing wrong."""
+    """The check under way has found nothing wrong."""
 
     chance: float
 
 
 @value
 class CheckFailed:
-    """The check that was under way has failed."""
+    """The check under way has failed."""
 
     reason: str
     chance: float
@@ -144,7 +141,7 @@ CheckEvent = Connected | CheckBegan | CheckPassed | CheckFailed | Disconnected
 
 
 def step(rule: HealthChecks, before: Checked, event: CheckEvent) -> Checked:
-    """Return what is known after ``event``.
+    """Return the state after ``event``.
 
     Raises:
       IllegalStepError: if a check begins while one is out or there is no connection.
@@ -167,7 +164,7 @@ def step(rule: HealthChecks, before: Checked, event: CheckEvent) -> Checked:
 
 
 def disconnected(reason: str) -> Checked:
-    """Return what is known once the connection has ended, whatever was known before."""
+    """Return the state after the end of the connection."""
     return Checked(Health.DISCONNECTED, reason)
 
 
@@ -186,10 +183,10 @@ _BADNESS = {Health.UNHEALTHY: 1, Health.DISCONNECTED: 2}
 
 
 def is_worse(health: Health, than: Health) -> bool:
-    """Whether ``health`` is worse: disconnected is worse than unhealthy, and that is worse than all others."""
+    """Whether ``health`` is worse than ``than``: disconnected, then unhealthy, then all others."""
     return _BADNESS.get(health, 0) > _BADNESS.get(than, 0)
 
 
 def silence(deadline: float) -> str:
-    """Return the words for a check that was not answered in time."""
+    """Return the reason for a check that was not answered in time."""
     return f"no answer within {deadline:g}s"

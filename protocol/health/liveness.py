@@ -3,18 +3,18 @@
 A *look* is a connect that is closed at once; the liveness actor (``plugind.actors.health.liveness``) makes it. Nothing
 here waits, connects or reads a clock.
 
-Four queues say when a socket is looked at:
+Four queues say when to look at a socket:
 
-* **At once**: those whose process has ended. The end of a process only asks for a look, since another process may have
-  the listener now (fault 39).
+* **At once**: sockets whose process has ended. Another process may have the listener now, so only a look decides (fault
+39).
 * **Accepting**: registered plugins on whose socket somebody listens, as far as is known. Each look disturbs the plugin,
-  so there are few: each plugin once a minute at most, and four a second in all. Those whose process is not watched come
-  first.
-* **Doubtful**: registered plugins whose file is gone. The watcher hears of that too, and then most of them
-  are not watched any more. What stays registered is looked at again after a second: nobody can reach it.
-* **Refusing**: sockets on which nobody listens, which are stale, or registered and not serving. A refused connect
-  disturbs nobody and costs little, so each is looked at once in every period of a rescan (behaviour 15). The looks are
-  spread over the period, and are never more than one hundredth of a core.
+so there are few: each plugin at most once a minute, and four in a second. Those whose process is not watched come
+first.
+* **Doubtful**: registered plugins whose file is gone. The watcher notices that too, and most of them are then no longer
+watched. The others cannot be reached, and are looked at again after a second.
+* **Refusing**: sockets on which nobody listens: stale ones, and those of registered plugins that do not serve. A
+refused connect disturbs nobody and costs little, so each is looked at once in a rescan's period (behaviour 15). The
+looks are spread over the period, and take at most one hundredth of a core.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from ..messages.registration import ListenerFound
 from ..messages.status import EndpointChanged, ServingChanged
 from ..values import record, value
 
-#: Seconds between two looks at a plugin that serves, at least.
+#: The least number of seconds between two looks at a plugin that serves.
 PLUGIN_PERIOD = 60.0
-#: Seconds between two looks at a refusing socket, at least.
+#: The least number of seconds between two looks at a refusing socket.
 SHORTEST_PERIOD = 0.1
-#: How many plugins that serve are looked at in one round, and the seconds between two rounds, at least.
+#: The number of serving plugins that are looked at in one round, and the least number of seconds between two rounds.
 ROUND, ROUND_PERIOD = 4, 1.0
-#: Seconds after which a file that is gone is looked at again.
+#: Seconds until a missing file is looked at again.
 DOUBT_PERIOD = 1.0
-#: How many sockets are looked at in one go: less than two milliseconds of work, since others wait meanwhile.
+#: The most sockets that are looked at in one go, which takes less than two milliseconds.
 CHUNK = 64
-#: The seconds between two chunks of refusing sockets, at most; few sockets are looked at together, for fewer wake-ups.
+#: The most seconds between two chunks of refusing sockets. Looking at several together saves wake-ups.
 CHUNK_PERIOD = 1.0
 #: The part of a core that looks at refusing sockets may take.
 SHARE = 0.01
@@ -52,19 +52,18 @@ SHARE = 0.01
 class ConnectAnswer(enum.Enum):
     """What the result of a connect says about a socket."""
 
-    #: Somebody listens. A full backlog (EAGAIN) says so too.
+    #: Somebody listens. A full backlog (EAGAIN) means the same.
     ACCEPTED = "accepted"
-    #: Nobody listens.
     REFUSED = "refused"
-    #: There is no such file. In an insecure directory the plugin stays registered, and nobody can reach it.
+    #: There is no such file. In an insecure directory the plugin stays registered, although it cannot be reached.
     MISSING = "missing"
-    #: Another file is there, of which the watcher will tell, too (fault 41).
+    #: Another file is there, which the watcher will report (fault 41).
     REPLACED = "replaced"
-    #: The endpoint may not be used: its file or the process that listens there is refused (fault 43).
+    #: The endpoint may not be used: its file or the listening process is refused (fault 43).
     FORBIDDEN = "forbidden"
-    #: No descriptor was left for the connect: the look has to be made again.
+    #: There was no descriptor for the connect, so the look has to be made again.
     EXHAUSTED = "exhausted"
-    #: Any other error says nothing of the listener.
+    #: Another error, which says nothing about the listener.
     UNKNOWN = "unknown"
 
 
@@ -80,32 +79,31 @@ _ANSWERS = {
 
 
 def answer_of(error: OSError) -> ConnectAnswer:
-    """Return what the error of a connect says."""
+    """Return what an error of connect means."""
     return _ANSWERS.get(error.errno or 0, ConnectAnswer.UNKNOWN)
 
 
 @value
 class EndpointAnswer:
-    """What a connect says of an endpoint."""
+    """The result of a connect to an endpoint."""
 
     answer: ConnectAnswer
-    #: Why it may not be used, if it is forbidden.
     reason: str | None = None
 
 
 @record(eq=False)
 class Subject:
-    """A socket that is watched, and what is known of it."""
+    """A watched socket, and what is known about it."""
 
     asked: WatchLiveness
     #: Whether somebody listens; None before the first look.
     serving: bool | None = None
-    #: Whether the last look found no file, and whether that is shown.
+    #: Whether the last look found no file, and whether that was shown.
     missing: bool = False
     shown_missing: bool = False
-    #: While nobody listens: whether somebody listens on the endpoint, if that is another socket.
+    #: While nobody listens: whether somebody listens on an endpoint elsewhere.
     endpoint_serves: bool = False
-    #: Whether its endpoint was looked at, and why it is awaited.
+    #: Whether a missing endpoint was looked at, and its problem.
     endpoint_known: bool = False
     endpoint_problem: str | None = None
 
@@ -116,33 +114,32 @@ class Subject:
 
     @property
     def other_endpoint(self) -> str | None:
-        """The path of the endpoint, if that is another socket."""
+        """The path of the endpoint, if it is another socket."""
         endpoint = self.asked.endpoint.removeprefix("unix://")
         return endpoint if endpoint and endpoint != self.path else None
 
 
 class Schedule:
-    """The sockets that are watched, each due for a look at some time."""
+    """The watched sockets, and when each is due for a look."""
 
     def __init__(self, rescan: float) -> None:
-        """Look at each refusing socket once in ``rescan`` seconds, and once a minute at least."""
+        """Look at each refusing socket once in ``rescan`` seconds, and at least once a minute."""
         self._period = min(max(rescan, SHORTEST_PERIOD), PLUGIN_PERIOD)
         self._subjects: dict[str, Subject] = {}
         self._at_once: dict[str, None] = {}
-        #: Registered plugins to be looked at in the next round: those whose process is not watched, before their first
-        #: look, and those at which a look found no descriptor.
+        #: Registered plugins for the next round: those whose process is not watched, and those whose look found no
+        #: descriptor.
         self._unknown: dict[str, None] = {}
-        #: When each is due, the earliest first.
+        #: When each is due, earliest first.
         self._doubtful: dict[str, float] = {}
         self._accepting: dict[str, float] = {}
         self._refusing: dict[str, float] = {}
-        #: Registered plugins whose endpoint did not exist: those before the first look at it, and when the others are
-        #: due, the earliest first.
+        #: Registered plugins whose endpoint did not exist: new ones, and others with the times when they are due.
         self._new_endpoints: dict[str, None] = {}
         self._awaited: dict[str, float] = {}
         self._next_round = -math.inf
         self._next_chunk = -math.inf
-        #: Until then the refusing sockets have had their share of the core.
+        #: The end of a rest in which refusing sockets are not looked at, after their share of the core.
         self._rests_until = -math.inf
 
     def __contains__(self, path: str) -> bool:
@@ -151,7 +148,7 @@ class Schedule:
     # --- which sockets ------------------------------------------------------------------------------------------------
 
     def watch(self, asked: WatchLiveness, now: float, *, process_is_watched: bool) -> None:
-        """Watch a socket from now on; it takes the place of another one at its path."""
+        """Watch a socket, in place of another one at its path."""
         path = asked.path
         self.unwatch(path)
         self._subjects[path] = Subject(asked)
@@ -165,7 +162,7 @@ class Schedule:
             self._new_endpoints[path] = None
 
     def unwatch(self, path: str) -> None:
-        """Watch the socket at ``path`` no more, if it is watched."""
+        """Stop watching the socket at ``path``, if it is watched."""
         if self._subjects.pop(path, None) is not None:
             for queue in (self._at_once, self._unknown, self._accepting, self._refusing):
                 queue.pop(path, None)
@@ -174,14 +171,14 @@ class Schedule:
             self._doubtful.pop(path, None)
 
     def ask(self, path: str) -> None:
-        """Have a look at ``path`` at once: its process has ended."""
+        """Look at ``path`` at once, because its process has ended."""
         if path in self._subjects:
             self._at_once[path] = None
 
     # --- when ---------------------------------------------------------------------------------------------------------
 
     def next_time(self) -> float:
-        """Return when :meth:`take` has something to return; infinite if nothing is watched."""
+        """Return when :meth:`take` has something to return; infinity if nothing is watched."""
         if self._at_once or self._new_endpoints:
             return -math.inf
         doubtful, awaited = (next(iter(times.values()), math.inf) for times in (self._doubtful, self._awaited))
@@ -197,7 +194,7 @@ class Schedule:
         return max(self._rests_until, min(due, self._next_chunk if self._refusing else math.inf))
 
     def take(self, now: float) -> Iterator[Subject]:
-        """Yield the sockets to look at now, at most :data:`CHUNK`; those that the caller does not take stay due."""
+        """Yield the sockets to look at now, at most :data:`CHUNK`. Sockets that the caller does not take stay due."""
         for path in [*islice(self._at_once, CHUNK)]:
             yield self._taken(path, now)
         if self._at_once:
@@ -216,7 +213,7 @@ class Schedule:
                 yield self._taken(path, now)
 
     def take_awaited(self, now: float) -> list[Subject]:
-        """Return some plugins whose endpoints are awaited and have to be looked at now."""
+        """Return some plugins whose awaited endpoints are due for a look."""
         due = takewhile(lambda path: self._awaited[path] <= now, self._awaited)
         paths = [*islice(chain(self._new_endpoints, due), CHUNK)]
         for path in paths:
@@ -232,11 +229,11 @@ class Schedule:
         return paths
 
     def _chunk_size(self) -> int:
-        """Return so many that all have their turn in a period, in few wake-ups, and no go is long."""
+        """Return a size with which all have their turn in a period, with few wake-ups, and no go is long."""
         return max(1, min(CHUNK, int(len(self._refusing) * CHUNK_PERIOD / self._period)))
 
     def _taken(self, path: str, now: float) -> Subject:
-        """Put the socket to the end of its queue, whatever becomes of the look."""
+        """Put the socket at the end of its queue, whatever the look finds."""
         self._at_once.pop(path, None)
         self._unknown.pop(path, None)
         self._doubtful.pop(path, None)
@@ -247,7 +244,7 @@ class Schedule:
         return self._subjects[path]
 
     def spent(self, subject: Subject, seconds: float, now: float) -> None:
-        """Note how long a look took: refusing sockets have no more than their share of the core."""
+        """Note how long a look took, for the share of refusing sockets."""
         if subject.path in self._refusing:
             self._rests_until = max(self._rests_until, now) + seconds / SHARE
 
@@ -258,10 +255,10 @@ class Schedule:
     ) -> ServingChanged | ListenerFound | None:
         """Return the message that follows from the ``answer`` of a socket, and of its other ``endpoint`` if asked.
 
-        A stale socket that accepts is watched no more: its registration, which gets the message, goes on with it.
+        A stale socket that accepts is no longer watched: its registration gets the message and dials it.
         """
         if answer is ConnectAnswer.EXHAUSTED and subject.path in self._accepting:
-            # Its process may have ended, which would otherwise be shown a minute later.
+            # Its process may have ended; without a descriptor for the look, that would show only a minute later.
             self._unknown[subject.path] = None
         if answer not in (ConnectAnswer.ACCEPTED, ConnectAnswer.REFUSED, ConnectAnswer.MISSING) or self._is_doubtful(
             subject, answer, now
@@ -282,20 +279,20 @@ class Schedule:
         )
 
     def judge_endpoint(self, subject: Subject, found: EndpointAnswer, now: float) -> EndpointChanged | None:
-        """Return the message that follows from a look at an endpoint that is awaited; one that accepts no longer is."""
+        """Return the message that follows from a look at an awaited endpoint. One that accepts is no longer awaited."""
         if found.answer is ConnectAnswer.EXHAUSTED:
-            return None  # It says nothing of the endpoint, which stays awaited.
+            return None  # The look says nothing about the endpoint.
         problem = _problem_of(found)
         if problem is None:
             self._awaited.pop(subject.path, None)
-        # Of what was shown before this actor has started nothing is known here.
+        # What was shown before this actor started is not known here.
         if subject.endpoint_known and problem == subject.endpoint_problem:
             return None
         subject.endpoint_known, subject.endpoint_problem = True, problem
         return EndpointChanged(subject.path, subject.asked.generation, now, problem)
 
     def _is_doubtful(self, subject: Subject, answer: ConnectAnswer, now: float) -> bool:
-        """Whether the file has to be looked at again, because this is the first look that did not find it."""
+        """Whether to look again for the file, because this is the first look that did not find it."""
         again, subject.missing = subject.missing, answer is ConnectAnswer.MISSING
         if not subject.missing or again or not subject.asked.registered:
             return False
@@ -307,7 +304,7 @@ class Schedule:
         return ListenerFound(subject.path, subject.asked.generation)
 
     def _put(self, subject: Subject, now: float) -> None:
-        """Put a registered socket into the queue in which it belongs."""
+        """Put a registered socket into its queue."""
         path = subject.path
         self._accepting.pop(path, None)
         self._refusing.pop(path, None)
@@ -317,7 +314,6 @@ class Schedule:
             self._refusing[path] = now + self._period
 
 
-#: What a connect says of an endpoint on which somebody may listen.
 _MAY_SERVE = (ConnectAnswer.ACCEPTED, ConnectAnswer.EXHAUSTED, ConnectAnswer.UNKNOWN)
 
 
@@ -350,7 +346,7 @@ def _reason(subject: Subject, found: EndpointAnswer | None) -> str:
 
 @record
 class SocketOwners:
-    """Which process listens on which of the watched sockets: one process may have thousands of them."""
+    """The processes that listen on the watched sockets. One process may have thousands of sockets."""
 
     _process_of: dict[str, int] = attrs.field(init=False, factory=dict)
     _paths_of: dict[int, set[str]] = attrs.field(init=False, factory=dict)
@@ -358,22 +354,22 @@ class SocketOwners:
     _of_pid: dict[int, int] = attrs.field(init=False, factory=dict)
 
     def of_pid(self, pid: int) -> int | None:
-        """Return the process that is watched under this process id."""
+        """Return the watched process that has this process id."""
         return self._of_pid.get(pid)
 
     def of_path(self, path: str) -> int | None:
-        """Return the process that listens on ``path``, if it is watched."""
+        """Return the watched process that listens on ``path``, if any."""
         return self._process_of.get(path)
 
     def add(self, path: str, process: int, pid: int = 0) -> None:
-        """Note that ``process`` listens on ``path``; ``pid`` is 0 if it is not known here (another namespace)."""
+        """Note that ``process`` listens on ``path``; ``pid`` is 0 if unknown (another namespace)."""
         self._process_of[path] = process
         self._paths_of.setdefault(process, set()).add(path)
         if pid:
             self._pid_of[process], self._of_pid[pid] = pid, process
 
     def remove(self, path: str) -> int | None:
-        """Forget ``path``; return its process if that listens on no other one, and is forgotten too."""
+        """Remove ``path``; return and forget its process if that has no other path."""
         process = self._process_of.pop(path, None)
         if process is None:
             return None
@@ -384,7 +380,7 @@ class SocketOwners:
         return process
 
     def end(self, process: int) -> list[str]:
-        """Forget ``process``; return the paths on which it listened, in order."""
+        """Forget ``process``; return the paths on which it listened, sorted."""
         paths = sorted(self._paths_of.get(process, ()))
         for path in paths:
             del self._process_of[path]

@@ -1,7 +1,4 @@
-"""Decides whether an actor takes its messages, from periodic readings of its inbox.
-
-The actor itself is not asked, since an actor that hangs would not answer.
-"""
+"""Decides whether an actor takes its messages, from readings of its inbox. An actor that hangs could not be asked."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import enum
 
 from ..values import value
 
-#: How many readings are remembered while the same message is the oldest that waits.
+#: The most readings that are kept while the same message is the oldest one.
 _REMEMBERED = 64
 
 
@@ -28,13 +25,13 @@ class Condition(enum.StrEnum):
 class Reading:
     """What an inbox holds at one moment."""
 
-    #: How many messages wait, those included whose writers wait for room.
+    #: The number of messages that wait, including those whose writers wait for room.
     waiting: int
-    #: How many the actor has taken since the start.
+    #: The number of messages that the actor has taken since the start.
     taken: int
-    #: What keeps the actor from taking them, where it is known and no fault of the actor.
+    #: What keeps the actor from taking messages, if it is no fault of the actor.
     held_up: str | None = None
-    #: What else is wrong, although the actor takes its messages.
+    #: Another problem of an actor that takes its messages.
     wrong: str | None = None
 
 
@@ -44,28 +41,26 @@ class ActorHealth:
 
     actor: str
     condition: Condition
-    #: None while all is well.
     reason: str | None
     waiting: int
-    #: Seconds for which the oldest of the messages has waited at least.
+    #: The least number of seconds that the oldest message has waited.
     oldest_wait: float
 
 
 class Progress:
-    """The progress of one actor, from one reading of its inbox to the next."""
+    """The progress of one actor from reading to reading."""
 
     def __init__(self, actor: str, patience: float) -> None:
-        """Consider ``actor`` hung if it has taken nothing for ``patience`` seconds while messages wait for it."""
+        """Consider ``actor`` hung if it has taken nothing for ``patience`` seconds while messages wait."""
         self._actor = actor
         self._patience = patience
         self._taken = 0
-        #: Since when messages wait and none is taken.
         self._idle_since: float | None = None
-        #: Times, each with how many messages had come by then. A message waits since the first of them that counts it.
+        #: Times, and the number of messages that had come by then. A message waits since the first time that counts it.
         self._come: collections.deque[tuple[float, int]] = collections.deque()
 
     def judge(self, reading: Reading, now: float) -> ActorHealth:
-        """Return how the actor is, ``now`` that ``reading`` was taken of its inbox."""
+        """Return the health of the actor, from a ``reading`` taken ``now``."""
         if not reading.waiting or reading.held_up is not None:
             self._idle_since = None
         elif self._idle_since is None or reading.taken != self._taken:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from ..values import value
 
-#: How many frames of a stack are shown: those in which the time was spent, and what called them.
 SHOWN = 8
-#: The loop of Trio calls tasks from here: what called it is the same for all of them.
+#: Trio's loop calls tasks from here; the frames that call it are always the same.
 _LOOP = "trio/_core/_run.py"
-#: The loop waits here when nothing is to do.
+#: The loop waits for events here.
 _IDLE = "trio/_core/_io_epoll.py"
 
 
@@ -26,7 +25,7 @@ Stack = tuple[Frame, ...]
 
 
 def is_idle(stack: Stack) -> bool:
-    """Whether the loop was waiting for events: then nothing blocked it, and the process itself did not run."""
+    """Whether the loop was waiting for events, so that nothing blocked it and the process itself did not run."""
     return bool(stack) and stack[0].file.endswith(_IDLE)
 
 

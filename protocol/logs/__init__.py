@@ -1,1 +1,1 @@
-"""The form of a line of the log and of an entry of the journal, and how many lines there are of one thing."""
+"""The form of log lines and journal entries, and the limits on similar lines."""

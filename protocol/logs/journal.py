@@ -1,7 +1,7 @@
-"""The form of an entry for systemd's journal: its native protocol, in which each field is length-prefixed or one line.
+"""An entry for systemd's journal in its native protocol, in which each field is one line, or has a length before it.
 
-Texts from plugins are values of fields. One with a line end is written with its length, so that no text can begin
-another field or another entry (fault 91). See systemd's "Native Journal Protocol".
+Texts of plugins are field values. A text with a line end is written with its length, so that no text can begin another
+field or entry (fault 91). See systemd's "Native Journal Protocol".
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ from typing import Final
 from ..text import cut, encodable
 from .lines import MAX_VALUE, Field, Level, shown_fields
 
-#: The levels of syslog(3).
 _PRIORITIES: Final = {Level.DEBUG: 7, Level.INFO: 6, Level.WARNING: 4, Level.ERROR: 3}
-#: The journal takes names of 64 characters, and drops an entry with a name that it does not take.
+#: The journal takes names of 64 characters, and drops an entry with an invalid name.
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,55}")
 IDENTIFIER: Final = "plugind"
 
 
 def journal_entry(level: Level, message: str, fields: Mapping[str, Field]) -> bytes:
-    """Return one entry, whose ``MESSAGE`` is the line of the log; field ``name`` is ``PLUGIND_NAME`` too, and so on."""
+    """Return one entry. ``MESSAGE`` is the text of the log line, and each field ``name`` is also ``PLUGIND_NAME``."""
     parts = [
         _field("MESSAGE", message + shown_fields(fields)),
         _field("PRIORITY", str(_PRIORITIES[level])),

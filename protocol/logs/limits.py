@@ -1,10 +1,9 @@
-"""How many lines the log has of one thing: a pure rule, by windows of time.
+"""Limits on similar lines of the log: a pure rule, by windows of time.
 
-Whatever can make plugind log a line can make it log a thousand (faults 48 and 91): sockets that come and go, a root
-that is removed again and again. So the lines are counted: those with the same message and cause of one socket, root,
-actor or user; all of that one; and all together. Beyond a limit they are left out until the window is over, and one
-line says then how many there were. Who got devices and gave them back is never left out. Only the log is thinned:
-``watch``, histories and metrics are not.
+Whatever can cause one log line can cause a thousand (faults 48 and 91): sockets that come and go, or a root that is
+removed again and again. So three counts have limits: lines with the same message and cause about one socket, root,
+actor or user; all lines about one of these; and all lines. Lines over a limit are left out until the window is over,
+and then one line reports their number. Grants and ends of leases are never left out. The limits apply only to the log.
 """
 
 from __future__ import annotations
@@ -21,20 +20,20 @@ from ..checks import above_zero, at_least_one
 from ..values import value
 from .lines import Field, Level
 
-#: For how many things lines are counted at once: of more, those are forgotten whose window began first.
+#: The most things whose lines are counted. Beyond that, the oldest windows end early.
 MAX_COUNTED: Final = 4096
-#: Who had which devices, and when, is kept in full. Each of these lines costs a lease, which costs far more.
+#: The record of who had which devices is complete. Each of these lines costs a lease, which costs far more.
 NEVER_LEFT_OUT: Final = frozenset({"lease is granted", "lease has ended"})
-#: The fields that say what a line is about, and the ones that say why; the first that a line has counts.
+#: The fields that name the subject of a line, and those that name its cause. The first one present counts.
 _SUBJECTS: Final = ("socket", "path", "root", "actor", "user")
 _CAUSES: Final = ("lease", "cause", "reason", "error")
-#: Causes that differ in their numbers alone are one: a crash loop that counts its lives would have a new one each time.
+#: Causes that differ only in numbers are the same, such as those of a crash loop that counts its lives.
 _NUMBERS: Final = re.compile(r"\d+")
 
 
 @value
 class LogLimits:
-    """How many lines the log has in each window; what is more is counted, and one line says how many there were.
+    """The limits of the log in each window. Lines over a limit are counted, and one line reports their number.
 
     Raises:
       ConfigError: if a number is out of range.
@@ -59,7 +58,7 @@ class LogLine:
     fields: Mapping[str, Field]
 
     def first_of(self, names: tuple[str, ...]) -> str:
-        """Return the value of the first of the fields ``names`` that it has; empty if it has none."""
+        """Return the value of the first of the fields ``names`` that is present; empty if there is none."""
         for name in names:
             found = self.fields.get(name)
             if found is not None:
@@ -74,34 +73,32 @@ class _Window:
         self.began = began
         self.lines = 0
         self.left_out = 0
-        #: The last line that was left out.
         self.last: LogLine | None = None
 
 
-#: What is counted together: a subject; or a subject, a message and a cause.
+#: The key of a window: a subject; or a subject, a message and a cause; or nothing, for all lines.
 _Key = tuple[str, ...]
 
 
 class LineCounts:
-    """Counts lines, and says which ones to leave out. Times are in seconds, on any clock that does not go back."""
+    """Counts lines, and decides which to leave out. Times are in seconds, on any clock that does not go back."""
 
     def __init__(self, limits: LogLimits) -> None:
         self._limits = limits
-        #: The windows, in the order of their beginnings: all are of one length.
+        #: The windows, oldest first, since all have the same length.
         self._windows: OrderedDict[_Key, _Window] = OrderedDict()
         self._all = _Window(-math.inf)
-        #: When each window ends that has left lines out.
         self._ends: dict[_Key, float] = {}
         self._summaries: list[LogLine] = []
 
     @property
     def due(self) -> float:
-        """When there is a summary to write; infinity if no line was left out."""
+        """When a summary is due; infinity if no line was left out."""
         return -math.inf if self._summaries else min(self._ends.values(), default=math.inf)
 
     @property
     def has_summaries(self) -> bool:
-        """Whether there is a summary of a window that was found to have ended."""
+        """Whether an ended window has a summary."""
         return bool(self._summaries)
 
     def leaves_out(self, line: LogLine, now: float) -> bool:
@@ -136,7 +133,7 @@ class LineCounts:
         return True
 
     def take_summaries(self, now: float) -> list[LogLine]:
-        """Return the summaries of the windows that have ended by ``now``; at infinity, of all."""
+        """Return the summaries of the windows that have ended by ``now``; with infinity, of all windows."""
         self._end_windows(now)
         summaries, self._summaries = self._summaries, []
         return summaries
@@ -148,7 +145,7 @@ class LineCounts:
         return window
 
     def _make_room(self) -> None:
-        """End the oldest windows, so that both windows of a line fit: neither may end while the line is counted."""
+        """End the oldest windows, to make room for both windows of a line, which must not end while it is counted."""
         while len(self._windows) > MAX_COUNTED - 2:
             self._end(*self._windows.popitem(last=False))
 

@@ -13,15 +13,15 @@ from typing import Protocol
 
 from ..text import cut, encodable, escaped
 
-#: Characters of one value (fault 94).
+#: The most characters of one value (fault 94).
 MAX_VALUE = 1024
 
-#: What a field of a log line can hold; a field that is None is left out.
+#: A value in a log line; None is left out.
 Field = str | int | float | bool | None
 
 
 class Level(enum.IntEnum):
-    """How much an event matters."""
+    """The severity of an event."""
 
     DEBUG = 10
     INFO = 20
@@ -30,17 +30,17 @@ class Level(enum.IntEnum):
 
 
 class Format(enum.StrEnum):
-    """How a line looks."""
+    """The format of lines."""
 
     TEXT = "text"
     JSON = "json"
 
 
 class Logger(Protocol):
-    """What an actor logs to. A call takes microseconds and never blocks."""
+    """The log of an actor. A call takes microseconds and never blocks."""
 
     def enabled(self, level: Level) -> bool:
-        """Return whether events of ``level`` are written, so that a caller need not compute fields for nothing."""
+        """Return whether events of ``level`` are written. A caller can then save computing their fields."""
 
     def event(self, level: Level, message: str, /, **fields: Field) -> None:
         """Log the constant ``message`` with its variable ``fields``."""
@@ -60,7 +60,7 @@ class Silent:
 SILENT = Silent()
 
 
-#: A word that is shown as it is: printable ASCII without a blank, ``"``, ``=`` and a backslash.
+#: A word that needs no quotes: printable ASCII without a blank, ``"``, ``=`` and a backslash.
 _WORD = re.compile(rf"[!#-<>-\[\]-~]{{1,{MAX_VALUE}}}")
 _NAMES = {level: level.name.lower() for level in Level}
 
@@ -71,7 +71,7 @@ def text_line(time: float, level: Level, message: str, fields: Mapping[str, Fiel
 
 
 def shown_fields(fields: Mapping[str, Field]) -> str:
-    """Return ``fields`` as they follow the message in a line, each after a blank."""
+    """Return ``fields`` as they follow the message, each after a blank."""
     shown = ""
     for key, value in fields.items():
         if value is not None:
@@ -83,7 +83,7 @@ def shown_fields(fields: Mapping[str, Field]) -> str:
 
 
 def json_line(time: float, level: Level, message: str, fields: Mapping[str, Field]) -> str:
-    """Return one line that is a JSON object."""
+    """Return one line with a JSON object."""
     line: dict[str, Field] = {"time": timestamp(time), "level": _NAMES[level], "msg": message}
     for key, value in fields.items():
         if value is not None:
@@ -93,13 +93,13 @@ def json_line(time: float, level: Level, message: str, fields: Mapping[str, Fiel
 
 def timestamp(time: float) -> str:
     """Return unix ``time`` as RFC 3339 in UTC, to the millisecond."""
-    whole = math.floor(time)  # A clock that was never set may lie before 1970.
+    whole = math.floor(time)  # A clock that was never set may be before 1970.
     return f"{_second(whole)}.{int((time - whole) * 1000):03d}Z"
 
 
 @functools.lru_cache(maxsize=2)
 def _second(unix: int) -> str:
-    """Return the date and time of a second; most lines are of the same second as the line before."""
+    """Return the date and time of a second, cached because most lines share their second with the line before."""
     return datetime.fromtimestamp(unix, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
@@ -112,10 +112,10 @@ def _value(value: Field) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Quote text that would not read as one word, and escape characters that do not print (faults 22 and 91)."""
+    """Quote text that is not one plain word, and escape characters that do not print (faults 22 and 91)."""
     if text.isprintable() and text and not (" " in text or '"' in text or "=" in text or "\\" in text):
         return text
-    # Backslashes first: an escape that the outside wrote must not look like one of ours.
+    # Backslashes first: an escape in the text must not look like one of ours.
     return '"' + escaped(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'
 
 

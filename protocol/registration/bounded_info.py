@@ -1,8 +1,8 @@
-"""Bounds what is made of a PluginInfo before any of it is parsed (fault 51).
+"""Limits how much of a PluginInfo is parsed (fault 51).
 
-A message of 64 KiB has room for 32,768 empty versions. All of them would be made into objects only to be refused, and a
-hundred plugins at once may send them. So the bytes are looked at first, field by field, and no further than the first
-version that is too many: the message up to there is enough to refuse it with the usual reason.
+A message of 64 KiB has room for 32,768 empty versions, and a hundred plugins at once may send such a message. Parsing
+would make an object of each version, only to refuse them all. So the bytes are read field by field, up to the first
+version that is too many. That part is enough to refuse the message with the usual reason.
 """
 
 from typing import Final
@@ -11,19 +11,19 @@ from ..wire.protobuf_fields import FieldReader, InvalidMessageError, TooManyFiel
 
 #: The tag of ``supported_versions`` in PluginInfo: field 4, with a size.
 _VERSIONS: Final = 4 << 3 | 2
-#: How many other fields a message may have; PluginInfo has three, of which none repeats.
+#: The most other fields of a message; PluginInfo has three, and none of them repeats.
 MOST_OTHERS: Final = 64
 
 
 def first_versions(message: bytes, most: int) -> bytes:
-    """Return ``message`` if it has at most ``most`` versions, else its beginning up to the end of the next one.
+    """Return ``message`` if it has at most ``most`` versions, else its beginning up to the end of the next version.
 
-    A message that is not valid is returned as it is, and its parser says what is wrong.
+    An invalid message is returned as it is, so that its parser reports the error.
 
     Raises:
       TooManyFieldsError: if it has more than ``MOST_OTHERS`` other fields.
     """
-    # A field takes two bytes at least, so that the usual message needs no look.
+    # A field has at least two bytes, so a message of the usual size cannot have too many.
     if len(message) <= 2 * min(most, MOST_OTHERS):
         return message
     try:

@@ -11,7 +11,7 @@ from ..values import value
 
 #: After so many crashes in a row, no more attempts are made until the socket is replaced or a retry is requested.
 MOST_CRASHES = 5
-#: Seconds after which a crash does not count any more. The longest backoff is much shorter.
+#: Seconds after which a crash no longer counts. The longest backoff is much shorter.
 REMEMBERED = 3600.0
 #: Characters of an error that are shown.
 MAX_ERROR = 200
@@ -23,11 +23,11 @@ class CrashSeries:
     """The crashes in a row of the registrations of one socket."""
 
     count: int = 0
-    #: ``trio.current_time()`` of the last one, in seconds.
+    #: ``trio.current_time()`` of the last crash.
     last: float = 0.0
 
     def add(self, now: float, *, was_stable: bool) -> CrashSeries:
-        """Return the series with a crash ``now``; it begins anew if the plugin ``was_stable``, or after a long time."""
+        """Return the series with one more crash; a new series if the plugin ``was_stable``, or after a long time."""
         anew = was_stable or now - self.last > REMEMBERED
         return CrashSeries(1 if anew else self.count + 1, now)
 
@@ -40,14 +40,13 @@ NO_CRASH = CrashSeries()
 class Crash:
     """The crash that a successor begins with."""
 
-    #: Which one in a row it is.
+    #: The number of the crash in its series.
     count: int
-    #: The error in one line.
     error: str
 
     @property
     def settles(self) -> bool:
-        """Whether the successor deregisters what is pending: one that crashed even so is not followed for ever."""
+        """Whether the successor deregisters what is pending. After too many crashes in a row it does not."""
         return self.count <= MOST_CRASHES
 
     @property
@@ -57,7 +56,7 @@ class Crash:
 
     @property
     def reason(self) -> str:
-        """What users are told."""
+        """The reason that users are shown."""
         if not self.parks:
             return f"{INTERNAL}: {self.error}"
         return f"{INTERNAL}, {self.count} times in a row: {self.error}; see the log, report it, then use plugind retry"

@@ -1,4 +1,4 @@
-"""How a step of a registration fails, and what users and plugins are told of it."""
+"""The failures of a step of a registration, and what users and plugins are told about them."""
 
 from __future__ import annotations
 
@@ -8,34 +8,30 @@ from ..plugins.info import PluginInfo
 from ..plugins.status import Outcome
 from ..values import value
 
-#: What is said of a plugin that its handler, or a rule, does not accept, and of one that it could not register.
+#: What a plugin is told that was not accepted, and one that could not be registered.
 VALIDATION = "plugin validation failed"
 REGISTRATION = "plugin registration failed"
 
-#: What a plugin has to do that announced itself by a call of Register, and was refused.
+#: What a refused plugin that called Register has to do.
 CALL_AGAIN = "the plugin has to call Register again"
 
-#: Why a registration waits whose dial found another file at the path.
 REPLACED = "another socket took its place; the watcher looks again"
 
 
 class Retry(enum.Enum):
     """What a failure means for the next try."""
 
-    #: Wait as the backoff says, and try again.
     BACKOFF = "backoff"
-    #: There is no listener: the socket is stale, and is dialed again by backoff and when it changes (behaviour 15).
+    #: Nobody listens: the socket is stale, and is dialed again by the backoff and when it changes (behaviour 15).
     STALE = "stale"
-    #: Every further try would fail in the same way: the plugin is parked until the socket changes or a retry is
-    #: requested.
+    #: Each further try would fail alike: the plugin is parked until its socket changes or a retry is requested.
     NEVER = "never"
-    #: Another file is at the path than the socket of this generation, which is no fault of the plugin: the try does not
-    #: count, and the watcher looks there (fault 41).
+    #: Another file is at the path: the try does not count, and the watcher looks there (fault 41).
     REPLACED = "replaced"
 
 
 class StepFailedError(Exception):
-    """A step of a try failed: a dial, GetInfo, a claim, a call of the handler or a notification."""
+    """A step of a try failed: a dial, GetInfo, a claim, a handler's call or a notification."""
 
     def __init__(
         self,
@@ -46,9 +42,9 @@ class StepFailedError(Exception):
         *,
         answered: bool = False,
     ) -> None:
-        """Note the ``reason``; ``cause`` is the error alone, without the words of the reference around it.
+        """``cause`` is the error alone, without the words of the reference around it.
 
-        ``answered`` says that it is what the plugin answered.
+        ``answered`` says that the plugin itself answered with this error.
         """
         super().__init__(reason)
         self.reason = reason
@@ -59,7 +55,7 @@ class StepFailedError(Exception):
 
 
 class PluginRefusedError(StepFailedError):
-    """The plugin is refused for what it says or is, and is told so: by a rule, the reconciler or the handler."""
+    """A rule, the reconciler or the handler refuses the plugin, which is told so."""
 
     def __init__(
         self,
@@ -70,7 +66,7 @@ class PluginRefusedError(StepFailedError):
         info: PluginInfo | None = None,
         no_handler: bool = False,
     ) -> None:
-        """``info`` is what may be shown of an answer to GetInfo that is not acceptable: type and name, if sound.
+        """``info`` has type and name, if valid, from an unacceptable answer to GetInfo.
 
         ``no_handler`` says that no handler takes plugins of the type yet (behaviour 29).
         """
@@ -81,18 +77,17 @@ class PluginRefusedError(StepFailedError):
 
 @value
 class Cause:
-    """Why a plugin is not registered, in few words: what users are shown first.
+    """Why a plugin is not registered, in few words. Users see this first.
 
     What the plugin answered, or was told, stays the cause in all later tries of its generation, until it answers
-    something else or is registered. A registrar that exits once it is refused would otherwise be shown with the dials
-    that fail after that, and nothing would tell why it was refused.
+    something else or is registered. Otherwise a registrar that exits when it is refused would be shown with the failed
+    dials that follow, and not with the reason for the refusal.
     """
 
-    #: The error alone.
     error: str
-    #: Whether the plugin answered so or was told so.
+    #: Whether the plugin gave this answer, or was told so.
     answered: bool = False
-    #: How the last try ended, if the plugin did not answer in it.
+    #: The error of the last try, if the plugin did not answer in it.
     now: str | None = None
 
     def __str__(self) -> str:
@@ -104,12 +99,12 @@ class Cause:
 
 
 def kept(cause: Cause | None) -> Cause | None:
-    """Return the cause with which the next try begins."""
+    """Return the cause with which the next try begins, for a cause that may be None."""
     return None if cause is None else cause.kept()
 
 
 def cause_after(before: Cause | None, failure: StepFailedError) -> Cause:
-    """Return the cause once ``failure`` ended a try: what the plugin answered or was told before counts for more."""
+    """Return the cause after ``failure``. What the plugin answered or was told earlier takes precedence."""
     error = failure.cause or failure.reason
     if before is None or failure.answered:
         return Cause(error, failure.answered)
@@ -118,9 +113,8 @@ def cause_after(before: Cause | None, failure: StepFailedError) -> Cause:
 
 @value
 class Refusal:
-    """What a plugin that is not registered is told, and why it is not."""
+    """What a refused plugin is told, and why it is refused."""
 
-    #: In the words of the reference.
     error: str
     #: The reason alone, for a plugin that called Register.
     reason: str
@@ -129,13 +123,13 @@ class Refusal:
 
 
 def refusal(what: str, reason: str, words: str | None, outcome: Outcome) -> Refusal:
-    """Return the refusal in the words of the reference; ``words`` are few ones for ``reason``, if there are."""
+    """Return a refusal in the words of the reference; ``words`` is a shorter text for ``reason``, if there is one."""
     cause = Cause(f"{what}: {reason if words is None else words}", answered=True)
     return Refusal(f"RegisterPlugin error -- {what} with err: {reason}", reason, outcome, cause)
 
 
 def refusal_before_register(failure: PluginRefusedError) -> Refusal:
-    """Return what a plugin that is not acceptable is told."""
+    """Return the refusal of a plugin that is not acceptable."""
     if failure.no_handler:
         cause = Cause(failure.cause or failure.reason, answered=True)
         return Refusal(failure.reason, cause.error, Outcome.FAILED, cause)

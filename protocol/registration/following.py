@@ -1,13 +1,12 @@
 """What follows a try of a registration, and what brings the next try forward.
 
-A registration tries, and between its tries it pauses. What it does next is a value: a :class:`Try`, a :class:`Pause`, a
+A registration alternates between tries and pauses. What it does next is a value: a :class:`Try`, a :class:`Pause`, a
 rest (:data:`REST`, or :class:`Observe` in observe mode) or its :class:`End`.
 
-An event may bring a try forward once in each step of the backoff. A socket that is touched, or whose name is
-free again, is tried at once although its backoff is not over. If that held for each such event, a plugin could have
-itself dialed a thousand times a second by touching its own socket. So a registration is *hurried* from then on: the
-pause after that try is one that no further event shortens. The end of the pause, a retry that a user asks for, and a
-new generation end that.
+When a socket is touched, or its name is free again, it is tried at once although the backoff is not over. If each such
+event did that, a plugin could have itself dialed a thousand times a second by touching its own socket. So after such a
+try the registration is *hurried*: no further event shortens the next pause. The end of the pause, a retry that a user
+asks for, and a new generation reset that.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ from .crashes import Crash
 from .failures import CALL_AGAIN, Cause, kept
 from .lives import reason as reason_of_lives
 
-#: Tries to notify a plugin of its registration, each on a new connection, before the registration is rolled back
-#: (fault 35).
+#: The most tries to notify a plugin, each on a new connection, before its registration is rolled back (fault 35).
 NOTIFY_TRIES = 5
 
 
@@ -35,7 +33,6 @@ NOTIFY_TRIES = 5
 class Try:
     """Dial, and go through the whole registration."""
 
-    #: The number of the try in its generation.
     attempt: int = 1
     #: What the plugin answered or was told in an earlier try.
     cause: Cause | None = None
@@ -43,24 +40,23 @@ class Try:
 
 @value
 class Pause:
-    """Make no try until the backoff is over, or until something brings the next try forward."""
+    """Wait until the backoff is over, or until an event brings the next try forward."""
 
-    #: How it is shown: waiting, stale (nobody listens: behaviour 15, fault 28) or parked (without a timer).
+    #: The state that is shown: waiting, stale (nobody listens: behaviour 15, fault 28) or parked (no timer).
     state: StateName
     reason: str
-    #: The number of the last try.
     attempt: int
     cause: Cause | None = None
-    #: No event brings the next try forward, but a retry that is requested does.
+    #: Whether only a requested retry brings the next try forward, and no other event.
     firm: bool = False
-    #: A plugin that is parked is tried once a handler of this type is added (behaviour 29).
+    #: The type for which a handler has to be added before a parked plugin is tried (behaviour 29).
     until_type: str | None = None
-    #: If given, the pause lasts until then, because so many lives at the path were short (fault 49).
+    #: When the pause ends after short lives at the path (fault 49); None without such lives.
     not_before: float | None = None
     short_lives: int = 0
-    #: After how many failures the backoff is that of this pause.
+    #: The number of failures that determines the backoff.
     failures: int = 1
-    #: The number of the last try to notify a plugin that its handler has registered, if the pause is between two.
+    #: The number of the last try to notify a registered plugin, if this is the pause after such a try.
     notify_try: int | None = None
 
     @property
@@ -71,7 +67,7 @@ class Pause:
 
 @value
 class Rest:
-    """The plugin is registered, and was notified of it."""
+    """Rest: the plugin is registered and was notified."""
 
 
 @value
@@ -83,16 +79,16 @@ class NotifyAgain:
 
 @value
 class Observe:
-    """In observe mode: the plugin has said what it is, and is followed; another consumer registers it."""
+    """In observe mode: follow a plugin that has given its info; another consumer registers it."""
 
     info: PluginInfo
-    #: What it had said before at the same socket, in words, if that was something else.
+    #: In words, what the plugin said before at the same socket; None if nothing changed.
     before: str | None = None
 
 
 @value
 class AskAgain:
-    """Ask an observed plugin for its info again; nobody is shown that."""
+    """Ask an observed plugin for its info again, which is not shown."""
 
     observed: Observe
 
@@ -119,7 +115,7 @@ def park(reason: str, attempt: int, cause: Cause | None = None, until_type: str 
 
 
 def first(appeared: SocketAppeared, crash: Crash | None = None) -> Try | Pause:
-    """Return what an actor begins with for a socket, whose last actor may have ended in a crash (fault 85)."""
+    """Return the first step for a socket whose last actor may have crashed (fault 85)."""
     if crash is not None:
         state = StateName.PARKED if crash.parks else StateName.WAITING
         return Pause(state, crash.reason, crash.count, firm=True, failures=crash.count)
@@ -138,26 +134,26 @@ def first(appeared: SocketAppeared, crash: Crash | None = None) -> Try | Pause:
 
 
 def stays_registered(then: Next) -> bool:
-    """Whether a handler that has registered the plugin keeps it: nothing follows but the rest, or to notify it."""
+    """Whether a registered plugin stays registered: the actor rests, or only notifies the plugin."""
     return isinstance(then, Rest | NotifyAgain) or (isinstance(then, Pause) and then.notify_try is not None)
 
 
 def again(info: PluginInfo | None, error: str, reason: str, attempt: int, cause: Cause) -> Pause:
-    """Return the pause after a try that failed: the backoff, or the next call of a plugin that called Register."""
+    """Return the pause after a failed try: the backoff, or, if the plugin called Register, a wait for its next call."""
     if info is None or not info.called or info.answered:
         return wait(error, attempt, cause)
     return park(f"{reason}: {CALL_AGAIN}", attempt, cause)
 
 
 def after_timer(pause: Pause) -> Try | NotifyAgain:
-    """Return the try that follows a pause whose time is over."""
+    """Return the try that follows when a pause is over."""
     if pause.notify_try is not None:
         return NotifyAgain(pause.notify_try + 1)
     return Try(pause.attempt + 1, kept(pause.cause))
 
 
 def changed(before: PluginInfo, after: PluginInfo) -> str:
-    """Return in words what a plugin has said before, as far as it says something else now; empty if it does not."""
+    """Return in words which parts of the info were different before; empty if nothing has changed."""
     said = (
         ("type", before.type, after.type),
         ("name", before.name, after.name),
@@ -170,44 +166,41 @@ def changed(before: PluginInfo, after: PluginInfo) -> str:
 
 # --- what brings the next try forward ---------------------------------------------------------------------------------
 
-#: A message that may be a reason to try sooner than planned.
 Trigger = SocketTouched | NameFreed | TryNow | HandlerAvailable | ListenerFound
-#: Those that whoever has access to a socket or a name can cause any number of.
+#: Messages that anybody with access to a socket or a name can cause without limit.
 HURRYING = (SocketTouched, NameFreed)
 
 
 class _Kind(enum.Enum):
-    """What the next try waits for. Each may also be brought forward by a trigger; see ``_RETRIGGERS``."""
+    """What the next try waits for. A trigger can also start it; see ``_RETRIGGERS``."""
 
-    #: The backoff ends.
     BACKOFF = "backoff"
-    #: The backoff ends, and the try is to notify a plugin that the handler has registered.
+    #: The end of the backoff between tries to notify a registered plugin.
     NOTIFY_BACKOFF = "notify backoff"
-    #: The plugin is deregistered; then the backoff begins, and ends.
+    #: The end of a backoff that begins after a Deregister.
     LATER_BACKOFF = "later backoff"
-    #: The backoff ends, after a dial of a socket without a listener.
+    #: The end of the backoff after a dial of a socket without a listener.
     STALE = "stale"
-    #: Another socket appears, this one is touched, or a retry is asked; there is no timer.
+    #: A new socket, a touch of this one, or a requested retry; there is no timer.
     PARKED = "parked"
-    #: Another socket appears, a handler of the plugin's type is added, or a retry is asked; there is no timer.
+    #: A new socket, a handler for the plugin's type, or a requested retry; there is no timer.
     NO_HANDLER = "no handler"
-    #: The backoff ends, if there is one, another socket appears, or a retry is asked.
+    #: The end of the backoff if there is one, a new socket, or a requested retry.
     FIRM = "firm"
 
 
 class _Count(enum.Enum):
     """How the try that follows a trigger is counted."""
 
-    #: One more than the last one: the backoff goes on where it is.
     NEXT = "next"
-    #: As the first one: the backoff starts fresh.
+    #: As the first one: the backoff starts afresh.
     FRESH = "fresh"
 
     def after(self, attempt: int) -> int:
         return attempt + 1 if self is _Count.NEXT else 1
 
 
-#: Which triggers bring the next try forward, and its number. A pair that is not listed changes nothing.
+#: The triggers that bring the next try forward, and its number. A pair that is not listed changes nothing.
 _RETRIGGERS: dict[tuple[_Kind, type[Trigger]], _Count] = {
     (_Kind.BACKOFF, TryNow): _Count.FRESH,
     (_Kind.BACKOFF, SocketTouched): _Count.NEXT,
@@ -229,16 +222,15 @@ _RETRIGGERS: dict[tuple[_Kind, type[Trigger]], _Count] = {
 
 @value
 class Brought:
-    """What a trigger makes of a pause."""
+    """The effect of a trigger on a pause."""
 
-    #: The try that follows at once, or the pause that goes on.
     then: Try | NotifyAgain | Pause
     #: Whether no further event shortens the next pause.
     hurried: bool = False
 
 
 def brought_forward(pause: Pause, message: Trigger, *, hurried: bool, later: bool = False) -> Brought:
-    """Return what ``message`` makes of a ``pause``, which begins only ``later`` if the plugin is deregistered first.
+    """Return the effect of ``message`` on ``pause``; ``later`` says that a Deregister comes before the pause.
 
     ``hurried`` says that an event has brought the last try of this generation forward.
     """
@@ -250,13 +242,13 @@ def brought_forward(pause: Pause, message: Trigger, *, hurried: bool, later: boo
         return Brought(_wait_out(pause), hurried=True)
     if pause.notify_try is not None:
         return Brought(NotifyAgain(count.after(pause.notify_try)), hurried=hurries)
-    # Once there is a handler, its absence is no cause any more.
+    # The absence of a handler is no longer the cause.
     cause = None if isinstance(message, HandlerAvailable) else kept(pause.cause)
     return Brought(Try(count.after(pause.attempt), cause), hurried=hurries)
 
 
 def _wait_out(pause: Pause) -> Pause:
-    """Do not try sooner, since an event has brought the last try forward: what is parked waits for its backoff."""
+    """Return the pause of a hurried registration: a parked plugin now waits for its backoff."""
     if pause.has_timer:
         return pause
     return attrs.evolve(pause, state=StateName.WAITING, failures=max(pause.attempt, 1))

@@ -1,7 +1,4 @@
-"""The phases of a registration, what ends each of them, and how a retry is answered in each.
-
-The phase is where a registration is. What it does there is the code of ``plugind.actors.registration``.
-"""
+"""The phases of a registration, the messages that end each of them, and the answers to a retry in each."""
 
 from __future__ import annotations
 
@@ -16,41 +13,35 @@ from .following import End, Next, Pause
 
 
 class Phase(enum.Enum):
-    """Where a registration is, with how users see it and the operation that is counted."""
+    """The place of a registration, its name for users, and the operation that is counted."""
 
-    #: Connecting to the socket.
     DIAL = (1, Step.DIAL, Operation.DIAL)
-    #: The plugin is asked for its info.
+    #: GetInfo: the plugin is asked for its info.
     INFO = (2, Step.INFO, Operation.GET_INFO)
     #: The reconciler is asked to admit the plugin to its (type, name).
     CLAIM = (3, Step.CLAIM)
-    #: The handler is asked whether it accepts the plugin.
     VALIDATE = (4, Step.VALIDATE, Operation.VALIDATE)
-    #: The handler is asked to register.
     REGISTER = (5, Step.REGISTER, Operation.REGISTER)
     #: The plugin is notified that it is registered.
     NOTIFY = (6, Step.NOTIFY, Operation.NOTIFY)
     #: Connecting to the socket, only to notify the plugin that it is registered.
     NOTIFY_DIAL = (7, Step.DIAL, Operation.DIAL)
-    #: The pause between two tries to notify.
     NOTIFY_PAUSE = (8, StateName.WAITING)
     #: The plugin is notified that it is not registered, and why.
     REFUSE = (9, Step.NOTIFY, Operation.NOTIFY)
-    #: The handler is asked to deregister.
     LEAVE = (10, StateName.LEAVING, Operation.DEREGISTER)
     WAITING = (11, StateName.WAITING)
     STALE = (12, StateName.STALE)
     PARKED = (13, StateName.PARKED)
     REGISTERED = (14, StateName.REGISTERED)
-    #: In observe mode: the plugin has said what it is, and is followed.
+    #: In observe mode: the plugin has given its info, and is followed.
     OBSERVED = (15, StateName.OBSERVED)
     #: An observed plugin is asked for its info again.
     ASK_AGAIN = (16, StateName.OBSERVED)
     GONE = (17, StateName.GONE)
 
-    # The number keeps those apart that look alike.
+    # The number tells members with equal values apart.
     def __init__(self, _number: int, shown: StateName | Step, operation: Operation | None = None) -> None:
-        #: Which step of a try it is, if it is one.
         self.step = shown if isinstance(shown, Step) else None
         self.state = STATE_IN[shown] if isinstance(shown, Step) else shown
         self.operation = operation
@@ -63,16 +54,16 @@ _WITH_HANDLER = frozenset(
 )
 #: The phases in which somebody listens on the socket, as far as is known.
 SERVING = (Phase.REGISTERED, Phase.OBSERVED, Phase.ASK_AGAIN)
-#: The phases in which nothing happens at the socket for long, so that the liveness actor looks at it.
+#: The phases in which nothing is sent to the socket for long, so that the liveness actor watches it.
 NOT_DIALED = (*SERVING, Phase.STALE)
-#: The phases that no stop ends: the handler must have finished before the next step is decided.
+#: The phases that no stop ends, because the next step depends on the result of the handler.
 _FINISHES = frozenset({Phase.REGISTER, Phase.LEAVE})
 
 
 def ends(phase: Phase, message: RegistrationMessage, generation: int, plugin_type: str | None) -> bool:
-    """Return whether ``message`` ends what is done in ``phase`` for a socket of this generation.
+    """Return whether ``message`` ends ``phase`` for a socket of this generation.
 
-    ``plugin_type`` is that of the plugin that a handler has or is asked about.
+    ``plugin_type`` is the type of the plugin that the handler has, or is asked about.
 
     =====================  =========================================================================================
     another socket, none   each phase but Deregister; a Register is cancelled
@@ -98,9 +89,9 @@ def ends(phase: Phase, message: RegistrationMessage, generation: int, plugin_typ
 
 
 def answer_to_retry(socket: str, phase: Phase, then: Next | None) -> RetryAnswer:
-    """Return what a caller is told who asks for a retry.
+    """Return the answer to a request for a retry.
 
-    ``then`` is what follows a Deregister, or the end while plugind stops.
+    ``then`` is what follows a Deregister, or :class:`End` while plugind stops.
     """
     match phase:
         case Phase.WAITING | Phase.STALE | Phase.PARKED | Phase.NOTIFY_PAUSE | Phase.OBSERVED:

@@ -1,4 +1,4 @@
-"""The settings of registrations, which may change while a node runs: deadlines, backoff, limits and trust."""
+"""The settings of registrations, which can change while a node runs: deadlines, backoff, limits and trust."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _of_handlers(seconds: Mapping[str, float]) -> Mapping[str, float]:
 
 @attrs.frozen
 class Timeouts:
-    """How long each step may take in all. A trickle of bytes extends no deadline (behaviour 26, fault 63).
+    """Seconds that each step may take in all. A trickle of bytes extends no deadline (behaviour 26, fault 63).
 
     Raises:
       ConfigError: if a time is not a finite number, is negative, or is 0 where a step could never succeed.
@@ -35,8 +35,8 @@ class Timeouts:
     notify: float = attrs.field(default=5.0, validator=above_zero)
     #: One call of a handler: validate, register or deregister.
     handler: float = attrs.field(default=60.0, validator=above_zero)
-    #: The same for the handlers of certain plugin types. That of CSI drivers, which may take two minutes for a single
-    #: answer, has 175 s unless it is named.
+    #: The same for the handlers of certain plugin types. The handler of CSI drivers has 175 s by default, because one
+    #: answer of a driver may take two minutes.
     handlers: Mapping[str, float] = attrs.field(default={}, converter=_of_handlers, validator=each_above_zero)
     #: From the request to stop until unfinished work is cancelled. Roll-backs begin after half of it.
     stop_grace: float = attrs.field(default=10.0, validator=not_negative)
@@ -48,14 +48,14 @@ class Timeouts:
 
 @value
 class RegistrationSettings:
-    """What a registration actor goes by. All actors of a node share one; a change sends each of them another one."""
+    """The settings of a registration actor. All actors of a node share one object until a reload replaces it."""
 
     timeouts: Timeouts = attrs.field(factory=Timeouts)
     backoff: Backoff = attrs.field(factory=Backoff)
     limits: InfoLimits = attrs.field(factory=InfoLimits)
     trust: Trust = attrs.field(factory=Trust)
     users: Users = AS_ROOT
-    #: Where endpoints may be; None: in the directories of the start.
+    #: Where endpoints may be; None for the directories of the start.
     endpoint_directories: tuple[str, ...] | None = None
-    #: How often they have changed. Of two, those with the higher number count.
+    #: How often the settings have changed. The higher number is the newer one.
     number: int = 0

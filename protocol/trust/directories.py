@@ -1,11 +1,12 @@
-"""Who may write to a directory, and what follows: everything that judges a directory is in this module.
+"""Who may write to a directory, and what follows. Only this module judges directories.
 
 Whoever may write to a directory may put sockets there, and so register plugins (fault 3). A directory below a root is
-judged like the root: by its owner and its mode, at each look.
+judged like the root, by owner and mode, at each look.
 
-A trusted user may own a directory below a root too. Whoever listens there is judged at each connection, and nothing is
-opened through a link, so such a user can put only their own plugins there. But an owner can remove what others have put
-there, and take the name of a plugin that is gone. So plugins of another trusted user are not taken there.
+A trusted user may also own a directory below a root. Each process that listens there is judged at each connection, and
+nothing is opened through a link, so the user can only register plugins of their own. But an owner can remove what
+others have put there, and take the name of a plugin that is gone. So plugins of other trusted users are not accepted
+there.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from ..values import value
 from ..words import DirectoryCondition
 from .users import listener
 
-__all__ = ["DirectoryCondition"]  # what is defined elsewhere
+__all__ = ["DirectoryCondition"]  # re-exported
 
-#: How many directories of a root are reported by name; all are counted.
+#: The most directories of a root that are reported by name; all are counted.
 MAX_REPORTED = 16
 
 
@@ -31,42 +32,40 @@ class Access:
 
     mode: int
     owner: int
-    #: The owner is the user of the daemon.
     ours: bool
-    #: The owner is outside of the daemon's user namespace: the root of the host, or any other user there.
+    #: Whether the owner is outside of the daemon's user namespace: root of the host, or any other user there.
     unmapped: bool = False
 
     @property
     def is_trusted(self) -> bool:
-        """Whether its owner is root or the user of the daemon."""
+        """Whether the owner is root or the user of the daemon."""
         return self.ours or self.owner == 0
 
 
 @value
 class DirectoryReport:
-    """A directory with which something is wrong."""
+    """A directory with a problem."""
 
     path: str
     condition: DirectoryCondition
-    #: What is wrong, and what to do about it.
     reason: str
 
 
-#: Says whether plugins of a user who is neither root nor that of the daemon may register.
+#: Whether plugins of a user who is neither root nor the daemon's may register.
 Trusts = Callable[[int], bool]
 
 
 def trusts_nobody(_: int) -> bool:
-    """Trust no user but root and that of the daemon."""
+    """Trust only root and the user of the daemon."""
     return False
 
 
 def judge(
     path: str, access: Access, *, is_root: bool, trusts: Trusts = trusts_nobody, above: int | None = None
 ) -> DirectoryReport | None:
-    """Return what is wrong with the directory at ``path``; None if nothing is.
+    """Return the problem of the directory at ``path``; None if there is none.
 
-    ``above`` is what :func:`trusted_owner` returns for the directory above it.
+    ``above`` is the result of :func:`trusted_owner` for the directory above it.
     """
     problem = root_insecurity(path, access) if is_root else insecurity(path, access, trusts, above)
     if problem is not None:
@@ -83,7 +82,7 @@ def root_insecurity(path: str, access: Access) -> str | None:
     if access.mode & stat.S_IWOTH:
         if access.ours and not access.mode & stat.S_ISVTX:
             return f"everybody may write to the root {path}: run 'chmod o-w {path}', or {allow}"
-        # A directory such as /tmp is shared on purpose: with another mode, other programs fail.
+        # A directory such as /tmp is shared on purpose: other programs need its mode.
         own = f"{path.rstrip('/')}/plugins"
         return (
             f"everybody may write to the root {path}: make a directory of your own with 'mkdir -m 0755 {own}' and name"
@@ -117,15 +116,15 @@ def insecurity(path: str, access: Access, trusts: Trusts = trusts_nobody, above:
 
 
 def trusted_owner(access: Access, above: int | None) -> int | None:
-    """Return which trusted user owns a directory or one above it; None if root and the daemon's user own them all."""
+    """Return the trusted user who owns the directory or one above it; None if only root and the daemon's user do."""
     return above if above is not None or access.is_trusted else access.owner
 
 
 def misplaced(owner: int | None, uid: int, pid: int) -> str | None:
     """Return why process ``pid`` of a trusted user may not listen in a directory of ``owner``; None if it may.
 
-    ``owner`` is the trusted user who owns a directory on the way to the socket, if there is one. Root and the user
-    of the daemon may listen everywhere, so do not ask about these.
+    ``owner`` is the trusted user who owns a directory above the socket, if any. Do not call this for root and the user
+    of the daemon, who may listen everywhere.
     """
     if owner is None or owner == uid:
         return None
@@ -142,13 +141,13 @@ def between(root: str, path: str) -> list[str]:
 
 
 def insecurity_above(path: str, access: Access) -> str | None:
-    """Return why others may replace what lies in the directory ``path``; None if they may not.
+    """Return why others can replace the entries of the directory ``path``; None if they cannot.
 
-    With the sticky bit a name is replaced by its owner and by that of the directory alone, and both are judged. A
-    symbolic link has an owner and no mode.
+    With the sticky bit only the owners of an entry and of the directory can replace it, and both are judged. A symbolic
+    link has an owner and no mode.
 
-    In a user namespace, what the root of the host owns, such as ``/`` and ``/run``, belongs to no user there. So an
-    owner outside of the namespace is taken for the root of the host, as long as nobody else may write.
+    In a user namespace, files of the host's root, such as ``/`` and ``/run``, belong to no user there. So an unmapped
+    owner is taken for root of the host, unless others may write.
     """
     if access.unmapped and access.mode & (stat.S_IWGRP | stat.S_IWOTH) and not access.mode & stat.S_ISVTX:
         return f"others may write to {path}, which belongs to {_owner_of(access)}"
@@ -165,7 +164,7 @@ def _owner_of(access: Access) -> str:
 
 
 def root_insecurity_above(root: str, path: str, access: Access) -> str | None:
-    """Return why the ``root`` is insecure because of the directory ``path`` above it, and what to do (fault 3)."""
+    """Return why the directory ``path`` above ``root`` makes it insecure, and what to do (fault 3)."""
     problem = insecurity_above(path, access)
     if problem is None:
         return None
@@ -177,12 +176,12 @@ def root_insecurity_above(root: str, path: str, access: Access) -> str | None:
 
 
 def count(reports: Iterable[DirectoryReport]) -> tuple[tuple[DirectoryCondition, int], ...]:
-    """Return how many of ``reports`` there are of each condition."""
+    """Return how many ``reports`` there are of each condition."""
     found = collections.Counter(report.condition for report in reports)
     return tuple((condition, found[condition]) for condition in DirectoryCondition if found[condition])
 
 
 def worst(reports: Iterable[DirectoryReport]) -> tuple[DirectoryReport, ...]:
-    """Return at most :data:`MAX_REPORTED` of ``reports``, the worst first."""
+    """Return at most :data:`MAX_REPORTED` of ``reports``, worst first."""
     order = [*DirectoryCondition]
     return tuple(sorted(reports, key=lambda report: (order.index(report.condition), report.path))[:MAX_REPORTED])

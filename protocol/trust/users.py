@@ -1,7 +1,7 @@
 """Which users may register plugins, and take over a name.
 
-A socket is judged by the user of the process that listens on it (SO_PEERCRED), and not by the owner of its file, which
-a plugin may change. The system's answers are in :class:`Users`, so that the rules need no system.
+A socket is judged by the user of the listening process (SO_PEERCRED), not by the owner of its file, which a plugin may
+change. :class:`Users` has the system's answers, so the rules need no system.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import attrs
 from ..errors import ConfigError
 from ..values import value
 
-#: The largest uid: the one after it means "no user" in the kernel's calls.
+#: The largest uid: the next number means "no user" in the kernel's calls.
 MAX_UID = 2**32 - 2
-#: How many uids there are: a user namespace that maps so many maps all.
+#: The number of uids. A user namespace that maps this many maps all.
 ALL_UIDS = MAX_UID + 1
 ROOT = 0
 
-#: A uid, the first and the last one of a range, or the name of a user.
+#: A uid, the first and last uid of a range, or the name of a user.
 TrustedUser = int | tuple[int, int] | str
 
 _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
@@ -29,20 +29,19 @@ _ADVICE = "give a uid such as 1000, a range such as 1000-1999, or the name of a 
 
 @value
 class Users:
-    """What the system says about users: the uid of this process, and the uids of the names in a policy."""
+    """The system's answers about users: the uid of this process, and the uids of the names in a policy."""
 
-    #: The user that this process runs as.
     own: int = ROOT
     #: The uid that stands for all users whom the user namespace of this process does not map; None if it maps all.
     overflow: int | None = None
     by_name: Mapping[str, int] = attrs.field(factory=dict)
 
     def is_privileged(self, uid: int | None) -> bool:
-        """Whether plugins of this user are always trusted, and may have the name of any other: root, and this user."""
+        """Whether plugins of this user are always trusted and may take over any name: root's, and this user's."""
         return uid is not None and uid in (ROOT, self.own) and uid != self.overflow
 
 
-#: What is so for a process of root whose user namespace maps all users.
+#: For a process of root whose user namespace maps all users.
 AS_ROOT = Users()
 
 
@@ -65,10 +64,10 @@ def _check(user: TrustedUser) -> TrustedUser:
 
 
 def parse_trusted_user(text: str) -> TrustedUser:
-    """Return what ``text`` names: a uid, a range ``FIRST-LAST``, or else the name of a user.
+    """Return the user in ``text``: a uid, a range ``FIRST-LAST``, or else a user name.
 
     Raises:
-      ConfigError: if there are no such uids, or ``text`` is empty.
+      ConfigError: if ``text`` is empty, or a uid is out of range.
     """
     match = _RANGE.fullmatch(text)
     if match is None:
@@ -78,18 +77,18 @@ def parse_trusted_user(text: str) -> TrustedUser:
 
 @attrs.frozen
 class Trust:
-    """The policy of who may register plugins: root, the user that runs plugind, and the ``uids`` that are added.
+    """The policy of who may register plugins: root, the user that runs plugind, and additional ``uids``.
 
     ::
 
         Config(trust=Trust(uids=(1000, (2000, 2999), "csi")))
 
-    A user is that of the process that listens on the socket. The overflow uid (``/proc/sys/kernel/overflowuid``, mostly
-    65534) is never trusted in a user namespace that does not map all uids: there it stands for many users, root of the
-    host among them.
+    The user is that of the process that listens on the socket. The overflow uid (``/proc/sys/kernel/overflowuid``,
+    usually 65534) is never trusted in a user namespace that does not map all uids, since it stands for many users
+    there, including root of the host.
 
     Raises:
-      ConfigError: if a uid or a range is none. A user name that does not exist is found out by the node.
+      ConfigError: if a uid or a range is invalid. The node finds out whether a user name exists.
     """
 
     #: Who is trusted besides root and the user that runs plugind: uids, ranges ``(first, last)`` and user names.
@@ -131,12 +130,12 @@ def _covers(entry: TrustedUser, uid: int, users: Users) -> bool:
 
 
 def user_words(uid: int | None) -> str:
-    """Return words for the user of a plugin, who is not always known."""
+    """Return words for the user of a plugin; None is an unknown one."""
     return "an unknown user" if uid is None else f"user {uid}"
 
 
 def listener(uid: int, pid: int) -> str:
-    """Return words for the process that listens; in another pid namespace it has no process id here."""
+    """Return words for a listening process, whose ``pid`` is 0 in another pid namespace."""
     process = f"process {pid}" if pid else "a process of another pid namespace"
     return f"{process} of user {uid} listens there"
 

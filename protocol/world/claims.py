@@ -1,7 +1,6 @@
-"""Claims to names: for each (type, name), which plugins have it, want it, or could not get it, and which is active.
+"""Claims to names: which plugins have a (type, name), wait for it or were refused, and which of them is active.
 
-A plugin claims its name before it is validated. :class:`Name` records the claims of one name, and
-``plugind.protocol.world.worlds`` decides which of them to admit.
+A plugin claims its name before it is validated. ``plugind.protocol.world.worlds`` decides which claims to admit.
 """
 
 from __future__ import annotations
@@ -23,40 +22,37 @@ from .ranking import Rank, Ranking
 
 
 class ClaimPhase(enum.Enum):
-    """How far the plugin of a claim has come."""
+    """The progress of the plugin of a claim."""
 
-    #: The handler validates or registers it.
     ADMITTED = "admitted"
-    #: The handler has it.
     REGISTERED = "registered"
-    #: The handler deregisters it, or will do so next.
+    #: The handler deregisters the plugin, or will next.
     LEAVING = "leaving"
 
 
 @record
 class Claim:
-    """The right of one plugin to its name, from its admission until its registration actor releases it."""
+    """The right of a plugin to its name, from admission until its registration actor releases it."""
 
     path: str
     generation: int
     info: PluginInfo
     handler: HandlerPort
     phase: ClaimPhase = ClaimPhase.ADMITTED
-    #: The highest of a name is active, if its policy has a single active one: see :func:`rank_of`.
+    #: Of a name with a single active plugin, the one with the highest rank is active: see :func:`rank_of`.
     rank: Rank = ()
-    #: Whether its handler reports that it can be used; None if it reports nothing.
+    #: Whether the handler reports that the plugin can be used; None without a report.
     usable: bool | None = None
-    #: Whether its plugin was registered, though it may be leaving since.
+    #: Whether the plugin was registered, even if it is leaving now.
     was_registered: bool = False
-    #: Whether its plugin is of root or of the user that runs plugind, when it was admitted.
+    #: Whether the plugin was of root or of the user that runs plugind when it was admitted.
     privileged: bool = False
-    #: Whether it was told that another plugin waits for it.
+    #: Whether the plugin was told that another one waits for its name.
     wanted: bool = False
 
 
-#: Paths in the order in which they were added.
 Paths = Mapping[str, None]
-#: What most names have of these: an empty dictionary of their own would take 64 bytes, and one that was emptied 184.
+#: Shared by most names, to save memory: an empty dictionary takes 64 bytes, and one that was emptied 184.
 _NONE: Final[Paths] = MappingProxyType({})
 
 
@@ -78,19 +74,18 @@ def _without(paths: Paths, path: str) -> Paths:
 class Freed:
     """What the release of a claim means for the other plugins of its name."""
 
-    #: The plugin was shown as standing by.
+    #: Whether the plugin was shown as standing by.
     stood_by: bool
-    #: The plugin was registered, or may have been: others may have failed because of it.
+    #: Whether the plugin was, or may have been, registered: others may have failed because of it.
     was_taken: bool
 
 
 @record
 class _WaitingClaims:
-    """The claims to a name that are not answered yet."""
+    """The unanswered claims to a name."""
 
-    #: By path, in the order in which they came.
+    #: By path, in the order of arrival.
     claims: OrderedDict[str, Claimed] = attrs.Factory(OrderedDict)
-    #: How many of them there are for each endpoint, so that none has to be looked for.
     endpoints: Counter[str] = attrs.Factory(Counter)
 
     def add(self, claimed: Claimed) -> None:
@@ -114,32 +109,28 @@ class Name:
     registered: dict[str, Claim] = attrs.Factory(dict)
     #: How many of them are privileged.
     _privileged: int = 0
-    #: Paths between admission and registration, or leaving. While there is one, no other claim is admitted.
+    #: Paths that are admitted and not registered yet, or leaving. While there is one, no other claim is admitted.
     busy: Paths = _NONE
-    #: That of them which is admitted and not registered yet.
+    #: The claim in ``busy`` that is not leaving.
     admitted: Claim | None = None
-    #: The plugins that were refused the name.
     line: NameLine = attrs.Factory(NameLine)
-    #: Registered paths that are not active.
     standby: Paths = _NONE
-    #: The path that was last found to be the active one, if the policy has a single one.
+    #: The path last found to be active, if the policy allows a single active one.
     active: str | None = None
-    #: The path that registered last.
     newest: str | None = None
-    #: The claims that are not answered yet. It is made when it is needed.
     _queue: _WaitingClaims | None = None
-    #: The registered paths by rank, while there are two or more of them and the policy has a single active one.
+    #: The registered paths by rank, if there are two or more and the policy allows a single active one.
     _ranking: Ranking[str] | None = None
 
     @property
     def empty(self) -> bool:
-        """Whether no plugin has the name or wants it."""
+        """Whether no plugin has the name, waits for it, or was refused it."""
         return not (self.registered or self.busy or (self._queue and self._queue.claims) or self.line)
 
     # --- the claims that wait ---
 
     def ask(self, claimed: Claimed) -> Claimed | None:
-        """Take a claim, and return the one that can be answered now: this one, unless others wait or one is busy."""
+        """Queue a claim, and return the claim that can be answered now, if there is one."""
         if self._queue is None:
             if not self.busy:
                 return claimed
@@ -148,7 +139,7 @@ class Name:
         return self.next_to_answer()
 
     def next_to_answer(self) -> Claimed | None:
-        """Take the next claim that can be answered now: none while a plugin is busy."""
+        """Remove and return the next claim that can be answered now; None while a plugin is busy."""
         if self.busy or self._queue is None or not self._queue.claims:
             return None
         claimed = next(iter(self._queue.claims.values()))
@@ -158,19 +149,19 @@ class Name:
         return claimed
 
     def withdraw(self, path: str) -> None:
-        """Forget the claim of ``path`` that waits for an answer, if there is one."""
+        """Drop the unanswered claim of ``path``, if there is one."""
         if self._queue is not None:
             self._queue.remove(path)
 
     def is_wanted_at_another(self, endpoint: str) -> bool:
-        """Whether a claim that waits for an answer has another endpoint."""
+        """Whether an unanswered claim has another endpoint."""
         endpoints = () if self._queue is None else self._queue.endpoints
         return len(endpoints) > (endpoint in endpoints)
 
     # --- the plugins that have the name ---
 
     def admit(self, claim: Claim) -> None:
-        """Note that a claim is admitted: no other is until its plugin is registered, or has left the name."""
+        """Admit a claim. No other one is admitted until its plugin is registered, or has left the name."""
         self.busy = _with(self.busy, claim.path)
         self.admitted = claim
 
@@ -179,7 +170,7 @@ class Name:
             self.admitted = None
 
     def register(self, claim: Claim) -> None:
-        """Note that the plugin of a claim that was admitted is registered."""
+        """Note that the plugin of an admitted claim is registered."""
         self.busy = _without(self.busy, claim.path)
         self._settle(claim.path)
         self.registered[claim.path] = claim
@@ -189,31 +180,31 @@ class Name:
             self._ranking.add(claim.path, claim.rank)
 
     def rank_anew(self, claim: Claim) -> None:
-        """Note the new rank of a registered plugin, which keeps its place in the order of registration."""
+        """Note the new rank of a registered plugin."""
         if self._ranking is not None:
             self._ranking.change(claim.path, claim.rank)
 
     def leave(self, path: str) -> bool:
-        """Reserve the name until the claim of ``path`` is released; return whether its plugin was registered."""
+        """Keep the name busy until the claim of ``path`` is released; return whether its plugin was registered."""
         was_registered = self._unregister(path)
         self.busy = _with(self.busy, path)
         self._settle(path)
         return was_registered
 
     def count_against(self, *, privileged: bool) -> int:
-        """Return how many registered plugins count against one more: a privileged one may succeed all others."""
+        """Return how many registered plugins count against one more. A privileged one may take over from all others."""
         return self._privileged if privileged else len(self.registered)
 
     def first_against(self, *, privileged: bool) -> str:
-        """Return the socket of the first of those, which must exist."""
+        """Return the socket of the first registered plugin that counts against one more; there must be one."""
         return next(path for path, claim in self.registered.items() if claim.privileged or not privileged)
 
     def holders(self) -> Iterator[tuple[str, int | None]]:
-        """Yield the sockets of the registered plugins, and their users."""
+        """Yield socket and user of each registered plugin."""
         return ((claim.path, claim.info.uid) for claim in self.registered.values())
 
     def release(self, claim: Claim) -> Freed:
-        """Forget a claim that was admitted, and return what that means for the others."""
+        """Drop an admitted claim, and return what that means for the others."""
         path = claim.path
         was_registered = self._unregister(path)
         freed = Freed(stood_by=path in self.standby, was_taken=was_registered or claim.phase is ClaimPhase.LEAVING)
@@ -238,8 +229,8 @@ class Name:
     def change_roles(self, policy: InstancePolicy) -> list[Claim]:
         """Decide which registered plugin is active, and return those whose role changed (behaviour 37).
 
-        This is called after each change of what is registered. Then only three can change: the one that was active, the
-        one that registered last, and the one that is active now.
+        It must be called after each registration and its end. Then at most three plugins can change: the one that was
+        active, the one that registered last, and the one that is active now.
         """
         if policy not in _SINGLE or not self.registered:
             return []
@@ -262,51 +253,50 @@ class Name:
         return self._ranking.highest()
 
 
-#: The policies with one active instance. Under ``REJECT`` there are two while a privileged one succeeds another user's.
+#: The policies with one active plugin. With ``REJECT`` there are two while a privileged one takes over.
 _SINGLE = (InstancePolicy.NEWEST, InstancePolicy.HIGHEST_VERSION, InstancePolicy.REJECT)
 
 
 def rank_of(info: PluginInfo, policy: InstancePolicy, *, privileged: bool) -> Rank:
-    """Return the rank of a plugin among those of its name; of equal ones, the one that registers last is higher.
+    """Return the rank of a plugin among those of its name; of equal ones, the one that registered last is higher.
 
-    Privileged ones are above those of other users, whatever their versions (fault 80). Those that their handler reports
-    to be usable come next, and those that it reports not to be come last; see :func:`rank_if`.
+    Privileged plugins are above all others, whatever their versions (fault 80). Then those that their handler reports
+    as usable come first, and those reported as unusable last; see :func:`rank_if`.
     """
     if policy is not InstancePolicy.HIGHEST_VERSION or info.version is None:
         return int(privileged), _UNREPORTED
     return int(privileged), _UNREPORTED, *info.version.rank
 
 
-#: The second number of a rank, by what the handler reports.
 _UNREPORTED = 1
 _USABLE = {True: 2, None: _UNREPORTED, False: 0}
 
 
 def rank_if(rank: Rank, *, usable: bool | None) -> Rank:
-    """Return the rank of a plugin whose handler now reports this."""
+    """Return ``rank`` with what the handler now reports."""
     return rank[0], _USABLE[usable], *rank[2:]
 
 
 def key_of(info: PluginInfo) -> tuple[str, str]:
-    """Return the (type, name) of a plugin, by which claims are ordered."""
+    """Return the (type, name) of a plugin."""
     return info.type, info.name
 
 
 def taken(info: PluginInfo, socket: str) -> str:
-    """Return the reason why ``info`` cannot have its name: the plugin at ``socket`` has it."""
+    """Return why ``info`` cannot have its name: the plugin at ``socket`` has it."""
     return f"{info.type} {info.name!r} is registered already, by the socket {socket}"
 
 
 def crowded(info: PluginInfo, limit: int) -> str:
-    """Return the reason why ``info`` cannot have its name: ``limit`` plugins have it."""
+    """Return why ``info`` cannot have its name: ``limit`` plugins have it."""
     return f"{info.type} {info.name!r} has {limit} instances already, the limit (raise it with --max-instances)"
 
 
 def taken_by_another_user(info: PluginInfo, holders: Iterable[tuple[str, int | None]], users: Users) -> str | None:
-    """Return why ``info`` cannot share its name with ``holders``, which are sockets and their users; None if it can.
+    """Return why ``info`` cannot share its name with ``holders``, given as sockets and users; None if it can.
 
-    A user's name is not for others, whatever the policy (fault 80). Only root and the user that runs plugind may share
-    it, since a driver that is updated may run as another user for a while.
+    Whatever the policy, other users cannot share a name (fault 80). Only root and the user that runs plugind can, since
+    a driver that is updated may run as another user for a while.
     """
     if users.is_privileged(info.uid):
         return None

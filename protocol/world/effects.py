@@ -1,4 +1,4 @@
-"""The effects: what ``plugind.protocol.world.worlds`` decides and the reconciler carries out."""
+"""The effects that ``plugind.protocol.world.worlds`` returns and the reconciler carries out."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from ..values import value
 
 @value
 class PendingDeregistration:
-    """The deregistration that a registration actor which crashed left to its successor."""
+    """A deregistration that a crashed registration actor left to its successor."""
 
     info: PluginInfo
     generation: int
     handler: HandlerPort
-    #: Whether the plugin was registered; otherwise the crash came on the way there.
+    #: Whether the plugin was registered before the crash.
     registered: bool = False
 
 
 class RegistrationCrashedError(Exception):
-    """A registration actor crashed, for the error that is the cause, and leaves a deregistration to its successor."""
+    """A registration actor crashed, with the error as the cause, and left a deregistration to its successor."""
 
     def __init__(self, pending: PendingDeregistration) -> None:
         super().__init__(f"{pending.info.type} {pending.info.name!r} is still to be deregistered")
@@ -33,14 +33,11 @@ class RegistrationCrashedError(Exception):
 
 @value
 class StartRegistration:
-    """Start a registration actor for this socket.
-
-    It first does the pending deregistration, if there is one. After a crash it then waits, or parks (fault 85).
-    """
+    """Start a registration actor for this socket. It first does the pending deregistration, if there is one."""
 
     appeared: SocketAppeared
     to_deregister: PendingDeregistration | None = None
-    #: How its predecessor ended, if that crashed.
+    #: The crash of its predecessor. After that the actor waits, or parks (fault 85).
     crash: Crash | None = None
 
 
@@ -69,7 +66,7 @@ class Look:
 
 @value
 class AnswerCaller:
-    """Send ``message`` to the caller that asked for it."""
+    """Answer the caller that requested a retry."""
 
     reply: Address[RetryAnswered]
     message: RetryAnswered
@@ -85,7 +82,7 @@ class AnswerCall:
 
 @value
 class HandlerRetired:
-    """The removed handler of ``type`` has no plugin left: its actor may end."""
+    """The removed handler of ``type`` has no plugins left: its actor may end."""
 
     type: str
     handler: HandlerPort
@@ -93,16 +90,15 @@ class HandlerRetired:
 
 @value
 class RootLeft:
-    """No registration actor is left of a root that was removed: another node may have it."""
+    """A removed root has no registration actors left: another node may have it."""
 
     root: str
 
 
 @value
 class Stopped:
-    """A stop was asked for, and the last registration actor has ended."""
+    """A stop was requested, and the last registration actor has ended."""
 
 
-#: The effects that never wait.
 Immediate = StartRegistration | Send | Look | AnswerCaller | AnswerCall | HandlerRetired | RootLeft | Stopped
 Effect = Immediate | Show

@@ -1,8 +1,8 @@
-"""Which plugin has which endpoint, and which of two plugins that name the same one may use it (fault 79).
+"""Which plugin may use an endpoint that several plugins name (fault 79).
 
-An endpoint belongs to the first plugin that names it. That must not let a user keep the plugins of root, or of the user
-that runs plugind, out of their own endpoints: for a privileged plugin only privileged ones count, as with names
-(fault 80). The plugin that had the endpoint stays registered then and stands by, with the reason.
+An endpoint belongs to the first plugin that names it. But users must not keep plugins of root, or of the user that runs
+plugind, out of their endpoints: only privileged plugins count against a privileged one, as with names (fault 80). The
+plugin that had the endpoint then stays registered and stands by, with the reason.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from ..plugins.info import PluginInfo
 from ..trust.users import user_words
 from ..values import record, value
 
-#: A plugin's type and name.
 Named = tuple[str, str]
 
 
@@ -27,7 +26,6 @@ class EndpointOwner:
     """A plugin that has an endpoint."""
 
     info: PluginInfo
-    #: Its registration socket.
     socket: str
     generation: int
     #: Whether it is of root or of the user that runs plugind.
@@ -35,12 +33,12 @@ class EndpointOwner:
 
     @property
     def named(self) -> Named:
-        """Its type and name."""
+        """The type and name of the plugin."""
         return self.info.type, self.info.name
 
 
 def belongs_to(endpoint: str, owner: EndpointOwner) -> str:
-    """Return why a plugin may not use an endpoint that another one has (fault 79)."""
+    """Return why a plugin may not use an endpoint that belongs to ``owner`` (fault 79)."""
     info = owner.info
     return (
         f"the endpoint {endpoint!r} belongs to {info.type} {info.name!r} of {user_words(info.uid)}, by the socket"
@@ -49,25 +47,25 @@ def belongs_to(endpoint: str, owner: EndpointOwner) -> str:
 
 
 _Keys = tuple[str | Key, ...]
-#: Those of one name that use an endpoint, by socket.
+#: The plugins of one name that use an endpoint, by socket.
 _Users = dict[str, EndpointOwner]
 _NO_USES: Mapping[Named, _Users] = {}
 
 
 @record
 class EndpointOwners:
-    """Which plugin has which endpoint, by its path and by its file: a hard link is the same endpoint.
+    """The owners of endpoints, by path and by file, since a hard link is the same endpoint.
 
-    The instances of one name may share an endpoint. A plugin's own socket is its endpoint whatever others say of it.
+    Instances of one name may share an endpoint. A plugin's own socket is always its endpoint.
     """
 
-    #: The sockets that are their own endpoints, and who has each of their paths and files.
+    #: The sockets that are their own endpoints, and the owner of each of their paths and files.
     _own: dict[str, Key] = attrs.field(init=False, factory=dict)
     _owners: dict[str | Key, EndpointOwner] = attrs.field(init=False, factory=dict)
-    #: The plugins whose endpoints are elsewhere with these, by socket, and who uses each of them.
+    #: The plugins with other endpoints, by socket, and the users of each endpoint.
     _others: dict[str, tuple[EndpointOwner, _Keys]] = attrs.field(init=False, factory=dict)
     _uses: dict[str | Key, dict[Named, _Users]] = attrs.field(init=False, factory=dict)
-    #: Why plugins may not use their endpoints any more, by socket.
+    #: Why plugins may no longer use their endpoints, by socket.
     _displaced: dict[str, PluginDisplaced] = attrs.field(init=False, factory=dict)
 
     def __len__(self) -> int:
@@ -85,23 +83,23 @@ class EndpointOwners:
     def other_owner(
         self, named: Named, endpoint: str, file: Identity | None, *, privileged: bool
     ) -> EndpointOwner | None:
-        """Return the plugin of another name that keeps one of that name from ``endpoint``, the ``file`` if it exists.
+        """Return the plugin of another name that keeps ``named`` from ``endpoint``, which is ``file`` if it exists.
 
-        Only a privileged one keeps a ``privileged`` one from it.
+        Only a privileged plugin keeps a ``privileged`` one from it.
         """
         others = self._of_others(named, _keys_of(endpoint, file))
         return next((other for other in others if other.privileged or not privileged), None)
 
     def add_own(self, owner: EndpointOwner, file: Identity) -> list[PluginDisplaced]:
-        """Note that a plugin serves on its own socket, which is ``file``; return for which others that is news."""
+        """Note that a plugin serves on its own socket, which is ``file``; return the changes for plugins."""
         socket, key = owner.socket, file.key
         self._own[socket] = key
-        # The path too: the file may be gone before its plugin is deregistered.
+        # By path too: the file may be gone before the plugin is deregistered.
         self._owners[socket] = self._owners[key] = owner
         return self._changes(owner, (socket, key))
 
     def add(self, owner: EndpointOwner, file: Identity | None) -> list[PluginDisplaced]:
-        """Note that a plugin has the endpoint of its info, the ``file`` if that exists, and return the same."""
+        """Note that a plugin has the endpoint of its info, which is ``file`` if that exists; return the changes."""
         keys = _keys_of(owner.info.endpoint, file)
         self._others[owner.socket] = owner, keys
         for key in keys:
@@ -109,11 +107,11 @@ class EndpointOwners:
         return self._changes(owner, keys)
 
     def remove(self, socket: str) -> list[PluginDisplaced]:
-        """Forget what the plugin at ``socket`` has, and return for which plugins that is news."""
+        """Drop the endpoint of the plugin at ``socket``; return the changes for plugins."""
         file, other = self._own.pop(socket, None), self._others.pop(socket, None)
         if file is not None:
             owner = self._owners.pop(socket)
-            # A socket that was renamed may have been added again under its new path, and removed there since.
+            # A renamed socket may have been added under its new path, and removed there since.
             named = self._owners.get(file)
             if named is not None and named.socket == socket:
                 del self._owners[file]
@@ -134,7 +132,7 @@ class EndpointOwners:
             del self._uses[key]
 
     def _of_others(self, named: Named, keys: _Keys) -> Iterator[EndpointOwner]:
-        """Yield the plugins of other names that have one of these."""
+        """Yield the plugins of other names that have one of these keys."""
         for key in keys:
             own = self._owners.get(key)
             if own is not None and own.named != named:
@@ -144,9 +142,9 @@ class EndpointOwners:
                     yield from users.values()
 
     def _changes(self, changed: EndpointOwner, keys: _Keys) -> list[PluginDisplaced]:
-        """Return what changed for the plugins that have one of these, after ``changed`` came or went."""
+        """Return what changed for the plugins that have one of ``keys``, after ``changed`` came or went."""
         if not self._others and not self._displaced:
-            return []  # The usual case, without a search: each plugin serves on its own socket.
+            return []  # The usual case: each plugin serves on its own socket.
         others = list(self._of_others(changed.named, keys))
         if not others and changed.socket not in self._displaced:
             return []
@@ -154,7 +152,7 @@ class EndpointOwners:
         return [news for owner in owners.values() if (news := self._judge(owner)) is not None]
 
     def _judge(self, owner: EndpointOwner) -> PluginDisplaced | None:
-        """Note whether a plugin may use its endpoint, and return that if it is news."""
+        """Decide whether a plugin may use its endpoint, and return the decision if it changed."""
         above, before = self._above(owner), self._displaced.pop(owner.socket, None)
         reason = None if above is None else belongs_to(owner.info.endpoint, above)
         now = PluginDisplaced(owner.socket, owner.generation, reason)
@@ -163,7 +161,7 @@ class EndpointOwners:
         return None if now == before or (reason is None and before is None) else now
 
     def _above(self, owner: EndpointOwner) -> EndpointOwner | None:
-        """Return the plugin that has the endpoint of ``owner`` before it, if there is one."""
+        """Return the plugin that has precedence over ``owner`` for its endpoint, if there is one."""
         keys: _Keys = ()
         if owner.socket in self._own:
             keys = owner.socket, self._own[owner.socket]

@@ -1,7 +1,7 @@
-"""Names whose plugin left: who had them last, and for how long they are kept for its user.
+"""Names whose plugin left: their last holders, and for how long they are kept for its user.
 
-A plugin that restarts removes its socket and makes a new one, perhaps at another path. If its name were free in
-between, a plugin of another user that waits for it would get it each time (fault 80).
+A plugin that restarts removes its socket and makes a new one, perhaps at another path. If the name were free in
+between, a waiting plugin of another user would get it each time (fault 80).
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ from ..plugins.info import PluginInfo
 from ..trust.users import user_words
 from ..values import record
 
-#: A plugin's type and name.
 Named = tuple[str, str]
-#: For how many names that no plugin has it is remembered which one had them last.
+#: The most names for which the last holder is kept.
 MOST_FORMER = 1000
 
 
 @record
 class FormerHolders:
-    """Which plugin left each name last, for the names that were left last."""
+    """The last holder of each name that was left recently."""
 
     _holders: OrderedDict[Named, Holder] = attrs.field(init=False, factory=OrderedDict)
 
@@ -40,31 +39,28 @@ class FormerHolders:
             self._holders.popitem(last=False)
 
     def get(self, named: Named) -> Holder | None:
-        """Return who left the name last, if that is known."""
+        """Return the last holder of the name, if it is known."""
         return self._holders.get(named)
 
 
-#: Seconds for which a name is kept for the user whose plugin left it.
 NAME_KEPT = 15.0
 
 
 @record
 class Keep:
-    """For which user a name is kept, and until when."""
+    """The user for whom a name is kept, and until when."""
 
     uid: int | None
     until: float
-    #: Whether a plugin of another user waits for the end.
+    #: Whether a plugin of another user waits for that.
     awaited: bool = False
 
 
 @record
 class KeptNames:
-    """The names that are kept. Those that nobody waits for need no timer: they are forgotten when others are added, and
-    after each scan.
-    """
+    """The names that are kept. Only awaited ones need a timer; old ones are dropped at additions and after scans."""
 
-    #: In the order of their ends. An ``OrderedDict`` finds its first key at once, also after thousands were removed.
+    #: In the order of their ends. ``OrderedDict`` finds its first key at once, even after thousands were removed.
     _kept: OrderedDict[Named, Keep] = attrs.field(init=False, factory=OrderedDict)
     #: A heap of the ends that are awaited.
     _awaited: list[tuple[float, Named]] = attrs.field(init=False, factory=list)
@@ -84,7 +80,7 @@ class KeptNames:
         self._kept[named] = Keep(uid, now + NAME_KEPT)
 
     def forget_old(self, now: float) -> None:
-        """Forget the names that are kept no more."""
+        """Drop the names whose time is over."""
         while self._kept:
             oldest = next(iter(self._kept))
             if self._kept[oldest].until > now:
@@ -92,7 +88,7 @@ class KeptNames:
             del self._kept[oldest]
 
     def get(self, named: Named, now: float) -> Keep | None:
-        """Return for whom the name is kept; None if it is not."""
+        """Return for whom the name is kept; None if it is not kept."""
         keep = self._kept.get(named)
         return None if keep is None or keep.until <= now else keep
 
@@ -103,7 +99,7 @@ class KeptNames:
             heapq.heappush(self._awaited, (keep.until, named))
 
     def ended(self, now: float) -> list[Named]:
-        """Take the names that are kept no more, and for which a plugin waits."""
+        """Remove and return the awaited names that are no longer kept."""
         self.forget_old(now)
         ended = []
         while self._awaited and self._awaited[0][0] <= now:
@@ -114,7 +110,7 @@ class KeptNames:
 
 
 def kept_for(info: PluginInfo, keep: Keep) -> str:
-    """Return why ``info`` cannot have its name: it is kept for another user."""
+    """Return why ``info`` cannot have a name that is kept for another user."""
     return (
         f"{info.type} {info.name!r} is kept for {user_words(keep.uid)} for {NAME_KEPT:g} s, whose plugin left: wait"
         " until then, or run this plugin as that user or as root"

@@ -1,8 +1,7 @@
-"""The line for a name: the plugins that were refused it, perhaps because of another one.
+"""The line for a name: plugins that were refused it, perhaps because of another plugin.
 
-When a plugin leaves the name, each of them may try again, one after the other. Those of root and of the user that runs
-plugind go first: they may succeed any plugin of another user, so the name may be free for them and taken for the others
-(fault 80). They stand in a line of their own, so that the next one is found without a search.
+When a plugin leaves the name, each of them may try again, one after the other. Plugins of root and of the user that
+runs plugind go first, in a line of their own: the name may be free for them and taken for others (fault 80).
 """
 
 from __future__ import annotations
@@ -14,26 +13,23 @@ import attrs
 
 from ..values import record
 
-#: Seconds after which the next plugin in line may try for a name, however far the one before it has come.
+#: Seconds until the next plugin in line may try, even if the one before it is not done.
 TURN = 1.0
 
-#: A plugin's type and name.
 Named = tuple[str, str]
 
-#: Paths in the order in which they are told, and for each the number of the last release before it was refused, or of
-#: the one that it was told of. An ``OrderedDict`` finds its first key at once, also after thousands were removed.
+#: Paths in the order of their turns, with the number of the last release before each was refused or told.
 _Paths = OrderedDict[str, int]
 
 
 @record
 class _Lines:
-    """The plugins in line. Each is in the first of these, or in the other two."""
+    """The plugins in line. Each is in ``privileged``, or in the other mappings."""
 
     privileged: _Paths = attrs.Factory(OrderedDict)
     others: _Paths = attrs.Factory(OrderedDict)
-    #: The others again, by their users: while a name is kept for a user, only that user's plugins have turns.
+    #: The others by user: while a name is kept for a user, only that user's and privileged plugins have turns.
     by_user: dict[int | None, _Paths] = attrs.Factory(dict)
-    #: The users of the others.
     users: dict[str, int | None] = attrs.Factory(dict)
 
     def __len__(self) -> int:
@@ -59,44 +55,42 @@ class _Lines:
 
 @record
 class NameLine:
-    """The plugins that were refused one name, by path, and whose turn it is."""
+    """The plugins that were refused one name, by path, and which of them has the turn."""
 
-    #: How often a plugin has left the name.
     releases: int = 0
-    #: The path whose turn it is to try.
     turn: str | None = None
-    #: They are made when they are needed.
+    #: None while nobody is in line, to save memory.
     _lines: _Lines | None = None
 
     def __len__(self) -> int:
         return 0 if self._lines is None else len(self._lines)
 
     def add(self, path: str, uid: int | None, *, privileged: bool) -> None:
-        """Put ``path`` at the end of its line. The next release is the first that it is told of."""
+        """Put ``path`` at the end of its line, to be told of the next release."""
         self.remove(path)
         if self._lines is None:
             self._lines = _Lines()
         self._lines.add(path, uid, self.releases, privileged=privileged)
 
     def remove(self, path: str) -> None:
-        """Forget ``path``, if it is in line."""
+        """Take ``path`` out of the line, if it is in there."""
         if self._lines is not None:
             self._lines.remove(path)
             if not len(self._lines):
                 self._lines = None
 
     def first(self) -> str | None:
-        """Return the next path in line; None if each was told of the last release."""
+        """Return the next path in line; None if all were told of the last release."""
         return None if self._lines is None else self._first(self._lines.privileged, self._lines.others)
 
     def first_of(self, uid: int | None) -> str | None:
-        """Return the next path in line that is privileged or of the user ``uid``; None if each was told."""
+        """Return the next path in line that is privileged or of ``uid``; None if all were told."""
         if self._lines is None:
             return None
         return self._first(self._lines.privileged, self._lines.by_user.get(uid))
 
     def _first(self, *lines: _Paths | None) -> str | None:
-        # Those that were told of the last release are at the end of each line.
+        # Paths that were told of the last release are at the end of each line.
         for line in filter(None, lines):
             path = next(iter(line))
             if line[path] < self.releases:
@@ -104,7 +98,7 @@ class NameLine:
         return None
 
     def give_turn(self, path: str | None) -> str | None:
-        """Give the turn to ``path``, which is in line, and return it; None gives it to nobody."""
+        """Give the turn to ``path``, which is in line, or to nobody; return the path."""
         self.turn = path
         if path is not None and self._lines is not None:
             self.add(path, self._lines.users.get(path), privileged=path in self._lines.privileged)
@@ -115,7 +109,7 @@ class NameLine:
 class TurnEnds:
     """When the turns of all names end."""
 
-    #: The earliest first, since all turns are equally long.
+    #: Earliest first, since all turns are equally long.
     _ends: OrderedDict[Named, float] = attrs.field(init=False, factory=OrderedDict)
 
     def __len__(self) -> int:
@@ -123,20 +117,20 @@ class TurnEnds:
 
     @property
     def next_end(self) -> float:
-        """When :meth:`take_ended` has something to return; infinity if it is nobody's turn."""
+        """When :meth:`take_ended` has something to return; infinity without turns."""
         return next(iter(self._ends.values()), math.inf)
 
     def begin(self, named: Named, now: float) -> None:
-        """A plugin has its turn to try for the name from now on."""
+        """Note that a turn for the name begins."""
         self.end(named)
         self._ends[named] = now + TURN
 
     def end(self, named: Named) -> None:
-        """Forget the turn for the name, if there is one."""
+        """Drop the turn for the name, if there is one."""
         self._ends.pop(named, None)
 
     def take_ended(self, now: float) -> list[Named]:
-        """Take the names for which a turn has lasted long enough."""
+        """Remove and return the names whose turns are over."""
         over = []
         while self._ends and self.next_end <= now:
             over.append(self._ends.popitem(last=False)[0])

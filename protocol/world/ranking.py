@@ -1,6 +1,6 @@
-"""Keys in the order of their rank, for the question which one is the highest.
+"""Keys in the order of their ranks.
 
-A name may have a thousand instances, and each one that comes or goes changes which is the highest. So nothing here
+A name may have a thousand instances, and each that comes or goes can change which one is the highest. So no operation
 looks at all of them.
 """
 
@@ -11,18 +11,18 @@ from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 K = TypeVar("K")
-#: What ranks are compared by. Tuples of numbers compare in C, which the ordering of a class of ours does not.
+#: Tuples of numbers, because these are compared in C.
 Rank = tuple[int, ...]
 
 
 class Ranking(Generic[K]):
-    """Keys, each with a rank. Of equal ranks, the one that was added last is the highest."""
+    """Keys with ranks. Of equal ranks, the key that was added last is the highest."""
 
     __slots__ = ("_added", "_entries", "_places")
 
     def __init__(self) -> None:
         self._added = 0
-        #: In ascending order. The numbers in the middle are unique, so that keys are never compared.
+        #: In ascending order. The second numbers are unique, so keys are never compared.
         self._entries: list[tuple[Rank, int, K]] = []
         self._places: dict[K, tuple[Rank, int]] = {}
 
@@ -30,14 +30,14 @@ class Ranking(Generic[K]):
         return len(self._entries)
 
     def add(self, key: K, rank: Rank) -> None:
-        """Add ``key``, or rank it anew."""
+        """Add ``key``, or give it a new rank."""
         self.remove(key)
         self._added += 1
         self._places[key] = (rank, self._added)
         bisect.insort(self._entries, (rank, self._added, key))
 
     def change(self, key: K, rank: Rank) -> None:
-        """Rank ``key`` anew, which must be here; among equal ranks it keeps its place."""
+        """Give ``key``, which must be here, a new rank; among equal ranks it keeps its place."""
         added = self._places[key][1]
         self.remove(key)
         self._places[key] = (rank, added)

@@ -1,27 +1,25 @@
 """The desired world, the actual world, and what to do about their difference.
 
-This module makes all decisions of the reconciler and waits for nothing. The *desired* world is what the watchers found:
-the generation of the socket at each path. The *actual* world is the plugins that are registered. :meth:`World.handle`
-takes one message and returns effects, which the reconciler carries out.
+This module makes all decisions of the reconciler and never waits. The *desired* world is what the watchers found: the
+generation of the socket at each path. The *actual* world is the plugins that are registered. :meth:`World.handle` takes
+one message and returns effects, which the reconciler carries out.
 
-Sockets are level-triggered. A message changes what is desired at one path; :meth:`World._reconcile` then compares that
-with the socket that the registration actor of the path was last sent, whatever the message was. Only the actor has its
-own state, and it deregisters before it continues. The world infers the progress of an actor from its :class:`Claim`,
-which is made when the plugin is admitted and deleted when the actor sends ``ClaimReleased`` or ends. Handlers and stops
-are not levels: their messages are sent on as they come.
+Sockets are level-triggered. A message changes what is desired at one path. Then :meth:`World._reconcile` compares that
+with the socket that the path's registration actor was last sent, whatever the message was. An actor has a state of its
+own, and deregisters before it continues. The world infers its progress from the :class:`Claim`, which is made when the
+plugin is admitted, and deleted when the actor sends ``ClaimReleased`` or ends. Messages about handlers and stops are
+not levels, and are passed on.
 
-A plugin's (type, name) is claimed before the plugin is validated, and none is admitted to a name while another one of
-that name is admitted and not registered yet, or is leaving. So no plugin is validated while another of its name is
-being deregistered, and of two that appear at once the second is validated against the first (behaviours 20, 21 and
-37).
+A plugin's (type, name) is claimed before the plugin is validated. No plugin is admitted to a name while another one is
+leaving it, or is admitted and not registered yet. So no plugin is validated while another one of its name is being
+deregistered, and of two that appear at once the second is validated against the first (behaviours 20, 21 and 37).
 
-When a plugin leaves its name, those that were refused the name may try again, one after the other: the next in line is
-sent ``NameFreed``, and the one after it when that one is registered, fails or is refused, after a second at the latest.
-Plugins of root and of the user that runs plugind go first (``plugind.protocol.world.line``). If all were told at once,
-the removal of one socket would have thousands of others dialed. :attr:`World.next_turn` is the only time that the world
-has; the reconciler calls :meth:`World.pass_turns` then.
+When a plugin leaves its name, the plugins that were refused the name have turns (``plugind.protocol.world.line``). The
+next in line is sent ``NameFreed``, and the one after it when that one is registered, fails or is refused, after a
+second at the latest. If all were told at once, the removal of one socket would have thousands of others dialed. The
+reconciler calls :meth:`World.pass_turns` at :attr:`World.next_turn`, the only time that the world waits for.
 
-"What happens when a registered plugin's socket is replaced" in ``docs/design.md`` follows one path through all of this.
+"What happens when a registered plugin's socket is replaced" in ``docs/design.md`` is an example.
 """
 
 from __future__ import annotations
@@ -134,23 +132,21 @@ __all__ = [
 class _Actor:
     """The world's record of the registration actor of one path."""
 
-    #: The last ``SocketAppeared`` that it was started with or sent.
+    #: The last ``SocketAppeared`` that the actor was started with or sent.
     sent: SocketAppeared
-    #: Whether the actor was sent, after that, that its socket vanished.
+    #: Whether the actor was sent ``SocketVanished`` after that.
     sent_vanished: bool = False
-    #: The (type, name) that its plugin last claimed.
     key: tuple[str, str] | None = None
     #: The user whose plugin last claimed a name here.
     uid: int | None = None
-    #: The generation of which it was reported that it claims the name of another user's plugin.
+    #: The generation whose claim to another user's name was reported.
     reported: int | None = None
-    #: The plugin type for which there was no handler.
+    #: The type of a plugin that has no handler.
     orphan_of: str | None = None
     #: The crashes in a row of this actor's predecessors, for the same socket.
     crashes: CrashSeries = NO_CRASH
-    #: ``trio.current_time()`` when the handler registered the plugin, in seconds.
+    #: ``trio.current_time()`` when the handler registered the plugin.
     registered_at: float = math.inf
-    #: The life of this socket.
     life: Life = attrs.Factory(Life)
 
 
@@ -158,12 +154,12 @@ class _Actor:
 class _Handler:
     address: HandlerPort
     policy: InstancePolicy
-    #: Whether it has links, to which each role is reported.
+    #: Whether each role is reported to links of the handler.
     linked: bool
 
 
 class World:
-    """Desired and actual. Only the reconciler has one."""
+    """The desired and the actual world. Only the reconciler has one."""
 
     def __init__(
         self,
@@ -175,40 +171,31 @@ class World:
     ) -> None:
         """Begin with these ``handlers`` and without a socket.
 
-        ``max_instances`` may register under one name, and ``users`` says who may share the name of another user.
-        ``lives`` are those that ended before; without them no life counts as short.
+        ``users`` says who may take over another user's name, and ``max_instances`` limits the plugins of one name.
+        ``lives`` are the earlier lives; without them no life counts as short.
         """
         self._lives = Lives(Backoff(), stable_after=0.0) if lives is None else lives
         self._users = users
-        #: The names that are kept for the user whose plugin left.
+        #: Names that are kept for a user whose plugin left.
         self._kept = KeptNames()
         self._former = FormerHolders()
         self._max_instances = max_instances
-        #: The socket at each path that has one.
         self._desired: dict[str, SocketAppeared] = {}
-        #: Refused directory entries by path: they are not plugin sockets and have no actor.
+        #: Refused directory entries by path. They are no plugin sockets, and have no actor.
         self._refused: dict[str, EntryRefused] = {}
-        #: The registration actors by path, from their start until they ended.
         self._actors: dict[str, _Actor] = {}
-        #: The claims by path, from their admission until they are released.
         self._claims: dict[str, Claim] = {}
-        #: How many claims each handler serves, by the identity of its address. A claim keeps that address alive.
+        #: How many claims each handler serves, by the ``id`` of its address, which the claims keep alive.
         self._served: collections.Counter[int] = collections.Counter()
-        #: The names that a plugin has or wants.
+        #: The names that a plugin has, claims, or was refused.
         self._names: dict[tuple[str, str], Name] = {}
-        #: The endpoints of the plugins that have a claim.
         self._endpoints = EndpointOwners()
-        #: The handlers that take plugins, by type.
         self._handlers = {added.type: _Handler(added.handler, added.policy, added.linked) for added in handlers}
-        #: Removed handlers that still have plugins, by type.
         self._retiring: dict[str, list[HandlerPort]] = {}
-        #: The roots that were removed, each with the paths whose registration actors have not ended since.
+        #: The removed roots, each with the paths whose registration actors have not ended yet.
         self._leaving_roots: dict[str, set[str]] = {}
-        #: The last request to stop.
         self._stopping: StopAsked | StopForced | None = None
-        #: The turns of plugins that were told that their names are free.
         self._turns = TurnEnds()
-        #: The time of the message that is being handled.
         self._now = 0.0
         self._effects: list[Effect] = []
 
@@ -216,7 +203,7 @@ class World:
 
     @property
     def next_turn(self) -> float:
-        """When :meth:`pass_turns` has something to do; infinity if no plugin has a turn or waits for a kept name."""
+        """When to call :meth:`pass_turns`; infinity if no plugin has a turn or waits for a kept name."""
         return min(self._turns.next_end, self._kept.next_end)
 
     def desired(self) -> dict[str, int]:
@@ -224,11 +211,11 @@ class World:
         return {path: appeared.generation for path, appeared in self._desired.items()}
 
     def actual(self) -> dict[str, int]:
-        """Return the generation of each registered plugin, by path; one that is leaving counts no more."""
+        """Return the generation of each registered plugin, by path, without plugins that are leaving."""
         return {claim.path: claim.generation for claim in self._claims.values() if claim.phase is ClaimPhase.REGISTERED}
 
     def difference(self) -> tuple[set[str], set[str]]:
-        """Return the paths to unregister and the paths to register: the two passes of the kubelet (behaviour 19)."""
+        """Return the paths to deregister and the paths to register: the two passes of the kubelet (behaviour 19)."""
         desired, actual = self.desired(), self.actual()
         to_unregister = {path for path, generation in actual.items() if desired.get(path) != generation}
         to_register = {path for path, generation in desired.items() if actual.get(path) != generation}
@@ -243,7 +230,7 @@ class World:
         return self._effects
 
     def pass_turns(self, now: float) -> list[Effect]:
-        """End the turns whose time is over, and free the names that are kept no more; return what to do, in order."""
+        """End the turns and the keeping of names whose time is over; return what to do, in order."""
         self._effects, self._now = [], now
         for key in self._turns.take_ended(now):
             if key in self._names:
@@ -308,7 +295,7 @@ class World:
                 assert_never(message)
 
     def _reconfigure(self, message: WorldChanged) -> None:
-        """Go by other limits. Plugins over a lower one stay; those for which a higher one has room may try."""
+        """Use new limits. Plugins over a lower limit stay; plugins that a higher limit admits may try."""
         self._lives.reconfigure(message.backoff, message.stable_after)
         more, self._max_instances = message.max_instances > self._max_instances, message.max_instances
         if more:
@@ -317,7 +304,7 @@ class World:
                     self._freed(key, name)
 
     def _root_removed(self, root: str, now: float) -> None:
-        """Desire nothing of this root any more, as if all of its sockets had gone."""
+        """Drop all sockets of ``root`` from the desired world."""
         for path in [path for path, entry in self._refused.items() if entry.root == root]:
             self._forget_refused(path, now)
         for path in [path for path, entry in self._desired.items() if entry.root == root]:
@@ -355,10 +342,9 @@ class World:
         self._reconcile(message.path)
 
     def _called(self, call: Called, message: SocketAppeared, entry: SocketAppeared | None) -> None:
-        """Take a call of Register for a new plugin at its path, unless the plugin is registered already.
+        """Take a call of Register. If the plugin is registered already, answer at once: plugins call again at will.
 
-        Plugins call more than once, whenever they see a reason to. A call has no short lives: the caller decides when
-        to call, and is answered within seconds.
+        Short lives do not delay a call, since the caller chose the time and is answered within seconds.
         """
         if entry is not None and call.reply is not None and self._is_registered(entry, message):
             self._effects.append(AnswerCall(call.reply, CallAnswered(generation=entry.generation)))
@@ -367,7 +353,7 @@ class World:
         self._reconcile(message.path)
 
     def _is_registered(self, entry: SocketAppeared, message: SocketAppeared) -> bool:
-        """Whether the plugin of ``entry`` is registered, and a call says nothing new of it."""
+        """Whether the plugin of ``entry`` is registered, and the call adds nothing new."""
         claim = self._claims.get(entry.path)
         return (
             entry.call is not None
@@ -377,11 +363,11 @@ class World:
             and claim is not None
             and claim.generation == entry.generation
             and claim.phase is ClaimPhase.REGISTERED
-            and claim.usable is not False  # Whatever it was used by is lost, and this call may be the plugin's return.
+            and claim.usable is not False  # An unusable plugin may have called because it is back.
         )
 
     def _seen_again(self, entry: SocketAppeared, message: SocketAppeared) -> None:
-        """Handle the repeated report of a restarted watcher; the socket may have been touched in the meantime."""
+        """Handle the repeated report of a restarted watcher. The socket may have been touched in the meantime."""
         if entry.identity != message.identity:
             self._touched(SocketTouched(entry.path, entry.generation, message.identity))
 
@@ -390,7 +376,7 @@ class World:
         if refused is not None and generation >= refused.generation:
             self._forget_refused(path, now)
         entry = self._desired.get(path)
-        # Not equality: a watcher that was restarted gives a new generation to a socket that is known already.
+        # Not equality: a restarted watcher gives a new generation to a known socket.
         if entry is not None and generation >= entry.generation:
             del self._desired[path]
             self._end_life(path)
@@ -408,7 +394,7 @@ class World:
         if actor is None:
             return
         if actor.sent_vanished or actor.sent.generation != generation:
-            # The report comes late: this life is over, and so far it has not counted.
+            # A late report: this life is over, and was not counted yet.
             self._lives.ended(path, Life(time), self._now)
         else:
             actor.life.dialed(time)
@@ -425,18 +411,18 @@ class World:
             actor.life.heard(self._now, listening=message.listening)
 
     def _forget_refused(self, path: str, now: float) -> None:
-        """Show the refused entry at ``path`` as gone, if there is one."""
+        """Show the refused entry at ``path``, if any, as gone."""
         entry = self._refused.pop(path, None)
         if entry is not None:
             self._show_gone(entry, now)
 
     def _show_gone(self, entry: SocketAppeared | EntryRefused, now: float) -> None:
-        """Show as gone what has no registration actor to report it."""
+        """Show an entry without a registration actor as gone."""
         gone = StateChanged(entry.path, entry.root, entry.generation, StateName.GONE, now)
         self._effects.append(Show(gone))
 
     def _replaced(self, message: SocketReplaced) -> None:
-        """Make the watcher look, unless it has already reported a newer socket, or none."""
+        """Have the watcher look, unless it has already reported a newer socket, or none."""
         entry = self._desired.get(message.path)
         if entry is not None and entry.generation == message.generation:
             self._effects.append(Look(entry.root, LookNow(message.path)))
@@ -444,7 +430,7 @@ class World:
     def _touched(self, message: SocketTouched) -> None:
         entry = self._desired.get(message.path)
         if entry is not None and entry.generation == message.generation and message.identity is not None:
-            # A watcher that is restarted reports it once more, and it is not touched again by that.
+            # Recorded so that the report of a restarted watcher does not count as another touch.
             self._desired[message.path] = attrs.evolve(entry, identity=message.identity)
         actor = self._actors.get(message.path)
         if actor is not None and not actor.sent_vanished:
@@ -467,9 +453,9 @@ class World:
                 self._vanished(path, generation, now)
 
     def _reconcile(self, path: str, reason: str = "the socket was removed") -> None:
-        """Start the registration actor of ``path``, or send it what is desired if that is not what it was sent last.
+        """Start the registration actor of ``path``, or send it the desired socket if that was not the last one sent.
 
-        ``reason`` is why nothing is desired, if that is so.
+        ``reason`` says why nothing is desired there, if so.
         """
         wanted = self._desired.get(path)
         actor = self._actors.get(path)
@@ -486,7 +472,7 @@ class World:
             self._supersede(path, actor, wanted)
 
     def _supersede(self, path: str, actor: _Actor, message: SocketAppeared | SocketVanished) -> None:
-        """Send the actor that its generation has ended; it deregisters first if Register was asked."""
+        """Tell the actor that its generation has ended. If Register was called, the actor deregisters first."""
         key = actor.key
         self._forget_attempt(path, actor)
         self._end_turn(key, path)
@@ -494,19 +480,19 @@ class World:
         self._effects.append(Send(path, message))
 
     def _leave(self, path: str) -> None:
-        """Count the plugin of ``path`` as unregistered from here on, and reserve its name until it is released."""
+        """Count the plugin at ``path`` as deregistered from now on; its name is busy until it is released."""
         claim = self._claims.get(path)
         if claim is not None:
             claim.phase = ClaimPhase.LEAVING
             name = self._names[key_of(claim.info)]
             if name.leave(path):
                 self._show_roles(name, claim.info.type)
-            # Its Deregister waits for the Register of the one that is admitted.
+            # The Deregister has to wait for the Register of the admitted plugin.
             if name.admitted is not None and name.admitted.info.endpoint != claim.info.endpoint:
                 self._tell_wanted(name.admitted)
 
     def _forget_attempt(self, path: str, actor: _Actor) -> None:
-        """Forget the pending claim of the actor's last attempt and its refusal; the next attempt claims anew."""
+        """Drop the claim and the refusal of the actor's last attempt. The next attempt claims again."""
         actor.orphan_of = None
         self._withdraw_claim(path, actor)
         key, actor.key = actor.key, None
@@ -517,7 +503,7 @@ class World:
                 del self._names[key]
 
     def _withdraw_claim(self, path: str, actor: _Actor) -> None:
-        """Forget a claim that was not answered. If it were admitted later, it would block the name for all others."""
+        """Drop an unanswered claim. If it were admitted later, it would block the name for all others."""
         name = None if actor.key is None else self._names.get(actor.key)
         if name is not None:
             name.withdraw(path)
@@ -529,7 +515,7 @@ class World:
             self._dialed(message.path, message.generation, message.dialed)
         actor = self._actors.get(message.path)
         if actor is None or actor.sent_vanished or actor.sent.generation != message.generation:
-            return  # Superseded: a message that its actor has not read yet ends the attempt.
+            return  # Superseded: the actor has an unread message that ends the attempt.
         before, key = actor.key, key_of(message.info)
         self._forget_attempt(message.path, actor)
         actor.key, actor.uid = key, message.info.uid
@@ -542,12 +528,12 @@ class World:
         self._admit(key, name, name.ask(message))
 
     def _admit(self, key: tuple[str, str], name: Name, claimed: Claimed | None) -> None:
-        """Answer ``claimed`` and then the queued claims to the name, in order, until one is admitted."""
+        """Answer ``claimed`` and then the queued claims to the name, until one is admitted."""
         while claimed is not None:
             handler, privileged = self._handlers.get(claimed.info.type), self._users.is_privileged(claimed.info.uid)
             if handler is None:
                 self._refuse_orphan(claimed)
-            # The rule for other users admits a privileged one whoever the holders are.
+            # A privileged plugin may take over a name from any user.
             elif not privileged and (reason := self._name_of_another_user(claimed.info, name)) is not None:
                 name.line.add(claimed.path, claimed.info.uid, privileged=privileged)
                 self._effects.append(Send(claimed.path, ClaimRefused(claimed, reason)))
@@ -571,13 +557,13 @@ class World:
             self._tell_wanted(name.admitted)
 
     def _tell_wanted(self, claim: Claim) -> None:
-        """Tell the plugin that is admitted to a name, once, that another one waits for it."""
+        """Tell the plugin that is admitted, once, that another one waits for its name."""
         if not claim.wanted:
             claim.wanted = True
             self._effects.append(Send(claim.path, NameWanted()))
 
     def _report_claim(self, claimed: Claimed, reason: str) -> None:
-        """Report once for each socket that it claims the name of another user's plugin."""
+        """Report a claim to another user's name, once for each socket."""
         actor = self._actors[claimed.path]
         if actor.reported != claimed.generation:
             actor.reported = claimed.generation
@@ -593,13 +579,13 @@ class World:
         return reason
 
     def _keep_name(self, key: tuple[str, str], uid: int | None) -> None:
-        """Keep a name whose plugin left for its user; nobody's plugin ends what is kept for a privileged user."""
+        """Keep a name for the user whose plugin left it; only a privileged user replaces another privileged one."""
         keep = self._kept.get(key, self._now)
         if keep is None or self._users.is_privileged(uid) or not self._users.is_privileged(keep.uid):
             self._kept.keep(key, uid, self._now)
 
     def _next_in_line(self, key: tuple[str, str], name: Name) -> str | None:
-        """Give the turn to the next plugin in line; while the name is kept, to the next one for which it is kept."""
+        """Give the turn to the next plugin in line, or, while the name is kept, to the next one of the right user."""
         keep, first = self._kept.get(key, self._now), name.line.first()
         if keep is None:
             return name.line.give_turn(first)
@@ -636,7 +622,7 @@ class World:
         self._effects.append(Send(claimed.path, Admitted(claimed, handler.address, wanted)))
 
     def _owner_of_endpoint(self, claimed: Claimed, *, privileged: bool) -> EndpointOwner | None:
-        """Return the plugin of another name that has the endpoint, or None and note the claim to it (fault 79)."""
+        """Return the plugin of another name that has the endpoint; if there is none, note this claim (fault 79)."""
         path, info, file, own = claimed.path, claimed.info, claimed.endpoint, self._actors[claimed.path].sent.identity
         owner = EndpointOwner(info, path, claimed.generation, privileged)
         if info.endpoint == path or (file is not None and own.is_same(file)):
@@ -657,13 +643,13 @@ class World:
         self._effects.append(Send(claimed.path, NoHandler(claimed, reason, cause)))
 
     def _freed(self, key: tuple[str, str], name: Name) -> None:
-        """Let those that were refused the name try again, from the next in line on."""
+        """Let the plugins that were refused the name try again, one after the other."""
         name.line.releases += 1
         if name.line.turn is None:
             self._give_turn(key, name)
 
     def _give_turn(self, key: tuple[str, str], name: Name) -> None:
-        """Tell the next plugin in line that it may try for the name, unless it would certainly be refused."""
+        """Tell the next plugin in line that it may try for the name, unless it is sure to be refused."""
         self._turns.end(key)
         handler, first = self._handlers.get(key[0]), name.line.first()
         privileged = first is not None and self._users.is_privileged(self._actors[first].uid)
@@ -674,7 +660,7 @@ class World:
             self._effects.append(Send(path, NameFreed()))
 
     def _end_turn(self, key: tuple[str, str] | None, path: str) -> None:
-        """Let the next plugin in line try for the name, if the one at ``path`` had its turn."""
+        """If the plugin at ``path`` has the turn, give it to the next in line."""
         name = None if key is None else self._names.get(key)
         if key is not None and name is not None and name.line.turn == path:
             self._give_turn(key, name)
@@ -698,14 +684,14 @@ class World:
         self._end_turn(key, message.path)
 
     def _report_succession(self, claim: Claim, name: Name) -> None:
-        """Report that the name passes to another user, if a plugin of one was the last that registered (fault 80)."""
+        """Report that the name passes from one user's plugin to another user's (fault 80)."""
         last = name.registered.get(name.newest) if name.newest is not None else None
         before = self._former.get(key_of(claim.info)) if last is None else Holder(last.info.uid, last.path)
         if before is not None and before.uid != claim.info.uid:
             self._effects.append(Show(NamePassed(claim.path, claim.generation, claim.info, before)))
 
     def _note_answered(self, path: str, actor: _Actor) -> None:
-        """Note that a call is answered yes, which counts for a successor of the actor, too."""
+        """Note that a call of Register was answered with success, which also holds for a successor of the actor."""
         entry = self._desired.get(path)
         if entry is not None and entry.call is not None and entry.generation == actor.sent.generation:
             self._desired[path] = actor.sent = attrs.evolve(entry, call=entry.call.as_answered())
@@ -731,15 +717,15 @@ class World:
             if claim.path == name.newest:
                 self._former.add(key, Holder(claim.info.uid, claim.path))
         if freed.stood_by:
-            # The view counts the instance as active again, should it register again in this generation.
+            # The view would count the instance as active again if it registered again in this generation.
             self._effects.append(Show(RoleChanged(claim.path, claim.generation, active=True)))
         if freed.was_taken:
-            # Other plugins may have been refused because of this one.
+            # This plugin may be the reason for refusals of others.
             self._show_roles(name, claim.info.type)
             self._freed(key, name)
         elif actor is not None and actor.key == key:
-            # It was admitted and then refused by its handler, perhaps because of another plugin of that name. It is
-            # sent ``NameFreed`` when that one goes.
+            # Admitted and then refused by its handler, perhaps because of another plugin: ``NameFreed`` when that one
+            # goes.
             name.line.add(claim.path, claim.info.uid, privileged=claim.privileged)
         self._end_turn(key, claim.path)
         self._admit(key, name, name.next_to_answer())
@@ -760,11 +746,11 @@ class World:
             self._effects.append(Show(RoleChanged(claim.path, claim.generation, active)))
 
     def _show_first_role(self, name: Name, claim: Claim) -> None:
-        """Show the role that a plugin has from the start: it has not changed, but its link waits for it."""
+        """Show the first role of a plugin. It is no change, but the plugin's link waits for it."""
         handler = self._handlers.get(claim.info.type)
         if handler is None or not handler.linked:
             return
-        # Another plugin may have got its endpoint before it had a link.
+        # Another plugin may have taken the endpoint before the link existed.
         displaced = self._endpoints.displacement_of(claim.path)
         if displaced is not None:
             self._effects.append(Show(displaced))
@@ -772,7 +758,7 @@ class World:
             self._effects.append(Show(RoleChanged(claim.path, claim.generation, active=True)))
 
     def _usable_changed(self, message: UsableChanged) -> None:
-        """Rank a plugin by what its handler reports; one that is being deregistered has no rank any more."""
+        """Rank a plugin by what its handler reports. A plugin that is leaving has no rank."""
         claim = self._claims.get(message.path)
         if claim is None or claim.generation != message.generation or claim.phase is ClaimPhase.LEAVING:
             return
@@ -783,7 +769,7 @@ class World:
             self._show_roles(name, claim.info.type)
 
     def _gone(self, message: PluginGone) -> None:
-        """Make the watcher look at the socket of a plugin that has left for good; deregister one that called."""
+        """Have the watcher look at a plugin that has left for good, or deregister it if it called Register."""
         entry = self._desired.get(message.path)
         if entry is None or entry.generation != message.generation:
             return
@@ -821,11 +807,11 @@ class World:
             self._effects.append(Stopped())
 
     def _crash_of(self, actor: _Actor, claim: Claim | None, message: RegistrationEnded, now: float) -> Crash:
-        """Count a crash; those before a plugin was registered for long do not count."""
+        """Count a crash, in a new series if the plugin was stable."""
         registered = claim is not None and claim.phase is ClaimPhase.REGISTERED
         was_stable = registered and self._lives.is_stable(now - actor.registered_at)
         actor.crashes = actor.crashes.add(now, was_stable=was_stable)
-        # This counts as the answer no: the registration of the next socket at the path may crash in the same way.
+        # Count the crash as a refusal: the registration of the next socket at the path may crash alike.
         if not actor.sent_vanished:
             actor.life.notified(now)
         return Crash(actor.crashes.count, message.error)
@@ -841,7 +827,7 @@ class World:
             self._effects.append(StartRegistration(wanted, crash=crash))
 
     def _resume(self, actor: _Actor, claim: Claim, crash: Crash) -> None:
-        """Start the successor of an actor that crashed and may have registered: it deregisters first (fault 85)."""
+        """Start the successor of a crashed actor that may have registered its plugin: deregister first (fault 85)."""
         self._leave(claim.path)
         self._actors[claim.path] = _Actor(actor.sent, crashes=actor.crashes, life=actor.life)
         pending = PendingDeregistration(claim.info, claim.generation, claim.handler, claim.was_registered)
@@ -871,7 +857,7 @@ class World:
         self._retire(plugin_type)
 
     def _retire(self, plugin_type: str) -> None:
-        """Let the removed handlers of this type end that have no plugin left."""
+        """Let the removed handlers of this type end that have no plugins left."""
         retiring = self._retiring.get(plugin_type)
         if retiring is None:
             return
@@ -887,7 +873,7 @@ class World:
     # --- retry, stop, report ---
 
     def _retry(self, message: RetryAsked) -> None:
-        """Have the registration actor of the path try and answer; answer here if there is none."""
+        """Have the path's registration actor try and answer; answer here if there is none."""
         path, refused = message.path, self._refused.get(message.path)
         if refused is not None:
             answer = RetryAnswer(path, tried=False, why=f"not a plugin: {refused.reason}; retry does not help")
@@ -912,7 +898,7 @@ class World:
             self._effects.append(Stopped())
 
     def _report_all(self, now: float) -> None:
-        """Show again all that a status actor needs after it lost its view in a crash (fault 85)."""
+        """Show again all that a status actor needs after its crash (fault 85)."""
         self._show_handlers()
         self._effects.extend(Show(_as_parked(entry, now)) for entry in self._refused.values())
         self._effects.extend(Send(path, ReportAsked()) for path in self._actors)
