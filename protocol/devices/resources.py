@@ -136,7 +136,7 @@ class Resource:
     last_capacity: int | None = None
 
     def choose(self) -> Followed | None:
-        """Return the plugin whose list counts: the active one that has sent a list, or else the one that last counted."""
+        """Return the plugin whose list counts: the active one with a list, or else the one that counted last."""
         listed = [instance for instance in self.instances.values() if instance.lists]
         if active := [instance for instance in listed if instance.active]:
             return max(active, key=lambda instance: instance.decided)
