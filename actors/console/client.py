@@ -1,4 +1,4 @@
-"""The requests of the commands that wait for more than one answer, and how long they wait."""
+"""The requests of commands that wait for more than one answer."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def fetch(daemon: Daemon, method: str, target: str, body: bytes = b"") -> 
 
 
 async def fetch_about(target: str, asked: Callable[[str], Awaitable[bytes]]) -> bytes:
-    """Ask about a plugin; what has slashes and is no name is a path, relative to the working directory.
+    """Ask about a plugin. A name with slashes that is not known is tried as a path, relative to the working directory.
 
     Raises:
       CommandError: if the daemon knows neither, does not answer in time, or refuses.
@@ -55,20 +55,20 @@ async def fetch_about(target: str, asked: Callable[[str], Awaitable[bytes]]) -> 
         try:
             return await asked(path_of(target))
         except UnknownPluginError:
-            # A file there is meant, and the daemon may have said why it takes nothing there.
+            # The user means the file there, and the error may explain why the daemon ignores it.
             if os.path.lexists(target):  # noqa: ASYNC240 - a single check
                 raise
         raise
 
 
 async def roots(daemon: Daemon) -> list[Plugin]:
-    """Return how each root of the daemon is, the directory of device plugins included.
+    """Return the condition of each root of the daemon, the directory of device plugins included.
 
     Raises:
       CommandError: if the daemon does not answer in time.
     """
     try:
-        # The answer has the status 503 if anything is wrong, and says what.
+        # If anything is wrong, the answer has the status 503 and the details.
         async with ask(daemon.path, "GET", "/healthz", timeout=daemon.timeout) as reply:
             return roots_in(await reply.body())
     except UnreachableError as error:
@@ -76,7 +76,7 @@ async def roots(daemon: Daemon) -> list[Plugin]:
 
 
 async def roots_to_mend(daemon: Daemon) -> list[str]:
-    """Return a line for each root that the daemon cannot use, and for each directory from which it takes nothing new.
+    """Return a line for each root that the daemon cannot use, and for each directory with a problem.
 
     Raises:
       CommandError: if the daemon does not answer in time.
@@ -85,12 +85,12 @@ async def roots_to_mend(daemon: Daemon) -> list[str]:
 
 
 def watch_target(daemon: Daemon, path: str = "/watch") -> str:
-    """Return what to ask for a stream of changes in which a daemon that has stopped is noticed."""
+    """Return the target of a stream of changes with heartbeats, by which a stopped daemon is noticed."""
     return watched(path, daemon.timeout)
 
 
 def has_heartbeats(reply: Reply) -> bool:
-    """Return whether the stream has heartbeats. A daemon without them, which is older, may be silent for ever."""
+    """Return whether the stream has heartbeats. An older daemon without them can be silent forever."""
     beats = "heartbeat" in reply.head.headers
     if not beats:
         reply.timeout = math.inf

@@ -1,4 +1,4 @@
-"""``plugind describe``: everything about the sockets of one plugin, or about a resource that awaits its plugin."""
+"""``plugind describe``: everything about the sockets of one plugin, or about a resource without a plugin."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def _plugins(daemon: Daemon, target: str) -> list[Plugin]:
 
 
 async def _described(daemon: Daemon, target: str) -> list[str]:
-    """Return what is known of each plugin, and of a resource that is known without one."""
+    """Return the description of each plugin, and of a resource without a plugin."""
     try:
         plugins = await _plugins(daemon, target)
     except UnknownPluginError:

@@ -1,4 +1,4 @@
-"""The requests of the commands that want one answer, on plain sockets: Trio takes longer than they do."""
+"""The requests of commands that need one answer, on plain sockets: importing Trio takes longer than they run."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from .status_socket import unreachable
 
 
 def answer(daemon: Daemon, target: str) -> tuple[int, bytes, str | None]:
-    """Ask the daemon, and return the status and the body of its answer, and the version of its status socket.
+    """Ask the daemon; return the status and the body of its answer, and the version of its status socket.
 
-    The daemon may be silent for its ``timeout``. A long list may take longer, for as long as it goes on.
+    The daemon can be silent for its ``timeout``. A long list can take longer, as long as data comes.
 
     Raises:
       CommandError: if it does not answer in time.

@@ -1,4 +1,4 @@
-"""The Register calls that were refused last, as the commands show them: nothing else tells of such a plugin."""
+"""The last refused Register calls in commands. Such a plugin is visible nowhere else."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .ending import CommandError
 
 
 async def refused_calls(daemon: Daemon) -> dict[str, str]:
-    """Return the words for each resource whose last Register call was refused.
+    """Return the text about each resource whose last Register call was refused.
 
     Raises:
       CommandError: if the daemon does not answer in time.
@@ -20,7 +20,7 @@ async def refused_calls(daemon: Daemon) -> dict[str, str]:
     try:
         answer = json.loads(await fetch(daemon, "GET", "/v1/devices/refused"))
     except UnknownPluginError:
-        return {}  # An older daemon keeps them only in its log.
+        return {}  # An older daemon only logs them.
     except ValueError as error:
         raise CommandError(f"the daemon's answer is not JSON: {error}") from error
     found = answer if isinstance(answer, list) else []

@@ -19,12 +19,12 @@ from .output import add_output_argument
 from .settings import name_status
 from .status_socket import unreachable
 
-#: What to do if there is no daemon. The one of a service is there, but may be where nothing says any more.
+#: Advice if there is no daemon. That of a service can run, but at a socket that the configuration no longer names.
 _NONE = (
     "start one with 'plugind run', or name its socket with --status or PLUGIND_STATUS: if 'status' was changed since"
     " its start, the one before"
 )
-#: The status of the answer to a configuration that cannot be used.
+#: The status of the answer if the configuration cannot be used.
 _REFUSED = 422
 
 
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _asked(daemon: Daemon) -> tuple[int, bytes, str | None]:
-    # The daemon answers once the files are read, which it gives up itself on a disk that hangs.
+    # The daemon answers once the files are read; it gives up on a disk that hangs.
     timeout = max(daemon.timeout, 30.0) if math.isfinite(daemon.timeout) else daemon.timeout
     try:
         async with ask(daemon.path, "POST", "/reload", timeout=timeout) as reply:

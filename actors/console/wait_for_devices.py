@@ -1,4 +1,4 @@
-"""``plugind wait --resource``: until a resource has so many healthy devices."""
+"""``plugind wait --resource``: waits until a resource has enough healthy devices."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from .following import RECONNECT, follow
 from .phrases import text
 from .refused_calls import refused_calls
 
-#: Why a resource is not there.
+#: The text about a resource that does not exist.
 NOT_REGISTERED = "no device plugin has registered for it; 'plugind ls' shows those that are on their way"
-#: Seconds for what only explains why there are not enough devices.
+#: Seconds to find out why there are not enough devices.
 EXPLAIN = 1.0
 #: The watch that shows resources.
 WATCH = "/v1/devices/watch"
-#: More devices than any list may have.
+#: More devices than any list can have.
 _MOST = 1_000_000
 
 
 @attrs.frozen
 class WantedDevices:
-    """A resource, and how many healthy devices it is to have."""
+    """A resource, and the wanted number of healthy devices."""
 
     name: str
     number: int = 1
@@ -60,17 +60,17 @@ def strictest(wanted: Iterable[WantedDevices]) -> list[WantedDevices]:
 
 @attrs.define
 class WaitingForDevices:
-    """The resources that are waited for, and what the daemon has said of them."""
+    """The wanted resources, and the daemon's reports."""
 
     wanted: list[WantedDevices]
-    #: Why the daemon has said nothing, if that is the case.
+    #: Why the daemon has reported nothing, if that is so.
     failure: CommandError | None
-    #: Whether the daemon has named all that it knows.
+    #: Whether the daemon has sent its whole list.
     has_list: bool = False
     resources: dict[str, Plugin] = attrs.field(factory=dict)
     #: A line for each root that the daemon cannot use.
     roots: list[str] = attrs.field(factory=list)
-    #: What is said of the last Register call for a resource, if it was refused.
+    #: The text about the last Register call for a resource, if it was refused.
     refused: dict[str, str] = attrs.field(factory=dict)
 
     @property
@@ -80,7 +80,7 @@ class WaitingForDevices:
 
     @property
     def over(self) -> bool:
-        """Whether there is nothing to wait for any more."""
+        """Whether there is nothing left to wait for."""
         return self.done
 
     def healthy(self, name: str) -> int:
@@ -89,7 +89,7 @@ class WaitingForDevices:
         return number if isinstance(number, int) else 0
 
     def clear(self) -> None:
-        """Forget the resources that an earlier watch has named."""
+        """Drop the resources that an earlier watch has reported."""
         self.resources.clear()
 
     def note(self, resource: Plugin) -> None:
@@ -101,7 +101,7 @@ class WaitingForDevices:
             self.resources[name] = resource
 
     def why_not(self, resource: WantedDevices) -> str:
-        """Return one line that says why a resource has not enough healthy devices."""
+        """Return one line about why a resource lacks healthy devices."""
         name, wanted = escaped(resource.name), _devices(resource.number)
         if self.failure is not None:
             return f"cannot tell whether {name} has {wanted}: {self.failure.line}"
@@ -125,7 +125,7 @@ class WaitingForDevices:
 
     @property
     def exit_code(self) -> int:
-        """The exit code for what is known now."""
+        """The exit code for the present state."""
         if self.done:
             return EXIT_OK
         if self.failure is not None:
@@ -161,7 +161,7 @@ def run(daemon: Daemon, resources: list[WantedDevices], timeout: float, *, as_js
 
 
 def _report(waiting: WaitingForDevices, resource: WantedDevices) -> dict[str, Json]:
-    """Return whether a resource has the devices that are wanted, and why it has not."""
+    """Return whether a resource has the wanted devices, or why it has not."""
     healthy = waiting.healthy(resource.name)
     done = healthy >= resource.number
     return {
@@ -174,7 +174,7 @@ def _report(waiting: WaitingForDevices, resource: WantedDevices) -> dict[str, Js
 
 
 async def _wait(daemon: Daemon, waiting: WaitingForDevices, timeout: float) -> None:
-    # A timeout of 0 makes one look, for which the daemon has the time that it may be silent.
+    # A timeout of 0 means one look, which has the time that the daemon can be silent.
     with trio.move_on_after(timeout or daemon.timeout):
         await follow(daemon, waiting, WATCH, once=not timeout)
         while timeout and not waiting.done:
@@ -182,7 +182,7 @@ async def _wait(daemon: Daemon, waiting: WaitingForDevices, timeout: float) -> N
             await trio.sleep(RECONNECT)
             await follow(daemon, waiting, WATCH)
     if not waiting.done and waiting.failure is None:
-        # This only explains: what the daemon has said until the timeout stands.
+        # The lines only explain the result, which does not change after the timeout.
         with trio.move_on_after(EXPLAIN), suppress(CommandError):
             waiting.roots = await roots_to_mend(daemon)
             waiting.refused = await refused_calls(daemon)
