@@ -132,7 +132,7 @@ async def probe(channel: Channel) -> None:
     """Ask a driver whether it is ready. The caller sets the deadline.
 
     Raises:
-      NotReadyError: if the driver is not ready.
+      DriverNotReadyError: if the driver is not ready.
       PluginError: if the driver reports a failed precondition; the text is its own.
       GRPCError: if the call fails otherwise.
     """
