@@ -38,8 +38,8 @@ def _state(of: PluginStatus | HistoryEntry, version: int) -> dict[str, Json]:
 def plugin_to_json(plugin: PluginStatus, now: float, unix: float, version: int = STATUS_VERSION) -> dict[str, Json]:
     """Return the JSON form of a status. ``now`` is Trio's clock, and ``unix`` the wall clock at the same moment.
 
-    A time of day is computed from the present wall clock and the age, so it is right after the clock was set (fault
-    90). ``version`` is the version of the status socket that the client knows.
+    Times of day are computed from the present wall clock and the age, so they are right after the clock was set
+    (fault 90). ``version`` is the version of the status socket that the client knows.
     """
     age = max(0.0, now - plugin.since)
     next_try_in = None if plugin.next_try is None else max(0.0, plugin.next_try - now)

@@ -121,9 +121,7 @@ class Row(NamedTuple):
 
     @property
     def useful(self) -> bool:
-        """Whether the plugin is registered or observed, and somebody listens on its endpoint as far as known (fault
-        39).
-        """
+        """Whether the plugin is registered or observed, and its endpoint is not known to be unserved (fault 39)."""
         return self.last.state in _IN_USE and (self.unserved is None or self.unserved.endpoint_serves)
 
     @property
