@@ -1,7 +1,7 @@
 """``plugind allocate``: devices for a command, a process, a container, or for some time.
 
-The command of the user is exec'ed, so that nothing stands between it and the shell. It must start quickly: what is
-imported here is little, and a test has the list.
+The user's command is exec'ed, so that no process stays between it and the shell. This command must start quickly, so it
+imports little; a test has the list.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from .lease_failures import EXIT_CANNOT_RUN, EXIT_NOT_FOUND, EXIT_NOT_RUN, fail
 from .status_socket import add_status_argument, status_path
 from .times import some_span, span
 
-#: The signals that Python ignores, and that a program does not expect to be ignored.
+#: The signals that Python ignores, although programs expect the default.
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 def is_there(name: str) -> bool:
-    """Return whether there is such a command, before anybody waits an hour for its devices."""
+    """Return whether a command exists, before its user waits for devices."""
     return any(map(os.path.exists, _places(name)))
 
 
 def _places(name: str) -> list[str]:
-    """Return where a command may be, by our own PATH: a plugin may have set another one."""
+    """Return the paths at which a command can be, by our own PATH, since a plugin can set another one."""
     return [name] if "/" in name else [os.path.join(directory, name) for directory in os.get_exec_path()]
 
 
 def _become(command: Sequence[str], variables: Mapping[str, str]) -> NoReturn:
-    """Become the first of the files that can be run, as ``os.execvpe`` does with the PATH of ``variables``."""
+    """Execute the first file that can be run, like ``os.execvpe``, with the environment ``variables``."""
     missing: OSError = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
     failed: OSError | None = None
     for place in _places(command[0]):
@@ -60,9 +60,9 @@ def _become(command: Sequence[str], variables: Mapping[str, str]) -> NoReturn:
 
 
 def execute(command: Sequence[str], lease: Lease) -> int:
-    """Become the command, with the lease in its environment; return the exit code if that cannot be.
+    """Execute the command with the lease in its environment; return the exit code if that fails.
 
-    The lease ends with this process, whatever it has become.
+    The lease ends with this process, which becomes the command.
     """
     try:
         variables = {**os.environ, **environment(lease)}
@@ -79,9 +79,9 @@ def execute(command: Sequence[str], lease: Lease) -> int:
 
 
 def warn_of_nodes(lease: Lease) -> None:
-    """Print a line for each device node of the lease that this user cannot open.
+    """Print a warning for each device node of the lease that this user cannot open.
 
-    None is opened, which could change the device.
+    The nodes are not opened, because that could change the device.
     """
     for node in lease.answer.nodes if lease.answer is not None else ():
         why = _why_closed(node)
@@ -121,7 +121,7 @@ with a comma between two), and what the plugin has set. A TIME is 90, 90s, 15m, 
 exit codes: 0 ok, 1 not available, 2 usage, 3 no daemon answers, 4 the plugin has refused, 124 waited too long,
 130 interrupted; with -- CMD: 125 there is no lease, 126 CMD cannot be run, 127 CMD is not there, else that of CMD"""
 _WAYS = "-- CMD, --owner PID, -o cdi or podman, --ttl TIME, or --until-release"
-#: The forms in which a lease is given to a container.
+#: The forms for containers.
 _CONTAINERS = ("cdi", "podman")
 
 
@@ -198,16 +198,16 @@ def _pid(text: str) -> int:
 
 
 def refuse(words: Sequence[str]) -> None:
-    """Say that there is no lease in the form that a wrong command line asks for."""
+    """Print that there is no lease, in the form that a wrong command line asks for."""
     _say_none(_form_in(words))
 
 
 def _form_in(words: Sequence[str]) -> str | None:
-    """Return the last form that is asked for."""
+    """Return the last form in the words."""
     found = None
     for word, following in zip(words, [*words[1:], ""], strict=True):
         name, equals, text = word.partition("=")
-        if "--output".startswith(name) and name.startswith("--ou"):  # argparse takes beginnings of options.
+        if "--output".startswith(name) and name.startswith("--ou"):  # argparse accepts prefixes of options.
             found = text if equals else following
         elif word.startswith("-o"):
             found = word.removeprefix("-o") or following
@@ -244,7 +244,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _asked(args: argparse.Namespace) -> LeaseBody:
-    """Return what is asked for; a wrong usage ends the process."""
+    """Return the requested lease; exit if the usage is wrong."""
     names = [name for name, _ in args.resources]
     if len(names) > len(set(names)):
         twice = next(name for place, name in enumerate(names) if name in names[:place])
@@ -284,7 +284,7 @@ def _owner(args: argparse.Namespace) -> ProcessWish | TimeOwner | NoOwner | Cont
 
 
 def _print(form: str, lease: Lease, path: str, *, keep: bool) -> int:
-    """Print what the lease gives. One that nobody can learn of is released, unless its name was given."""
+    """Print the lease. If that fails, release the lease, unless it has a name from the user."""
     try:
         say(_text(form, lease), now=True)
     except (FormError, OutputError, KeyboardInterrupt) as error:
@@ -301,7 +301,7 @@ def _print(form: str, lease: Lease, path: str, *, keep: bool) -> int:
 
 
 def _say_none(form: str | None) -> None:
-    """Say that there is no lease in a form that keeps a container from starting without it."""
+    """Print that there is no lease, in a form that keeps a container from starting without it."""
     if form is not None and form in NO_LEASE:
         with suppress(OutputError):  # The reason is on standard error.
             say(NO_LEASE[form], now=True)

@@ -1,4 +1,4 @@
-"""The daemon that a command asks, and what its answers say: without Trio, for commands that must start quickly."""
+"""The daemon that a command asks, and its answers: without Trio, for commands that must start quickly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .status_socket import add_answer_timeout, add_status_argument, status_path
 if TYPE_CHECKING:
     from ...protocol.status.json import Json
 
-#: The description of one socket by the status socket.
+#: The status socket's description of one socket.
 Plugin = dict[str, "Json"]
 
 
@@ -32,7 +32,7 @@ class Daemon(NamedTuple):
     """The daemon that a command asks."""
 
     path: str
-    #: Seconds that it may be silent.
+    #: Seconds that it can be silent.
     timeout: float = ANSWER_TIMEOUT
 
 
@@ -42,13 +42,13 @@ def daemon(args: argparse.Namespace) -> Daemon:
 
 
 class UnknownPluginError(CommandError):
-    """The daemon knows no plugin of that name, and no socket at that path."""
+    """The daemon knows no plugin with that name, and no socket at that path."""
 
 
 def refusal(answer: bytes, status: int, version: str | None) -> CommandError:
-    """Return the error of an answer whose status is not 200; with 503, the daemon may answer later.
+    """Return the error for an answer whose status is not 200; with 503, the daemon may answer later.
 
-    A daemon that says another ``version`` of the status socket may not know what is asked.
+    A daemon with another ``version`` of the status socket may not know the request.
     """
     why = error_in(answer, status)
     if status in UNKNOWN_HERE and (other := difference(version)) is not None:
@@ -89,7 +89,7 @@ def plugins_in(answer: bytes) -> list[Plugin]:
 
 
 def resources_target(resource: str | None) -> str:
-    """Return what to ask for all resources, or for one."""
+    """Return the request target for all resources, or for one."""
     return "/v1/devices" + ("" if resource is None else f"?resource={quote(resource, safe='')}")
 
 
@@ -97,7 +97,7 @@ def resources_in(answer: bytes) -> list[Plugin]:
     """Return the resources of an answer.
 
     Raises:
-      CommandError: if it does not have them.
+      CommandError: if it contains no list of them.
     """
     decoded = _decoded(answer)
     resources = decoded.get("resources") if isinstance(decoded, dict) else None
@@ -116,16 +116,16 @@ def retries_in(answer: bytes) -> list[dict[str, Json]]:
     if isinstance(decoded, dict) and isinstance(decoded.get("answers"), list):
         return [item for item in decoded["answers"] if isinstance(item, dict)]
     if isinstance(decoded, dict) and isinstance(decoded.get("sockets"), list):
-        # An older daemon names the sockets alone.
+        # An older daemon lists only the sockets.
         return [{"socket": socket, "tried": True, "why": "asked to try now"} for socket in decoded["sockets"]]
     raise CommandError("the daemon's answer does not say what is tried")
 
 
 def plugin_in(line: bytes) -> Plugin:
-    """Return the plugin of one line of a watch.
+    """Return the plugin in one line of a watch.
 
     Raises:
-      CommandError: if the line describes no plugin, or says that the daemon ends the watch.
+      CommandError: if the line describes no plugin, or reports that the daemon ends the watch.
     """
     decoded = _decoded(line, "line")
     if not isinstance(decoded, dict):
@@ -136,7 +136,7 @@ def plugin_in(line: bytes) -> Plugin:
 
 
 def roots_in(answer: bytes) -> list[Plugin]:
-    """Return how each root is in an answer about health, the directory of device plugins included.
+    """Return the condition of each root in a health answer, the directory of device plugins included.
 
     Raises:
       CommandError: if the answer is not JSON.
@@ -147,14 +147,14 @@ def roots_in(answer: bytes) -> list[Plugin]:
 
 
 def queued_in(answer: bytes) -> list[str]:
-    """Return a line about the sockets that wait for a dial slot, if any do; older daemons do not count them."""
+    """Return a line about the sockets that wait for a dial slot, if there are any; older daemons do not count them."""
     health = _decoded(answer)
     queued = health.get("queued") if isinstance(health, dict) else None
     return [f"{queued} queued for a dial"] if isinstance(queued, int) and queued else []
 
 
 def to_mend(roots: Iterable[Plugin]) -> list[str]:
-    """Return a line for each of the ``roots`` that cannot be used, and for each directory that is not taken from."""
+    """Return a line for each of the ``roots`` that cannot be used, and for each directory with a problem."""
     return [line for root in roots for line in _to_mend(root)]
 
 

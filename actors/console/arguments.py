@@ -1,4 +1,4 @@
-"""Values of options that several commands take."""
+"""Values of options that several commands have."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def health_switch(text: str) -> tuple[str, float | None]:
 
 
 def plugin_name(text: str) -> str:
-    """Return what the daemon calls the plugin that is named on the command line.
+    """Return a plugin's name in the daemon's form.
 
-    Arguments are decoded as the locale says, and the daemon knows names and paths by their bytes, as UTF-8 (fault 21).
+    Arguments are decoded by the locale, but the daemon treats the bytes of names and paths as UTF-8 (fault 21).
     """
     if not text:
         raise argparse.ArgumentTypeError("it is empty; give a plugin's name")
@@ -59,7 +59,7 @@ def plugin_name(text: str) -> str:
 
 
 def resource_name(text: str) -> str:
-    """Return the name of a resource of device plugins; one that no plugin can have is misspelt."""
+    """Return the name of a resource of device plugins; refuse a name that no resource can have."""
     wrong = wrong_with_resource(text)
     if wrong is not None:
         raise argparse.ArgumentTypeError(f"{text!r} does not name a resource, such as vendor.com/gpu: {wrong}")
@@ -102,15 +102,15 @@ def _trusted_user(text: str) -> TrustedUser:
 
 
 def path_of(target: str) -> str:
-    """Return the absolute path that ``target`` means below the working directory, as the daemon would name it."""
+    """Return the absolute path of ``target`` in the working directory, in the daemon's form."""
     return os.path.normpath(os.path.join(plugin_name(os.getcwd()), target))
 
 
 def plugin_target(text: str) -> str:
     """Return the plugin's name, or the absolute path of its socket.
 
-    A name may contain slashes (``vendor.com/device``), so only what begins like a path is made absolute here. The
-    daemon is asked for other relative paths once it knows no such name.
+    A name can contain slashes (``vendor.com/device``), so only text that begins like a path is made absolute here.
+    Other relative paths are tried when the daemon knows no such name.
     """
     if not text:
         raise argparse.ArgumentTypeError("it is empty; give a plugin's name, or the path of its socket")

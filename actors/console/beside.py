@@ -1,4 +1,4 @@
-"""The plugins that a daemon has registered and its rules, for a probe that judges beside them and by these."""
+"""The registered plugins and the rules of a daemon, for a probe that applies them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .ending import CommandError
 
 @attrs.frozen
 class Other:
-    """Another plugin, and the user whose process listens on its socket, as far as is known."""
+    """Another plugin, and the user whose process listens on its socket, if known."""
 
     plugin: Plugin
     uid: int | None = None
@@ -30,7 +30,7 @@ def registered_at(daemon: Daemon, *, but: str) -> tuple[Other, ...]:
     """Return what the daemon has registered, but for the plugin of the socket ``but``.
 
     Raises:
-      CommandError: if the daemon does not answer as it should.
+      CommandError: if the daemon does not answer, or the answer is not valid.
     """
     listed = plugins_in(fetch(daemon, "/plugins"))
     return tuple(_other(item) for item in listed if item.get("state") == "registered" and item.get("socket") != but)
@@ -40,7 +40,7 @@ def rules_of(daemon: Daemon) -> Rules | None:
     """Return the rules of the daemon; None if it is older and does not show them.
 
     Raises:
-      CommandError: if the daemon does not answer as it should.
+      CommandError: if the daemon does not answer, or the answer is not valid.
     """
     try:
         return rules_from_json(json.loads(fetch(daemon, "/rules")))
@@ -51,7 +51,7 @@ def rules_of(daemon: Daemon) -> Rules | None:
 
 
 def owner_of_endpoint(info: PluginInfo, socket: str, others: Sequence[Other], users: Users) -> EndpointOwner | None:
-    """Return which other plugin keeps the one at ``socket`` from its endpoint, as a daemon finds it (fault 79)."""
+    """Return the plugin that has the endpoint of the one at ``socket``, by the daemon's rules (fault 79)."""
     if info.endpoint == socket:
         return None
     owners, look = EndpointOwners(), RealEndpointFiles().look
@@ -67,7 +67,7 @@ def owner_of_endpoint(info: PluginInfo, socket: str, others: Sequence[Other], us
 
 
 def _as_owner(other: Other, users: Users) -> EndpointOwner:
-    """Return the plugin as one that has an endpoint; where its user is not known, it keeps all others from that."""
+    """Return the plugin as an owner of its endpoint; one of an unknown user keeps the endpoint from all others."""
     plugin = other.plugin
     info = PluginInfo(plugin.type, plugin.name, plugin.endpoint, plugin.versions, other.uid)
     return EndpointOwner(info, plugin.socket, plugin.generation, other.uid is None or users.is_privileged(other.uid))

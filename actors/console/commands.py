@@ -3,7 +3,8 @@
 Each command is a module of this package with two functions: ``add_arguments(parser)`` completes its parser, and
 ``run(args)`` does the work and returns the exit code, or raises :class:`~plugind.actors.console.ending.CommandError`.
 Only the module of the requested command is imported, since importing the daemon takes much longer than running
-``plugind ls``. ``docs/performance.md`` says how long each command takes to start, and a test which modules it may load.
+``plugind ls``. ``docs/performance.md`` has the start time of each command, and a test lists the modules that it may
+load.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ COMMANDS = {
     "install-unit": "write the systemd service of the daemon",
     "slurm-config": "print the lines for Slurm",
 }
-#: Commands that programs run; the help does not list them.
+#: Commands that programs run. The help does not list them.
 _HIDDEN = ("lease-hook",)
-#: What follows ``--`` is a command of the user for these.
+#: Commands for which the words after ``--`` are a command of the user.
 _RUNNING = ("allocate",)
 
 _EPILOG = """examples:
@@ -89,18 +90,18 @@ def _main(words: Sequence[str], importing: AbstractContextManager[None]) -> int:
     open_standard_descriptors()
     words, command = _split(words)
     try:
-        # Most of the time until a command runs goes into its imports.
+        # Most of the time until a command runs is spent in imports.
         with importing:
             args, unknown = _parser(words).parse_known_args(words)
         if unknown:
-            # The usage of this command is shown, and not that of all commands.
+            # Shows the usage of this command, not that of all commands.
             args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     except SystemExit as end:
         if end.code == EXIT_USAGE and _asked_for(words) == "allocate":
             from .allocate import refuse
 
             refuse(words)
-        # A help that cannot be written ends like any other output that cannot.
+        # Standard output can fail for a help, too.
         sys.exit(flush(end.code if isinstance(end.code, int) else EXIT_OK))
     except (OutputError, KeyboardInterrupt) as error:
         return code_of(error)
@@ -110,7 +111,7 @@ def _main(words: Sequence[str], importing: AbstractContextManager[None]) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose help is output like any other, where argparse ignores that it cannot be written (fault 95)."""
+    """A parser whose help fails like other output if it cannot be written, which argparse ignores (fault 95)."""
 
     def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
         if file is None or file is not sys.stdout:
@@ -120,16 +121,16 @@ class _Parser(argparse.ArgumentParser):
 
 
 def whole_parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands that the help lists, each complete: for manual pages and completions."""
+    """Return the complete parser of all commands in the help, for manual pages and completions."""
     return _parser_of(COMMANDS, complete=COMMANDS)
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
-    """Return a parser of all commands, complete for the one that ``words`` ask for."""
+    """Return a parser of all commands, complete for the one in ``words``."""
     asked_for = _asked_for(words)
     if asked_for in COMMANDS and words[0] == asked_for:
         return _parser_of([asked_for], complete=[asked_for])
-    # The parsers of the others are for the help of all, and for the list of names that a misspelt one is none of.
+    # The parsers of the others are for the help, and for the list of names if the command is misspelt.
     hidden = [asked_for] if asked_for in _HIDDEN else []
     return _parser_of([*hidden, *COMMANDS], complete=[*hidden, asked_for])
 
@@ -144,7 +145,7 @@ def _parser_of(names: Iterable[str], complete: Container[str | None]) -> argpars
     parser.add_argument("--version", action="version", version=f"plugind {__version__}")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
     for name in names:
-        # The help lists the commands that have a line for it.
+        # The help lists the commands that have a line.
         line: dict[str, Any] = {"help": COMMANDS[name]} if name in COMMANDS else {}
         subparser = subparsers.add_parser(name, formatter_class=argparse.RawDescriptionHelpFormatter, **line)
         if name in complete:
@@ -159,9 +160,9 @@ def _complete(parser: argparse.ArgumentParser, name: str) -> None:
 
 
 def _split(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str] | None]:
-    """Return the words of plugind, and the command of the user after ``--``, or None.
+    """Return the words of plugind, and the user's command after ``--``, or None.
 
-    argparse would take options of that command for its own.
+    Otherwise argparse would parse the options of that command.
     """
     if _asked_for(words) not in _RUNNING or "--" not in words:
         return words, None
@@ -170,5 +171,5 @@ def _split(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str] | None]:
 
 
 def _asked_for(words: Sequence[str]) -> str | None:
-    # No option before the command takes a value, so this is the command.
+    # No option before the command has a value, so the first such word is the command.
     return next((word for word in words if not word.startswith("-")), None)

@@ -1,4 +1,4 @@
-"""``plugind config``: which settings a daemon would have and where each comes from, and whether a file can be used."""
+"""``plugind config``: the settings of a daemon with their sources, and the check of configuration files."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ exit codes:
   69  with --running, no daemon answers, 75 it is busy
   78  it cannot: each line on standard error says where something is wrong"""
 T = TypeVar("T")
-#: In the column of the comments.
+#: The column of the comments.
 _WIDTH = 44
 
 
@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     check.add_argument(
         "--config",
         metavar="FILE",
-        # One before the word 'check' counts, too.
+        # An option before the word 'check' counts, too.
         default=argparse.SUPPRESS,
         help="check this file and those in FILE.d, as 'plugind run --config FILE' reads them",
     )
@@ -76,7 +76,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         choices=("text", "json"),
-        # One before the word 'check' counts, too.
         default=argparse.SUPPRESS,
         help="text for people (default); json: one object, whose 'problems' say where and what",
     )
@@ -106,16 +105,16 @@ def _of_files(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _of_daemon(args: argparse.Namespace) -> dict[str, Any]:
-    """Return what is in force in a daemon.
+    """Return the settings in force in a daemon.
 
     Raises:
-      CommandError: if it does not answer, or is older than the question.
+      CommandError: if it does not answer, or is too old.
     """
     name_status(args, os.environ)
     answer = fetch(asked(args), "/config")
     try:
         report: dict[str, Any] = json.loads(answer)
-        # An answer that is not as it should be fails here, and not amid the output.
+        # An invalid answer fails here, and not in the middle of the output.
         "".join(_lines({name: report[name] for name in ("files", "settings", "waiting")}))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CommandError(f"the daemon's answer is no configuration: {error!r}") from error
@@ -148,17 +147,17 @@ def _source_of(entry: Mapping[str, Any]) -> str:
 
 
 def check_files(args: argparse.Namespace) -> int:
-    """Check a file, or all that a daemon would read; return the exit code.
+    """Check a file, or all files that a daemon would read; return the exit code.
 
     Raises:
-      CommandError: if something is wrong.
+      CommandError: if there is a problem.
     """
     try:
         files = _files(args)
         parsed = [parse(file.path, file.content) for file in files]
         problems = [problem for one in parsed for problem in one.problems]
         given = merged(one.given for one in parsed)
-        # A list in which something is wrong may also name a user who is not there.
+        # A list with a problem can also have an unknown user.
         problems += unresolved((*given.values(), *(rest for one in parsed for rest in one.rest)))
         if problems:
             raise SettingsError(tuple(problems))
@@ -174,7 +173,7 @@ def check_files(args: argparse.Namespace) -> int:
 
 
 def _problems(error: ConfigError) -> list[dict[str, Any]]:
-    """Return where each problem is, as far as that is known, and what it is."""
+    """Return each problem with its place, if known."""
     if not isinstance(error, SettingsError):
         return [{"source": None, "text": str(error)}]
     return [{"source": source_row(problem.source), "text": problem.text} for problem in error.problems]
@@ -190,7 +189,7 @@ def _files(args: argparse.Namespace) -> tuple[ConfigFile, ...]:
 
 
 def _check_together(given: dict[str, Given], files: tuple[ConfigFile, ...]) -> None:
-    """Check what can be said only of all settings.
+    """Check the settings together.
 
     Raises:
       SettingsError: if they cannot work together.

@@ -1,4 +1,4 @@
-"""A daemon's configuration, made from the settings that were given and the defaults."""
+"""A daemon's configuration, made from the given settings and the defaults."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from ...protocol.values import value
 from ...protocol.wire.limits import REGISTRATION_LIMITS
 from ..client.paths import default_status_path
 
-#: Uids of one range, which are kept one by one.
+#: The most uids of one range, which are stored one by one.
 MAX_RANGE: Final = 65536
-#: Settings that are fields of the configuration itself, and need nothing else.
+#: Settings that are simple fields of the configuration.
 _OWN: Final = (
     "rescan",
     "stable_after",
@@ -63,17 +63,17 @@ _OWN: Final = (
 
 @value
 class Configured:
-    """All that ``plugind run`` is told."""
+    """The whole configuration of ``plugind run``."""
 
     config: Config
     #: The path of the status socket.
     status: str
-    #: The members of this group may read on it.
+    #: Members of this group may read on it.
     status_group: int | None
     metrics_path_labels: bool
     log_format: Format
     log_level: Level
-    #: What anybody has given, by key.
+    #: The given settings, by key.
     given: Mapping[str, Given]
     #: The files that were read.
     files: tuple[str, ...] = ()
@@ -85,10 +85,10 @@ class Configured:
 
 
 def configured(given: Mapping[str, Given], environment: Mapping[str, str], files: Iterable[str] = ()) -> Configured:
-    """Return what ``given`` and the defaults make together.
+    """Return the configuration that ``given`` and the defaults make.
 
     Raises:
-      ConfigError: if that cannot work.
+      ConfigError: if it cannot work.
     """
     problems = unresolved(setting for setting in given.values() if setting.key != _TRUSTED)
     if problems:
@@ -107,7 +107,7 @@ def configured(given: Mapping[str, Given], environment: Mapping[str, str], files
 
 
 def unresolved(given: Iterable[Given]) -> tuple[SettingProblem, ...]:
-    """Return the users and groups in ``given`` that the system does not know, and ranges that are too large."""
+    """Return the unknown users and groups in ``given``, and the ranges that are too large."""
     return tuple(
         SettingProblem(setting.source, f"{setting.key}: {text}")
         for setting in given
@@ -140,9 +140,9 @@ def _wrong_in_pools(pools: Iterable[PoolGiven]) -> Iterator[str]:
         yield from (f"the pool {pool.name}: {text}" for text in _wrong_users(pool.users))
 
 
-#: Its names are looked up again when a daemon starts or reloads, by :func:`~.io.users.users_of`.
+#: Its names are looked up at each start or reload of a daemon, by :func:`~.io.users.users_of`.
 _TRUSTED: Final = "trust.uids"
-#: The settings that name users or groups, and what finds those that the system does not know.
+#: The settings with names of users or groups, and functions that yield the problems.
 _NAMES_IN: Final[Mapping[str, Callable[[Any], Iterable[str]]]] = {
     "status_group": _wrong_group,
     _TRUSTED: _wrong_names,
@@ -179,7 +179,7 @@ def _config(given: Mapping[str, Given], values: Mapping[str, Any], environment: 
 
 
 def _part(part: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is given for the fields of a part."""
+    """Return the given values of the fields of a part."""
     found = ((key.rpartition("."), value) for key, value in values.items())
     return {name: value for (of, _, name), value in found if of == part}
 
@@ -191,7 +191,7 @@ def _roots(values: Mapping[str, Any]) -> tuple[Root, ...]:
       ConfigError: if there is none, one is named twice, or one lies in another.
     """
     insecure = values.get("insecure_roots", False)
-    # Device plugins that register by a call need no root, so nothing is wrong if there is no kubelet's.
+    # Device plugins that register by a call need no root, so the kubelet's root can be missing.
     by_default = "roots" not in values and values.get("device_plugins.directory") is not None
     optional = values.get("optional_roots", by_default)
     deprecated = values.get("deprecated_roots", ())
@@ -204,10 +204,10 @@ def _roots(values: Mapping[str, Any]) -> tuple[Root, ...]:
 
 
 def _device_plugins(values: Mapping[str, Any], roots: Iterable[Root]) -> DevicePluginDirectory | None:
-    """Return where device plugins call, if they may.
+    """Return the directory in which device plugins can call, if there is one.
 
     Raises:
-      ConfigError: if an option is given that has no use without that.
+      ConfigError: if an option is given that needs the directory.
     """
     part = _part("device_plugins", values)
     directory = part.pop("directory", None)
@@ -229,9 +229,9 @@ def _endpoint_directories(values: Mapping[str, Any], roots: Iterable[Root]) -> t
 def _state(
     given: Mapping[str, Given], device_plugins: DevicePluginDirectory | None, environment: Mapping[str, str]
 ) -> str | None:
-    """Return the directory of the state: a daemon without device plugins has one only if it is named.
+    """Return the directory of the state. A daemon without device plugins has one only if it is given.
 
-    A variable does not count as that, since it may be set for all programs.
+    A variable does not count as given, since it can be set for all programs.
     """
     named = given.get("state")
     if device_plugins is None and (named is None or named.source.kind == "variable"):
@@ -250,10 +250,10 @@ def _usual_state(environment: Mapping[str, str]) -> str:
 
 
 def _metrics(values: Mapping[str, Any]) -> MetricsConfig:
-    """Return where metrics are served.
+    """Return the configuration of metrics.
 
     Raises:
-      ConfigError: if that is no address, or hosts are named that have no use without one.
+      ConfigError: if the address is not valid, or hosts are given without an address.
     """
     part = _part("metrics", values)
     if part.get("address") is None and part.get("hosts"):
@@ -267,7 +267,7 @@ def _log_limits(values: Mapping[str, Any]) -> LogLimits | None:
 
 
 def _leases(given: Mapping[str, Given]) -> LeasesConfig:
-    """Return the configuration of leases, with uids in the place of names."""
+    """Return the configuration of leases, with uids instead of names."""
     defaults = LeasesConfig()
     return LeasesConfig(
         users=LeaseUsers(
@@ -278,7 +278,7 @@ def _leases(given: Mapping[str, Given]) -> LeasesConfig:
         limits=LeaseLimits(**_part("leases.limits", {key: setting.value for key, setting in given.items()})),
         operators=_resolved(given.get("leases.operators"), uids_of, frozenset()),
         permitted=_resolved(given.get("leases.permitted"), tuple, ()),
-        # A daemon that forgot its leases at a restart would give the same devices to others.
+        # A daemon without its leases would give the same devices to others after a restart.
         without_state=False,
         cdi_directory=given["leases.cdi_directory"].value
         if "leases.cdi_directory" in given
@@ -295,10 +295,10 @@ def _pools_of(pools: Iterable[PoolGiven]) -> tuple[Pool, ...]:
 
 
 def uids_of(users: Iterable[TrustedUser]) -> frozenset[int]:
-    """Return the uids of some users.
+    """Return the uids of users.
 
     Raises:
-      ConfigError: if there is no user of a name, or a range has more than :data:`MAX_RANGE` uids.
+      ConfigError: if a name is not known, or a range has more than :data:`MAX_RANGE` uids.
     """
     return frozenset[int]().union(*map(_uids, users))
 
@@ -326,7 +326,7 @@ def gid_of(group: int | str | None) -> int | None:
     """Return the gid of a group.
 
     Raises:
-      ConfigError: if there is no group of a name.
+      ConfigError: if the name is not known.
     """
     if not isinstance(group, str):
         return group

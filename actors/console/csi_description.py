@@ -14,7 +14,7 @@ _SHOWN = ("node-id", "max-volumes", "capabilities.node")
 
 
 def csi_lines(plugin: Plugin) -> Iterator[tuple[str, str]]:
-    """Yield label and text of each line; none if ``plugin`` is no CSI driver that was asked for its node."""
+    """Yield label and text of each line; none if ``plugin`` is not a CSI driver with facts."""
     facts = _facts(plugin)
     if facts is None:
         return
@@ -25,7 +25,7 @@ def csi_lines(plugin: Plugin) -> Iterator[tuple[str, str]]:
 
 
 def csi_shown(plugin: Plugin) -> Iterator[str]:
-    """Yield the keys of the facts that these lines show."""
+    """Yield the keys of the facts in these lines."""
     return (key for key in _facts(plugin) or () if key in _SHOWN or key.startswith(TOPOLOGY))
 
 

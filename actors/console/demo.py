@@ -1,9 +1,8 @@
 """``plugind demo``: a small running node that needs no set-up.
 
 The demo makes a temporary directory, embeds a node as a program would, and runs eight fake plugins: some work, some are
-faulty, one dies and comes back, one is replaced, and a device of one turns unhealthy and healthy again. The program
-leases devices now and then, as any program can.
-:mod:`~plugind.actors.console.demo_display` shows what happens.
+faulty, one dies and comes back, one is replaced, and a device of one turns unhealthy and healthy again. The demo leases
+devices now and then, as any program can. :mod:`~plugind.actors.console.demo_display` shows what happens.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ from .demo_display import Display, Guide
 from .ending import EXIT_FAILED, EXIT_OK
 from .fake import FakeSpec, run_fake
 
-#: Seconds within which ``--once`` settles, even on a slow machine.
+#: Seconds in which ``--once`` settles, even on a slow machine.
 SETTLE = 60.0
 
-#: The longest directory below which all sockets of the demo have paths that fit into a socket's address.
+#: The longest path of a parent directory with which all sockets of the demo fit into a socket's address.
 LONGEST_PARENT = MAX_PATH - 60
 
 #: What each plugin demonstrates.
@@ -62,7 +61,7 @@ class Pace:
     rounds: int | None
 
 
-#: Slow enough to be followed, for as long as the demo runs.
+#: Slow enough to be followed, without an end.
 ENDLESS = Pace(lives=12.0, stays_dead=5.0, overlaps=6.0, rounds=None)
 #: Each change once.
 ONCE = Pace(lives=1.0, stays_dead=0.5, overlaps=0.5, rounds=1)
@@ -98,13 +97,13 @@ def steady_plugins(root: str) -> list[FakeSpec]:
 
 
 def csi_plugin() -> FakePlugin:
-    """Return the CSI driver that says where the node is, and how many volumes it takes."""
+    """Return the CSI driver that reports its node and its maximum number of volumes."""
     driver = FakeCSIDriver("csi.example.com", node_id="node-7", max_volumes=16, topology={"zone": "z1"})
     return FakePlugin(CSI, driver.name, serves=[driver])
 
 
 def gpu_plugin(root: str) -> FakeSpec:
-    """Return the device plugin of which one device turns unhealthy."""
+    """Return the device plugin whose devices change their health."""
     devices = FileDevices(DeviceFile(f"gpu-{number}", os.devnull, same_path=True) for number in range(4))
     plugin = FakePlugin(DEVICE, "example.com/gpu", ("v1beta1",), serves=(devices,))
     return FakeSpec(f"{root}/gpu.sock", plugin)
@@ -116,7 +115,7 @@ def mortal_plugin(root: str) -> FakeSpec:
 
 
 def rolling_plugin(root: str, instance: int) -> FakeSpec:
-    """Return one instance of the plugin that is replaced: two sockets take turns."""
+    """Return one instance of the plugin that is replaced; two sockets alternate."""
     return FakeSpec(f"{root}/rolling-{instance % 2}.sock", FakePlugin(DRA, "rolling.example.com", ("v1.DRAPlugin",)))
 
 
@@ -143,7 +142,7 @@ def guide(status: str) -> Guide:
 
 
 def parent_directory() -> str:
-    """Return where the demo makes its directory: where temporary files usually go, or ``/tmp`` if that path is long."""
+    """Return the parent of the demo's directory: the usual temporary directory, or ``/tmp`` if its path is too long."""
     usual = tempfile.gettempdir()
     return usual if len(os.fsencode(usual)) <= LONGEST_PARENT else "/tmp"
 
@@ -178,7 +177,7 @@ async def _cancel_at_signal(
 
 
 async def _play(nursery: trio.Nursery, root: str, pace: Pace) -> set[str]:
-    """Start all plugins; return the names of those that still have to change, a set that becomes empty."""
+    """Start all plugins; return the names of those that have not finished, a set that becomes empty."""
     left_to_do = {"gpu", "mortal", "rolling"}
     for spec in steady_plugins(root):
         await nursery.start(_fake, spec)
@@ -193,7 +192,7 @@ async def _play(nursery: trio.Nursery, root: str, pace: Pace) -> set[str]:
 
 
 async def _fake(spec: FakeSpec, *, task_status: trio.TaskStatus[trio.CancelScope]) -> None:
-    """Play a plugin until the scope that the caller is given is cancelled."""
+    """Play a plugin until the scope passed to the caller is cancelled."""
     with trio.CancelScope() as life:
         async with trio.open_nursery() as nursery:
             await nursery.start(partial(run_fake, spec, on_call=_ignore))
@@ -220,7 +219,7 @@ async def _fail_and_recover(devices: FileDevices, pace: Pace, done: Callable[[],
 async def _lease(node: Supervisor, pace: Pace, done: Callable[[], None]) -> None:
     for _ in _rounds(pace):
         await trio.sleep(pace.overlaps / 2)
-        # Whoever tries the commands may have all of them.
+        # A user who tries the commands may have leased the devices.
         with suppress(AllocationError):
             async with node.allocate({"example.com/gpu": 2}, wait=SETTLE):
                 await trio.sleep(pace.overlaps)

@@ -1,4 +1,4 @@
-"""What ``plugind demo`` shows of devices: a line for each resource that has some, and how many of them are leased."""
+"""The lines of ``plugind demo`` about devices: one for each resource, with how many devices are leased."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .phrases import duration, exact, text
 
 @attrs.define
 class DeviceLines:
-    """The resources of the node as the demo knows them, and what was last said of each."""
+    """The resources of the node, and the last line about each."""
 
     _resources: dict[str, ResourceStatus] = attrs.field(factory=dict)
     _said: dict[str, str] = attrs.field(factory=dict)
     _leases: dict[str, Lease] = attrs.field(factory=dict)
 
     def take(self, change: DevicesSnapshot | ResourceChanged | LeasesSnapshot | LeaseChanged) -> list[str]:
-        """Record a report of the node; return what is new in it, one line for each resource."""
+        """Record a report of the node; return the new lines, one for each changed resource."""
         match change:
             case DevicesSnapshot() | ResourceChanged():
                 resources = change.resources if isinstance(change, DevicesSnapshot) else (change.resource,)
@@ -43,7 +43,7 @@ class DeviceLines:
             self._said[name] = said
 
     def lines(self, now: float) -> list[str]:
-        """Return a line for each resource that has devices, with the time since which some are unhealthy."""
+        """Return a line for each resource with devices, and for how long some are unhealthy."""
         return [self._line(resource, now) for resource in self._resources.values() if _is_shown(resource)]
 
     @property

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def fact_lines(plugins: Iterable[PluginStatus]) -> list[str]:
-    """Return a line for each registered CSI driver that says where the node is."""
+    """Return a line for each registered CSI driver with a topology."""
     return [line for plugin in plugins if plugin.state is StateName.REGISTERED for line in _line(plugin)]
 
 
@@ -50,26 +50,26 @@ def _line(plugin: PluginStatus) -> Iterator[str]:
 
 #: Seconds between refreshes while nothing changes, since ages and next tries still advance.
 REFRESH = 0.5
-#: Seconds that a plugin is shown after it is gone.
+#: Seconds for which a plugin is shown after it has gone.
 SHOWN_GONE = 4.0
-#: Plugins that are shown at a time at most: while one is replaced there is one more, and the layout must not jump.
+#: The most plugins shown at a time. While one is replaced there is one more, and the layout must not change.
 MOST_ROWS = 9
-#: Lines for devices at most.
+#: The most lines for devices.
 MOST_RESOURCES = 1
-#: Lines for the facts of drivers at most.
+#: The most lines for the facts of drivers.
 MOST_FACTS = 1
 #: Columns of the names in the legend.
 _LEGEND = 15
 _INDENT = "  "
 
 
-#: What the node reports of its plugins, of their devices, and of leases.
+#: The node's reports about plugins, devices and leases.
 Change = Snapshot | PluginChanged | DevicesSnapshot | ResourceChanged | LeasesSnapshot | LeaseChanged
 
 
 @attrs.frozen
 class Guide:
-    """The words around the table."""
+    """The text around the table."""
 
     heading: str
     #: For each plugin, what it demonstrates.
@@ -109,11 +109,11 @@ class Display:
     #: The last report of the node about each socket.
     plugins: dict[str, PluginStatus] = attrs.field(factory=dict)
     devices: DeviceLines = attrs.field(factory=DeviceLines)
-    #: The lines about the facts of drivers that were said last.
+    #: The last lines about the facts of drivers.
     facts: list[str] = attrs.field(factory=list)
 
     async def follow(self, node: Supervisor, complete: Callable[[set[str]], bool]) -> bool:
-        """Show changes for ever, or, if ``once``, until the sockets are ``complete`` and settled: then return True."""
+        """Show changes forever, or, if ``once``, until the sockets are ``complete`` and settled: then return True."""
         sender, changes = trio.open_memory_channel[Change](0)
         async with trio.open_nursery() as nursery:
             with sender:
@@ -126,7 +126,7 @@ class Display:
         return settled
 
     def take(self, change: Change) -> list[str]:
-        """Record a report of the node; return what is new of devices and of facts, one line for each."""
+        """Record a report of the node; return the new lines about devices and facts."""
         if isinstance(change, DevicesSnapshot | ResourceChanged | LeasesSnapshot | LeaseChanged):
             return self.devices.take(change)
         for plugin in change.plugins if isinstance(change, Snapshot) else (change.plugin,):
@@ -138,13 +138,13 @@ class Display:
         return {socket: plugin for socket, plugin in self.plugins.items() if plugin.state is not StateName.GONE}
 
     def has_settled(self, complete: Callable[[set[str]], bool]) -> bool:
-        """Whether it is shown ``once``, and nothing will change any more."""
+        """Whether the table must be shown once, and nothing will change any more."""
         present = self._present()
         settled = complete(set(present)) and all(map(has_settled, present.values()))
         return self.once and settled and self.devices.at_rest and bool(self.facts)
 
     def rows(self, now: float, shown_gone: float) -> list[Plugin]:
-        """Return the plugins that are there, and those that went within the last ``shown_gone`` seconds."""
+        """Return the plugins that exist, and those that went within the last ``shown_gone`` seconds."""
         return [
             plugin_to_json(plugin, now, time.time())
             for plugin in self.plugins.values()
@@ -170,7 +170,7 @@ class Display:
         from rich.console import Console
         from rich.live import Live
 
-        # The table is refreshed from here, and not by a thread of rich.
+        # The table is refreshed here, and not by a thread of rich.
         with Live(console=Console(highlight=False), auto_refresh=False, vertical_overflow="crop") as live:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._refresh, live)
@@ -195,7 +195,7 @@ class Display:
 async def _pass_on(
     subscribe: Callable[[], AbstractAsyncContextManager[AsyncIterator[Change]]], to: trio.MemorySendChannel[Change]
 ) -> None:
-    """Send on each change of one stream of the node, until that ends."""
+    """Send each change of one stream of the node, until the stream ends."""
     async with subscribe() as changes:
         with to:
             async for change in changes:
@@ -203,9 +203,9 @@ async def _pass_on(
 
 
 def _said_of(change: Change, new: list[str], said: dict[str, str]) -> Iterator[str]:
-    """Yield a line for a change of a plugin, and the lines that are new of devices or facts, with the time of day.
+    """Yield lines for a change of a plugin, and for the new lines about devices or facts, with the time of day.
 
-    ``said`` has what was said last of each plugin, and is not said again.
+    ``said`` has the last line about each plugin, which is not repeated.
     """
     then = time.time() - trio.current_time() + change.time
     if isinstance(change, PluginChanged):
@@ -222,7 +222,7 @@ def _said_of(change: Change, new: list[str], said: dict[str, str]) -> Iterator[s
 def screen(
     guide: Guide, rows: list[Plugin], devices: list[str], facts: list[str], width: int, height: int
 ) -> RenderableType:
-    """Return the whole screen; if lines are short, the legend is dropped first, then facts, commands and devices."""
+    """Return the whole screen; without room, the legend is dropped first, then facts, commands and devices."""
     from rich.console import Group
     from rich.text import Text
 
@@ -242,7 +242,7 @@ def screen(
     room = height - 1 - (max(len(rows), MOST_ROWS) + 1 + len(heading))
     shown: list[RenderableType] = [*top]
     if room >= MOST_RESOURCES:
-        # Their room is kept from the start, for the layout must not jump.
+        # Their room is reserved from the start, so that the layout does not change.
         shown += [Text(line, no_wrap=True, overflow="ellipsis") for line in (devices or [""])[:MOST_RESOURCES]]
         room -= MOST_RESOURCES
     if room >= MOST_FACTS + len(below):
@@ -262,7 +262,7 @@ def _legend_lines(name: str, text: str, width: int) -> list[str]:
 
 
 def _pasted_lines(command: str, width: int) -> list[str]:
-    """Return the command in lines that a shell reads as one: a backslash ends each but the last."""
+    """Split a command into lines that a shell joins: each but the last ends with a backslash."""
     if len(_INDENT + command) <= width:
         return [_INDENT + command]
     lines = [_INDENT]
@@ -276,7 +276,7 @@ def _pasted_lines(command: str, width: int) -> list[str]:
 
 
 def _words(command: str) -> list[str]:
-    """Return the words of a command as they are written: no space within quotes ends one."""
+    """Split a command into words; spaces within quotes do not end a word."""
     words: list[str] = []
     for part in command.split(" "):
         if words and not _is_whole(words[-1]):
@@ -295,7 +295,7 @@ def _is_whole(word: str) -> bool:
 
 
 def _pieces(line: str, width: int) -> list[str]:
-    """Return the line, cut where it is too long; within quotes, a shell would take the backslash for a part of it."""
+    """Split a line that is too long. Within quotes, no backslash is added, since a shell would keep it."""
     if len(line) <= width:
         return [line]
     end = "" if {"'", '"'} & set(line) else "\\"

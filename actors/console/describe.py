@@ -1,4 +1,4 @@
-"""``plugind describe``: everything about the sockets of one plugin, or about a resource that awaits its plugin."""
+"""``plugind describe``: everything about the sockets of one plugin, or about a resource without a plugin."""
 
 from __future__ import annotations
 

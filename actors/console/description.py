@@ -1,4 +1,4 @@
-"""A plugin line by line, with all that is known of it, and a change in one line."""
+"""The full description of a plugin, line by line, and a change in one line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .phrases import age, ago, cause, duration, remarks, serves, state, steps, t
 
 
 def described(plugin: Plugin, width: int | None = None) -> str:
-    """Return all that is known of one plugin, line by line, with nothing cut off.
+    """Return the full description of a plugin, line by line.
 
     On a terminal of ``width`` columns, long lines are broken.
     """
@@ -56,7 +56,7 @@ def described(plugin: Plugin, width: int | None = None) -> str:
 
 
 def _other_facts(plugin: Plugin) -> Iterator[tuple[str, Json]]:
-    """Yield the facts that no line of their own shows."""
+    """Yield the facts that have no line of their own."""
     facts = plugin.get("facts")
     if isinstance(facts, dict):
         shown = {*csi_shown(plugin), *dra_shown(plugin)}
@@ -64,14 +64,14 @@ def _other_facts(plugin: Plugin) -> Iterator[tuple[str, Json]]:
 
 
 def change(plugin: Plugin) -> str:
-    """Return one line for a change, with the time of day at which it happened."""
+    """Return one line for a change, with the time of day."""
     when = unix_time(plugin.get("time"))
     clock = "--:--:--" if when is None else time_of_day(when, time.time())
     return f"{clock}  {said_of(plugin)}\n"
 
 
 def said_of(plugin: Plugin) -> str:
-    """Return what the line for a change says, besides the time."""
+    """Return the line for a change without the time."""
     parts = [f"{state(plugin):<11}", text(plugin.get("name")), text(plugin.get("type"))]
     said = remarks(plugin)
     return "  ".join([*parts, text(plugin.get("socket")), *([said] if said else [])])
@@ -82,12 +82,12 @@ def _texts(values: Json) -> list[str]:
 
 
 def _last_known(plugin: Plugin) -> str:
-    """Say that this plugin has not said it itself."""
+    """Mark the value as that of the last plugin at the path."""
     return " (last known)" if plugin.get("last_known") is True else ""
 
 
 def _registered(plugin: Plugin) -> str:
-    """Return how long the registration took, and each of its steps."""
+    """Return how long the registration and each of its steps took."""
     took, each = plugin.get("registered_in"), steps(plugin)
     said = "-" if took is None else f"in {duration(took)}"
     return said + (f": {each}" if each and took is not None else f" (last try: {each})" if each else "")
@@ -106,7 +106,7 @@ def _serving(plugin: Plugin) -> str:
 
 
 def _health(plugin: Plugin) -> str:
-    """Return the health that the plugin's handler reports, and since when; it may report nothing."""
+    """Return the health by the plugin's handler, and when it began."""
     why, since = plugin.get("health_reason"), unix_time(plugin.get("health_since"))
     checks = plugin.get("failed_checks")
     counted = f"{checks} checks, " if checks else ""
@@ -115,7 +115,7 @@ def _health(plugin: Plugin) -> str:
 
 
 def _process(plugin: Plugin) -> str:
-    """Return the process that was dialed; it is not said to run where nobody listens any more."""
+    """Return the process that was dialed; it may have ended if nobody listens now."""
     was = "was " if serves(plugin) is False else ""
     return f"{was}pid {text(plugin.get('pid'))}, uid {text(plugin.get('uid'))}"
 
@@ -125,9 +125,9 @@ def _next_try(seconds: Json) -> str:
 
 
 def _entries(history: Sequence[Plugin], width: int | None) -> Iterator[str]:
-    """Yield the lines of a history, with causes: the whole reason of the present state is shown once, above.
+    """Yield the lines of a history, with causes. The whole reason of the present state is shown once, above.
 
-    While an attempt is under way, the cause that is left from the one before is not repeated.
+    While an attempt is under way, the cause of the attempt before is not repeated.
     """
     before = ""
     for entry in history:

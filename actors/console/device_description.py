@@ -1,4 +1,4 @@
-"""The lines of ``plugind describe`` about a device plugin, and about a resource that has none."""
+"""The lines of ``plugind describe`` about a device plugin, and about a resource without one."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def _lists(found: Plugin) -> str:
 
 
 def described_resource(resource: Plugin, refused: str | None = None, width: int | None = None) -> str:
-    """Return all that is known of a resource for which no plugin is registered, line by line.
+    """Return the full description of a resource without a registered plugin, line by line.
 
-    ``refused`` says that the last Register call for it was. On a terminal of ``width`` columns, long lines are broken.
+    ``refused`` is the last refused Register call for it. On a terminal of ``width`` columns, long lines are broken.
     """
     goes_in, last = resource.get("goes_in"), resource.get("last_capacity")
     facts = [

@@ -1,4 +1,4 @@
-"""Which leases have the devices that other commands show."""
+"""The leases of the devices that other commands show."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .client import fetch
 from .ending import CommandError
 from .lease_words import owner, since
 
-#: How many leases a description names.
+#: How many leases a description lists.
 _NAMED = 8
 
 
@@ -36,9 +36,9 @@ def leases_of(daemon: Daemon) -> tuple[Lease, ...]:
 
 
 def add_leases(resources: Iterable[Plugin], leases: Iterable[Lease]) -> None:
-    """Note at each device which lease has it, as ``lease`` and ``leased_by``.
+    """Add the lease of each device, as ``lease`` and ``leased_by``.
 
-    The devices that are leased, and that the plugin of a resource does not list, are ``missing``.
+    Leased devices that the plugin of a resource does not list are added as ``missing``.
     """
     held = {
         (resource, device): lease
@@ -66,7 +66,7 @@ def _missing(resource: Plugin, held: Mapping[tuple[str, str], Lease]) -> Iterato
 
 
 def add_leases_of_plugin(plugin: Plugin, leases: Iterable[Lease]) -> None:
-    """Note in the description of the active device plugin of a resource what is leased of it."""
+    """Add the leases of a resource to the description of its active device plugin."""
     found = plugin.get("device_plugin")
     if isinstance(found, dict) and found.get("active") is True:
         found["leases"] = [*_of_resource(str(found.get("resource")), leases)]

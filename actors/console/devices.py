@@ -26,9 +26,9 @@ from .refused_calls import refused_calls
 from .table import WHOLE, aligned, fits, narrowed, shortened
 
 COLUMNS = ("RESOURCE", "ID", "HEALTH", "SINCE", "NUMA", "LEASE", "PLUGIN")
-#: The columns that a terminal without room for them does not show, the first one first.
+#: The columns that are dropped on a narrow terminal, in this order.
 _DROPPED = ("PLUGIN", "NUMA", "SINCE")
-#: How many characters of the lease's id a terminal shows, and whether its owner, where there is no room for more.
+#: How many characters of the lease's id a terminal shows, and whether it shows the owner, in this order.
 _LEASES = ((WHOLE, True), (24, True), (24, False), (12, False))
 _EPILOG = """examples:
   plugind devices
@@ -41,7 +41,7 @@ LEASE says which lease has the device, and whose it is; 'plugind leases' tells m
 its plugin does not list any more, is 'no longer listed'; it is not counted.
 
 exit codes: 0 ok, 1 there is no such resource, 2 usage, 69 no daemon answers, 75 it is busy"""
-#: What stands for the health of a device that has a lease, and that its plugin does not list.
+#: Shown as the health of a leased device that its plugin does not list.
 _MISSING = "no longer listed"
 _EMPTY = "no devices: no device plugin has registered; 'plugind ls' shows those that are on their way"
 _OBSERVED = "no devices: this daemon only observes plugins (--observe), and does not ask them for their devices"
@@ -90,8 +90,8 @@ def run(args: argparse.Namespace) -> int:
 def _ask(daemon: Daemon, resource: str | None) -> tuple[Plugin, list[Plugin], list[Plugin], list[str]]:
     """Return the answer, its resources with the leases of their devices, and more that is to be said.
 
-    That is how the roots of the daemon are if there are no resources, and a line for all that is wrong: plugins that
-    are not healthy, and calls of Register that were refused.
+    The roots are asked for if there are no resources. The lines are about unhealthy plugins and refused calls of
+    Register.
     """
     answer = fetch(daemon, resources_target(resource))
     resources = resources_in(answer)
@@ -105,7 +105,7 @@ def _ask(daemon: Daemon, resource: str | None) -> tuple[Plugin, list[Plugin], li
 def not_healthy(plugins: Iterable[Plugin], resource: str | None = None) -> Iterator[str]:
     """Yield a line for each plugin, of all or of those of ``resource``, whose health is reported and not healthy.
 
-    Of one that has just registered nothing was reported yet: its health is unknown without a reason.
+    The health of a plugin that has just registered is unknown without a reason.
     """
     for plugin in plugins:
         health, why, name = plugin.get("health"), plugin.get("health_reason"), plugin.get("name")
@@ -116,7 +116,7 @@ def not_healthy(plugins: Iterable[Plugin], resource: str | None = None) -> Itera
 
 
 def why_none(roots: Sequence[Plugin], *, observes: bool = False) -> Iterator[str]:
-    """Yield the lines for a daemon that knows no resource and whose roots are these."""
+    """Yield the lines for a daemon that has no resources and these roots."""
     if observes:
         yield _OBSERVED
         yield from to_mend(roots)
@@ -140,7 +140,7 @@ def lines(resources: Sequence[Plugin], width: int | None = None) -> Iterator[str
 
 
 def _fitting(resources: Sequence[Plugin], width: int) -> Sequence[Sequence[str]]:
-    """Return the table without columns that have no room, and with leases as short as they must be."""
+    """Return the table without columns that do not fit, and with leases as short as necessary."""
     rows: Sequence[Sequence[str]] = ()
     for size, with_owner in _LEASES:
         rows = narrowed(_table(resources, size, with_owner=with_owner), width, _DROPPED)

@@ -16,7 +16,7 @@ _SHOWN = (SERVICE, CONNECTED, USABLE, DEVICE_HEALTH, DEVICES)
 
 
 def dra_lines(plugin: Plugin) -> Iterator[tuple[str, str]]:
-    """Yield label and text of each line; none if ``plugin`` is no DRA driver, or nothing is known of it."""
+    """Yield label and text of each line; none if ``plugin`` is not a DRA driver with facts."""
     facts = _facts(plugin)
     if facts is None:
         return
@@ -33,7 +33,7 @@ def dra_lines(plugin: Plugin) -> Iterator[tuple[str, str]]:
 
 
 def dra_shown(plugin: Plugin) -> Iterator[str]:
-    """Yield the keys of the facts that these lines show."""
+    """Yield the keys of the facts in these lines."""
     return (key for key, said in (_facts(plugin) or {}).items() if key in _SHOWN or _is_ill(key, said))
 
 
@@ -45,7 +45,7 @@ def _facts(plugin: Plugin) -> Mapping[str, Json] | None:
 
 
 def _is_ill(key: str, said: Json) -> bool:
-    """Whether a fact is that of a device which is not healthy."""
+    """Whether a fact is about a device that is not healthy."""
     return key.startswith(DEVICE) and not str(said).startswith(DeviceStatus.HEALTHY)
 
 

@@ -1,8 +1,8 @@
 """The end of a command: its exit code, and at most one line on standard error with the reason.
 
-A command's ``run`` returns its exit code, or raises :class:`CommandError`. It prints with :func:`say`. Whatever is the
-same for all commands is in :func:`run_to_end`: an interrupt, a reader of standard output that has gone, a disk that is
-full.
+A command's ``run`` returns its exit code, or raises :class:`CommandError`. It prints with :func:`say`.
+:func:`run_to_end` handles what is the same for all commands: an interrupt, a reader of standard output that has gone, a
+full disk.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from collections.abc import Callable, Sequence
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
-#: No daemon answers: EX_UNAVAILABLE of sysexits.h, as EXIT_CONFIG is its EX_CONFIG.
+#: No daemon answers: EX_UNAVAILABLE of sysexits.h. EXIT_CONFIG is its EX_CONFIG.
 EXIT_UNREACHABLE = 69
 #: The daemon answers that it cannot tell now: EX_TEMPFAIL.
 EXIT_BUSY = 75
 EXIT_CONFIG = 78
-#: The exit code that a shell shows for a process that SIGINT ended.
+#: The exit code in a shell of a process that SIGINT ended.
 EXIT_INTERRUPTED = 130
 
 
 class CommandError(Exception):
-    """A command failed. The text is one line with the reason, or with what to do about it."""
+    """A command failed. The text is one line with the reason or advice."""
 
     def __init__(self, line: str, code: int = EXIT_FAILED, *, more: Sequence[str] = (), **details: object) -> None:
         super().__init__(line, code)
         self.line = line
-        #: What else is wrong, a line each.
+        #: Further problems, a line each.
         self.more = more
         self.code = code
-        #: What a program is told besides the reason (``-o json``).
+        #: Further fields for programs (``-o json``).
         self.details = details
 
 
 class CutOffError(CommandError):
-    """What a command prints as it comes has ended early. Each line of it stands by itself, so none is added for it."""
+    """A stream of output has ended early. Each of its lines is complete, so no JSON error is added."""
 
 
 class OutputError(Exception):
@@ -50,7 +50,7 @@ class OutputError(Exception):
         self.cause = cause
 
 
-#: How a command may end other than by returning. A pipe may also break in a library that prints.
+#: The expected exceptions of a command. A library that prints can raise BrokenPipeError.
 _FORESEEN = (CommandError, OutputError, BrokenPipeError, KeyboardInterrupt)
 
 
@@ -61,10 +61,10 @@ def complain(line: str) -> None:
 
 
 def say(text: str, *, now: bool = False) -> None:
-    """Write to standard output; ``now`` does not wait until there is more.
+    """Write to standard output; flush it if ``now``.
 
     Raises:
-      OutputError: if it cannot be written (fault 95). What is written later goes nowhere.
+      OutputError: if it cannot be written (fault 95). Later output is dropped.
     """
     try:
         sys.stdout.write(text)
@@ -78,7 +78,7 @@ def say(text: str, *, now: bool = False) -> None:
 def run_to_end(run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
     """Run a command and return its exit code."""
     for stream in (sys.stdout, sys.stderr):
-        # A character that the terminal cannot show is escaped.
+        # Characters that the terminal cannot show are escaped.
         getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
     try:
         code = run(args)
@@ -86,7 +86,7 @@ def run_to_end(run: Callable[[argparse.Namespace], int], args: argparse.Namespac
         code = code_of(error)
         _tell_program(error, args)
     except BaseExceptionGroup as group:
-        # A nursery has put a group around it.
+        # A nursery has wrapped it in a group.
         foreseen, others = group.split(_FORESEEN)
         if foreseen is None or others is not None:
             raise
@@ -96,7 +96,7 @@ def run_to_end(run: Callable[[argparse.Namespace], int], args: argparse.Namespac
 
 
 def _tell_program(error: BaseException, args: argparse.Namespace) -> None:
-    """Say on standard output why a command has failed, if it was asked for JSON."""
+    """Print the error of a command on standard output, if JSON was requested."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, CutOffError) or getattr(args, "output", None) != "json":
@@ -106,16 +106,16 @@ def _tell_program(error: BaseException, args: argparse.Namespace) -> None:
 
 
 def say_error(reason: str, **details: object) -> None:
-    """Write the object that a program reads when a command has failed. The exit code says so, too."""
+    """Write the JSON object for a failed command, in addition to the exit code."""
     import json
 
-    # The reason is on standard error, so nothing is lost where standard output cannot be written.
+    # The reason is on standard error, too.
     with contextlib.suppress(OutputError):
         say(json.dumps({"error": reason, **details}) + "\n", now=True)
 
 
 def code_of(error: BaseException) -> int:
-    """Return the exit code for an error that is foreseen (:data:`_FORESEEN`), and say what is wrong."""
+    """Return the exit code for an expected error (:data:`_FORESEEN`), and print the error."""
     match error:
         case BaseExceptionGroup():
             return code_of(error.exceptions[0])
@@ -132,7 +132,7 @@ def code_of(error: BaseException) -> int:
 
 
 def flush(code: int) -> int:
-    """Write what standard output has buffered, and return the exit code."""
+    """Flush standard output, and return the exit code."""
     if sys.stdout is None:
         # It was closed when the process started.
         return code
@@ -144,16 +144,16 @@ def flush(code: int) -> int:
 
 
 def _discard_output() -> None:
-    """Write no more to standard output: what is in its buffer would fail once more at each flush, also at the exit."""
+    """Drop all output from now on: the bytes in the buffer would fail at each flush, also at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
 
 
 def _give_up_output(error: OSError, code: int) -> int:
-    """Write no more to standard output; return the exit code.
+    """Drop all output from now on; return the exit code.
 
-    A reader that has gone has seen enough, as ``head`` does (fault 95). Any other error is said.
+    A reader that has gone has seen enough, like ``head`` (fault 95). Any other error is printed.
     """
     _discard_output()
     if isinstance(error, BrokenPipeError):

@@ -1,9 +1,8 @@
 """``plugind fake``: a fake plugin as a process, with a real socket.
 
-:class:`plugind.actors.simulation.plugins.FakePlugin`, which the test kit uses too, decides what a fake plugin answers
-and how it misbehaves. This module has its socket (:func:`run_fake`), its options, and the line that it prints for each
-call. What device plugins and drivers have beyond that is in :mod:`.fake_devices`, :mod:`.fake_csi` and
-:mod:`.fake_dra`.
+:class:`plugind.actors.simulation.plugins.FakePlugin`, which the test kit uses too, decides the answers and faults of a
+fake plugin. This module has its socket (:func:`run_fake`), its options, and the line that it prints for each call. The
+services of device plugins and drivers are in :mod:`.fake_devices`, :mod:`.fake_csi` and :mod:`.fake_dra`.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ While it runs, a fake plugin of these types takes commands, one in a line, on st
 --control names. With --command COMMAND it has taken one before it listens.
 
 """
-#: The types whose fake plugins take commands.
+#: The types whose fake plugins accept commands.
 _COMMANDED = (DEVICE, CSI, DRA)
 
 OnCall = Callable[[Call], None]
@@ -60,26 +59,26 @@ class FakeSpec:
 
     socket: str
     plugin: FakePlugin
-    #: False listens and never accepts.
+    #: If False, it listens and never accepts.
     accepts: bool = True
-    #: What it serves for its type, if that takes commands.
+    #: The service of its type, if it accepts commands.
     commanded: Commanded | None = None
-    #: False: it only names its endpoint, where another process serves, now or later.
+    #: If False, another process serves its endpoint.
     serves_endpoint: bool = True
-    #: Where it calls Register, if it is not found by its socket.
+    #: The call of Register, if it is not found by its socket.
     announcement: Announcement | None = None
-    #: The named pipe that takes commands.
+    #: The named pipe for commands.
     control: str | None = None
-    #: The commands that it has taken before it listens.
+    #: The commands to execute before it listens.
     commands: tuple[str, ...] = ()
 
 
 async def run_fake(
     spec: FakeSpec, *, on_call: OnCall, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Listen on ``spec.socket`` and play the plugin until it is cancelled or dies, as its script says.
+    """Listen on ``spec.socket`` and play the plugin until it is cancelled or dies by its script.
 
-    ``on_call`` is given each call as it comes. A stale socket is replaced; the fake's own socket is removed at the end.
+    ``on_call`` gets each call. A stale socket is replaced; the fake's own socket is removed at the end.
 
     Raises:
       OSError: if the path cannot be bound.
@@ -146,9 +145,9 @@ async def fake_main(spec: FakeSpec, *, out: TextIO) -> None:
 
 
 def _listen_at_endpoint(spec: FakeSpec) -> UnixListener | None:
-    """Listen where the plugin has its own services, if that is another socket than the one that is found.
+    """Listen at the endpoint of the plugin, if that is another socket than its registration socket.
 
-    The endpoint of a CSI driver may be that of another process, of which the fake plugin is the registrar only.
+    The endpoint of a CSI driver can belong to another process, for which the fake plugin is only the registrar.
 
     Raises:
       OSError: if a device plugin cannot listen there.
@@ -168,7 +167,7 @@ def _listen_at_endpoint(spec: FakeSpec) -> UnixListener | None:
 
 
 def _start(spec: FakeSpec, listener: UnixListener, printer: _Printer) -> Callable[..., Awaitable[None]]:
-    """Return what plays the plugin, in the way in which it registers."""
+    """Return the function that plays the plugin, by its way of registering."""
     if spec.commanded is not None:
         spec.commanded.service.record = printer.print
     if spec.announcement is None:
@@ -197,7 +196,7 @@ def _say(line: str) -> None:
 
 
 def _warn_of_endpoint(spec: FakeSpec) -> None:
-    """Say why a daemon whose root is the directory of the socket would refuse the endpoint (fault 43)."""
+    """Print why a daemon whose root is the directory of the socket would refuse the endpoint (fault 43)."""
     plugin, socket = spec.plugin, os.path.abspath(spec.socket)
     directories = default_directories([os.path.dirname(socket)])
     try:
@@ -206,7 +205,7 @@ def _warn_of_endpoint(spec: FakeSpec) -> None:
         judge.judge(info.endpoint, socket, identity_at(os.lstat(socket), socket))
     except ValidationError as error:
         _say(f"a daemon would refuse this plugin: {error}")
-    except OSError as error:  # A daemon that starts empties the directory of its device plugins.
+    except OSError as error:  # A starting daemon empties the directory of its device plugins.
         _say(f"whether a daemon would take the endpoint cannot be found out: {describe(error)}")
 
 
@@ -219,15 +218,15 @@ class _Printer:
         self._broken = False
 
     def print(self, call: Call) -> None:
-        """Write one line and flush it.
+        """Write and flush one line.
 
-        The time is CLOCK_MONOTONIC, which all processes of a machine share; Trio's clock has an offset of its own in
-        each process.
+        The time is CLOCK_MONOTONIC, which all processes of a machine share; Trio's clock has another offset in each
+        process.
         """
         self._write(to_json(call, self._socket, time.monotonic()))
 
     def print_answer(self, answer: Registered) -> None:
-        """Write one line for the answer to a call that the plugin has made itself."""
+        """Write one line for the answer to a call of Register."""
         fields = {"plugin_registered": not answer.error, "error": answer.error, "socket": self._socket}
         self._write(json.dumps({"time": time.monotonic(), "sent": "Register", **fields}))
 
@@ -284,7 +283,7 @@ def _count(text: str) -> int:
 
 
 def spec_from(args: argparse.Namespace) -> FakeSpec:
-    """Return the fake plugin that the parsed arguments describe.
+    """Return the fake plugin for the parsed arguments.
 
     Raises:
       CommandError: if they do not fit together, or a device has no file.
@@ -334,7 +333,7 @@ def _check_arguments(args: argparse.Namespace) -> None:
 
 
 def _commanded_from(args: argparse.Namespace, devices: FileDevices | None) -> Commanded | None:
-    """Return what the plugin serves for its type, and the commands to it."""
+    """Return the service of the plugin's type, with its commands."""
     if devices is not None:
         return Commanded(devices, functools.partial(fake_devices.obey, devices=devices))
     if (csi := fake_csi.driver_from(args)) is not None:
@@ -357,7 +356,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _advice(spec: FakeSpec) -> str:
-    """Return what to do if the directory of device plugins is missing."""
+    """Return the advice if the directory of device plugins is missing."""
     directory = os.path.dirname(spec.socket) or "."
     if spec.announcement is None or os.path.isdir(directory):
         return ""

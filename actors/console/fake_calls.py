@@ -1,8 +1,8 @@
-"""A fake device plugin that registers by a call, as nearly all device plugins do.
+"""A fake device plugin that registers by a call, like nearly all device plugins.
 
 It listens in the directory of device plugins and calls Register on the ``kubelet.sock`` there. When its own socket file
-is gone, it listens and registers again; when there is another ``kubelet.sock``, it registers again. The first is what
-a node does at its start to the plugins that look at their socket, and the second to those that look for the node's.
+is gone, it listens and registers again; when there is another ``kubelet.sock``, it registers again. A node that starts
+causes the former for plugins that watch their own socket, and the latter for those that watch the node's.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from ..io.file_watch import FileWatch
 from ..io.unix_socket import UnixListener, listen
 from ..simulation.device_plugins import options_message
 
-#: Seconds between two looks at the directory where no event asks for one.
+#: Seconds between two looks at the directory without an event.
 LOOK = 1.0
-#: Seconds that the connection to ``kubelet.sock`` and the answer to Register may take.
+#: Seconds for the connection to ``kubelet.sock``, and for the answer to Register.
 _DIAL, _ANSWER = 5.0, 20.0
-#: The delays before Register is called again after it failed.
+#: The pauses before Register is called again after a failure.
 _BACKOFF = Backoff(initial=1.0, cap=30.0, jitter=0.0)
 
-#: Serves a listener, and closes it at the end; its task status says when it does.
+#: Serves a listener, and closes it at the end; its task status reports the start.
 Serve = Callable[..., Awaitable[None]]
 
 
@@ -44,13 +44,12 @@ class Registered:
 
     #: Seconds of Trio's clock.
     time: float
-    #: Why it failed; empty if it did not.
     error: str
 
 
 @attrs.frozen
 class Announcement:
-    """What a device plugin says in its call, and where it calls."""
+    """The contents of a device plugin's call, and the socket to call."""
 
     kubelet_socket: str
     version: str
@@ -68,16 +67,16 @@ class Announcement:
 
 
 class Caller:
-    """Plays a device plugin that calls Register, for as long as it is to live."""
+    """Plays a device plugin that calls Register."""
 
     def __init__(
         self, announcement: Announcement, say: Callable[[str], None], on_answer: Callable[[Registered], None]
     ) -> None:
-        """Give ``say`` each line that a person should read, and ``on_answer`` each answer to Register."""
+        """Pass each line for a person to ``say``, and each answer to Register to ``on_answer``."""
         self._announcement = announcement
         self._say = say
         self._on_answer = on_answer
-        #: The socket of the node that was called last, whether it registered the plugin, and when to call it again.
+        #: The node's socket that was last called, whether that succeeded, and when to call again.
         self._called: Identity | None = None
         self._registered = False
         self._next = 0.0
@@ -90,7 +89,7 @@ class Caller:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Let ``serve`` have the ``listener``, and later ones at its path, until cancelled."""
+        """Serve the ``listener``, and later ones at its path, until cancelled."""
         path = listener.path
         while True:
             async with trio.open_nursery() as nursery:
@@ -114,7 +113,7 @@ class Caller:
                 await trio.sleep(LOOK)
 
     async def _call_while_there(self, listener: UnixListener) -> None:
-        """Call whenever that is due, until the file of the socket is gone or another one."""
+        """Call whenever that is due, until the socket file is gone or replaced."""
         said = False
         while True:
             with FileWatch(os.path.dirname(listener.path), names=True) as watch:
@@ -154,7 +153,7 @@ class Caller:
         self._say(f"not registered with {where}: {error}; the next try is in {delay:g} s")
 
     async def _register(self, socket: str) -> str | None:
-        """Call Register; return why it failed."""
+        """Call Register; return the error, if any."""
         try:
             async with await dial(self._announcement.kubelet_socket, timeout=_DIAL) as channel:
                 await channel.stub(RegistrationStub).Register(self._announcement.request(socket), timeout=_ANSWER)
@@ -166,7 +165,7 @@ class Caller:
 
 
 def _look(path: str) -> Identity | None:
-    """Return which file is at ``path``; None if there is none, or none that can be looked at."""
+    """Return the identity of the file at ``path``; None if there is none, or it cannot be examined."""
     try:
         return identity_at(os.lstat(path), path)
     except OSError:

@@ -1,8 +1,8 @@
-"""Commands to a fake plugin while it runs: lines on standard input, or in a named pipe.
+"""Commands to a running fake plugin: lines on standard input, or in a named pipe.
 
-Which commands there are, and what they do, is in the module of each type: :mod:`.fake_devices` and :mod:`.fake_csi`.
-``answer CALL``, ``refuse CALL`` and ``hang CALL``, which all types have, say what becomes of later calls. Any shell
-writes a line into a named pipe: ``echo unhealthy gpu-0 > PIPE``. ``--command`` has commands from the start.
+The modules of the types have the commands: :mod:`.fake_devices`, :mod:`.fake_csi` and :mod:`.fake_dra`. ``answer
+CALL``, ``refuse CALL`` and ``hang CALL`` of all types set the reaction to later calls. A shell can write into a named
+pipe: ``echo unhealthy gpu-0 > PIPE``. ``--command`` gives commands for the start.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from ..grpc.server.serve import Service
 from ..simulation.plugins import Call
 from ..simulation.reactions import C, Reaction, react
 
-#: Bytes of a command at most; a longer line is refused.
+#: The most bytes of a command; a longer line is refused.
 MAX_LINE = 64 * 1024
 _PIECE = 4096
-#: Seconds until the terminal is read again, after a moment in which it belonged to other processes.
+#: Seconds until the terminal is read again, after other processes had it.
 _PAUSE = 1.0
 _STANDARD_INPUT = 0
-#: What becomes of calls, by the command for it, and in words.
+#: The reactions to calls by their commands, with words for them.
 REACTIONS = {
     "answer": (Reaction.ANSWERED, "answered"),
     "refuse": (Reaction.REFUSED, "refused"),
     "hang": (Reaction.HUNG, "not answered"),
 }
-#: The same for drivers, which may leave calls out.
+#: The same for drivers, which can also lack a call.
 DRIVER_REACTIONS = {**REACTIONS, "lack": (Reaction.REFUSED, "not implemented")}
 
 
 def react_to(how: str, calls: Sequence[C], *, hangs: set[C], errors: dict[C, GRPCError]) -> str:
-    """Change what becomes of later ``calls`` to a driver, and return what is said of it.
+    """Set the reaction to later ``calls`` of a driver; return the text of the reply.
 
     ``how`` is a command of :data:`DRIVER_REACTIONS`.
     """
@@ -54,19 +54,19 @@ def react_to(how: str, calls: Sequence[C], *, hangs: set[C], errors: dict[C, GRP
     return f"{', '.join(calls)} {'is' if len(calls) == 1 else 'are'} {words} from now on"
 
 
-#: Does what a command says, and returns what is said of it.
+#: Executes a command, and returns the text of the reply.
 Obey = Callable[[str], str]
 
 
 class Recorded(Service, Protocol):
-    """A service that gives ``record`` each call as it comes, before the answer."""
+    """A service that passes each call to ``record`` before the answer."""
 
     record: Callable[[Call], None]
 
 
 @attrs.frozen
 class Commanded:
-    """What a fake plugin serves for its type, and what the commands to it do."""
+    """The service of a fake plugin's type, and the function for its commands."""
 
     service: Recorded
     obey: Obey
@@ -80,7 +80,7 @@ class LineBuffer:
         self._skips = False
 
     def add(self, piece: bytes) -> Iterator[str]:
-        """Yield the lines that are complete; what is too long to be a command is cut."""
+        """Yield the complete lines; cut a line that is too long for a command."""
         *lines, self._rest = (self._rest + piece).split(b"\n")
         for line in lines:
             if not self._skips:
@@ -91,21 +91,21 @@ class LineBuffer:
             self._rest, self._skips = b"", True
 
     def end(self) -> Iterator[str]:
-        """Yield the last line, if it has no end."""
+        """Yield the last line, if it is incomplete."""
         yield from self.add(b"\n") if self._rest else ()
 
 
 async def follow_standard_input(obey: Obey, say: Callable[[str], None]) -> None:
-    """Obey the lines on standard input until it ends. The end of the input ends nothing else."""
+    """Obey the lines on standard input until it ends. The plugin goes on after that."""
     if sys.stdin is None:
         return  # It was closed when the process started.
-    # In the background, the terminal would stop the process when it reads.
+    # In the background, reading from the terminal would stop the process.
     signal.signal(signal.SIGTTIN, signal.SIG_IGN)
     await _follow(_STANDARD_INPUT, obey, say)
 
 
 async def follow_pipe(pipe: int, obey: Obey, say: Callable[[str], None]) -> None:
-    """Obey the lines in a named pipe that :func:`named_pipe` has opened. It never ends."""
+    """Obey the lines in a named pipe of :func:`named_pipe`, forever."""
     await _follow(pipe, obey, say)
 
 
@@ -124,7 +124,7 @@ def _take(line: str, obey: Obey, say: Callable[[str], None]) -> None:
 
 
 async def _read(source: int) -> bytes:
-    """Return the next bytes; none at the end."""
+    """Return the next bytes; empty at the end."""
     while True:
         try:
             await trio.lowlevel.wait_readable(source)
@@ -144,7 +144,7 @@ async def _read(source: int) -> bytes:
 
 
 def _has_terminal(source: int) -> bool:
-    """Whether the terminal is there for this process now, and not for others."""
+    """Whether this process has the terminal now."""
     try:
         return os.tcgetpgrp(source) == os.getpgrp()
     except OSError:
@@ -156,13 +156,13 @@ def named_pipe(path: str) -> Iterator[int]:
     """Make a named pipe at ``path`` for the block, or take over one that nobody reads.
 
     Raises:
-      OSError: EADDRINUSE where another process reads it, EEXIST where something else is, and what mkfifo(3) says.
+      OSError: EADDRINUSE if another process reads it, EEXIST if something else is there, or an error of mkfifo(3).
     """
     try:
         os.mkfifo(path, 0o600)
     except FileExistsError:
         _check_unread(path)
-    # It is open for writing too, so that it does not end with its writers.
+    # It is open for writing, too, so that it does not end with its writers.
     pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         yield pipe

@@ -12,7 +12,7 @@ from ..simulation.reactions import Reaction
 from .fake_control import DRIVER_REACTIONS, react_to
 from .fake_devices import first_option, usage_error
 
-#: Options that only CSI drivers have, by their name in the parsed arguments.
+#: Options of CSI drivers, by their names in the parsed arguments.
 _ONLY_FOR_DRIVERS = ("node_id", "max_volumes", "topology", "vendor_version")
 #: The calls by their names in commands.
 _CALLS = {
@@ -47,9 +47,9 @@ CSI drivers:
 
 
 class CommandedDriver(FakeCSIDriver):
-    """A CSI driver that gives ``record`` each call as it comes."""
+    """A CSI driver that passes each call to ``record``."""
 
-    #: What is given each call, before the answer; assign to change it.
+    #: Gets each call before the answer; assign to change it.
     record: Callable[[Call], None] = staticmethod(lambda _: None)
 
     def note(self, call: CSICall, peer: object, how: Reaction) -> None:
@@ -72,14 +72,14 @@ def check_driver_arguments(args: argparse.Namespace) -> None:
     """Check that a plugin of another type has no options of CSI drivers.
 
     Raises:
-      CommandError: if it has.
+      CommandError: if it has such an option.
     """
     if args.type != CSI and (option := first_option(args, _ONLY_FOR_DRIVERS)):
         raise usage_error(f"{option} is for CSI drivers: add --type {CSI}, or leave it out")
 
 
 def driver_from(args: argparse.Namespace) -> CommandedDriver | None:
-    """Return the CSI driver that the arguments describe; None if the plugin is none."""
+    """Return the CSI driver for the arguments; None if the plugin is of another type."""
     if args.type != CSI:
         return None
     driver = CommandedDriver(args.name, max_volumes=args.max_volumes or 0, topology=dict(args.topology or ()))
@@ -89,7 +89,7 @@ def driver_from(args: argparse.Namespace) -> CommandedDriver | None:
 
 
 def obey(line: str, driver: FakeCSIDriver) -> str:
-    """Do what a command says, and return what is said of it."""
+    """Execute a command, and return the text of the reply."""
     match line.split():
         case ["ready" | "not-ready" as said]:
             driver.ready = said == "ready"

@@ -17,10 +17,10 @@ from .ending import EXIT_USAGE, CommandError
 from .fake_calls import Announcement
 from .fake_control import REACTIONS
 
-#: The number of devices, and the file of each, if none is named.
+#: The default number of devices, and the default file of each.
 _DEVICES = 4
 _FILE = "/dev/null"
-#: Options that only device plugins have, by their name in the parsed arguments.
+#: Options of device plugins, by their names in the parsed arguments.
 _ONLY_FOR_DEVICES = (
     "device",
     "devices",
@@ -34,7 +34,7 @@ _ONLY_FOR_DEVICES = (
 #: Options of the registration service, which a plugin that calls Register does not have.
 _ONLY_BY_SOCKET = ("endpoint", "fail_get_info", "reject_notify")
 
-#: The calls with which devices are allocated, by their names in commands.
+#: The calls that allocate devices, by their names in commands.
 _CALLS = {
     "allocate": AllocationCall.ALLOCATE,
     "preferred": AllocationCall.PREFERRED,
@@ -44,7 +44,7 @@ _USAGE = (
     "the commands are: healthy ID..., unhealthy ID..., unplug ID...; all stands for all devices; answer CALL,"
     f" refuse CALL, hang CALL; CALL is {', '.join(_CALLS)}"
 )
-#: Devices that an answer names; of more it says how many they are.
+#: The most devices listed in a reply; of more, it has the number.
 _NAMED = 8
 
 DEVICES_EPILOG = """\
@@ -104,10 +104,10 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def socket_of(args: argparse.Namespace) -> str:
-    """Return where the plugin listens.
+    """Return the path of the plugin's socket.
 
     Raises:
-      CommandError: if it is nowhere, or if the plugin calls Register and is to listen in another directory.
+      CommandError: if none is given, or a plugin that calls Register would listen in another directory.
     """
     given: str | None = args.socket
     if args.device_plugins is None:
@@ -146,7 +146,7 @@ def check_arguments(args: argparse.Namespace) -> None:
 
 
 def devices_from(args: argparse.Namespace) -> FileDevices | None:
-    """Return the devices that the arguments describe; None if the plugin is no device plugin.
+    """Return the devices for the arguments; None if the plugin is no device plugin.
 
     Raises:
       CommandError: if a device is named twice, or has no file.
@@ -164,7 +164,7 @@ def devices_from(args: argparse.Namespace) -> FileDevices | None:
 
 
 def obey(line: str, devices: FileDevices) -> str:
-    """Do what a command says, and return what is said of it."""
+    """Execute a command, and return the text of the reply."""
     match line.split():
         case ["healthy" | "unhealthy" | "unplug" as how, *ids] if ids:
             chosen = devices.ids if ids == ["all"] else ids
@@ -187,7 +187,7 @@ def obey(line: str, devices: FileDevices) -> str:
 
 
 def announcement_from(args: argparse.Namespace, version: str, devices: FileDevices | None) -> Announcement | None:
-    """Return what the plugin says when it calls Register; None if it does not."""
+    """Return the contents of the plugin's call of Register; None if it does not call."""
     if args.device_plugins is None or devices is None:
         return None
     return Announcement(os.path.join(_directory(args), KUBELET_SOCKET), version, args.name, devices.options)
@@ -215,7 +215,7 @@ def _check_files(files: Sequence[DeviceFile]) -> None:
 
 
 def first_option(args: argparse.Namespace, names: Sequence[str]) -> str | None:
-    """Return the first of these options that is given, as it is written."""
+    """Return the first of these options that is given, in its form on the command line."""
     for name in names:
         value: object = getattr(args, name)
         if value is not None and value is not False:
@@ -224,7 +224,7 @@ def first_option(args: argparse.Namespace, names: Sequence[str]) -> str | None:
 
 
 def usage_error(text: str) -> CommandError:
-    """Return the error that options do not fit together, which ``text`` says."""
+    """Return a usage error with ``text``."""
     return CommandError(text, EXIT_USAGE)
 
 

@@ -14,9 +14,9 @@ from ..simulation.reactions import Reaction
 from .fake_control import DRIVER_REACTIONS, react_to
 from .fake_devices import first_option, usage_error
 
-#: Options that only DRA drivers have, by their name in the parsed arguments.
+#: Options of DRA drivers, by their names in the parsed arguments.
 _ONLY_FOR_DRIVERS = ("serve",)
-#: What a driver may serve besides what all do.
+#: The services that a driver can serve in addition.
 _MORE_SERVICES = (*HEALTH_SERVICES, "grpc.health.v1.Health")
 #: The calls by their names in commands.
 _CALLS = {
@@ -50,14 +50,14 @@ DRA drivers:
 
 
 class CommandedDRADriver(FakeDRADriver):
-    """A DRA driver that gives ``record`` each call as it comes."""
+    """A DRA driver that passes each call to ``record``."""
 
-    #: What is given each call, before the answer; assign to change it.
+    #: Gets each call before the answer; assign to change it.
     record: Callable[[Call], None] = staticmethod(lambda _: None)
 
     def __init__(self, services: Sequence[str]) -> None:
         super().__init__(services)
-        #: What is reported of each device, by pool and name.
+        #: The report about each device, by pool and name.
         self.reports: dict[str, DeviceReport] = {}
 
     def note(self, call: DRACall, peer: object, how: Reaction) -> None:
@@ -80,14 +80,14 @@ def check_dra_arguments(args: argparse.Namespace) -> None:
     """Check that a plugin of another type has no options of DRA drivers.
 
     Raises:
-      CommandError: if it has.
+      CommandError: if it has such an option.
     """
     if args.type != DRA and (option := first_option(args, _ONLY_FOR_DRIVERS)):
         raise usage_error(f"{option} is for DRA drivers: add --type {DRA}, or leave it out")
 
 
 def dra_driver_from(args: argparse.Namespace) -> CommandedDRADriver | None:
-    """Return the DRA driver that the arguments describe; None if the plugin is none."""
+    """Return the DRA driver for the arguments; None if the plugin is of another type."""
     return CommandedDRADriver([*USUAL_SERVICES, *(args.serve or ())]) if args.type == DRA else None
 
 
@@ -97,7 +97,7 @@ def usual_dra_versions(args: argparse.Namespace) -> list[str]:
 
 
 def obey(line: str, driver: CommandedDRADriver) -> str:
-    """Do what a command says, and return what is said of it."""
+    """Execute a command, and return the text of the reply."""
     match line.split():
         case ["serving" | "not-serving" as said]:
             driver.serving = said == "serving"

@@ -53,7 +53,7 @@ class ProbeStep:
     step: str
     verdict: Verdict
     detail: str
-    #: The duration in seconds; None if the step had nothing to wait for.
+    #: The duration in seconds; None if the step did not wait.
     seconds: float | None = None
 
 
@@ -61,7 +61,7 @@ class ProbeStep:
 class ProbeOptions:
     """The options of a probe."""
 
-    #: Seconds for all of it.
+    #: Seconds for the whole probe.
     timeout: float = 10.0
     #: Whether to notify the plugin of its registration, if it would be registered.
     notify: bool = False
@@ -69,19 +69,19 @@ class ProbeOptions:
     strict: bool = False
     #: Whether the socket's root is marked deprecated (behaviour 16).
     deprecated: bool = False
-    #: Whose plugins the daemon registers (fault 40). The kubelet does not ask for that.
+    #: The users whose plugins the daemon registers (fault 40). The kubelet does not check users.
     trust: Trust = attrs.field(factory=Trust)
-    #: What the system says about users; a daemon is meant that the same user runs.
+    #: What the system reports about users, for a daemon of the same user.
     users: Users = AS_ROOT
-    #: The roots of the daemon. Without any, the root is taken to be the kubelet's directory, or that of the socket.
+    #: The roots of the daemon. Without roots, the kubelet's directory or that of the socket is assumed.
     roots: tuple[Root, ...] = ()
     #: Whether others may write to such a root.
     insecure: bool = False
-    #: Where else endpoints may be than by the defaults of a daemon with that root; with ``roots``, where they may be.
+    #: Additional directories for endpoints besides the defaults; with ``roots``, the only ones.
     endpoint_directories: tuple[str, ...] = ()
-    #: The status socket of the daemon that was asked for its rules.
+    #: The status socket of the daemon whose rules were requested.
     asked: str | None = None
-    #: Whether it answered: the options are those rules, and what was added to them.
+    #: Whether it answered: the options are its rules with additions.
     answered: bool = False
 
     def trusts(self, uid: int) -> bool:
@@ -134,7 +134,7 @@ class Findings:
 
 @attrs.frozen
 class Clock:
-    """The time that a step has taken, and what is left of the whole."""
+    """The duration of a step, and the time that is left for the probe."""
 
     deadline: float
     began: float = attrs.field(factory=trio.current_time)
@@ -146,5 +146,5 @@ class Clock:
 
     @property
     def left(self) -> float:
-        """Seconds until the deadline of the whole."""
+        """Seconds until the deadline of the probe."""
         return max(0.0, self.deadline - trio.current_time())

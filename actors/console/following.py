@@ -1,4 +1,4 @@
-"""Following a daemon until what is waited for is there: a watch, read line by line."""
+"""Following a watch of a daemon line by line, until a condition holds."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from .ending import EXIT_BUSY, EXIT_UNREACHABLE, CommandError
 
 
 class Waiting(Protocol):
-    """What is waited for, and what the daemon has said of it."""
+    """The condition that is waited for, and the daemon's reports about it."""
 
-    #: Why the daemon has said nothing, if that is the case.
+    #: Why the daemon has reported nothing, if that is so.
     failure: CommandError | None
-    #: Whether the daemon has named all that it knows.
+    #: Whether the daemon has sent its whole list.
     has_list: bool
 
     @property
     def over(self) -> bool:
-        """Whether there is nothing to wait for any more."""
+        """Whether there is nothing left to wait for."""
 
     def clear(self) -> None:
-        """Forget what an earlier watch has said."""
+        """Drop the reports of an earlier watch."""
 
     def note(self, line: Plugin, /) -> None:
         """Record a line of the watch."""

@@ -1,4 +1,4 @@
-"""The value of every setting of a daemon, whoever gave it: what its configuration has."""
+"""The value of every setting in a daemon's configuration, with its source."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...protocol.settings.writing import to_json
 from .configured import Configured
 from .settings import OPTIONS
 
-#: Settings that have names of users in them, of which the configuration has uids.
+#: Settings with names of users, for which the configuration has uids.
 _AS_GIVEN: Final = frozenset(
     {"status_group", "leases.users.uids", "leases.users.group", "leases.operators", "leases.pools"}
 )
@@ -28,7 +28,7 @@ class InForce:
     setting: Setting
     value: Any
     source: Source
-    #: What it takes for another value to count while the daemon runs.
+    #: What is needed to change the value while the daemon runs.
     change_needs: Literal["reload", "restart"]
 
 
@@ -42,13 +42,13 @@ def in_force(settings_of: Configured) -> Iterator[InForce]:
 
 
 def differing(old: Configured, new: Configured) -> tuple[InForce, ...]:
-    """Return the settings of ``new`` that have other values than those of ``old``."""
+    """Return the settings of ``new`` whose values differ from those of ``old``."""
     pairs = zip(in_force(old), in_force(new), strict=True)
     return tuple(after for before, after in pairs if before.value != after.value)
 
 
 def source_row(source: Source) -> dict[str, Any]:
-    """Return where a value comes from for JSON."""
+    """Return the source of a value for JSON."""
     return {"kind": source.kind, "name": source.name or None, "line": source.line}
 
 
@@ -72,7 +72,7 @@ def _value(setting: Setting, values: Mapping[str, Any], given: Given | None) -> 
 
 
 def _values(configured: Configured) -> dict[str, Any]:
-    """Return what is in a configuration, by key; without the parts that it does not have."""
+    """Return the values of a configuration by key, without the parts that it lacks."""
     config = configured.config
     values = {
         **dict(_fields("", config)),

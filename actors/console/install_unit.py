@@ -15,9 +15,9 @@ from ...protocol.text import encodable, escaped
 from .ending import EXIT_CONFIG, EXIT_OK, CommandError, say
 from .unit_files import HIDDEN, drop_ins, files, quoted
 
-#: Where an administrator's units are.
+#: The directory of an administrator's units.
 DIRECTORY: Final = "/etc/systemd/system"
-#: The longest file that is compared with what would be written; a longer one differs.
+#: The longest file that is compared with the new text; a longer one differs.
 _MOST: Final = 1024 * 1024
 
 _HELPS: Final = {
@@ -78,10 +78,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _command(program: str | None) -> str:
-    """Return the words with which the service starts plugind.
+    """Return the command with which the service starts plugind.
 
     Raises:
-      CommandError: if the unit hides that program from the service.
+      CommandError: if the unit hides the program from the service.
     """
     if program is None:
         started = shutil.which(sys.argv[0]) if os.path.basename(sys.argv[0]) == "plugind" else None
@@ -116,7 +116,7 @@ def _install(directory: str, texts: Mapping[str, str], *, force: bool) -> None:
 
 
 def _read(path: str) -> str | None:
-    """Return what is at ``path``; None if nothing is."""
+    """Return the contents of the file at ``path``; None if there is none."""
     if os.path.islink(path):
         return f"a link to {os.readlink(path)}"
     try:
@@ -127,7 +127,7 @@ def _read(path: str) -> str | None:
 
 
 def _write(path: str, text: str) -> None:
-    """Write a whole file, or nothing."""
+    """Write a file atomically."""
     directory = os.path.dirname(path)
     with contextlib.suppress(FileExistsError):
         os.mkdir(directory, 0o755)

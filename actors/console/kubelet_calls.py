@@ -1,6 +1,7 @@
-"""The calls to a plugin's endpoint that are a part of its registration, by type: those of a daemon, and the kubelet's.
+"""The calls of a registration to a plugin's endpoint, by type, as the daemon or the kubelet makes them.
 
-All of them only read. Neither calls a DRA driver before it is needed. The kubelet asks a CSI driver for the node alone.
+All of them only read. Neither calls a DRA driver before it is needed. The kubelet only calls NodeGetInfo of a CSI
+driver.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ from ..grpc.client.channel import Channel
 from ..handlers.csi.driver import DriverCalls
 from .findings import Verdict
 
-#: The result of a call, and words for it.
+#: The verdict on a call, and its text.
 Answer = tuple[Verdict, str]
-#: Makes a call on a channel to the endpoint; raises :exc:`PluginError` with what the plugin would be told.
+#: Makes a call on a channel to the endpoint; raises :exc:`PluginError` with the error for the plugin.
 Call = Callable[[Channel], Awaitable[Answer]]
 
 
 def calls_to(plugin: Plugin, *, strict: bool) -> dict[str, Call]:
-    """Return the calls with which a plugin is registered, by the names of their methods and in their order."""
+    """Return the calls of a plugin's registration, by the names of their methods and in their order."""
     if plugin.type == CSI:
         return _calls_to_driver(plugin, strict=strict)
     return {"GetDevicePluginOptions": get_options} if plugin.type == DEVICE else {}
 
 
-#: The types of the plugins to which there are calls.
+#: The types of plugins that are called.
 CALLED_TYPES = (CSI, DEVICE)
 
 
@@ -70,7 +71,7 @@ def _calls_to_driver(plugin: Plugin, *, strict: bool) -> dict[str, Call]:
 
 
 def _count_nothing(call: CallEnded) -> None:
-    """Take a call that nobody counts."""
+    """Ignore a call, which nobody counts."""
 
 
 def _capabilities(said: Capabilities) -> Answer:
@@ -89,7 +90,7 @@ async def get_options(channel: Channel) -> Answer:
 
 
 async def within(seconds: float, call: Call, channel: Channel) -> Answer:
-    """Make ``call``, which has so many seconds.
+    """Make ``call`` with a deadline of ``seconds``.
 
     Raises:
       PluginError: if it fails, or is not answered in time.

@@ -1,4 +1,4 @@
-"""How the commands about leases fail: what they print, and with which exit code."""
+"""The output and the exit codes of failing commands about leases."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from .status_socket import unreachable
 
 EXIT_NO_DAEMON: Final = 3
 EXIT_REFUSED: Final = 4
-#: Of ``timeout``, as the next ones are of ``env``: the command of the user was not run, could not be, is not there.
+#: The exit code of ``timeout``; the next three are those of ``env``: the command was not run, cannot be run, is
+#: missing.
 EXIT_TIMED_OUT: Final = 124
 EXIT_NOT_RUN: Final = 125
 EXIT_CANNOT_RUN: Final = 126
 EXIT_NOT_FOUND: Final = 127
-#: What to do about a daemon that accepts connections and is silent.
+#: Advice about a daemon that accepts connections and is silent.
 _LATE: Final = "it is stopped, or hangs: look at its log, then continue or restart it"
 _CODES: Final = {Problem.USAGE: EXIT_USAGE, Problem.REFUSED: EXIT_REFUSED, Problem.TIMEOUT: EXIT_TIMED_OUT}
 
 
 def fail(error: ClientError, form: str | None = None) -> int:
-    """Print why a daemon has not done what it was asked for, also in JSON if that is the form; return the exit code."""
+    """Print why a daemon did not do what was asked, also in JSON if that is the form; return the exit code."""
     why = unreachable(error, late=_LATE) if isinstance(error, NoDaemonError) else str(error)
     complain(why)
     if form == "json":
@@ -38,7 +39,7 @@ def fail(error: ClientError, form: str | None = None) -> int:
     if not isinstance(error, LeaseFailedError):
         return EXIT_FAILED
     if error.holders:
-        # Only a failure pays for what this imports.
+        # Imported late, since only a failure needs it.
         from .lease_words import holder_lines
 
         with suppress(OSError):

@@ -1,7 +1,7 @@
-"""``plugind lease-hook``: the command that a container engine runs before a container starts that is to have a lease.
+"""``plugind lease-hook``: the command that a container engine runs before it starts a container with a lease.
 
-It is named in the lease's CDI document, and is not for people. Its failure keeps the container from starting; the
-engine shows what it prints. It waits for nothing beyond a deadline, and imports little.
+The lease's CDI document names it; it is not for people. Its failure keeps the container from starting, and the engine
+shows its output. Its waits have deadlines, and it imports little.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ..http.plain import NotHttpError, request
 from ..io.process_identity import identity_of
 from .ending import EXIT_OK, EXIT_UNREACHABLE, CommandError
 
-#: Seconds for the state of the container to arrive, and as many for the daemon to answer; less than the engine waits.
+#: Seconds for the state of the container, and for the daemon's answer; together less than the engine waits.
 DEADLINE: Final = 10.0
-#: Bytes of the state of a container; it has the container's annotations.
+#: Bytes of the state of a container, which has the container's annotations.
 MAX_STATE: Final = 4 * 1024 * 1024
-#: Characters of an answer of the daemon that are shown.
+#: Characters of a daemon's answer that are shown.
 _SHOWN: Final = 1000
 
 
@@ -47,10 +47,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read_state(descriptor: int, seconds: float) -> bytes:
-    """Return all that comes from ``descriptor``.
+    """Return all bytes from ``descriptor``.
 
     Raises:
-      CommandError: if that takes longer than ``seconds``, or is too much.
+      CommandError: if that takes longer than ``seconds``, or there are too many.
     """
     deadline, whole = time.monotonic() + seconds, bytearray()
     while True:
@@ -65,7 +65,7 @@ def read_state(descriptor: int, seconds: float) -> bytes:
 
 
 def init_of(state: bytes) -> ProcessIdentity:
-    """Return the first process of the container that has this OCI ``state``.
+    """Return the first process of the container with this OCI ``state``.
 
     Raises:
       CommandError: if it cannot be found.
@@ -91,10 +91,10 @@ def _wrong_state(why: str) -> CommandError:
 
 
 def bind(lease: str, init: ProcessIdentity, status: str, seconds: float) -> None:
-    """Have the daemon bind ``lease`` to the container of ``init``.
+    """Make the daemon bind ``lease`` to the container of ``init``.
 
     Raises:
-      CommandError: if it does not.
+      CommandError: if that fails.
     """
     body = json.dumps({"pid": init.pid, "start_ticks": init.start_ticks, "boot_id": init.boot_id})
     target = f"/v1/leases/{quote(os.fsencode(lease), safe='')}/bind"
@@ -117,7 +117,7 @@ def _no_daemon(lease: str, status: str, why: str) -> CommandError:
 
 
 def _reason(code: int, answer: bytes) -> str:
-    """Return what the daemon says, in one line."""
+    """Return the daemon's error in one line."""
     try:
         content = json.loads(answer)
     except (ValueError, RecursionError):

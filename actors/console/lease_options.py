@@ -1,4 +1,4 @@
-"""The options of ``plugind run`` that say who may lease which devices."""
+"""The options of ``plugind run`` about leases."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ def _users(text: str) -> tuple[TrustedUser, ...]:
 
 
 def group(text: str) -> Any:
-    """Return the group that ``text`` names, a gid or a name, for argparse.
+    """Parse a gid or the name of a group, for argparse.
 
     Raises:
-      ArgumentTypeError: if there is none.
+      ArgumentTypeError: if there is no such group.
     """
     try:
         found = Group().from_text(text, "/")

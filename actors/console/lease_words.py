@@ -1,4 +1,4 @@
-"""Leases in the words that people read: who has which devices, since when, and until when."""
+"""Leases in words for people: the owner, the devices, the start and the end."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from .phrases import by_the_clock, duration
 
 
 def holder_lines(leases: Iterable[Lease]) -> Iterator[str]:
-    """Yield a line for each lease that has what somebody else asks for."""
+    """Yield a line for each lease whose devices were asked for."""
     for lease in leases:
         what = ", ".join(device_words(lease))
         yield f"{what}: {escaped(lease.id)}, {owner_and_user(lease)}, for {duration(_age(lease))}, {until(lease)}"
 
 
 def device_words(lease: Lease) -> list[str]:
-    """Return the devices of a lease; a resource stands before them if there are several."""
+    """Return the devices of a lease, with the resource if there are several."""
     several = len(lease.devices) > 1
     return [
         escaped(f"{resource}={device}" if several else device)
@@ -38,12 +38,12 @@ def device_words(lease: Lease) -> list[str]:
 
 
 def wanted_words(lease: Lease) -> str:
-    """Return what a lease waits for."""
+    """Return the devices that a lease waits for."""
     return ",".join(f"{wanted.count} of {escaped(wanted.resource)}" for wanted in lease.request.wanted)
 
 
 def since(lease: Lease) -> str:
-    """Return how long ago a lease was asked for, as a clock counts: ``00:12:09``."""
+    """Return how long ago a lease was asked for, like a clock: ``00:12:09``."""
     return by_the_clock(_age(lease))
 
 
@@ -52,7 +52,7 @@ def _age(lease: Lease) -> float:
 
 
 def owner_and_user(lease: Lease) -> str:
-    """Return the owner of a lease, and its user; the user alone if nobody owns it."""
+    """Return the owner of a lease, and its user; only the user if there is no owner."""
     if isinstance(lease.owner, TimeOwner | NoOwner):
         return user(lease.uid)
     return f"{owner(lease)} of {user(lease.uid)}"
@@ -99,7 +99,7 @@ def until(lease: Lease) -> str:
 
 
 def left(time_owner: TimeOwner) -> str:
-    """Return when a lease for some time ends, ``in 7h58m``; or how long it will be, before that time has begun."""
+    """Return when a lease for some time ends, ``in 7h58m``; or its length, if its time has not begun."""
     shown = duration(_left(time_owner))
     return f"{shown} long" if time_owner.expires is None else f"in {shown}"
 
@@ -111,7 +111,7 @@ def _left(time_owner: TimeOwner) -> float:
 
 
 def user(uid: int) -> str:
-    """Return the name of a user, or the number of one without a name."""
+    """Return the name of a user, or the uid of one without a name."""
     try:
         return escaped(pwd.getpwuid(uid).pw_name)
     except KeyError:

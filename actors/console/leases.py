@@ -1,4 +1,4 @@
-"""``plugind leases``: who has which devices."""
+"""``plugind leases``: the list of leases."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from .status_socket import add_status_argument, status_path
 from .table import WHOLE, aligned, fits, narrowed, shortened
 
 _COLUMNS = ("LEASE", "STATE", "OWNER", "USER", "SINCE", "UNTIL", "DEVICES", "REASON")
-#: The columns that a terminal without room for them does not show, the first one first.
+#: The columns that are dropped on a narrow terminal, in this order.
 _DROPPED = ("USER", "SINCE", "REASON", "UNTIL", "OWNER")
-#: Characters of the id of a lease for which there is no room.
+#: Characters of a shortened lease id.
 _SHORT = 24
 _EPILOG = """examples:
   plugind leases
@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """List the leases, or free what a lost state withholds; return the exit code."""
+    """List the leases, or free the devices that a lost state withholds; return the exit code."""
     if args.action is None and args.none_held:
         args.parser.error("--none-held is an option of 'plugind leases recover'")
     if args.action is not None and not args.none_held:
@@ -103,9 +103,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _recover(path: str, *, as_json: bool) -> int:
-    """Free what a lost state withholds, and then name the processes that may use it, as a hint.
+    """Free the devices that a lost state withholds, and then list the processes that may use them, as a hint.
 
-    The owner of a process can have the look at its environment wait for ever, so it comes last.
+    The owner of a process can block the reading of its environment forever, so that comes last.
     """
     answer(path, recovery(), seconds=WRITING)
     processes = list(_processes())
@@ -129,17 +129,17 @@ def _processes() -> Iterator[tuple[int, str]]:
     """Yield the processes whose environment names a lease, and the lease."""
     name = f"{LEASE}=".encode()
     for pid in sorted(int(entry) for entry in os.listdir("/proc") if entry.isdecimal()):
-        with suppress(OSError):  # It has ended, or is another user's.
+        with suppress(OSError):  # It has ended, or belongs to another user.
             with open(f"/proc/{pid}/environ", "rb") as file:
                 variables = file.read().split(b"\0")
-            # The first one is what the process itself finds.
+            # The first one is the one that the process itself sees.
             yield from [
                 (pid, os.fsdecode(variable.removeprefix(name))) for variable in variables if variable.startswith(name)
             ][:1]
 
 
 def lines(found: LeasesSnapshot, width: int | None = None) -> Iterator[str]:
-    """Yield the table, for a terminal of ``width`` columns, the sum, and what is wrong."""
+    """Yield the table, for a terminal of ``width`` columns, the sum, and the problems."""
     if found.leases:
         yield from aligned(_table(found.leases) if width is None else _fitting(found.leases, width))
     yield summary(found.leases)
@@ -150,7 +150,7 @@ def lines(found: LeasesSnapshot, width: int | None = None) -> Iterator[str]:
 
 
 def _fitting(leases: Sequence[Lease], width: int) -> Sequence[Sequence[str]]:
-    """Return the table without columns that have no room, and with shortened ids if that is not enough."""
+    """Return the table without columns that do not fit, and with shortened ids if that is not enough."""
     rows = narrowed(_table(leases), width, _DROPPED)
     return rows if fits(rows, width) else narrowed(_table(leases, _SHORT), width, _DROPPED)
 

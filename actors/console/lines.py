@@ -1,4 +1,4 @@
-"""Lines with a label and a text: whole in a pipe, and broken at spaces where a terminal is not so wide."""
+"""Lines with a label and a text: whole in a pipe, and broken at spaces on a narrow terminal."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import sys
 import textwrap
 from collections.abc import Iterable
 
-#: Characters of the labels, at least.
+#: The least width of the labels.
 _LABELS = 12
 
 
 def terminal_width() -> int | None:
-    """Return how many columns the terminal has to which the output goes; None if it goes elsewhere."""
+    """Return the columns of the terminal on standard output; None if it is no terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def wrapped(head: str, text: str, width: int | None, indent: int | None = None) -> str:
-    """Return ``head`` and ``text`` in as many lines as it takes, the later ones indented, as far as ``head`` is long.
+    """Return ``head`` and ``text`` in lines, the later ones indented by the length of ``head``, or by ``indent``.
 
     A word that is longer than a line stays whole, so that it can be copied.
     """
@@ -31,7 +31,7 @@ def wrapped(head: str, text: str, width: int | None, indent: int | None = None) 
 
 
 def labelled(facts: Iterable[tuple[str, str]], width: int | None) -> list[str]:
-    """Return a line for each label with its text, the texts below each other."""
+    """Return a line for each label with its text, with aligned texts."""
     facts = [*facts]
     start = max(_LABELS, *(len(label) + 2 for label, _ in facts))
     return [wrapped(f"{label + ':':<{start}}", text, width) for label, text in facts]

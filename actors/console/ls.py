@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _words(choices: Collection[str] = ()) -> Callable[[str], list[str]]:
-    """Return a parser of words between commas, each of them one of ``choices`` if that is given."""
+    """Return a parser of words between commas, which must be among ``choices`` if given."""
 
     def parsed(given: str) -> list[str]:
         words = given.split(",")
@@ -98,10 +98,10 @@ def _words(choices: Collection[str] = ()) -> Callable[[str], list[str]]:
 
 
 def _check_types(asked: Iterable[str], plugins: Sequence[Plugin]) -> None:
-    """Refuse a type that no plugin has and that is not built in: it is misspelt.
+    """Refuse a type that no plugin has and that is not built in, since it is misspelt.
 
     Raises:
-      CommandError: if there is one.
+      CommandError: if there is such a type.
     """
     present = sorted({*BUILT_IN_TYPES, *(str(plugin["type"]) for plugin in plugins if plugin.get("type") is not None)})
     for word in asked:
@@ -111,6 +111,6 @@ def _check_types(asked: Iterable[str], plugins: Sequence[Plugin]) -> None:
 
 
 def _names(plugins: Iterable[Plugin]) -> list[str]:
-    """Return each name once, and the path of each socket without one: what ``describe`` and ``retry`` take."""
+    """Return each name once, and the paths of sockets without one, as ``describe`` and ``retry`` accept them."""
     ordered = table.in_order(plugins)
     return list(dict.fromkeys(text(plugin.get("name") or plugin.get("socket")) for plugin in ordered))

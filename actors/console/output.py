@@ -1,4 +1,4 @@
-"""``-o json``: the option of commands whose output a program may read."""
+"""``-o json``: the option of commands whose output programs can read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 
 
 def add_output_argument(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add ``-o`` and ``--json``, both for the attribute ``output``; ``what`` says what the JSON is."""
+    """Add ``-o`` and ``--json``, both for the attribute ``output``; ``what`` describes the JSON."""
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
         "-o", "--output", choices=("text", "json"), default="text", help=f"text for people (default); json: {what}"

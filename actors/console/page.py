@@ -79,7 +79,7 @@ async def _serve_page(daemon: Daemon, port: int) -> None:
     board.tell("daemon", {"host": encodable(os.uname().nodename), "path": encodable(daemon.path)})
     answers = routes.Routes(token, page(), board, routes.AskedDaemon(daemon.path, daemon.timeout))
     with _listening(port) as listener:
-        # The part after # is sent to no server, and so it is in no log and in no header Referer.
+        # The part after # is not sent to servers, so it is in no log and no Referer header.
         say(f"http://{listener.address}/#{token}\n", now=True)
         complain(f"the page of the daemon at {escaped(daemon.path)} is there until this is stopped (Ctrl-C)")
         async with trio.open_nursery() as nursery:

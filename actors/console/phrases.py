@@ -1,4 +1,4 @@
-"""What a daemon says of a plugin, in the words and units that people read."""
+"""A daemon's reports about a plugin, in words and units for people."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from .answers import Plugin
 if TYPE_CHECKING:
     from ...protocol.status.json import Json
 
-#: What a plugin is called that is registered and does not serve.
+#: The word for a registered plugin that does not serve.
 NOT_SERVING = "not-serving"
-#: The states of plugins that can be used: in observe mode another consumer registers them.
+#: The states of usable plugins: in observe mode another consumer registers them.
 IN_USE = (StateName.REGISTERED.value, StateName.OBSERVED.value)
-#: The words by which plugins are picked: the states of those that are there, and one word more.
+#: The words to select plugins by: the states of existing plugins, and one more.
 STATE_WORDS = (*(state.value for state in StateName if state is not StateName.GONE), NOT_SERVING)
 #: The fixed words of a reason: they are for the plugin, which knows no other state than a failed registration.
 _FIXED_WORDS = re.compile(r"^RegisterPlugin error -- (?:(.*?) at socket .*?, err: |.*? with err: )?", re.DOTALL)
 
 
 def text(value: Json) -> str:
-    """Return a value as one word that is safe to show; what is absent is a dash."""
+    """Return a value as one word that is safe to print; a dash if it is missing."""
     return "-" if value is None or value == "" else escaped(str(value))
 
 
 def exact(value: Json) -> str:
-    """Return a plugin's word as :func:`text` does, but quoted if it would look like another one, or like none."""
+    """Return a plugin's word like :func:`text`, but quoted if it could be confused with another word, or with none."""
     if isinstance(value, str) and (value != value.strip() or value[:1] in ("", '"')):
         return quoted(value)
     return text(value)
 
 
 def duration(value: Json) -> str:
-    """Return seconds in the unit that fits: ``12ms``, ``3.4s``, ``2m05s``, ``4h10m``, ``3d07h``."""
+    """Return seconds in a suitable unit: ``12ms``, ``3.4s``, ``2m05s``, ``4h10m``, ``3d07h``."""
     if not isinstance(value, int | float):
         return "-"
     if value < 1:
@@ -53,7 +53,7 @@ def duration(value: Json) -> str:
 
 
 def by_the_clock(seconds: Json) -> str:
-    """Return seconds as a clock counts them: ``00:00:04``, ``27:15:00``."""
+    """Return seconds like a clock: ``00:00:04``, ``27:15:00``."""
     if not isinstance(seconds, int | float):
         return "-"
     minutes, second = divmod(int(seconds), 60)
@@ -61,7 +61,7 @@ def by_the_clock(seconds: Json) -> str:
 
 
 def time_of_day(unix: float, now: float) -> str:
-    """Return the local time with its offset, ``14:03:05+01:00``; with the date unless that is the one of ``now``."""
+    """Return the local time with its offset, ``14:03:05+01:00``; with the date if it is not that of ``now``."""
     then = time.localtime(unix)
     offset = time.strftime("%z", then)
     clock = f"{time.strftime('%H:%M:%S', then)}{offset[:3]}:{offset[3:]}"
@@ -69,7 +69,7 @@ def time_of_day(unix: float, now: float) -> str:
 
 
 def ago(seconds: Json) -> str:
-    """Return the time of day at which it was so many seconds ago, by the clock as it is set now; negative is ahead."""
+    """Return the time of day ``seconds`` ago by the present clock; negative is ahead."""
     if not isinstance(seconds, int | float):
         return "-"
     now = time.time()
@@ -77,7 +77,7 @@ def ago(seconds: Json) -> str:
 
 
 def unix_time(value: Json) -> float | None:
-    """Return a time of the JSON, which is RFC 3339; in a watch, older daemons say seconds since 1970."""
+    """Return a time of the JSON, which is RFC 3339; watches of older daemons have seconds since 1970."""
     if isinstance(value, int | float):
         return value
     try:
@@ -87,12 +87,12 @@ def unix_time(value: Json) -> float | None:
 
 
 def age(plugin: Plugin) -> Json:
-    """Return for how many seconds the plugin has been in its state. Older daemons say so under ``since``."""
+    """Return for how many seconds the plugin has been in its state. Older daemons have that under ``since``."""
     return plugin.get("age", plugin.get("since"))
 
 
 def serves(plugin: Plugin) -> bool | None:
-    """Return whether the plugin serves; None where that is not known."""
+    """Return whether the plugin serves; None if that is not known."""
     serving = plugin.get("serving")
     return serving if isinstance(serving, bool) else None
 
@@ -104,13 +104,13 @@ def state(plugin: Plugin) -> str:
 
 
 def state_words(plugin: Plugin) -> set[str]:
-    """Return the words of :data:`STATE_WORDS` that hold for the plugin: each step has one, too."""
+    """Return the words of :data:`STATE_WORDS` that apply to the plugin; each step has one, too."""
     words = {str(plugin.get("state"))} | ({NOT_SERVING} if serves(plugin) is False else set())
     return words | {state.value for step, state in STATE_IN.items() if step == plugin.get("step")}
 
 
 def steps(plugin: Plugin) -> str:
-    """Return how long each step took; empty if that is not known. Older daemons do not say it."""
+    """Return how long each step took; empty if that is not known, as with older daemons."""
     found = plugin.get("steps")
     taken = found.items() if isinstance(found, dict) else ()
     return words_of_steps((text(step), seconds) for step, seconds in taken if isinstance(seconds, int | float))
@@ -125,7 +125,7 @@ def cause(plugin: Plugin) -> str:
 
 
 def _health(plugin: Plugin) -> str:
-    """Return what is to be said of the health of the plugin: nothing if it is healthy and has no reason."""
+    """Return the text about the plugin's health; empty if it is healthy and has no reason."""
     health, why = plugin.get("health"), plugin.get("health_reason")
     if health in (None, Health.HEALTHY, Health.UNKNOWN):
         # Without a reason, nothing was reported yet.
@@ -134,7 +134,7 @@ def _health(plugin: Plugin) -> str:
 
 
 def remarks(plugin: Plugin) -> str:
-    """Return what has happened, the cause, the role, the health and the warnings of a plugin; empty if none is."""
+    """Return the event, cause, role, health and warnings of a plugin; empty if there are none."""
     warnings = plugin.get("warnings")
     why = plugin.get("not_serving")
     parts = [

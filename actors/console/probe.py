@@ -1,7 +1,7 @@
 """``plugind probe``: whether a daemon would register a plugin's socket, step by step, without a daemon.
 
 It is meant for plugin authors. It examines the path, dials, calls GetInfo, has the type's handler validate the answer,
-dials the endpoint, and checks whether the plugin can be notified. It notifies only on request, since a registrar may
+dials the endpoint, and checks whether the plugin can be notified. It notifies only on request, since a registrar can
 react to a notification. The steps are in ``plugind.actors.console.probing``.
 """
 
@@ -59,7 +59,7 @@ examples:
   plugind probe /run/a.sock -o json --timeout 3
   plugind probe /var/lib/kubelet/plugins_registry/a.sock --strict"""
 
-#: What a daemon would do, and what the kubelet would.
+#: The actions of a daemon, and those of the kubelet.
 _DOES = {
     Fate.REGISTERED: ("register this plugin", "register this plugin"),
     Fate.UNUSABLE: (
@@ -147,8 +147,8 @@ def run(args: argparse.Namespace) -> int:
     """Probe a plugin; return the exit code.
 
     Raises:
-      CommandError: if an installed handler cannot be loaded, a user does not exist, or the daemon that is named does
-        not answer.
+      CommandError: if an installed handler cannot be loaded, a user does not exist, or the given daemon does not
+        answer.
     """
     options = _options(args)
     result = trio.run(_probe, args, options, os.path.abspath(args.socket))
@@ -211,7 +211,7 @@ async def _probe(args: argparse.Namespace, options: ProbeOptions, socket: str) -
 
 
 def _handlers(options: ProbeOptions) -> dict[str, Handler]:
-    """Return the handlers of ``plugind run``; the kubelet has no others for its types."""
+    """Return the handlers of ``plugind run``. For the kubelet's types, the kubelet has only the built-in ones."""
     try:
         installed = installed_handlers()
     except ConfigError as error:

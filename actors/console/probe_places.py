@@ -1,4 +1,4 @@
-"""Where the socket of a probe lies: in which root, and in which directories, judged by the code of the daemon."""
+"""The place of a probed socket: its root and its directories, judged by the code of the daemon."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from .findings import Fate, Findings, ProbeOptions, Verdict
 
 
 def root_at(path: str, options: ProbeOptions) -> Root:
-    """Return the root in which the socket at the absolute ``path`` lies, or probably would."""
+    """Return the root of the socket at the absolute ``path``, or the probable one."""
     roots = {root.path: root for root in options.roots}
     root = root_of(path, roots)
     return Root(_probable_root(path), options.deprecated, options.insecure) if root is None else roots[root]
 
 
 def _probable_root(path: str) -> str:
-    """Return the root in which a socket probably lies: the kubelet's directory, or the one of the socket."""
+    """Return the probable root of a socket: the kubelet's directory, or that of the socket."""
     above = os.path.dirname(path)
     kubelets, registry, _ = above.partition("/plugins_registry/")
     return kubelets + registry.rstrip("/") if registry else above
 
 
 def as_discovered(path: str, options: ProbeOptions) -> str:
-    """Return the absolute path at which a daemon finds the socket, if that is another than was given."""
+    """Return the absolute path at which a daemon finds the socket, which can differ from the given path."""
     whole = os.path.abspath(path)
     real = os.path.join(os.path.realpath(os.path.dirname(whole)), os.path.basename(whole))
     roots = [root.path for root in options.roots]
@@ -36,7 +36,7 @@ def as_discovered(path: str, options: ProbeOptions) -> str:
 
 
 def say_whose_rules(found: Findings, options: ProbeOptions) -> None:
-    """Record from where the rules are, if a daemon was asked for them."""
+    """Record the source of the rules, if a daemon was asked for them."""
     if options.asked is None or options.strict:
         return
     if not options.answered:
@@ -53,7 +53,7 @@ def say_whose_rules(found: Findings, options: ProbeOptions) -> None:
 
 
 def check_place(found: Findings, path: str, options: ProbeOptions) -> None:
-    """Check the directories in which ``path`` lies (fault 3). The kubelet does not."""
+    """Check the directories above ``path`` (fault 3), which the kubelet does not."""
     if options.strict:
         return
     root = root_at(path, options)

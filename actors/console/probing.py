@@ -1,8 +1,8 @@
 """The checks of ``plugind probe``, in the order in which a daemon makes them.
 
-The rules are not repeated here: info is checked by :func:`~plugind.protocol.plugins.info.check_info`, and everything
-that depends on the type by the handler that a daemon would ask. Without ``--notify`` a probe changes nothing: it calls
-GetInfo, and opens a call that it does not complete.
+The rules are not repeated here: :func:`~plugind.protocol.plugins.info.check_info` checks the info, and the daemon's
+handler everything that depends on the type. Without ``--notify`` a probe changes nothing: it calls GetInfo, and opens a
+call that it does not complete.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ from .findings import Clock, Fate, Findings, ProbeOptions, ProbeResult, ProbeSte
 from .kubelet_calls import CALLED_TYPES, calls_to, get_options, within
 from .probe_places import as_discovered, check_place, distrust, root_at, say_whose_rules
 
-#: Seconds in which a server says that it does not know a method, at least and at most. It answers on the headers of
-#: the call, before any code of the plugin runs; a server that is silent for so long knows the method.
+#: The least and the most seconds for a server to refuse an unknown method. It does so upon the headers of the call,
+#: before any code of the plugin runs; a server that is silent for that time knows the method.
 UNKNOWN_METHOD = (0.25, 1.0)
 _DAEMON = Timeouts()
 
@@ -62,9 +62,9 @@ async def probe(
     on_step: Callable[[ProbeStep], None],
     others: Sequence[Other] | None = None,
 ) -> ProbeResult:
-    """Probe the registration socket at ``path``; ``on_step`` is given each step as it is done.
+    """Probe the registration socket at ``path``; call ``on_step`` with each completed step.
 
-    ``handlers`` are those of the daemon, by type. ``others`` are the plugins that it has registered, if one was asked.
+    ``handlers`` are those of the daemon, by type. ``others`` are the plugins that it has registered, if it was asked.
     """
     found = Findings(on_step)
     with suppress(StopError):
@@ -92,7 +92,7 @@ async def probe(
 
 
 def _check_path(found: Findings, path: str, options: ProbeOptions) -> str:
-    """Check what is at ``path``, and return the absolute path."""
+    """Check the file at ``path``, and return the absolute path."""
     try:
         mode = os.lstat(path).st_mode
     except (OSError, ValueError) as error:
@@ -115,7 +115,7 @@ def _check_path(found: Findings, path: str, options: ProbeOptions) -> str:
 
 
 def _link(found: Findings, path: str) -> StopError:
-    """Record what a daemon makes of the symbolic link at ``path`` (fault 7)."""
+    """Record how a daemon treats the symbolic link at ``path`` (fault 7)."""
     try:
         leads_to_socket = stat.S_ISSOCK(os.stat(path).st_mode)
     except OSError:
@@ -189,7 +189,7 @@ async def _ask(found: Findings, channel: Channel, path: str, deadline: float) ->
     else:
         found.note("GetInfo", Verdict.OK, "answered", took)
     peer = channel.peer
-    # One more than is allowed is enough to refuse it, as in a conversation (fault 51).
+    # One more than allowed is enough to refuse it, as in a conversation (fault 51).
     versions = tuple(islice(reply.supported_versions, limits.max_versions + 1))
     try:
         uid = None if peer is None else peer.uid
@@ -201,7 +201,7 @@ async def _ask(found: Findings, channel: Channel, path: str, deadline: float) ->
 
 
 async def _ask_caller(found: Findings, channel: Channel, deadline: float, took: float) -> None:
-    """Find out whether this is a device plugin that registers by a call, as most do, and has no GetInfo to serve.
+    """Find out whether this is a device plugin that registers by a call, as most do, and serves no GetInfo.
 
     Raises:
       StopError: if it is.
@@ -219,7 +219,7 @@ async def _ask_caller(found: Findings, channel: Channel, deadline: float, took: 
 
 
 def _judge_endpoint(found: Findings, info: PluginInfo, path: str, options: ProbeOptions) -> None:
-    """Check whether a daemon lets the plugin name its endpoint (fault 43); the kubelet takes any."""
+    """Check whether a daemon accepts the plugin's endpoint (fault 43); the kubelet accepts any."""
     if options.strict:
         return
     defaults = () if options.roots else default_directories([root_at(path, options).path])
@@ -278,7 +278,7 @@ async def _check_type(
     )
     outcome, error = await validate(handler, plugin, _DAEMON.of_handler(plugin.type))
     if outcome is Outcome.OK:
-        # What a built-in handler asks of the endpoint in register is asked here, too.
+        # The calls of a built-in handler's register are made here, too.
         rest = "" if info.type in BUILT_IN_TYPES else "; its register was not called, and may still refuse it"
         found.note("validation", Verdict.OK, f"the handler for {info.type} accepts its name and versions{rest}")
     else:
@@ -293,12 +293,12 @@ async def _check_claim(
     options: ProbeOptions,
     others: Sequence[Other],
 ) -> None:
-    """Check whether the others leave the plugin its name and endpoint. Some handlers compare it with them."""
+    """Check the plugin's name and endpoint against the others, with which some handlers compare it."""
     if isinstance(handler, CSIHandler | DRAHandler):
         for other in others:
             if other.plugin.type == info.type:
                 handler.drivers.add(attrs.evolve(other.plugin, privileged=_counts_always(other.uid, options)))
-    # The kubelet does not ask which user has a name.
+    # The kubelet does not check which user has a name.
     same = {
         other.plugin.socket: info.uid if options.strict else other.uid
         for other in others
@@ -320,7 +320,7 @@ async def _check_claim(
 
 
 def _counts_always(uid: int | None, options: ProbeOptions) -> bool:
-    """Whether a plugin of this user counts against privileged ones too; so does one whose user is not known."""
+    """Whether a plugin of this user counts against privileged ones too, like one of an unknown user."""
     return options.strict or uid is None or options.users.is_privileged(uid)
 
 
@@ -331,7 +331,7 @@ def _no_handler(plugin_type: str, path: str, handlers: Mapping[str, Handler]) ->
 
 
 def _meant(plugin_type: str, types: Iterable[str]) -> str | None:
-    """Return the one of ``types`` that ``plugin_type`` is most likely meant to be; None if it is similar to none."""
+    """Return the one of ``types`` that is most similar to ``plugin_type``; None if none is similar."""
     stems = {_stem(name): name for name in types}
     close = difflib.get_close_matches(_stem(plugin_type), stems, n=1, cutoff=0.7)
     return stems[close[0]] if close else None
@@ -358,7 +358,7 @@ async def _check_endpoint(
     *,
     called: bool,
 ) -> None:
-    """Connect to the endpoint, as its consumer will; if it is ``called`` at Register, make that call."""
+    """Connect to the endpoint; if it is ``called`` at Register, make that call."""
     if info.endpoint == path:
         found.note("endpoint", Verdict.OK, "the registration socket itself")
         if called:
@@ -389,7 +389,7 @@ async def _check_endpoint(
 async def _check_consumer(
     found: Findings, info: PluginInfo, channel: Channel, path: str, options: ProbeOptions, deadline: float
 ) -> None:
-    """Make the calls of a registration, up to the first that fails."""
+    """Make the calls of a registration, up to the first one that fails."""
     plugin = Plugin(info.type, info.name, info.endpoint, info.versions, path, 1)
     for method, call in calls_to(plugin, strict=options.strict).items():
         clock = Clock(deadline)
@@ -410,8 +410,8 @@ _NOT_SERVED = "the plugin cannot be told that it is registered; serve this metho
 async def _look_for_notify(found: Findings, channel: Channel, deadline: float, get_info_took: float) -> None:
     """Find out whether the server implements the method, without calling it: the call is reset before its message.
 
-    The plugin's code does not run, so a registered plugin is not disturbed, and no other gets a wrong notification. A
-    server that was slow to answer ``GetInfo`` has more time.
+    No code of the plugin runs, so a registered plugin is not disturbed, and an unregistered one gets no wrong
+    notification. A server that was slow to answer ``GetInfo`` has more time.
     """
     clock = Clock(deadline)
     least, most = UNKNOWN_METHOD

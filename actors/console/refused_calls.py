@@ -1,4 +1,4 @@
-"""The Register calls that were refused last, as the commands show them: nothing else tells of such a plugin."""
+"""The last refused Register calls in commands. Such a plugin is visible nowhere else."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def refused_calls(daemon: Daemon) -> dict[str, str]:
     try:
         answer = json.loads(fetch(daemon, "/v1/devices/refused"))
     except UnknownPluginError:
-        return {}  # An older daemon keeps them only in its log.
+        return {}  # An older daemon only logs them.
     except ValueError as error:
         raise CommandError(f"the daemon's answer is not JSON: {error}") from error
     return awaited.refused_calls(answer)

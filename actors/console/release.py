@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _release(path: str, lease: str) -> tuple[Released | None, ClientError | None]:
-    """End a lease; return the answer, or why that has failed."""
+    """End a lease; return the answer, or the error."""
     try:
         return answer(path, release(lease), seconds=WRITING), None
     except ClientError as error:

@@ -15,12 +15,12 @@ from .ending import EXIT_CONFIG, EXIT_OK, CommandError, say
 from .output import add_output_argument
 from .settings import name_status
 
-#: What to do if there is no daemon. The one of a service is there, but may be where nothing says any more.
+#: Advice if there is no daemon. That of a service can run, but at a socket that the configuration no longer names.
 _NONE = (
     "start one with 'plugind run', or name its socket with --status or PLUGIND_STATUS: if 'status' was changed since"
     " its start, the one before"
 )
-#: The status of the answer to a configuration that cannot be used.
+#: The status of the answer if the configuration cannot be used.
 _REFUSED = 422
 
 

@@ -54,14 +54,14 @@ from .start import REQUESTS
 if TYPE_CHECKING:
     from .in_force import InForce
 
-#: How many requests may wait.
+#: How many requests can wait.
 _SIZE: Final = 8
-#: Seconds for the files to be read, which may lie on a disk that hangs.
+#: Seconds to read the files, which can lie on a disk that hangs.
 READ_DEADLINE: Final = 4.0
 
 
 def _without_signals(read: Callable[[], Configured]) -> Configured:
-    """Read, in a thread of its own that is to take no signal."""
+    """Read the configuration in a thread that receives no signals."""
     signal.pthread_sigmask(signal.SIG_BLOCK, (*STOPS, *REQUESTS))
     return read()
 
@@ -70,7 +70,7 @@ class Reconfigurable(Protocol):
     """The methods of a node that the reloader uses."""
 
     async def reconfigure(self, config: Config) -> None:
-        """Use this configuration, as far as a node takes another one while it runs."""
+        """Use this configuration, as far as the node can change it while it runs."""
 
     async def note_reload(self, refused: str | None) -> None:
         """Show that the configuration was read again, and why it is not used."""
@@ -80,23 +80,23 @@ class Reloader:
     """Reads the configuration again."""
 
     def __init__(self, settings: Configured, read: Callable[[], Configured], log: DaemonLog) -> None:
-        """Begin with the ``settings`` in force; ``read`` returns those that are written now."""
+        """Begin with the ``settings`` in force; ``read`` returns the newest ones."""
         self._settings = settings
         self._read = read
         self._log = log
-        #: Whether the service manager knows that the daemon is ready, so that it may be told of a reload.
+        #: Whether the service manager was told that the daemon is ready, so that it can be told of reloads.
         self.is_announced = False
-        #: What was given to settings that need a restart.
+        #: New values of settings that need a restart.
         self._waiting: tuple[InForce, ...] = ()
         self._send, self._receive = trio.open_memory_channel[ReloaderMessage](_SIZE)
 
     @property
     def address(self) -> trio.MemorySendChannel[ReloaderMessage]:
-        """Where to ask for a reload, and for what is in force."""
+        """The address for requests for a reload, or for the settings in force."""
         return self._send
 
     async def ask(self) -> Reloaded:
-        """Read the configuration again, and return what followed once that is done."""
+        """Request a reload, and return its result."""
         reply, answer = trio.open_memory_channel[Reloaded](1)
         await self._send.send(ReloadAsked(reply))
         return await answer.receive()
@@ -106,7 +106,7 @@ class Reloader:
         async for message in self._receive:
             match message:
                 case ReloadAsked():
-                    # READY=1 ends a reload, and also a start: before that it would come too early.
+                    # READY=1 ends a reload, but also a start, for which it could come too early.
                     with reloading() if self.is_announced else nullcontext():
                         answer = await self._reload_unless_ended(node)
                     send_answer(message.reply, answer)
@@ -116,7 +116,7 @@ class Reloader:
                     assert_never(message)
 
     def _shown(self) -> ConfigurationShown:
-        # What knows all settings is imported for the first question about them.
+        # The table of all settings is imported for the first such request.
         from .in_force import in_force, row
 
         settings = self._settings
@@ -142,8 +142,8 @@ class Reloader:
         return answer
 
     async def _read_again(self) -> Configured:
-        # It waits for disks, and perhaps for a server that knows the names of users. The thread ends with that: while
-        # the process ends, one that is left would take signals that the main thread blocks by then, and end by them.
+        # Reading waits for disks, and possibly for a name server. The thread ends afterwards: a thread that is left
+        # while the process ends would receive signals that the main thread blocks by then, which would end the process.
         thread = WorkerThread("reload")
         try:
             with trio.move_on_after(READ_DEADLINE):
@@ -153,7 +153,7 @@ class Reloader:
         raise ConfigError(f"the configuration could not be read within {READ_DEADLINE:g} s")
 
     async def _use(self, node: Reconfigurable, new: Configured) -> Reloaded:
-        # What compares all settings is imported for the first reload.
+        # The comparison of settings is imported for the first reload.
         from .in_force import differing
 
         old = self._settings

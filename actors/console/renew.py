@@ -1,4 +1,4 @@
-"""``plugind renew``: the time of a lease, from the beginning."""
+"""``plugind renew``: restarts the time of a lease."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Begin the time of a lease again; return the exit code."""
+    """Restart the time of a lease; return the exit code."""
     try:
         lease = answer(status_path(args), renewal(args.id), seconds=WRITING)
     except ClientError as error:

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask for an attempt now, or for facts; return the exit code."""
+    """Ask for an attempt now, or for new facts; return the exit code."""
     body: dict[str, Json] = {"facts": True} if args.facts else {}
 
     def asked(target: str) -> bytes:

@@ -51,10 +51,9 @@ from .status_socket import add_status_argument
 from .times import seconds
 from .typed_options import warn_of_types
 
-#: What a daemon needs once it has plugins or clients. It is loaded as soon as the daemon is ready, so that nobody waits
-#: for it, and that what is installed later is not mixed with what runs: after an upgrade the files are others, and
-#: during it they are missing, which would end the daemon. It is loaded piece by piece, with turns for others between
-#: them; the longest piece, protobuf, takes 10 ms.
+#: Modules that a daemon needs once it has plugins or clients. They are loaded as soon as the daemon is ready, so that
+#: no plugin or client waits for them. Loading later could mix versions, or fail, because an upgrade replaces the files.
+#: Other tasks run between the modules; the longest one, protobuf, takes 10 ms.
 LOADED_WHEN_READY = (
     "google.protobuf.descriptor_pool",
     "...protocol.proto.pluginregistration_pb2",
@@ -70,13 +69,12 @@ LOADED_WHEN_READY = (
     ".in_force",
     "...protocol.settings.files",
 )
-#: What a daemon needs in observe mode.
+#: Modules for observe mode.
 LOADED_TO_OBSERVE = ("..handlers.csi.observer", "..handlers.dra.observer")
-#: What a daemon needs that is scraped: 7 MiB with prometheus_client, which others load when they are asked.
+#: Modules for a daemon that is scraped: 7 MiB with prometheus_client, which others load on request.
 LOADED_FOR_METRICS = ("..status.exposition",)
 
-#: The modules whose classes are then completed: those that registrations use, so that the first plugin is as quick as
-#: any other.
+#: Modules whose classes are then completed: those that registrations use, so that the first plugin is not slower.
 USED_BY_REGISTRATIONS = frozenset(
     f"plugind.{name}"
     for name in (
@@ -311,7 +309,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _exit_code(error: BaseException) -> int:
-    """Return 78 for what only another configuration cures, and 1 for what may be over at the next start."""
+    """Return 78 if only another configuration can help, and 1 if the next start may succeed."""
     return EXIT_CONFIG if isinstance(error, ConfigError) and not isinstance(error, SocketBusyError) else EXIT_FAILED
 
 
@@ -327,12 +325,12 @@ def read_configuration(
         files = files_of(args, environment, default_file)
         return configured(values_of(args, environment, files), environment, [file.path for file in files])
     except OSError as error:
-        # Paths may be relative to a working directory that is gone. At a reload that must not end the daemon.
+        # Paths can be relative to a working directory that is gone. At a reload that must not end the daemon.
         raise ConfigError(f"the working directory cannot be found: {error.strerror}") from error
 
 
 class RunningNode(Answering, Observed, Reconfigurable, Protocol):
-    """The node that a daemon runs; it runs for as long as its ``async with`` block."""
+    """The node of a daemon. It runs for as long as its ``async with`` block."""
 
     async def __aenter__(self) -> object:
         """Start it."""
@@ -343,7 +341,7 @@ class RunningNode(Answering, Observed, Reconfigurable, Protocol):
         """Stop it."""
 
     async def wait_scanned(self) -> None:
-        """Return once a scan of each root was tried, which is after the status socket listens."""
+        """Wait until a scan of each root was tried, which is after the status socket listens."""
 
 
 async def serve(
@@ -371,7 +369,7 @@ async def serve(
                     await stop.wait()
             log.event(Level.INFO, "stopped")
             nursery.cancel_scope.cancel()
-    # At its end the interpreter collects garbage, several times. With 10,000 plugins that takes as long as the stop.
+    # At exit the interpreter collects garbage several times. With 10,000 plugins that takes as long as the stop.
     gc.freeze()
 
 
@@ -414,7 +412,7 @@ async def _announce(node: RunningNode, log: DaemonLog, reloader: Reloader, late:
 
 @contextmanager
 def _gives_up_aloud(log: DaemonLog) -> Iterator[None]:
-    """Log the error that ends a node; at the end of the process, the same text is its last line."""
+    """Log the error that ends a node. At the end of the process, the same text is its last line."""
     try:
         yield
     except GaveUpError as error:
@@ -426,11 +424,11 @@ def tune_gc() -> None:
     """Collect cyclic garbage less often, and exclude imported objects.
 
     A storm creates hundreds of thousands of long-lived objects and hardly any cycles. With the default thresholds the
-    collector took a seventh of all CPU time to examine them again and again.
+    collector took a seventh of all CPU time to examine them repeatedly.
 
-    The first threshold counts objects made less objects freed, so where old ones are freed, as in a storm, many more
-    young ones than that wait for a collection. Small thresholds keep each collection short: at most 20 ms in a storm of
-    10,000, where (50,000, 20, 50) took the same CPU in all and 120 ms at once.
+    The first threshold counts created minus freed objects. If old objects are freed, as in a storm, many more young
+    ones wait for a collection. Small thresholds keep each collection short: at most 20 ms in a storm of 10,000, where
+    (50,000, 20, 50) took the same CPU in all and 120 ms at once.
     """
     gc.collect()
     gc.freeze()
@@ -438,16 +436,15 @@ def tune_gc() -> None:
 
 
 def stop_limit(node: Supervisor, log: DaemonLog) -> StopLimit:
-    """Return when the process is ended by force: the node has its grace, and as much for the rest.
+    """Return when the process is ended by force: after the grace of the node, and as much time again.
 
-    A node that can run ends within its grace. Only code that blocks the loop, or a task that cannot be cancelled, makes
-    it take longer.
+    A node ends within its grace, unless code blocks the loop or a task cannot be cancelled.
     """
     return StopLimit(lambda: 2 * node.config.timeouts.stop_grace, partial(end_by_force, node, log))
 
 
 def end_by_force(node: Supervisor, log: DaemonLog, seconds: float) -> NoReturn:
-    """End a process whose node has not stopped, and say what has not ended. Nothing else ends a shielded task."""
+    """End a process whose node has not stopped, and report what has not ended. Nothing else ends a shielded task."""
     unfinished = node.unfinished()
     actors, calls = ", ".join(unfinished.actors), ", ".join(unfinished.calls)
     log.event(Level.ERROR, "the node does not stop", seconds=seconds, calls=calls or None, actors=actors)
@@ -457,8 +454,8 @@ def end_by_force(node: Supervisor, log: DaemonLog, seconds: float) -> NoReturn:
 
 
 async def run_daemon(settings: Configured, read: Callable[[], Configured] | None = None) -> None:
-    """Run one node until a signal ends it; ``read`` returns the settings as they are written by then."""
-    # First, since the node bounds its conversations by the limit that it finds.
+    """Run one node until a signal ends it; ``read`` returns the newest settings."""
+    # First, because the node bounds its conversations by this limit.
     raise_descriptor_limit()
     config = settings.config
     log = log_of(settings.log_level, settings.log_format, os.environ)
@@ -469,7 +466,7 @@ async def run_daemon(settings: Configured, read: Callable[[], Configured] | None
         path_metrics=settings.metrics_path_labels,
         reload=reloader.address,
     )
-    # A node that observes calls none.
+    # A node that observes calls no handlers.
     handlers = {} if config.observe else installed_handlers()
     node = Supervisor(config, handlers=handlers, status_config=status_config, log=log)
     warn_of_types(config, {*BUILT_IN_TYPES, *handlers}, log)

@@ -1,9 +1,9 @@
-"""What ``plugind run`` tells the service manager that started it, such as systemd, by the protocol of sd_notify(3).
+"""Messages of ``plugind run`` to the service manager that started it, such as systemd, by the protocol of sd_notify(3).
 
-It tells when the daemon is ready, when it reloads and when it stops, what it does in a few words, and, if the service
-manager has a watchdog, that it works. The watchdog is fed by a task of the loop, and only while no core actor hangs. So
-the service manager ends and restarts a daemon whose loop is blocked, and one that runs and does nothing. A handler that
-hangs is no reason for that: it delays the plugins of its type alone, and ``/healthz`` shows it.
+They report when the daemon is ready, reloads and stops, its status, and, if the service manager has a watchdog, that it
+works. A task of the loop feeds the watchdog, only while no core actor hangs. So the service manager restarts a daemon
+whose loop is blocked, and one that runs and does nothing. A handler that hangs does not count: it delays only the
+plugins of its type, and ``/healthz`` shows it.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ from ...protocol.text import encodable, escaped
 from ...protocol.values import record
 from ...supervisor import NodeEndedError
 
-#: Seconds between two looks at what there is to tell, if no watchdog asks for more.
+#: Seconds between two reports, unless the watchdog needs them more often.
 BEAT: Final = 10.0
-#: The watchdog is fed so many times in its time, so that a message that is lost ends nothing.
+#: How often the watchdog is fed within its time, so that a lost message does no harm.
 _FEEDS: Final = 3
-#: Seconds for which READY=1 is sent again while the service manager takes no message.
+#: Seconds for which READY=1 is sent again while the service manager accepts no message.
 _PATIENCE: Final = 10.0
 _PAUSE: Final = 0.05
-#: Characters of the words about the daemon.
+#: Characters of the status text.
 _MAX_STATUS: Final = 500
 _STANDARD_ERROR: Final = 2
 
 
 class Observed(Protocol):
-    """The methods of a node that say how it is."""
+    """The methods of a node that report its condition."""
 
     def hung(self) -> tuple[str, ...]:
-        """Return why each core actor that hangs is taken for that; empty while all work."""
+        """Return the reason for each core actor that counts as hanging; empty while all work."""
 
     async def counts(self) -> PluginCounts:
         """Return how many plugins are in each state, and which roots cannot be used."""
 
 
 def tell_service_manager(state: str) -> bool:
-    """Send ``state`` to the socket that a service manager named in NOTIFY_SOCKET, if it did; never wait.
+    """Send ``state`` to the socket in NOTIFY_SOCKET, if there is one; never wait.
 
-    Return False if its queue is full. Any other error changes nothing (fault 95).
+    Return False if its queue is full. Any other error is ignored (fault 95).
     """
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
@@ -66,7 +66,7 @@ def tell_service_manager(state: str) -> bool:
 
 
 async def tell_surely(state: str) -> None:
-    """Send ``state``, and send it again while the queue of the service manager is full."""
+    """Send ``state``, repeatedly while the queue of the service manager is full."""
     with trio.move_on_after(_PATIENCE):
         while not tell_service_manager(state):  # noqa: ASYNC110 - no event of the kernel tells of room in the queue
             await trio.sleep(_PAUSE)
@@ -74,7 +74,7 @@ async def tell_surely(state: str) -> None:
 
 @contextmanager
 def reloading() -> Iterator[None]:
-    """Tell that the daemon reloads its configuration in this block, and that it is ready again after it."""
+    """Report that the daemon reloads its configuration in this block, and that it is ready again after it."""
     tell_service_manager(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
     try:
         yield
@@ -91,12 +91,12 @@ def watchdog_seconds(environment: Mapping[str, str], pid: int) -> float | None:
 
 
 async def keep_informed(node: Observed, log: Logger) -> None:
-    """Feed the watchdog of the service manager and tell it how the node is, until cancelled."""
+    """Feed the watchdog of the service manager and report the node's status, until cancelled."""
     if not os.environ.get("NOTIFY_SOCKET"):
         return
     limit = watchdog_seconds(os.environ, os.getpid())
     if limit is not None and not faulthandler.is_enabled():
-        # The signal of the watchdog, SIGABRT, leaves the stacks in the log: they show what blocks the loop.
+        # SIGABRT, the signal of the watchdog, then leaves the stacks in the log, which show what blocks the loop.
         faulthandler.enable(_STANDARD_ERROR, all_threads=False)
     beats = _Beats(node, log, is_watched=limit is not None)
     while True:
@@ -106,7 +106,7 @@ async def keep_informed(node: Observed, log: Logger) -> None:
 
 @record
 class _Beats:
-    """What is told from time to time."""
+    """The periodic reports."""
 
     _node: Observed
     _log: Logger
@@ -115,7 +115,7 @@ class _Beats:
     _is_fed: bool = True
 
     async def beat(self) -> None:
-        """Tell the service manager once: that the daemon works, and what has changed."""
+        """Report once that the daemon works, and the status if it has changed."""
         hung = self._node.hung()
         if self._is_watched:
             self._feed(hung)
@@ -134,7 +134,7 @@ class _Beats:
                 self._log.event(Level.INFO, "the watchdog is fed again")
 
     async def _words(self) -> str:
-        """Return how many plugins there are; nothing if the node does not say that soon, or has ended."""
+        """Return how many plugins there are; empty if the node does not answer soon, or has ended."""
         with trio.move_on_after(_PAUSE):
             try:
                 return words_of(await self._node.counts())
@@ -153,7 +153,7 @@ def words_of(counts: PluginCounts) -> str:
 
 
 def states_of(counts: PluginCounts) -> Iterator[str]:
-    """Yield the states that plugins are in, each with their number."""
+    """Yield the states of plugins, each with their number."""
     by_state = Counter(counts.by_state)
     for state in StateName:
         if by_state[state]:

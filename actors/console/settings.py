@@ -41,14 +41,14 @@ _SIMPLE: Final[Mapping[str, str]] = {
     "log_format": "log_format",
     "log_level": "log_level",
 }
-#: Options that may be repeated, whose values are the list of one key.
+#: Options that can be repeated, whose values are the list of one key.
 _LISTS: Final[Mapping[str, str]] = {
     "expect": "expected",
     "trust_uid": "trust.uids",
     "pool": "leases.pools",
     "metrics_host": "metrics.hosts",
 }
-#: The options of :data:`_SIMPLE` and :data:`_LISTS` that set a key, for those who read the list of keys.
+#: The option for each key of :data:`_SIMPLE` and :data:`_LISTS`, for the list of keys.
 OPTIONS: Final[Mapping[str, str]] = {
     **{key: f"--{name.replace('_', '-')}" for name, key in {**_SIMPLE, **_LISTS}.items()},
     "roots": "--root",
@@ -105,7 +105,7 @@ def set_option(text: str) -> Given:
 
 
 def files_of(args: argparse.Namespace, environment: Mapping[str, str], default_file: str) -> tuple[ConfigFile, ...]:
-    """Read the configuration files: those that an option names, or else a variable, or else ``default_file``.
+    """Read the configuration files: those of an option, or else of a variable, or else ``default_file``.
 
     Raises:
       ConfigError: if one cannot be read, or others may write to it.
@@ -117,10 +117,10 @@ def files_of(args: argparse.Namespace, environment: Mapping[str, str], default_f
 
 
 def name_status(args: argparse.Namespace, environment: Mapping[str, str], default_file: str = DEFAULT_FILE) -> None:
-    """Let ``--status`` name the socket of the configuration files, unless it or the variable names one.
+    """Set ``--status`` to the socket in the configuration files, unless the option or the variable is given.
 
-    It is for commands that ask a daemon about its configuration. What else is wrong with the files is not said here. A
-    daemon that was started before the files of the service named another socket still answers at the default one.
+    This is for commands that ask a daemon about its configuration. Other problems of the files are not reported here. A
+    daemon that was started before the service's files named another socket still answers at the default one.
     """
     if args.status is not None or environment.get(STATUS_VARIABLE):
         return
@@ -147,7 +147,7 @@ def name_status(args: argparse.Namespace, environment: Mapping[str, str], defaul
 def values_of(
     args: argparse.Namespace, environment: Mapping[str, str], files: tuple[ConfigFile, ...]
 ) -> dict[str, Given]:
-    """Return the value of each key that anybody has given, with its source.
+    """Return the value of each given key, with its source.
 
     Raises:
       SettingsError: if something in a file or in a variable cannot be used.
@@ -198,7 +198,7 @@ def _values_of_variables(
 
 
 def flags(args: argparse.Namespace, lower: Mapping[str, Given]) -> Iterator[Given]:
-    """Yield what the options set, where ``lower`` is what they have precedence over.
+    """Yield the settings of the options; ``lower`` are the settings over which they have precedence.
 
     Raises:
       ConfigError: if a path is empty.
@@ -253,7 +253,7 @@ def _root_path(path: str) -> str:
 
 
 def _times(given: tuple[tuple[str | None, float], ...]) -> Iterator[Given]:
-    """Yield the times of handlers; of several for one type the last one counts."""
+    """Yield the times of handlers; the last one for each type counts."""
     by_type = {plugin_type: time for plugin_type, time in given if plugin_type is not None}
     others = [time for plugin_type, time in given if plugin_type is None]
     if others:
@@ -263,7 +263,7 @@ def _times(given: tuple[tuple[str | None, float], ...]) -> Iterator[Given]:
 
 
 def _health(given: tuple[tuple[str, float | None], ...], lower: Mapping[str, Given]) -> Iterator[Given]:
-    """Yield how endpoints are checked; of several words for one type the last one counts."""
+    """Yield the settings of health checks; the last word for each type counts."""
     off = dict.fromkeys(lower["health_checks.off"].value) if "health_checks.off" in lower else {}
     periods = dict[str, float]()
     for plugin_type, seconds in dict(given).items():

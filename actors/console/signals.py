@@ -26,7 +26,7 @@ from .start import REQUESTS
 
 #: The signals that stop the daemon.
 STOPS: Final = (signal.SIGTERM, signal.SIGINT)
-#: The maximum number of plugins that SIGUSR1 logs, with those first that are not registered or do not serve; the
+#: The maximum number of plugins that SIGUSR1 logs; those that are not registered or do not serve come first. The
 #: summary counts all.
 MOST_LINES: Final = 1000
 #: How many lines are logged before other tasks run: about a millisecond of work.
@@ -48,13 +48,13 @@ class Answering(Protocol):
 
 @value
 class StopLimit:
-    """When a process that was asked to stop is ended by force."""
+    """When a process that was told to stop is ended by force."""
 
-    #: Returns how many seconds after the first signal ``end`` is called, if the loop turns; asked at that signal.
+    #: Returns how many seconds after the first signal ``end`` is called; called at that signal.
     seconds: Callable[[], float]
-    #: Ends the process after so many seconds, and says what has not ended.
+    #: Ends the process after so many seconds, and reports what has not ended.
     end: Callable[[float], None]
-    #: Seconds that a loop which turns has for that, before the kernel ends the process.
+    #: Seconds that ``end`` then has, before the kernel ends the process.
     spare: float = 1.0
 
 
@@ -62,12 +62,11 @@ class StopLimit:
 def received(limit: StopLimit | None = None) -> Iterator[tuple[AsyncIterator[int], AsyncIterator[int]]]:
     """Receive the signals that stop the daemon, and the others.
 
-    At its ``limit`` after the first one that stops it, the process is ended by force, even if its loop does not turn
-    any more.
-    They are blocked afterwards: the process ends then, and must not be ended by a signal that came late.
+    At its ``limit`` after the first stopping signal, the process is ended by force, even if its loop does not turn.
+    Afterwards the signals are blocked, so that a late one does not end the process.
     """
     everything = (*STOPS, *REQUESTS)
-    # A signal that came early stays pending until it can be received.
+    # An early signal stays pending until it can be received.
     signal.pthread_sigmask(signal.SIG_BLOCK, everything)
     for number in everything:
         signal.signal(number, _drop)
@@ -84,17 +83,17 @@ def received(limit: StopLimit | None = None) -> Iterator[tuple[AsyncIterator[int
 
 
 def _stop_within(limit: StopLimit, token: trio.lowlevel.TrioToken, handler: Any, number: int, frame: object) -> None:
-    """Pass a signal to ``handler``, and have the process end at the limit.
+    """Pass a signal to ``handler``, and make the process end at the limit.
 
-    A task does that, which can say what has not ended. Code that blocks the loop can run these lines, but no task. So
-    there is also a timer of the kernel, whose signal is handled in C: it writes the stack, which says what blocks, to
+    A task does that, and reports what has not ended. While code blocks the loop, these lines can run, but no task. So
+    there is also a kernel timer, whose signal is handled in C: it writes the stack, which shows what blocks, to
     standard error, and ends the process.
     """
     if signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0):
         faulthandler.register(signal.SIGALRM, file=_STANDARD_ERROR, all_threads=False, chain=True)
         seconds = limit.seconds()
         signal.setitimer(signal.ITIMER_REAL, seconds + limit.spare)
-        # A task of the system: whatever cancels the daemon's own tasks does not cancel it.
+        # A system task, which is not cancelled with the daemon's own tasks.
         token.run_sync_soon(trio.lowlevel.spawn_system_task, _end_at_limit, limit, seconds)
     handler(number, frame)
 
@@ -105,7 +104,7 @@ async def _end_at_limit(limit: StopLimit, seconds: float) -> None:
 
 
 def _drop(_number: int, _frame: object) -> None:
-    """Handle a signal by doing nothing. Trio's receiver calls it for signals that were received but not read."""
+    """Do nothing. Trio's receiver calls this for signals that were received but not read."""
 
 
 async def answer(
@@ -140,7 +139,7 @@ async def _reload(node: Answering, log: Logger, stop: trio.Event, reload: Callab
 
 
 async def log_states(snapshot: Snapshot, log: Logger) -> None:
-    """Log a line for each plugin, for each root, and one that sums them up."""
+    """Log a line for each plugin and each root, and a summary."""
     if log.enabled(Level.INFO):
         well = [plugin for plugin in snapshot.plugins if _is_well(plugin)]
         others = [plugin for plugin in snapshot.plugins if not _is_well(plugin)]

@@ -1,4 +1,4 @@
-"""``plugind slurm-config``: the lines by which Slurm knows the devices of this node."""
+"""``plugind slurm-config``: the lines that configure Slurm for the devices of this node."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .ending import EXIT_OK, CommandError, say
 from .lease_failures import fail
 from .status_socket import add_status_argument, status_path
 
-#: Where the parts are that Slurm calls.
+#: The directory of the programs that Slurm calls.
 PARTS: Final = "/usr/share/plugind/slurm"
-#: Seconds after which a lease ends that was only to find out the node of a device, should this command be killed.
+#: Seconds of a lease that only finds the node of a device, in case this command is killed.
 _MOMENT: Final = 60.0
 _GRES: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-#: What a line of the map, or ``File=`` of gres.conf, would take for something else.
+#: Characters with another meaning in a line of the map, or in ``File=`` of gres.conf.
 _UNSAFE: Final = re.compile(r"[\s,#\[\]\"'\\=]")
 _EPILOG: Final = """examples:
   plugind slurm-config
@@ -60,12 +60,12 @@ TaskPlugin=task/cgroup
 
 
 class Gres(NamedTuple):
-    """One GRES of Slurm, and the devices that it stands for."""
+    """One GRES of Slurm, and its devices."""
 
     name: str
     resource: str
     number: int
-    #: The devices, and the device node of each, in the order in which Slurm counts them; empty if it counts only.
+    #: The devices and their device nodes, in the order in which Slurm counts them; empty if it only counts.
     ids: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
 
@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the lines; return the exit code.
 
     Raises:
-      CommandError: if there is nothing to print, or Slurm could not know the devices by these lines.
+      CommandError: if there is nothing to print, or the lines could not identify the devices.
     """
     client = SyncClient(status_path(args))
     try:
@@ -120,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _chosen(named: Sequence[tuple[str, str]], found: Iterable[ResourceStatus]) -> Iterator[tuple[str, ResourceStatus]]:
-    """Yield the resources to be printed, each with the name of its GRES."""
+    """Yield the resources to print, each with the name of its GRES."""
     offered = {resource.name: resource for resource in found if resource.capacity}
     pairs = named or [(re.sub(r"\W", "_", name.rpartition("/")[2], flags=re.ASCII), name) for name in offered]
     if not pairs:
@@ -153,7 +153,7 @@ def _gres(client: SyncClient, args: argparse.Namespace, name: str, resource: Res
 
 
 def _node_of(client: SyncClient, resource: str, device: str, pool: str | None) -> str:
-    """Lease a device for a moment; return the path of its device node."""
+    """Lease a device briefly; return the path of its device node."""
     lease = client.take({resource: 1}, ids=[device], pool=pool, seconds=_MOMENT)
     client.release(lease.id)
     nodes = {node.host_path for node in lease.answer.nodes} if lease.answer else set()

@@ -1,4 +1,4 @@
-"""The first steps of a command, before it opens a descriptor, while any signal still ends it; and its modules."""
+"""The first steps of a command, before it opens a descriptor, while any signal still ends it; and its imports."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Final
 
-#: The signals that request something of a running daemon. If they are not handled, they end a process;
-#: the first lines of the command have them wait (``plugind.__main__``).
+#: The signals for requests to a running daemon. Unhandled, they end a process, so the first lines of the command block
+#: them (``plugind.__main__``).
 REQUESTS: Final = (signal.SIGHUP, signal.SIGUSR1)
-#: What Trio imports for TLS. A daemon uses none of it, and with OpenSSL it takes a twentieth of the start and 5 MiB.
+#: Modules that Trio imports for TLS. A daemon does not use them, and OpenSSL takes a twentieth of the start and 5 MiB.
 _FOR_TLS: Final = ("ssl", "hmac")
-#: The names of glibc's libraries, by what ``ctypes.util.find_library`` is asked for.
+#: The file names of glibc's libraries, by their names for ``ctypes.util.find_library``.
 _OF_GLIBC: Final = {"c": "libc.so.6", "pthread": "libpthread.so.0"}
 
 
 def open_standard_descriptors() -> None:
-    """Open /dev/null at each of the descriptors 0 to 2 that is closed, and print to it.
+    """Open /dev/null at each of the descriptors 0 to 2 that is closed, and use it for output.
 
-    A socket would get the number otherwise, and whatever is printed would go to its other end. Python has no stream for
-    a descriptor that was closed, and a line meant for standard error would go to standard output.
+    Otherwise a socket would get the number, and receive all output. Python has no stream for a closed descriptor, and a
+    line for standard error would go to standard output.
     """
-    # Some containers have no /dev/null; then there is nothing else to open.
+    # Some containers have no /dev/null; then nothing is opened.
     with contextlib.suppress(OSError):
         while (lowest := os.open(os.devnull, os.O_RDWR)) <= 2:
             os.set_inheritable(lowest, True)  # noqa: FBT003 - it takes no keyword
@@ -41,8 +41,8 @@ def open_standard_descriptors() -> None:
 def no_collection() -> Iterator[None]:
     """Import the modules of a process in the block.
 
-    Modules make a hundred thousand objects and little garbage. To examine these objects time and again takes a seventh
-    of the start of the daemon, so they are excluded from collections for ever.
+    Modules make a hundred thousand objects and little garbage. Examining them repeatedly takes a seventh of the
+    daemon's start, so they are permanently excluded from collections.
     """
     gc.disable()
     try:
@@ -54,10 +54,10 @@ def no_collection() -> Iterator[None]:
 
 @contextlib.contextmanager
 def imports_of_daemon() -> Iterator[None]:
-    """Import the modules of a daemon in the block, without what none of them uses.
+    """Import the modules of a daemon in the block, without those that no daemon uses.
 
-    Each module of TLS is imported once something of it is used. And the C library is not searched for, which runs
-    ldconfig twice: for Trio, and for inotify.
+    The TLS modules are imported at their first use. The C library is not searched for, which would run ldconfig twice:
+    for Trio and for inotify.
     """
     from ctypes import util
 
@@ -77,7 +77,7 @@ def imports_of_daemon() -> Iterator[None]:
 
 
 def _loaded_of_glibc(name: str) -> str | None:
-    """Return the file name of a library of glibc; None if this is none, or this process runs with another C library."""
+    """Return the file name of a glibc library; None if it is another one, or this process has another C library."""
     import ctypes
 
     file = _OF_GLIBC.get(name)
@@ -89,7 +89,7 @@ def _loaded_of_glibc(name: str) -> str | None:
 
 
 def _postpone(name: str) -> None:
-    """Have a module imported once something of it is used."""
+    """Import a module only at its first use."""
     from importlib.util import find_spec
 
     if name not in sys.modules and (spec := find_spec(name)) is not None:
@@ -98,10 +98,10 @@ def _postpone(name: str) -> None:
 
 
 class _Postponed(ModuleType):
-    """Stands for a module that is not imported yet."""
+    """Replaces a module that is not imported yet."""
 
     def __getattr__(self, name: str) -> object:
-        # An import looks for attributes of this kind, and uses nothing of the module.
+        # An import reads such attributes without using the module.
         if name.startswith("__"):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r} before it is used")
         from importlib import import_module

@@ -1,4 +1,4 @@
-"""The options about the daemon that a command asks, for commands that must start quickly."""
+"""The options for the daemon of a command, for commands that must start quickly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .times import seconds
 
 
 def add_status_argument(parser: argparse.ArgumentParser) -> None:
-    """Add ``--status``, which the daemon and all commands that ask it have."""
+    """Add ``--status``, an option of the daemon and of all commands that ask it."""
     parser.add_argument(
         "--status",
         metavar="PATH",
@@ -35,10 +35,10 @@ def add_answer_timeout(parser: argparse.ArgumentParser) -> None:
 
 
 def status_path(args: argparse.Namespace) -> str:
-    """Return the path that ``--status`` names, or the default.
+    """Return the path of ``--status``, or the default.
 
     Raises:
-      CommandError: if it names an empty path.
+      CommandError: if the path is empty.
     """
     given: str | None = args.status
     if given == "":
@@ -46,7 +46,7 @@ def status_path(args: argparse.Namespace) -> str:
     return default_status_path() if given is None else given
 
 
-#: What the user of a command can do about a daemon that does not answer.
+#: Advice about a daemon that does not answer.
 _ADVICE: Mapping[str, str] = {
     "other": "name the daemon's status socket with --status or PLUGIND_STATUS",
     "none": "start one with 'plugind run', or name its socket with --status or PLUGIND_STATUS",
@@ -55,14 +55,14 @@ _ADVICE: Mapping[str, str] = {
 
 
 class Unanswered(Protocol):
-    """The error of a client that no daemon has answered."""
+    """The error of a client without an answer from a daemon."""
 
     path: str
     reason: str
-    #: The errno, None if the answer was not HTTP.
+    #: The errno; None if the answer was not HTTP.
     code: int | None
 
 
 def unreachable(error: Unanswered, **advice: str) -> str:
-    """Return what to do about a daemon that does not answer; ``advice`` takes the place of what is said by default."""
+    """Return a text with advice about a daemon that does not answer; ``advice`` replaces the default advice."""
     return why_unreachable(error.path, error.reason, error.code, {**_ADVICE, **advice})

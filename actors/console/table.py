@@ -1,7 +1,7 @@
-"""Plugins as a table: on a terminal as wide as that is, elsewhere in plain columns.
+"""Plugins as a table: fitted to the width of a terminal, elsewhere in plain columns.
 
-A row says first what the plugin is and why it is so. On a terminal, columns for which there is no room are left out,
-the last ones first. A name or a cause that does not fit stands whole under the row.
+The first columns are those that identify the plugin and the cause of its state. On a narrow terminal, the last columns
+are dropped. A name or a cause that does not fit is shown under the row.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 COLUMNS = ("STATE", "NAME", "TYPE", "CAUSE", "AGE", "HEALTH", "NEXT TRY", "ATTEMPT", "SINCE", "SOCKET")
-#: The columns in a pipe: a long cause pushes no other column out of line.
+#: The columns in a pipe, where a long cause comes last so that it displaces no column.
 PIPED = (*(column for column in COLUMNS if column != "CAUSE"), "CAUSE")
 _GAP = "  "
 _INDENT = "    "
-#: The cause has a column of its own where that can be so wide, or hold the longest one.
+#: The least width of a column for causes, unless all causes are shorter.
 _CAUSE = 48
-#: A cell that is wider is not padded for, in a pipe.
+#: Wider cells are not padded in a pipe.
 _PADDED = 60
 _COLOURS = {
     "registered": "green",
@@ -69,14 +69,14 @@ def row(plugin: Plugin) -> dict[str, str]:
 
 
 def in_order(plugins: Iterable[Plugin]) -> list[Plugin]:
-    """Return ``plugins`` by type, name and socket; those without a name come last."""
+    """Sort ``plugins`` by type, name and socket; those without a type come last."""
     return sorted(
         plugins, key=lambda p: (p.get("type") is None, *(str(p.get(key)) for key in ("type", "name", "socket")))
     )
 
 
 def summary(plugins: Sequence[Plugin], total: int | None = None) -> str:
-    """Return how many plugins are in which state, in one line; ``total`` is how many they were picked from."""
+    """Return how many plugins are in which state, in one line; ``total`` is how many they were selected from."""
     counts = collections.Counter(text(plugin.get("state")) for plugin in plugins)
     idle = collections.Counter(text(plugin.get("state")) for plugin in plugins if NOT_SERVING in state_words(plugin))
     states = [
@@ -91,14 +91,14 @@ def summary(plugins: Sequence[Plugin], total: int | None = None) -> str:
 
 
 def plain(plugins: Iterable[Plugin]) -> str:
-    """Return one line for each plugin, with all columns and uncut: for pipes."""
+    """Return one line for each plugin, with all columns and uncut, for pipes."""
     rows = [dict(zip(COLUMNS, COLUMNS, strict=True)), *map(row, in_order(plugins))]
     widths = {column: min(_PADDED, _widest(rows, column)) for column in PIPED[:-1]}
     return "".join(_joined(cells, widths, PIPED) + "\n" for cells in rows)
 
 
 def fitted(plugins: Iterable[Plugin], width: int, *, one_line: bool = False) -> list[TableLine]:
-    """Return the table for a terminal of ``width`` columns; with ``one_line``, causes are cut and nothing is under."""
+    """Return the table for ``width`` columns; with ``one_line``, causes are cut and there are no lines under rows."""
     ordered = in_order(plugins)
     rows = [row(plugin) for plugin in ordered]
     widths = _fitting(rows, width)
@@ -117,9 +117,9 @@ def fitted(plugins: Iterable[Plugin], width: int, *, one_line: bool = False) -> 
 
 
 def _fitting(rows: Sequence[Cells], width: int) -> dict[str, int]:
-    """Return the columns that are shown, with their widths: the first set that fits, or else the state alone."""
+    """Return the columns to show, with their widths: the first set that fits, or else only the state."""
     natural = {column: max(len(column), _widest(rows, column)) for column in COLUMNS}
-    # A few long names must not take the room of everything else.
+    # A few long names must not take all the room.
     natural["NAME"] = min(natural["NAME"], max(12, width // 3))
     natural["TYPE"] = min(natural["TYPE"], max(12, width // 6))
     longest = natural["CAUSE"]
@@ -144,7 +144,7 @@ def _choices() -> Iterator[tuple[str, ...]]:
 
 
 def _with_narrow_cause(rows: Sequence[Cells], widths: Mapping[str, int], width: int) -> dict[str, int]:
-    """Return columns without the type, and the cause in whatever room is left for it."""
+    """Return columns without the type, and with the cause in the remaining room."""
     times = {column: max(len(column), _widest(rows, column)) for column in ("AGE", "NEXT TRY", "ATTEMPT")}
     first = {column: widths[column] for column in ("STATE", "NAME") if column in widths}
     room = width - sum((*first.values(), *times.values())) - len(_GAP) * (len(first) + len(times))
@@ -154,7 +154,7 @@ def _with_narrow_cause(rows: Sequence[Cells], widths: Mapping[str, int], width: 
 
 
 def _shown(cells: Cells, widths: Mapping[str, int], *, one_line: bool) -> Iterator[tuple[str, str]]:
-    """Yield what is shown in the row. Without the column of sockets, one without a name is shown by its file name."""
+    """Yield the cells of the row. Without the column of sockets, a nameless one has its file name as name."""
     for column, size in widths.items():
         cell = cells[column]
         if column == "NAME" and cell == "-" and "SOCKET" not in widths:
@@ -165,7 +165,7 @@ def _shown(cells: Cells, widths: Mapping[str, int], *, one_line: bool) -> Iterat
 
 
 def _under(cells: Cells, shown: Cells, width: int) -> Iterator[str]:
-    """Yield the lines under a row: what does not fit into it, and the next try if its column is left out."""
+    """Yield the lines under a row: cells that do not fit, and the next try if its column is dropped."""
     parts = []
     if shown.get("NAME") != cells["NAME"]:
         parts.append(cells["SOCKET"] if cells["NAME"] == "-" else cells["NAME"])
@@ -209,17 +209,17 @@ def _cut(shown: str, size: int) -> str:
 
 def rich_lines(lines: Iterable[TableLine]) -> Text:
     """Return the lines for rich, in colour."""
-    # rich takes a tenth of a second to import, which a pipe need not pay.
+    # rich takes a tenth of a second to import, which a pipe does not need.
     from rich.text import Text
 
-    # A plugin's texts are never markup, so that they cannot change the style of the terminal.
+    # A plugin's text is never markup, so it cannot change the style of the terminal.
     return Text("\n", no_wrap=True).join(
         Text.assemble((line.text[: line.coloured], line.colour), line.text[line.coloured :]) for line in lines
     )
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield a line for each row, with all columns aligned and uncut, but for very long cells."""
+    """Yield a line for each row, with all columns aligned and uncut, except very long cells."""
     widths = [min(_PADDED, max(map(_cells, column))) for column in zip(*rows, strict=True)]
     for row in rows:
         padded = (cell + " " * (width - _cells(cell)) for cell, width in zip(row, widths, strict=True))
@@ -231,18 +231,18 @@ def fits(rows: Sequence[Sequence[str]], width: int) -> bool:
     return max(map(_cells, aligned(rows))) <= width
 
 
-#: A size that no name has.
+#: A size above that of all names.
 WHOLE: Final = 1_000_000
 
 
 def shortened(name: str, size: int) -> str:
-    """Return a name with at most ``size`` characters: what is left out is in the middle, as ends tell names apart."""
+    """Return a name with at most ``size`` characters, cut in the middle, because the ends tell names apart."""
     half = (size - 1) // 2
     return name if len(name) <= size else f"{name[: size - 1 - half]}…{name[-half:]}"
 
 
 def narrowed(rows: Sequence[Sequence[str]], width: int, dropped: Iterable[str]) -> Sequence[Sequence[str]]:
-    """Return ``rows``, the header first, without as many of the columns ``dropped`` as have no room in ``width``."""
+    """Return ``rows``, the header first, without those of the columns ``dropped`` that have no room in ``width``."""
     for column in dropped:
         if fits(rows, width):
             break
@@ -252,12 +252,12 @@ def narrowed(rows: Sequence[Sequence[str]], width: int, dropped: Iterable[str]) 
 
 
 def show(plugins: Sequence[Plugin], *, total: int | None = None, notes: Sequence[str] = (), wide: bool = False) -> None:
-    """Print the table, the summary and ``notes``, which are lines, to standard output."""
+    """Print the table, the summary and the lines of ``notes`` to standard output."""
     end = [summary(plugins, total), *notes]
     if wide or not sys.stdout.isatty():
         say(plain(plugins) + "".join(f"{line}\n" for line in end))
         return
-    # A terminal's table alone needs these modules.
+    # Only a terminal's table needs these modules.
     import shutil
 
     from rich.console import Console

@@ -8,7 +8,7 @@ from typing import Final
 
 #: The units of a time, in seconds.
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-#: The longest time that can be given: the daemon takes no longer one.
+#: The longest time that the daemon accepts.
 _MOST: Final = 2.0**31 - 1
 
 
@@ -20,7 +20,7 @@ def seconds(least: float, most: float) -> Callable[[str], float]:
             value = float(text)
         except ValueError:
             value = least - 1.0
-        # A value that is not a number is not between any two.
+        # NaN is not between any two numbers.
         if not least <= value <= most:
             raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from {least:g} to {most:.10g}")
         return value
@@ -35,7 +35,7 @@ def span(text: str) -> float:
         value = float(number) * _UNITS[unit]
     except ValueError:
         value = -1.0
-    # A value that is not a number is not between any two.
+    # NaN is not between any two numbers.
     if not 0.0 <= value <= _MOST or not number[-1:].isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a time, such as 90, 90s, 15m, 2h or 1d")
     return value

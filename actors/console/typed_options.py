@@ -1,4 +1,4 @@
-"""Settings that name plugin types, and types among them that nothing handles."""
+"""Warnings about plugin types in settings that have no handler."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from .settings import OPTIONS
 
 
 def warn_of_types(config: Config, handled: Collection[str], log: Logger) -> None:
-    """Log each plugin type that a setting names and that is not ``handled``: it may be misspelt.
+    """Log each plugin type in a setting that is not ``handled``, since it may be misspelt.
 
-    It is no error, since a program may add handlers while it runs.
+    It is no error, because a program can add handlers while it runs.
     """
     checks = config.health_checks
     named = {

@@ -1,7 +1,7 @@
-"""The files of the systemd service: the unit, and drop-ins for what only some nodes need.
+"""The files of the systemd service: the unit, and drop-ins that only some nodes need.
 
-The unit permits what a daemon needs that registers the plugins of root; a drop-in permits what one more feature needs,
-and says why. ``docs/operations.md`` has the table of all of it.
+The unit permits what a daemon for the plugins of root needs. Each drop-in permits what one more feature needs, with the
+reason. ``docs/operations.md`` has a table of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 UNIT: Final = "plugind.service"
 #: The directory of the drop-ins beside the unit.
 DROP_INS: Final = f"{UNIT}.d"
-#: The directories that the unit hides from the daemon: a program in them cannot be run, and no root may be there.
+#: Directories that the unit hides from the daemon: no program in them can be run, and no root can be there.
 HIDDEN: Final = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")
 
 _BASE: Final = """\
@@ -128,7 +128,7 @@ RestrictAddressFamilies=AF_INET AF_INET6
 IPAddressAllow=localhost
 """
 
-#: The drop-ins by the name of the option that asks for them.
+#: The drop-ins by the names of their options.
 _TEXTS: Final = {
     "device-plugins": _DEVICE_PLUGINS,
     "leases": _LEASES,
@@ -138,7 +138,7 @@ _TEXTS: Final = {
 
 
 def unit(command: str) -> str:
-    """Return the text of the unit that runs ``command``, the words of a line of systemd."""
+    """Return the text of the unit that runs ``command``, which is quoted for systemd."""
     return _BASE.format(command=command)
 
 
@@ -148,11 +148,11 @@ def drop_ins() -> tuple[str, ...]:
 
 
 def files(command: str, named: Iterable[str]) -> dict[str, str]:
-    """Return the unit and the ``named`` drop-ins: their texts by their paths below a directory for units."""
+    """Return the texts of the unit and the ``named`` drop-ins by their paths below a directory for units."""
     return {UNIT: unit(command), **{f"{DROP_INS}/{name}.conf": _TEXTS[name] for name in named}}
 
 
 def quoted(word: str) -> str:
-    """Return ``word`` as systemd reads it back in a line of ``ExecStart=``."""
+    """Quote ``word`` for a line of ``ExecStart=`` in systemd."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     return escaped if escaped and not any(char.isspace() or char in "\"'\\;" for char in escaped) else f'"{escaped}"'

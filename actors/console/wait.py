@@ -1,4 +1,4 @@
-"""``plugind wait``: until plugins are registered, or the reason why they are not."""
+"""``plugind wait``: waits until plugins are registered, or reports why they are not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .following import follow_until_over
 from .output import add_output_argument
 from .times import seconds
 
-#: Seconds to wait where ``--timeout`` is not given.
+#: The default of ``--timeout`` in seconds.
 TIMEOUT = 60.0
 #: The maximum number of nameless sockets that are listed if no socket has the requested name.
 MOST_NAMELESS = 3
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _report(waiting: WaitingForPlugins, name: str) -> dict[str, Json]:
-    """Return whether a plugin is as wanted, with its socket, and why it is not."""
+    """Return whether a plugin is as wanted, with its socket, or why it is not."""
     plugin = waiting.registered(name)
     return {
         "name": encodable(name),
@@ -134,7 +134,7 @@ def _look(daemon: Daemon, waiting: WaitingForPlugins) -> None:
 
 @attrs.define
 class WaitingForPlugins:
-    """The requested plugins, and what the daemon has reported."""
+    """The requested plugins, and the daemon's reports."""
 
     names: list[str]
     type: str | None
@@ -144,11 +144,11 @@ class WaitingForPlugins:
     serving: bool = False
     #: Whether the plugin must be healthy, too.
     healthy: bool = False
-    #: The daemon has named all that it knows. An older daemon does not say when it has; it takes milliseconds.
+    #: Whether the daemon has sent its whole list. An older daemon does not tell, but needs only milliseconds.
     has_list: bool = False
     #: Lines about roots that cannot be used.
     roots: list[str] = attrs.field(factory=list)
-    #: Every socket that the daemon has named, by path.
+    #: Every reported socket, by path.
     plugins: dict[str, Plugin] = attrs.field(factory=dict)
 
     @property
@@ -162,13 +162,13 @@ class WaitingForPlugins:
         return self.done or (self.healthy and self.has_list and any(map(self._is_unchecked, self.names)))
 
     def _is_unchecked(self, name: str) -> bool:
-        """Whether nobody checks the plugins of that name: whatever they do, they are not known to be healthy."""
+        """Whether the plugins of that name are not checked, and so cannot become healthy."""
         instances = self.instances(name)
         unchecked = {plugin.get("type") for plugin in instances if _has_no_checks(plugin)}
         return bool(instances) and all(plugin.get("type") in unchecked for plugin in instances)
 
     def clear(self) -> None:
-        """Forget the plugins that an earlier watch has named."""
+        """Drop the plugins that an earlier watch has reported."""
         self.plugins.clear()
 
     def note(self, plugin: Plugin) -> None:
@@ -180,7 +180,7 @@ class WaitingForPlugins:
             self.plugins[socket] = plugin
 
     def instances(self, name: str) -> list[Plugin]:
-        """Return the sockets that have the name, and the type if one was asked for."""
+        """Return the sockets with the name, and with the type if one was requested."""
         return [
             plugin
             for plugin in self.plugins.values()
@@ -188,7 +188,7 @@ class WaitingForPlugins:
         ]
 
     def registered(self, name: str) -> Plugin | None:
-        """Return a socket of that name that is registered."""
+        """Return a socket of that name that is as wanted; None if there is none."""
         return next((plugin for plugin in self.instances(name) if self._is_ready(plugin)), None)
 
     def _is_ready(self, plugin: Plugin) -> bool:
@@ -197,7 +197,7 @@ class WaitingForPlugins:
         return plugin.get("state") in phrases.IN_USE and serves and is_healthy
 
     def why_not(self, name: str) -> str:
-        """Return one line that says why no socket of that name is registered, or serving if that is waited for."""
+        """Return one line about why no socket of that name is as wanted."""
         wanted = "healthy" if self.healthy else "serving" if self.serving else "registered"
         unknown = self._unknown(name)
         if unknown is not None:
@@ -206,7 +206,7 @@ class WaitingForPlugins:
 
     @property
     def exit_code(self) -> int:
-        """The exit code for what is known now. One plugin that is certainly not registered decides it."""
+        """The exit code for the present state. One plugin that is certainly not registered decides it."""
         if self.done:
             return EXIT_OK
         missing = [name for name in self.names if self.registered(name) is None]
@@ -215,7 +215,7 @@ class WaitingForPlugins:
         return EXIT_BUSY if self.failure is None else self.failure.code
 
     def _unknown(self, name: str) -> str | None:
-        """Return why it is not known whether there is a socket of that name; None if it is known."""
+        """Return why it is not known whether a socket has that name; None if it is known."""
         if self.failure is not None:
             return self.failure.line
         if not self.has_list and not any(plugin.get("name") == name for plugin in self.plugins.values()):
@@ -237,7 +237,7 @@ class WaitingForPlugins:
         return _why_ill(plugin) if self.healthy and ready else _why(plugin)
 
     def _nameless(self) -> str:
-        """Return text about some sockets that may still turn out to have the name."""
+        """Return text about sockets that may still get the name."""
         nameless = [plugin for plugin in self.plugins.values() if plugin.get("name") is None]
         if not nameless:
             return ""
@@ -247,7 +247,7 @@ class WaitingForPlugins:
 
 
 def _has_no_checks(plugin: Plugin) -> bool:
-    """Whether nothing is known of the health of a registered plugin because it is not checked."""
+    """Whether the health of a registered plugin is unknown because it is not checked."""
     is_unknown = plugin.get("state") in phrases.IN_USE and plugin.get("health") == Health.UNKNOWN
     return is_unknown and str(plugin.get("health_reason")).startswith(NOT_CHECKED)
 
@@ -275,7 +275,7 @@ def _why(plugin: Plugin) -> str:
 
 
 def _success(name: str, plugin: Plugin, waited: float) -> str:
-    """Return one line; it says how long the registration took if that happened during the wait."""
+    """Return one line, with the duration of the registration if it happened during the wait."""
     took, since = plugin.get("registered_in"), phrases.age(plugin)
     is_new = took is not None and isinstance(since, int | float) and since <= waited
     registered = f"was registered in {phrases.duration(took)}" if is_new else f"is {phrases.state(plugin)}"

@@ -1,4 +1,4 @@
-"""``plugind wait --resource``: until a resource has so many healthy devices."""
+"""``plugind wait --resource``: waits until a resource has enough healthy devices."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from .refused_calls import refused_calls
 
 #: The watch that shows resources.
 WATCH = "/v1/devices/watch"
-#: More devices than any list may have.
+#: More devices than any list can have.
 _MOST = 1_000_000
 
 
 @attrs.frozen
 class WantedDevices:
-    """A resource, and how many healthy devices it is to have."""
+    """A resource, and the wanted number of healthy devices."""
 
     name: str
     number: int = 1
@@ -56,17 +56,17 @@ def strictest(wanted: Iterable[WantedDevices]) -> list[WantedDevices]:
 
 @attrs.define
 class WaitingForDevices:
-    """The resources that are waited for, and what the daemon has said of them."""
+    """The wanted resources, and the daemon's reports."""
 
     wanted: list[WantedDevices]
-    #: Why the daemon has said nothing, if that is the case.
+    #: Why the daemon has reported nothing, if that is so.
     failure: CommandError | None
-    #: Whether the daemon has named all that it knows.
+    #: Whether the daemon has sent its whole list.
     has_list: bool = False
     resources: dict[str, Plugin] = attrs.field(factory=dict)
     #: A line for each root that the daemon cannot use.
     roots: list[str] = attrs.field(factory=list)
-    #: What is said of the last Register call for a resource, if it was refused.
+    #: The text about the last Register call for a resource, if it was refused.
     refused: dict[str, str] = attrs.field(factory=dict)
 
     @property
@@ -76,7 +76,7 @@ class WaitingForDevices:
 
     @property
     def over(self) -> bool:
-        """Whether there is nothing to wait for any more."""
+        """Whether there is nothing left to wait for."""
         return self.done
 
     def healthy(self, name: str) -> int:
@@ -84,7 +84,7 @@ class WaitingForDevices:
         return healthy_of(self.resources.get(name))
 
     def clear(self) -> None:
-        """Forget the resources that an earlier watch has named."""
+        """Drop the resources that an earlier watch has reported."""
         self.resources.clear()
 
     def note(self, resource: Plugin) -> None:
@@ -108,7 +108,7 @@ class WaitingForDevices:
 
     @property
     def exit_code(self) -> int:
-        """The exit code for what is known now."""
+        """The exit code for the present state."""
         if self.done:
             return EXIT_OK
         if self.failure is not None:
@@ -136,7 +136,7 @@ def run(daemon: Daemon, resources: list[WantedDevices], timeout: float, *, as_js
 
 
 def _report(waiting: WaitingForDevices, resource: WantedDevices) -> dict[str, Json]:
-    """Return whether a resource has the devices that are wanted, and why it has not."""
+    """Return whether a resource has the wanted devices, or why it has not."""
     healthy = waiting.healthy(resource.name)
     done = healthy >= resource.number
     return {

@@ -38,18 +38,18 @@ def run(args: argparse.Namespace) -> int:
 
 
 class News:
-    """Picks the changes of which a reader sees something new.
+    """Selects the changes that show a reader something new.
 
-    What is not in a line may change, such as the facts of a plugin or the number of a process. Programs, which ask for
-    JSON, get each change.
+    Facts of a plugin or the pid of a process can change without a change of the line. Programs, which ask for JSON, get
+    each change.
     """
 
     def __init__(self) -> None:
-        #: What was said last of each socket that is there.
+        #: The last line about each existing socket.
         self.said: dict[str, str] = {}
 
     def take(self, plugin: Plugin) -> bool:
-        """Return whether a change is to be printed."""
+        """Return whether a change must be printed."""
         socket, said = str(plugin.get("socket")), said_of(_without_details(plugin))
         if plugin.get("state") == StateName.GONE:
             self.said.pop(socket, None)
@@ -59,7 +59,7 @@ class News:
 
 
 def _without_details(plugin: Plugin) -> Plugin:
-    """Return a change without its event, and without why there is no connection, which changes while there is none."""
+    """Return a change without its event, and without the reason of a missing connection, which changes meanwhile."""
     reason = None if plugin.get("health") == Health.DISCONNECTED else plugin.get("health_reason")
     return {**plugin, "event": None, "health_reason": reason}
 

@@ -1,7 +1,7 @@
-"""The devices actor: it owns the resources of the node, and what is known of each device.
+"""The devices actor, which owns the resources of the node and the state of each device.
 
-It takes the messages of the followers and the questions of readers, and waits for nothing else: what is to be kept over
-a restart, a :class:`~plugind.actors.devices.state.ResourceWriter` writes beside it. What it decides is in
+It takes the messages of followers and readers, and waits for nothing else: a
+:class:`~plugind.actors.devices.state.ResourceWriter` stores what must survive a restart. The decisions are in
 ``plugind.protocol.devices.resources``.
 """
 
@@ -36,9 +36,9 @@ from .inbox import DevicesInbox
 from .offers import Offers
 from .state import ResourceWriter
 
-#: How many messages are taken before other actors have their turn.
+#: How many messages are taken before other tasks run.
 BATCH = 64
-#: How many ids of devices a line of the log names.
+#: How many ids of devices a log line lists.
 _NAMED = 8
 _MISSING_ADVICE = "see whether the device is in the machine, and what the log of its plugin says"
 _SHORT_ADVICE = "see 'plugind devices', and the log of the plugin; or change expected_devices if they were taken out"
@@ -46,27 +46,25 @@ _SHORT_ADVICE = "see 'plugind devices', and the log of the plugin; or change exp
 
 @record
 class DevicesMemory:
-    """What outlives a crash of the actor."""
+    """What survives a crash of the actor."""
 
-    #: Those of a node whose store was empty, until the store was read.
+    #: Empty until :func:`read` has read the store.
     resources: r.Resources = attrs.field(factory=r.Resources)
-    #: The labels of resources in metrics.
     labels: ResourceLabels = attrs.field(factory=ResourceLabels)
-    #: How often the stream of a plugin has ended.
+    #: How often the streams of plugins have ended.
     streams_ended: ByResource = attrs.field(
         default=attrs.Factory(lambda self: ByResource(self.labels), takes_self=True)
     )
     audience: Audience[DevicesViewMessage] = attrs.field(factory=lambda: Audience[DevicesViewMessage](Lagged()))
-    #: What the subscribers have not been told: the last status of what is gone, and None for what is looked up.
+    #: The changes that were not sent to the subscribers: the last status of a resource that is gone, or None.
     changed: dict[str, ResourceStatus | None] = attrs.field(factory=dict)
-    #: What the lease actor was told.
     offers: Offers = attrs.field(factory=Offers)
-    #: The resources that have fewer healthy devices than are expected.
+    #: The resources with fewer healthy devices than expected.
     shortfalls: Shortfalls = attrs.field(factory=Shortfalls)
 
 
 async def read(writer: ResourceWriter, memory: DevicesMemory) -> None:
-    """Read the resources that are awaited from now on.
+    """Read the resources that a restarted daemon waits for.
 
     Raises:
       ConfigError: if the store is another daemon's.
@@ -75,7 +73,7 @@ async def read(writer: ResourceWriter, memory: DevicesMemory) -> None:
 
 
 async def run(inbox: DevicesInbox, writer: ResourceWriter, memory: DevicesMemory, log: Logger) -> None:
-    """Own the resources until cancelled; the store was opened before."""
+    """Own the resources until cancelled. The store must have been opened before."""
     inbox.problem = lambda: writer.problem
     async with trio.open_nursery() as nursery:
         nursery.start_soon(writer.run, lambda resources: inbox.send_nowait(ResourcesRead(tuple(resources))))
@@ -109,7 +107,7 @@ class _Devices:
         return min(self._resources.next_end, self._memory.shortfalls.next_end)
 
     def start(self, present: Iterable[Key]) -> None:
-        """Begin with the plugins that are ``present``; others have left unnoticed, in a crash."""
+        """Begin with the plugins that are ``present``; remove others, which left during a crash."""
         self.carry_out(self._resources.keep_only(present, trio.current_time()))
         self._memory.offers.tell_all(self._resources)
 
@@ -118,7 +116,7 @@ class _Devices:
             case DevicesAsked():
                 offer(message.reply, self._snapshot())
             case DevicesSubscribed():
-                self.publish()  # So that nothing of the snapshot comes again as a change.
+                self.publish()  # The snapshot includes these changes, so they must not be sent after it.
                 self._memory.audience.add(message.subscriber, self._snapshot())
             case DevicesUnsubscribed():
                 self._memory.audience.remove(message.subscriber)
@@ -220,7 +218,7 @@ class _Devices:
         )
 
     def publish(self) -> None:
-        """Tell the subscribers what has changed, and those that were dropped that they were."""
+        """Send the changes to the subscribers, and a last message to those that lag too far behind."""
         changed, self._memory.changed = self._memory.changed, {}
         self._memory.offers.tell(changed, self._resources)
         audience = self._memory.audience

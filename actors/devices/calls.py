@@ -1,9 +1,9 @@
-"""The calls to one device plugin that leases need, one at a time: which devices it prefers, and that it prepares them.
+"""The calls to one device plugin that leases need, one at a time: GetPreferredAllocation, Allocate and
+PreStartContainer.
 
-A refusal and a loss are told apart, since a plugin cannot be asked to take an allocation back. A plugin that has
-answered holds nothing for a lease that never begins, whatever its answer is. One that has not answered may still be
-preparing the devices, so that nobody may have them: its answer did not come in time, its connection was lost, or the
-follow ended.
+A refusal and a loss are told apart, because no call takes an allocation back. A plugin that has answered, with whatever
+answer, holds nothing for a lease that never begins. A plugin that has not answered may still prepare the devices, so
+nobody can get them: its answer was late, its connection was lost, or the follow ended.
 """
 
 from __future__ import annotations
@@ -44,40 +44,40 @@ from ..grpc.client.channel import Channel
 from ..grpc.client.stream import at_most
 from ..handlers.link import Link
 
-#: Seconds that the answer to each call may take.
+#: Deadlines of the calls in seconds.
 PREFERENCE_TIMEOUT = 5.0
 ALLOCATE_TIMEOUT = 30.0
 PRE_START_TIMEOUT = 30.0
-#: How many calls wait for those before them.
+#: How many calls can wait.
 MAX_WAITING = 1024
 NOT_FOLLOWED = "the plugin is not followed at present, so it is not asked: try again"
 ENDED = "plugind has stopped to follow the plugin"
 WITHDRAWN = "nobody wants the lease any more"
 BUSY = f"{MAX_WAITING} calls wait for the plugin already: try again later"
 
-#: Characters of the words of a plugin that are passed on.
+#: Characters of a plugin's error that are passed on.
 _MAX_WORDS = 1024
-#: Bytes of an answer that says nothing of use.
+#: Bytes of unknown fields that an answer can have.
 _MAX_UNKNOWN = 4096
-#: The endings of a call that are plugind's own finding, and after which the plugin is not at work for it: it has not
-#: taken the call, or it has answered more than it may.
+#: Endings found by plugind after which the plugin does not work on the call: it has not taken the call, or its answer
+#: is too long.
 _SETTLED = (WireProblem.GOING_AWAY, WireProblem.MESSAGE_BYTES)
 
 T = TypeVar("T")
 
 
 class _RefusedError(Exception):
-    """The plugin holds nothing for the lease; the text says why."""
+    """The plugin holds nothing for the lease; the text is the reason."""
 
 
 class _LostError(Exception):
-    """Nobody knows what the plugin holds for the lease; the text says why."""
+    """It is not known what the plugin holds for the lease; the text is the reason."""
 
 
 class PluginCalls:
-    """The address of the calls of one plugin, and the task that makes them for as long as the plugin is followed.
+    """The address of the calls of one plugin, and the task that makes them while the plugin is followed.
 
-    Each call is answered once: a follow that ends, in whatever way, leaves none open.
+    Each call is answered once, even if the follow crashes.
     """
 
     def __init__(self, plugin: Plugin) -> None:
@@ -87,7 +87,7 @@ class PluginCalls:
         self._runs = False
 
     def send_nowait(self, call: DeviceCall, /) -> None:
-        """Make ``call`` after those that were sent before. One that cannot be made is answered at once."""
+        """Make ``call`` after the earlier ones. A call that cannot be made is answered at once."""
         if isinstance(call, CallWithdrawn):
             self._withdraw(call.lease)
         elif not self._runs:
@@ -141,7 +141,7 @@ class PluginCalls:
     async def _allocate(self, call: AllocateAsked, link: Link) -> None:
         watch = _Stopwatch()
         channel = _channel_of(link)
-        # What is the case if it is cancelled, or if something crashes.
+        # The answer if the call is cancelled or crashes.
         answer: Allocated | AllocationRefused | AllocationLost = self._lost(call, ENDED)
         try:
             said = await _allocated(call, link, watch)
@@ -153,7 +153,7 @@ class PluginCalls:
             answer = self._lost(call, str(error))
         finally:
             if isinstance(answer, AllocationLost) and channel is not None and channel.peer is not None:
-                # A process in another pid namespace has the number 0.
+                # A process in another pid namespace has the pid 0.
                 is_cut = channel.connection.failure is not None
                 answer = attrs.evolve(answer, pid=channel.peer.pid or None, is_cut=is_cut)
             call.reply.send_nowait(attrs.evolve(answer, seconds=watch.seconds))
@@ -187,7 +187,7 @@ async def _preferred(call: PreferenceAsked, link: Link) -> tuple[str, ...]:
     )
     request = api.PreferredAllocationRequest(container_requests=[wanted])
     stub = _stub(link)
-    # It names devices of the request, in the same form.
+    # The answer lists devices of the request, in the same form.
     most = request.ByteSize() + _MAX_UNKNOWN
     stub.GetPreferredAllocation.reply_type = at_most(most, api.PreferredAllocationResponse)
     asked = stub.GetPreferredAllocation(request, timeout=PREFERENCE_TIMEOUT)
@@ -198,9 +198,6 @@ async def _preferred(call: PreferenceAsked, link: Link) -> tuple[str, ...]:
 
 
 class _Stopwatch:
-    """Measures one call, however it ends."""
-
-    #: What it took; None if it was not made.
     seconds: float | None = None
 
     def __enter__(self) -> None:
@@ -228,7 +225,7 @@ async def _allocated(call: AllocateAsked, link: Link, watch: _Stopwatch) -> Answ
 
 
 async def _start(call: AllocateAsked, stub: DevicePluginStub) -> None:
-    """Call PreStartContainer, in which a plugin may reset the devices: while it may be at that, nobody gets them."""
+    """Call PreStartContainer, in which a plugin can reset the devices; nobody gets them until it has answered."""
     asked = stub.PreStartContainer(api.PreStartContainerRequest(devices_ids=call.devices), timeout=PRE_START_TIMEOUT)
     try:
         await _answered(asked, PRE_START_TIMEOUT)
@@ -244,7 +241,7 @@ def _stub(link: Link) -> DevicePluginStub:
 
 
 async def _answered(call: Awaitable[T], timeout: float) -> T:
-    """Return the answer to a call of ``timeout`` seconds, or tell a refusal from a loss."""
+    """Return the answer to a call with a deadline of ``timeout`` seconds; raise a refusal or a loss."""
     try:
         return await call
     except trio.ClosedResourceError as error:
@@ -263,7 +260,7 @@ async def _answered(call: Awaitable[T], timeout: float) -> T:
 
 
 def _plain(said: api.ContainerAllocateResponse) -> Answer:
-    """Return what a plugin has said as values; of a list that is too long only so much that this is seen."""
+    """Convert an answer. Lists that are too long are cut just above the limit, so that the check finds them."""
     return Answer(
         dict(_some(said.envs.items())),
         tuple(Mount(mount.host_path, mount.container_path, mount.read_only) for mount in _some(said.mounts)),

@@ -1,9 +1,9 @@
-"""The directory of device plugins: who may have it, the socket in it on which they call, and their own sockets.
+"""The directory of device plugins: its lock, ``kubelet.sock``, and the plugins' own sockets.
 
-The start of the socket is made so that every plugin notices it, and none meets a refused connection. Some plugins call
-Register when their own socket is gone, so these are deleted; others when ``kubelet.sock`` is created, so that is
-removed and made again. It is bound under another name, and gets its own by link(2) once it answers: inotify reports
-that as a CREATE, which the rename of a file would not be.
+The start is made so that every plugin notices it, and none meets a refused connection. Some plugins call Register when
+their own socket is gone, so these sockets are deleted; others when ``kubelet.sock`` is created, so it is removed and
+made again. The socket is bound under another name, and linked to its own by link(2) once it answers. inotify reports a
+link as CREATE, unlike a rename.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from ..io.file_watch import FileWatch
 from ..io.unix_socket import Credentials, listen, peer_credentials
 from ..trust.directories import check_above_root
 
-#: What a caller may cost. A call is one small message.
+#: The limits of a caller. A call is one small message.
 LIMITS: Final = ServerLimits(
     max_message=64 * 1024,
     max_header_list=16 * 1024,
@@ -56,7 +56,7 @@ LIMITS: Final = ServerLimits(
     idle_timeout=60.0,
 )
 
-#: Endings of a connection for which the process that called is to blame.
+#: Endings of a connection that are the fault of the caller.
 _HOSTILE: Final = frozenset({EndReason.FLOOD, EndReason.PROTOCOL, EndReason.NOT_READING, EndReason.TOO_MANY})
 
 #: Registers a device plugin; raises CallRefusedError.
@@ -68,12 +68,12 @@ class SocketTakenError(ConfigError):
 
     def __init__(self, text: str, pid: int | None) -> None:
         super().__init__(text)
-        #: Its process id, if that is known.
+        #: The process id, if it is known.
         self.pid = pid
 
 
 class KubeletSocket(enum.Enum):
-    """What is at the path of ``kubelet.sock``."""
+    """The state of the path of ``kubelet.sock``."""
 
     OURS = "ours"
     MISSING = "missing"
@@ -84,64 +84,65 @@ class DirectoryWatch(Protocol):
     """A context manager that watches the names in a directory."""
 
     def __enter__(self) -> Self:
-        """Return itself."""
+        """Return the watch."""
 
     def __exit__(self, *_: object) -> None:
-        """Watch no more."""
+        """Stop watching."""
 
     async def wait(self) -> None:
-        """Return when a name has changed; never if that cannot be watched."""
+        """Wait until a name has changed; wait forever if the directory cannot be watched."""
 
 
 class Serving(Protocol):
-    """A socket on which device plugins call: it answers from the start, and has its name after :meth:`publish`."""
+    """A socket on which device plugins call. It answers from the start, and gets its name in :meth:`publish`."""
 
     async def serve(self, register: Register, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Answer calls until :meth:`retire`. When it is cancelled, it can be served again."""
+        """Answer calls until :meth:`retire`. After a cancellation, this can be called again."""
 
     def publish(self, *, delete_sockets: bool) -> set[str]:
-        """Give it its name, after all other sockets of the directory are deleted; return their names.
+        """Delete all other sockets of the directory, if asked to, and give this socket its name; return the deleted
+        names.
 
         Raises:
           OSError: if that is not possible.
         """
 
     def place(self) -> KubeletSocket:
-        """Return whether it is at its path."""
+        """Return whether the socket is at its path."""
 
     def retire(self) -> None:
-        """Serve no more, once the calls under way are answered."""
+        """Stop serving once the calls under way are answered."""
 
     def close(self) -> None:
-        """Serve no more. May be repeated."""
+        """Stop serving. Can be repeated."""
 
 
 class DeviceDirectory(Protocol):
     """The port to the directory of device plugins: :class:`RealDeviceDirectory`, or a simulated one in tests."""
 
     def hold(self) -> None:
-        """Check that the directory may be taken, make it if it is missing, and lock it.
+        """Create the directory if it is missing, check that plugind may use it, and lock it.
 
         Raises:
           SocketTakenError: if another process serves its socket.
-          ConfigError: if it may not be taken for another reason.
-          OSError: if it cannot be made or looked at.
+          ConfigError: if plugind may not use it for another reason.
+          OSError: if it cannot be made or read.
         """
 
     def listen(self) -> Serving:
-        """Return a new socket that has no name yet. Raises OSError."""
+        """Return a new socket, which has no name yet. Raises OSError."""
 
     def who_serves(self) -> int | None:
-        """Return the process that serves the socket: 0 if that has no number here, None if there is none."""
+        """Return the pid of the process that serves the socket: 0 if it has none here, None if there is no process."""
 
     def identify(self, name: str) -> Identity | None:
-        """Return which socket is at ``name`` in the directory; None if none is. Raises OSError."""
+        """Return the identity of the socket ``name`` in the directory; None if there is none. Raises OSError."""
 
     def watch(self) -> DirectoryWatch:
         """Watch the names in the directory from now on."""
 
     def release(self) -> None:
-        """Give the directory up."""
+        """Unlock the directory."""
 
 
 class _RegistrationService(RegistrationBase):
@@ -156,7 +157,7 @@ class _RegistrationService(RegistrationBase):
         """Register the device plugin that calls.
 
         Raises:
-          GRPCError: if it is refused.
+          GRPCError: if the call is refused.
         """
         request = await stream.recv_message()
         peer = stream.peer.credentials
@@ -258,7 +259,7 @@ class RealDeviceDirectory:
     """See :class:`DeviceDirectory`."""
 
     def __init__(self, config: DevicePluginDirectory, others: bool = False, log: Logger = SILENT) -> None:
-        """Take the directory of ``config``. With ``others`` the processes of all users can connect to the socket."""
+        """Use the directory of ``config``. With ``others``, the processes of all users can connect to the socket."""
         self._config = config
         self._path = config.directory
         self._mode = 0o666 if others else 0o600
@@ -272,7 +273,7 @@ class RealDeviceDirectory:
         except RootBusyError as error:
             raise ConfigError(rules.locked(self._path)) from error
         except ConfigError as error:
-            # The rules are those of a root, and so are their words; but this directory has an option of its own.
+            # The rules and texts are those of a root, but this directory has another option.
             raise type(error)(str(error).replace("--root", "--device-plugins")) from error
         pid = self.who_serves()
         if pid is not None:
@@ -291,7 +292,7 @@ class RealDeviceDirectory:
             names = os.listdir(self._path)
         except NotADirectoryError as error:
             raise ConfigError(rules.no_directory(self._path)) from error
-        # Before the lock, whose file is the sign that plugind has used the directory.
+        # Checked before the lock is taken, because the lock file is the sign that plugind has used the directory.
         rules.check_names(self._path, names, take_over_kubelet=self._config.take_over_kubelet)
         self._lock.take(self._path)
 
@@ -305,7 +306,7 @@ class RealDeviceDirectory:
             try:
                 connect(probe, os.path.join(self._path, KUBELET_SOCKET))
             except BlockingIOError:
-                return 0  # Its backlog is full.
+                return 0  # The backlog is full.
             except OSError:
                 return None
             return peer_credentials(probe).pid

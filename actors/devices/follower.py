@@ -1,14 +1,13 @@
-"""Follows the lists of devices of one plugin: one stream at a time, opened again whenever it ends.
+"""Follows the lists of devices of one plugin, one stream at a time, and checks its health.
 
-The kubelet never opens a stream again that has ended, so that a plugin must register anew. Here it is opened again
-while the plugin is registered, which its socket decides; a strict node does as the kubelet.
+The kubelet never opens a stream again that has ended, so a plugin must register anew. plugind opens it again while the
+plugin is registered; a strict node behaves like the kubelet.
 
-A plugin is healthy if its stream is open and has sent a list, and it answers GetDevicePluginOptions, which it is asked
-as ``plugind.protocol.health.checks`` says. What is wrong with the stream is known at once, so it needs no check. The
-worse of the two findings is reported, and of two equally bad ones that of the stream: ``disconnected`` first, then
-``ListAndWatch is not open`` or ``no device list after 10s``, then ``no answer within 3s`` or another failure of the
-checks; then what the stream says while nothing is known to be wrong: ``starting``, or healthy. The checks touch nothing
-else: the devices of a plugin that hangs stay as its last list says.
+A plugin is healthy if its stream is open and has sent a list, and it answers GetDevicePluginOptions, the call of the
+checks (``plugind.protocol.health.checks``). The worse of the two findings is reported, and of equal ones that of the
+stream: ``disconnected`` first, then ``ListAndWatch is not open`` or ``no device list after 10s``, then ``no answer
+within 3s`` or another failure of the checks; then ``starting`` or healthy, by the stream. The checks change nothing
+else: the devices of a plugin that hangs stay as in its last list.
 """
 
 from __future__ import annotations
@@ -41,26 +40,26 @@ from ..handlers.link import Link
 from ..handlers.paced import take_newest
 from .calls import PluginCalls
 
-#: Seconds in which the first list of a stream must come.
+#: Seconds until the first list of a stream is late.
 FIRST_LIST = 10.0
 NO_LIST = "no device list after 10s"
 NO_DEVICES = "its list has no devices"
 NOT_OPEN = "ListAndWatch is not open"
 ENDED = "ListAndWatch has ended: "
-#: Seconds until a stream that has ended is opened again: twice as long after each that ended soon.
+#: The pause before a stream that has ended is opened again. It doubles after each stream that ended soon.
 STREAMS = Backoff(initial=1.0, cap=30.0, jitter=0.0)
-#: Seconds in which a plugin whose stream has ended must listen, each time that this is tried.
+#: Seconds for each attempt to connect.
 CONNECT_TIMEOUT = 1.0
 
-#: What is said of a plugin whose endpoint another registration follows.
+#: The reason if another registration follows the lists of the same endpoint.
 SHARED = "another registration of the same endpoint follows its lists"
-#: What follows the reason for which the stream of a strict node has ended.
+#: Added to the reason for which the stream of a strict node has ended.
 NOT_AGAIN = "; with --strict it is not opened again until the plugin registers anew"
 
 _LIST_AND_WATCH = "/v1beta1.DevicePlugin/ListAndWatch"
 
-#: Who may open a stream, by the path of the endpoint and the process that listens there. A plugin may be registered by
-#: a call and by socket, and some share one channel of updates among all streams, which take them from each other then.
+#: Locks for opening a stream, by the path of the endpoint and the process that listens there. A plugin can be
+#: registered both by a call and by its socket, and some plugins split one channel of updates among all streams.
 Turns = MutableMapping[tuple[str, int | None], trio.Lock]
 
 _Lists = ClientStream[Empty, ListAndWatchResponse]
@@ -72,14 +71,14 @@ class _StreamEnd:
 
     reason: str
     health: Health = Health.UNHEALTHY
-    #: The channel, if there is no use in another stream on it.
+    #: The channel, if another stream on it would fail, too.
     useless: Channel | None = None
-    #: The stream is open, and nothing comes.
+    #: Whether the stream is open, and no list came.
     is_open: bool = False
 
     @property
     def shown(self) -> str:
-        """The reason, as the health of the plugin has it."""
+        """The reason, as it is shown in the plugin's health."""
         if self.is_open or self.health is not Health.UNHEALTHY:
             return self.reason
         return f"{NOT_OPEN}: {self.reason.removeprefix(ENDED)}"
@@ -100,9 +99,7 @@ class DeviceFollower:
     ) -> None:
         """Report to ``devices``, the devices actor, and to the ``link``; if ``strict``, open one stream only.
 
-        ``calls`` are made as long as the plugin is followed.
-
-        All followers have the same ``turns``.
+        ``calls`` are made while the plugin is followed. All followers share ``turns``.
         """
         self._plugin = plugin
         self._link = link
@@ -113,18 +110,18 @@ class DeviceFollower:
         self._reader = DeviceListReader()
         #: Whether a list has come and its stream is open.
         self._listed = False
-        #: What the stream says of the plugin's health, and why.
+        #: The health by the stream.
         self._health, self._reason = Health.STARTING, "its first list of devices has not come"
-        #: What the checks say of it.
+        #: The health by the checks.
         self._checked = Checked()
-        #: The newest channel, and set once there is one that is to be checked.
+        #: The newest channel, and an event that is set when a new channel must be checked.
         self._channel: Channel | None = None
         self._connected = trio.Event()
-        #: The channel of the stream that is open.
+        #: The channel of the open stream.
         self._streaming: Channel | None = None
 
     async def run(self) -> None:
-        """Pass on roles and lists, and make calls, for ever."""
+        """Pass on roles and lists, and make calls, forever."""
         self._report()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._pass_roles)
@@ -141,16 +138,16 @@ class DeviceFollower:
             self._connected = trio.Event()
             self._note_checked(Checked())
             began = trio.current_time()
-            # The channel may have ended again.
+            # The channel can have ended again.
             with suppress(NoConnectionError, GoesAwayError):
                 await self._link.check(ask_for_options, self._note_checked)
             soon = 1 if trio.current_time() - began >= STREAMS.cap else soon + 1
             await self._connect_beside_stream(soon)
 
     async def _connect_beside_stream(self, soon: int) -> None:
-        """Connect for the checks as long as the stream goes on, on a channel that takes no more calls.
+        """Make a new connection for the checks while the stream goes on, on a channel that takes no more calls.
 
-        Without a stream the next one makes the connection.
+        Without a stream, the next stream makes the connection.
         """
         while self._has_stream and not self._connected.is_set():
             with trio.move_on_after(STREAMS.delay(soon)):
@@ -199,13 +196,13 @@ class DeviceFollower:
             if self._strict:
                 await self._wait_gone()
             if end.useless is not None:
-                # Another program that implements the method can only be at the end of another connection.
+                # Only another connection can reach a program that implements the method.
                 await _wait_closed(end.useless)
             soon = 1 if trio.current_time() - began >= STREAMS.cap else soon + 1
             await trio.sleep(STREAMS.delay(soon))
 
     async def _wait_gone(self) -> NoReturn:
-        """Keep a connection, for ever: one that fails finds out that the socket is gone."""
+        """Keep a connection, forever: a failed attempt to connect finds out that the socket is gone."""
         failures = 0
         while True:
             try:
@@ -218,7 +215,8 @@ class DeviceFollower:
             await trio.sleep(STREAMS.delay(failures))
 
     async def _connect(self) -> Channel:
-        """Return the channel to the endpoint, which is checked; report that the plugin has left if nothing is there.
+        """Return the channel to the endpoint, and have it checked; report that the plugin has left if the socket is
+        gone.
 
         Raises:
           NoConnectionError: if there is no connection.
@@ -235,7 +233,6 @@ class DeviceFollower:
         return channel
 
     async def _follow_stream(self) -> _StreamEnd:
-        """Follow one stream to its end, and return why it has ended."""
         try:
             channel = await self._connect()
         except NoConnectionError as error:
@@ -265,7 +262,6 @@ class DeviceFollower:
         return _StreamEnd("the plugin has ended ListAndWatch")
 
     async def _take_lists(self, stream: _Lists) -> None:
-        """Take lists until the plugin ends the stream in order."""
         await self._wait_first(stream)
         await take_newest(stream, self._pass_on)
 
@@ -285,7 +281,7 @@ class DeviceFollower:
         self._note_stream(Health.HEALTHY, read.warning or ("" if read.devices else NO_DEVICES))
 
     def _lose(self, end: _StreamEnd) -> None:
-        """Report that no lists come, and why."""
+        """Report that no lists come, and the reason."""
         plugin = self._plugin
         self._devices.send_nowait(ListLost(plugin.socket, plugin.generation, end.reason, trio.current_time()))
         if self._listed:
@@ -309,11 +305,11 @@ def _pid(channel: Channel) -> int | None:
 
 
 async def ask_for_options(channel: Channel) -> None:
-    """Ask a device plugin for its options, as the check of its health; what it answers is of no interest.
+    """Call GetDevicePluginOptions to check a device plugin's health, and ignore the answer.
 
     Raises:
-      PluginError: if it refuses.
-      GoesAwayError: if it takes no more calls on this connection.
+      PluginError: if the call fails.
+      GoesAwayError: if the server takes no more calls on this connection.
     """
     check_takes_calls(channel)
     try:

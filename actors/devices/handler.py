@@ -23,15 +23,13 @@ if TYPE_CHECKING:
     from .calls import PluginCalls
     from .follower import Turns
 
-#: Seconds until a plugin that registers must listen on its endpoint.
+#: Seconds in which the endpoint of a registering plugin must listen.
 CONNECT_TIMEOUT = 10.0
-#: Seconds until it must have said its options.
+#: Seconds until its answer about options is late.
 OPTIONS_TIMEOUT = 5.0
 
 
 class _Nobody:
-    """An address at which nothing is read."""
-
     def send_nowait(self, message: InstanceMessage, /) -> None:
         pass
 
@@ -39,19 +37,18 @@ class _Nobody:
 class DevicePluginHandler:
     """Accepts device plugins of ``v1beta1`` whose name is an extended resource, and follows their lists of devices.
 
-    Several may offer one resource. The newest is active as soon as it has sent a list; the older ones are on standby.
-    So the devices never go while a plugin is updated and two of them run side by side.
+    Several plugins can offer one resource. The newest becomes active when it has sent a list; the others are on
+    standby. So no devices go while a plugin is updated and two instances run side by side.
     """
 
     instances = InstancePolicy.NEWEST
     longest_call = CONNECT_TIMEOUT + OPTIONS_TIMEOUT
 
     def __init__(self, devices: Address[InstanceMessage] | None = None, *, strict: bool = False) -> None:
-        """Tell ``devices``, the devices actor, what the plugins offer.
+        """Report the devices of plugins to ``devices``, the devices actor.
 
-        With ``strict`` a stream of lists that has ended is not opened again, as the kubelet never does.
+        With ``strict``, a stream of lists that has ended is not opened again, as in the kubelet.
         """
-        #: The device plugins that are registered.
         self.plugins = Instances()
         self._devices: Address[InstanceMessage] = _Nobody() if devices is None else devices
         self._strict = strict
@@ -75,7 +72,7 @@ class DevicePluginHandler:
         Raises:
           PluginError: if it does not listen or does not answer in time; the text is the kubelet's.
         """
-        # A node that has no device plugin yet does without it.
+        # The import is late: a node without device plugins does not load the module.
         from .calls import PluginCalls
 
         options = await _ask_for_options(link)
@@ -84,14 +81,14 @@ class DevicePluginHandler:
         self._devices.send_nowait(InstanceAdded(plugin, options, plugin.source, trio.current_time(), calls))
 
     async def follow(self, plugin: Plugin, link: Link) -> None:
-        """Pass on the lists of devices that the plugin sends, and its role; make the calls that leases need."""
+        """Pass on the plugin's lists of devices and its role, and make the calls that leases need."""
         from .follower import DeviceFollower
 
         calls = self._calls[plugin.socket, plugin.generation]
         await DeviceFollower(plugin, link, self._devices, self._turns, calls, strict=self._strict).run()
 
     async def deregister(self, plugin: Plugin) -> None:
-        """Forget the device plugin; others that offer its resource stay."""
+        """Drop the device plugin; other plugins of its resource stay."""
         self.plugins.remove(plugin)
         self._calls.pop((plugin.socket, plugin.generation), None)
         self._devices.send_nowait(InstanceRemoved(plugin.socket, plugin.generation, trio.current_time()))

@@ -1,9 +1,9 @@
-"""The inbox of the devices actor, which also keeps what each device plugin has said last.
+"""The inbox of the devices actor, which also keeps the last messages about each device plugin.
 
 Followers send without waiting, so the inbox is bounded by a rule: of each kind of message of an instance only the
-newest waits. An actor that is slower than the plugins misses lists that are out of date, and nothing else.
+newest waits. An actor that is slower than the plugins misses only outdated lists.
 
-When the actor has crashed, the next one is sent again what is the case: the message that crashed it may be lost.
+After a crash of the actor, the next one gets the last messages again, since the message that crashed it may be lost.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from ...protocol.devices.messages import (
 from ...protocol.plugins.devices import Key
 from ..messaging.queued import Queued
 
-#: The newest message of each kind, in the order in which they came.
+#: The newest message of each kind, in the order of arrival.
 _Said = dict[type[InstanceMessage], InstanceMessage]
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 class DevicesInbox(Queued[DevicesMessage]):
-    """The inbox; it outlives the actor. Senders see ``send_nowait`` alone."""
+    """The inbox. It outlives the actor."""
 
     def __init__(self) -> None:
         super().__init__()
-        #: What each instance that is there has said last.
+        #: The last messages about each present instance.
         self._present: dict[Key, _Said] = {}
 
     def send_nowait(self, message: DevicesMessage, /) -> None:
-        """Put ``message`` in; never waits."""
+        """Add ``message``; never wait."""
         if isinstance(message, InstanceMessage):
             key = _key(message)
             self._remember(key, message)
@@ -58,9 +58,9 @@ class DevicesInbox(Queued[DevicesMessage]):
             _put_last(self._present[key], type(message), message)
 
     def start_again(self) -> frozenset[Key]:
-        """Let everything wait again that is the case; return the instances of which something waits.
+        """Queue the last messages of all present instances again; return the instances in the queue.
 
-        Any other instance has left, and the message that said so is lost.
+        All other instances have left, even if the message about that was lost.
         """
         waiting = [message for message in self._queue.values() if isinstance(message, InstanceMessage)]
         readers = [message for message in self._queue.values() if not isinstance(message, InstanceMessage)]
@@ -79,6 +79,6 @@ def _key(message: InstanceMessage) -> Key:
 
 
 def _put_last(messages: MutableMapping[K, V], key: K, message: V) -> None:
-    """Put ``message`` last, in the place of an older one with its key."""
+    """Put ``message`` last, and remove an older one with its key."""
     messages.pop(key, None)
     messages[key] = message

@@ -12,7 +12,7 @@ from ...protocol.messages.addresses import Address
 from ...protocol.plugins.devices import DeviceList, ResourceState
 from ...protocol.values import record
 
-#: What the lease actor is sent of devices.
+#: The messages about devices to the lease actor.
 OfferMessage = OfferChanged | OfferEnded
 
 
@@ -21,21 +21,19 @@ _UNLISTED = "its device plugin has not listed its devices yet"
 
 
 class _Nobody:
-    """An address at which nothing is read."""
-
     def send_nowait(self, message: OfferMessage, /) -> None:
         pass
 
 
 @record(eq=False)
 class Offers:
-    """What the lease actor was sent last. It outlives a crash of the devices actor."""
+    """The last messages to the lease actor. They survive a crash of the devices actor."""
 
     _leases: Address[OfferMessage] = attrs.field(factory=_Nobody)
     _sent: dict[str, Offer] = attrs.field(factory=dict, init=False)
 
     def tell(self, names: Iterable[str], resources: Resources) -> None:
-        """Tell what can be leased of the resources of these names, as far as that is another than before."""
+        """Send the offers of these resources that have changed."""
         for name in names:
             resource = resources.resource(name)
             if resource is None or resource.state is ResourceState.GONE:
@@ -48,7 +46,7 @@ class Offers:
                 self._leases.send_nowait(OfferChanged(offer))
 
     def tell_all(self, resources: Resources) -> None:
-        """Tell what is not as it was sent: the actor has crashed, and does not know what has changed."""
+        """Send all offers that have changed. After a crash, the actor does not know which ones have."""
         self.tell({*self._sent, *resources.names}, resources)
 
 
@@ -63,7 +61,7 @@ def _offer(resource: Resource) -> Offer:
 
 
 def _is_same(offer: Offer, sent: Offer | None) -> bool:
-    """Whether it was sent. To compare the devices of two lists takes longer than to tell them again."""
+    """Whether the offer was sent. Comparing the devices of two lists would take longer than sending the offer again."""
     return sent is not None and offer.devices is sent.devices and _rest(offer) == _rest(sent)
 
 

@@ -1,4 +1,4 @@
-"""The calls of Register in the directory of device plugins: those under way, and what was registered by them."""
+"""The calls of Register in the directory of device plugins: calls under way, and the plugins registered by them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from ..discovery.directory import describe
 from ..messaging.mailbox import offer, report
 from .directory import DeviceDirectory
 
-#: Characters of what a refused caller named that are logged.
+#: Characters of a refused caller's names that are logged.
 MAX_NAMED = 256
 #: Seconds between two looks for the socket that a call names.
 _SOCKET_LOOK = 0.1
@@ -41,12 +41,12 @@ _CALLED_AGAIN = "the plugin has called Register again"
 
 @attrs.frozen
 class CallsConfig:
-    """What calls of Register are judged by, and where they are reported."""
+    """The rules for calls of Register, and the inboxes for reports."""
 
-    #: The directory, as it is shown.
+    #: The path of the directory.
     path: str
     rules: Rules
-    #: Where the watchers, too, get the generation of each socket from.
+    #: Numbers sockets; the watchers use the same iterator.
     generations: Iterator[int]
     reconciler: trio.MemorySendChannel[ReconcilerMessage]
     status: trio.MemorySendChannel[StatusMessage]
@@ -55,12 +55,12 @@ class CallsConfig:
 
 @attrs.define(eq=False)
 class _CalledRegistration:
-    """One registration by a call, for whose answer several calls may wait."""
+    """One registration by a call. Several calls can wait for its answer."""
 
     info: PluginInfo
     identity: Identity
     call: RegisterCall
-    #: Which call it was, in the order of arrival.
+    #: The number of the call, in order of arrival.
     number: int
     generation: int
     calls: RegisterCalls
@@ -68,18 +68,18 @@ class _CalledRegistration:
     answered: trio.Event = attrs.field(factory=trio.Event)
 
     def take(self, answer: CallAnswered) -> None:
-        """Take the answer; only the first counts."""
+        """Set the answer; only the first counts."""
         if self.answer is None:
             self.answer = answer
             self.calls.note_answer(self, answer)
             self.answered.set()
 
     def says(self, info: PluginInfo, identity: Identity) -> bool:
-        """Whether a call says the same of the same socket."""
+        """Whether a call has the same info and the same socket."""
         return self.info == info and self.identity.is_same(identity)
 
     def appeared(self, root: str) -> SocketAppeared:
-        """Return the report to the reconciler."""
+        """Return the report for the reconciler."""
         call = Called(self.info, self.call.uid, self.call.pid, _Reply(self, self.generation), self.call.options)
         call = call if self.answer is None else call.as_answered()
         path, now = self.info.endpoint, trio.current_time()
@@ -88,38 +88,40 @@ class _CalledRegistration:
 
 @attrs.frozen(eq=False)
 class _Reply:
-    """The address for the answer to one report of a registration."""
+    """Receives the answer to one report of a registration."""
 
     registration: _CalledRegistration
     generation: int
 
     def send_nowait(self, answer: CallAnswered, /) -> None:
-        """Pass the answer on, unless the registration was reported again since then."""
+        """Pass the answer on, unless the registration was reported again since."""
         if self.registration.generation == self.generation:
             self.registration.take(answer)
 
 
 def _called(call: RegisterCall, *, registered: bool) -> RegisterCalled:
-    """Return what is counted of a call."""
+    """Return the count of a call."""
     return RegisterCalled(call.resource if wrong_with_resource(call.resource) is None else None, registered)
 
 
 class RegisterCalls:
-    """All calls in one directory. What succeeded is kept as long as the node lives, also if the reconciler crashes."""
+    """All calls in one directory. Registered plugins are kept as long as the node lives, even if the reconciler
+    crashes.
+    """
 
     def __init__(self, config: CallsConfig, directory: DeviceDirectory) -> None:
         self._config = config
         self._directory = directory
         self._counter = CallCounter(config.limits)
         self._numbers = itertools.count(1)
-        #: The registrations that are not answered, those that succeeded, and those that were refused and are still
-        #: shown, by the path of the socket.
+        #: By the path of the socket: registrations without an answer, successful ones, and refused ones that are still
+        #: shown.
         self._under_way: dict[str, _CalledRegistration] = {}
         self._registered: dict[str, _CalledRegistration] = {}
         self._refused: dict[str, _CalledRegistration] = {}
-        #: The names of the sockets that plugind has deleted when it began to serve, and that were not made again.
+        #: The names of sockets that plugind deleted at its start, and that were not made again.
         self.deleted: set[str] = set()
-        #: Why no call is accepted any more.
+        #: Why no calls are accepted.
         self._closed: str | None = None
 
     def __len__(self) -> int:
@@ -127,19 +129,19 @@ class RegisterCalls:
 
     @property
     def any_kept(self) -> bool:
-        """Whether anything is registered, or is about to be."""
+        """Whether any plugin is registered, or about to be."""
         return bool(self._kept())
 
     async def register(self, call: RegisterCall) -> None:
         """Register the device plugin that calls; return once it is registered.
 
         Raises:
-          CallRefusedError: if it is not.
+          CallRefusedError: if it is refused.
         """
         try:
             await self._register_counted(call)
         except trio.Cancelled:
-            # The caller has left, so nothing is awaited any more.
+            # The caller has left, so the report must not wait.
             offer(self._config.status, _called(call, registered=False))
             raise
         except CallRefusedError as refusal:
@@ -174,9 +176,9 @@ class RegisterCalls:
             raise refusal
 
     async def _find_socket(self, path: str) -> Identity:
-        """Return which socket is at ``path``, once there is one: some plugins call before they listen."""
+        """Wait until a socket is at ``path``, and return its identity. Some plugins call before they listen."""
         with trio.move_on_after(self._config.limits.socket):
-            # Not a watch of its own: to close an instance of inotify blocks for milliseconds.
+            # Polling, because closing an inotify instance blocks for milliseconds.
             while (identity := self._look_at(path)) is None:  # noqa: ASYNC110 - another process makes it
                 await trio.sleep(_SOCKET_LOOK)
             self.deleted.discard(os.path.basename(path))
@@ -194,7 +196,7 @@ class RegisterCalls:
             raise CallRefusedError(Status.UNAVAILABLE, text) from error
 
     async def _ask(self, info: PluginInfo, identity: Identity, call: RegisterCall, number: int) -> _CalledRegistration:
-        """Report the call to the reconciler, and return its registration: that under way if the call says the same."""
+        """Report the call to the reconciler; return its registration, or the equal one that is under way."""
         path = info.endpoint
         before = self._under_way.get(path)
         if before is not None and before.says(info, identity):
@@ -203,7 +205,7 @@ class RegisterCalls:
         if (later := self._latest(path)) is not None and later.number > number:
             if later.says(info, identity):
                 return later
-            # Another call has found the socket for which this one has waited.
+            # A later call has found the socket for which this call waited.
             raise CallRefusedError(Status.UNAVAILABLE, _CALLED_AGAIN)
         if before is not None:
             before.take(CallAnswered(_CALLED_AGAIN, Outcome.SUPERSEDED))
@@ -214,11 +216,11 @@ class RegisterCalls:
         return registration
 
     def _latest(self, path: str) -> _CalledRegistration | None:
-        """Return the registration of the latest call that has named the path, if there is one."""
+        """Return the registration of the latest call that named the path, if there is one."""
         return self._under_way.get(path) or self._refused.get(path) or self._registered.get(path)
 
     def _check_room(self, path: str) -> None:
-        """Check that one more registration can be kept; those whose socket is gone need not be."""
+        """Check that one more registration can be kept; drop registrations whose socket is gone if there is no room."""
         if self._closed is not None:
             raise CallRefusedError(Status.UNAVAILABLE, self._closed)
         if path not in self._registered and not self._has_room():
@@ -234,7 +236,7 @@ class RegisterCalls:
         return kept < self._config.limits.kept
 
     def note_answer(self, registration: _CalledRegistration, answer: CallAnswered) -> None:
-        """Keep what is registered, and what was refused. Whatever was so at the path before is not any more."""
+        """Move a registration to the registered or refused ones, in place of earlier ones at its path."""
         path = registration.info.endpoint
         if self._under_way.get(path) is not registration:
             return
@@ -249,7 +251,7 @@ class RegisterCalls:
     # --- what the server asks for -------------------------------------------------------------------------------------
 
     async def look(self) -> None:
-        """End the registrations whose socket is gone, or another one: nothing is left to wait for, or to show."""
+        """End the registrations whose socket is gone or was replaced."""
         gone = [registration for registration in self._under_way.values() if not self._is_there(registration)]
         for registration in gone:
             text = f"{registration.info.endpoint} was removed before the plugin was registered"
@@ -259,13 +261,13 @@ class RegisterCalls:
             await self._give_up(registration, "the socket was removed", Outcome.FAILED)
 
     def suspend(self) -> None:
-        """Take no answers to what was reported so far: the reconciler has crashed, and all registrations end."""
+        """Ignore answers to earlier reports, because the reconciler has crashed and all registrations end."""
         self._refused.clear()
         for registration in self._kept():
             registration.generation = next(self._config.generations)
 
     async def report_again(self) -> None:
-        """Report everything to a new reconciler, as far as the sockets are still there; calls wait on."""
+        """Report all registrations whose sockets still exist to a new reconciler; their callers keep waiting."""
         there = [registration for registration in self._kept() if self._is_there(registration)]
         self._registered = {
             registration.info.endpoint: registration
@@ -277,11 +279,11 @@ class RegisterCalls:
                 await report(self._config.reconciler, registration.appeared(self._config.path))
 
     def _kept(self) -> list[_CalledRegistration]:
-        """Return what is registered, and what is under way; the latter may be about to replace the former."""
+        """Return the registered and unanswered registrations. One of the latter can replace one of the former."""
         return [*self._registered.values(), *self._under_way.values()]
 
     async def close(self, reason: str) -> None:
-        """Refuse all calls from now on, and have everything deregistered that was registered by one."""
+        """Refuse all calls from now on, and have all plugins of this directory deregistered."""
         self._closed = reason
         everything = (*self._registered.values(), *self._under_way.values(), *self._refused.values())
         for registration in everything:
@@ -289,7 +291,7 @@ class RegisterCalls:
         self._registered.clear()
 
     def forget(self) -> None:
-        """Forget everything, since the plugins have to call again."""
+        """Drop all registrations, so that the plugins must call again."""
         self._registered.clear()
         self._under_way.clear()
         self._refused.clear()
@@ -304,5 +306,5 @@ class RegisterCalls:
         try:
             identity = self._directory.identify(os.path.basename(registration.info.endpoint))
         except OSError:
-            return True  # As far as is known.
+            return True  # It cannot be examined, so it counts as there.
         return identity is not None and identity.is_same(registration.identity)

@@ -1,17 +1,16 @@
-"""The device server: device plugins call Register in their directory, and it reports them to the reconciler.
+"""The device server, on which device plugins call Register, and which reports them to the reconciler.
 
-Nearly all device plugins register by a call on ``kubelet.sock``, and do not wait to be discovered. A call that is in
-order becomes a socket that appeared, with the call in it; from there on it goes the way of every other plugin. The
-registration actor answers the call once the handler has registered the plugin, or has not.
+Nearly all device plugins register by a call on ``kubelet.sock``, and do not wait to be discovered. A valid call becomes
+a socket that appeared, with the call in it, and is then treated like every other plugin. The registration actor answers
+the call when the handler has registered the plugin, or failed to.
 
-The server is the watcher of its directory. It keeps what was registered by a call, because no scan finds that again,
-and it outlives a crash of the reconciler: it reports the same plugins to the next one, as far as their sockets are
-still there. Calls that are under way then are reported again, too, and their callers wait on. When the server itself
-crashes, it makes its socket anew, and what is registered stays so. If it crashes again before it has served, it starts
-as the daemon does, and the plugins call again.
+The server is the watcher of its directory. It keeps plugins that were registered by a call, because no scan finds them,
+and reports them and the calls under way to the next reconciler after a crash, if their sockets still exist. When the
+server itself crashes, it makes its socket anew, and the plugins stay registered. If it crashes again before it has
+served, it starts as the daemon does, and the plugins call again.
 
-When another process replaces the socket, a kubelet for example, the server yields: it serves nothing until the daemon
-is started again, because two consumers on one directory take updates from each other.
+When another process, such as a kubelet, replaces the socket, the server yields: it serves nothing until the daemon is
+started again, because two consumers of one directory take updates from each other.
 """
 
 from __future__ import annotations
@@ -33,29 +32,29 @@ from ..messaging.mailbox import report
 from .directory import DeviceDirectory, KubeletSocket, Serving, SocketTakenError
 from .register_calls import CallsConfig, RegisterCalls
 
-#: Seconds between two looks at the directory where no event asks for one, and the least between two looks.
+#: Seconds between two looks at the directory without an event, and the least between two looks.
 LOOK = 1.0
 _LOOK_GAP = 0.05
-#: Seconds until a ``kubelet.sock`` that was removed is made again.
+#: Seconds until a removed ``kubelet.sock`` is made again.
 REMAKE = 1.0
-#: Why nothing is served after a crash, in the words of the kubelet.
+#: The reason, in the words of the kubelet, why nothing is served after a crash.
 _FAILED = (
     "device plugin registration error: device plugin registration gRPC server failed and no device plugins can register"
 )
-#: The delays between tries to have the directory.
+#: The pauses between attempts to get the directory.
 _BACKOFF = Backoff(initial=1.0, cap=30.0, jitter=0.0)
 
 
 class DeviceServer:
-    """The server of one directory. It lives as long as its node, and :meth:`run` is run again after a crash."""
+    """The server of one directory. It lives as long as its node; :meth:`run` is called again after a crash."""
 
     def __init__(self, config: CallsConfig, directory: DeviceDirectory, *, heartbeat: float) -> None:
-        """Report to the status actor each change, and every ``heartbeat`` seconds."""
+        """Report each change to the status actor, and the state every ``heartbeat`` seconds."""
         self._config = config
         self._directory = directory
         self._heartbeat = heartbeat
         self._calls = RegisterCalls(config, directory)
-        #: What is served now, if anything is.
+        #: The current socket, if there is one.
         self._serving: Serving | None = None
         #: Why nothing is served until the daemon is started again.
         self._taken: str | None = None
@@ -65,11 +64,11 @@ class DeviceServer:
         self._report = RootReported(config.path, Watching.UNAVAILABLE, 0.0)
 
     def hold(self) -> None:
-        """Check the directory and lock it, before the node starts; see :meth:`DeviceDirectory.hold`."""
+        """Check and lock the directory before the node starts; see :meth:`DeviceDirectory.hold`."""
         self._directory.hold()
 
     def release(self) -> None:
-        """Serve no more, and give the directory up; at the end of the node."""
+        """Stop serving and unlock the directory, at the end of the node."""
         self._close()
         self._directory.release()
 
@@ -82,18 +81,18 @@ class DeviceServer:
         except Exception as error:
             self._close()
             if not self._has_served:
-                # What was called may be what it crashes of.
+                # The calls may be what causes the crash.
                 self._calls.forget()
             self._has_served = False
             await self._show(Watching.UNAVAILABLE, f"{_FAILED}: {in_one_line(next(leaves(error)))}")
             raise
 
     def suspend(self) -> None:
-        """Take no answers any more to what was reported: the reconciler has crashed."""
+        """Ignore answers to earlier reports, because the reconciler has crashed."""
         self._calls.suspend()
 
     async def report_again(self) -> None:
-        """Report to a new reconciler what is registered, and the calls that are under way."""
+        """Report the registered plugins and the calls under way to a new reconciler."""
         await self._calls.report_again()
 
     def _close(self) -> None:
@@ -102,14 +101,14 @@ class DeviceServer:
             self._serving = None
 
     async def _attend(self, nursery: trio.Nursery) -> None:
-        """Do what is to be done now, and wait until there is more."""
+        """Do the next step, and wait until there is more to do."""
         if self._taken is not None:
             await self._show(Watching.TAKEN, self._taken)
             await trio.sleep(self._heartbeat)
         elif self._serving is None:
             await self._begin(nursery, delete_sockets=not self._calls.any_kept)
         else:
-            # One watch for long, since to close an instance of inotify blocks for milliseconds.
+            # The watch is kept, because closing an inotify instance blocks for milliseconds.
             with self._directory.watch() as watch:
                 while await self._look(nursery, self._serving):
                     with trio.move_on_after(LOOK):
@@ -117,7 +116,7 @@ class DeviceServer:
                     await trio.sleep(_LOOK_GAP)
 
     async def _look(self, nursery: trio.Nursery, serving: Serving) -> bool:
-        """Look at the directory; return whether all is as it was."""
+        """Look at the directory; return whether nothing has changed."""
         place = serving.place()
         match place:
             case KubeletSocket.OURS:
@@ -134,7 +133,7 @@ class DeviceServer:
         return False
 
     async def _begin(self, nursery: trio.Nursery, *, delete_sockets: bool) -> None:
-        """Serve a new socket: it answers before it has its name, so that nobody who sees it is refused."""
+        """Serve a new socket. It answers before it has its name, so that no client is refused."""
         try:
             self._directory.hold()
             serving = self._directory.listen()
@@ -147,7 +146,7 @@ class DeviceServer:
         try:
             await nursery.start(serving.serve, self._calls.register)
             if delete_sockets:
-                # Nothing is left of what was registered before.
+                # No earlier registration is left.
                 await self._report_nothing()
             self._calls.deleted |= serving.publish(delete_sockets=delete_sockets)
         except OSError as error:
@@ -162,14 +161,14 @@ class DeviceServer:
         self._serving, self._failures = serving, 0
 
     async def _fail(self, error: OSError | ConfigError) -> None:
-        """Report why the directory cannot be had, and wait until it is tried again."""
+        """Report why the directory is not available, and wait until the next attempt."""
         reason = describe(error) if isinstance(error, OSError) else str(error)
         await self._show(Watching.UNAVAILABLE, reason)
         self._failures += 1
         await trio.sleep(_BACKOFF.delay(self._failures))
 
     async def _remake(self, nursery: trio.Nursery, serving: Serving) -> None:
-        """Make the socket again; plugins take that for a restart, so not at once."""
+        """Make the socket again after a pause, since plugins take a new socket for a restart."""
         await self._show(Watching.UNAVAILABLE, f"kubelet.sock was removed, and is made again after {REMAKE:g} s")
         await trio.sleep(REMAKE)
         if serving.place() is KubeletSocket.MISSING:
@@ -180,14 +179,14 @@ class DeviceServer:
         """Leave the directory to the process that has taken its socket."""
         self._taken = taken(self._config.path, pid)
         await self._calls.close(self._taken)
-        # What was registered before a crash of the server is not known here any more.
+        # After a crash of the server, it does not know the earlier registrations.
         await self._report_nothing()
         if self._serving is not None:
             self._serving.retire()
             self._serving = None
 
     async def _report_nothing(self) -> None:
-        """Report that the directory has no plugins, so that all that were in it are deregistered."""
+        """Report an empty directory, so that all its plugins are deregistered."""
         await report(self._config.reconciler, ScanCompleted(self._config.path, first=True, paths=frozenset()))
 
     async def _show(self, watching: str, reason: str | None = None) -> None:

@@ -1,7 +1,7 @@
-"""What must outlive a restart: which resources are to be awaited.
+"""The resources that a restarted daemon waits for, kept in a store.
 
-:class:`StateStore` is the port. The one in memory is for nodes without a file, and for tests; the file is
-``plugind.actors.io.state_file``. A :class:`ResourceWriter` writes to the store what is to be kept, and goes on trying.
+:class:`StateStore` is the port. :class:`MemoryStore` is for nodes without a file, and for tests; the file is
+``plugind.actors.io.state_file``. A :class:`ResourceWriter` writes to the store and retries.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ...protocol.plugins.devices import KnownResource
 from ...protocol.values import record
 from ..io.store_report import PAUSES, StoreReport
 
-#: Seconds that a read or a write of the store may take before that is reported.
+#: Seconds after which a read or a write of the store is reported as late.
 DEADLINE = 5.0
 
 
@@ -28,7 +28,7 @@ class StateStore(Protocol):
     """Keeps the resources over restarts."""
 
     async def read(self) -> Sequence[KnownResource]:
-        """Open the store and return what is in it, also where nothing can be written now.
+        """Open the store and return its resources, even if it cannot be written now.
 
         Raises:
           StateError: if it cannot be read now.
@@ -36,7 +36,7 @@ class StateStore(Protocol):
         """
 
     async def begin(self) -> None:
-        """Note in the store that a daemon has started, once it was read; may be repeated.
+        """Note in the store that a daemon has started. The store must have been read; the call can be repeated.
 
         Raises:
           StateError: if it cannot be written now.
@@ -52,14 +52,13 @@ class StateStore(Protocol):
         """
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Close the store."""
 
 
 @record
 class MemoryStore:
     """A store that ends with the program."""
 
-    #: The capacities, by name.
     resources: dict[str, int] = attrs.field(factory=dict)
 
     async def read(self) -> Sequence[KnownResource]:
@@ -82,37 +81,37 @@ class MemoryStore:
 
 
 class ResourceWriter:
-    """Writes to a store what is to be kept. Of each resource only the newest change waits."""
+    """Writes changes to a store. Of each resource only the newest change waits."""
 
     def __init__(self, store: StateStore, log: Logger) -> None:
         self._store = store
         self._is_read = False
         self._has_begun = False
         self._unwritten: dict[str, Remember | Forget] = {}
-        #: Set while there is something to do.
+        #: Set while there is something to write or read.
         self._wake = trio.Event()
-        #: How many tries have failed since one succeeded.
+        #: How many attempts have failed in a row.
         self._failed_tries = 0
         self._report = StoreReport(log, "the state cannot be kept", "the state is kept again")
 
     @property
     def problem(self) -> str | None:
-        """What is wrong with the store; None if it works."""
+        """The problem with the store; None if it works."""
         return self._report.problem
 
     @property
     def failures(self) -> int:
-        """How many reads and writes have failed or were late in all."""
+        """How many reads and writes have failed or were late, in all."""
         return self._report.failures
 
     def keep(self, change: Remember | Forget) -> None:
-        """Write ``change`` as soon as that is possible."""
+        """Write ``change`` as soon as possible."""
         self._unwritten.pop(change.name, None)
         self._unwritten[change.name] = change
         self._wake.set()
 
     async def open(self) -> Sequence[KnownResource]:
-        """Return what is in the store. What cannot be done within the deadline is reported, and left to :meth:`run`.
+        """Return the resources in the store. Failures and delays are reported, and :meth:`run` retries.
 
         Raises:
           ConfigError: if the store is another daemon's.
@@ -129,9 +128,9 @@ class ResourceWriter:
         return resources
 
     async def run(self, found: Callable[[Sequence[KnownResource]], None]) -> None:
-        """Write until cancelled. There is one access at a time, however long it takes.
+        """Write until cancelled, with one access at a time.
 
-        If the store was not read at the start, ``found`` is told what is in it as soon as that is known.
+        If the store was not read at the start, pass its resources to ``found`` when they are known.
         """
         while True:
             await self._wake.wait()
@@ -142,7 +141,7 @@ class ResourceWriter:
                 self._fail(str(failure))
 
     async def _watched(self, access: Callable[[], Awaitable[None]]) -> StateError | ConfigError | None:
-        """Await ``access``, and report if that takes long; return why it has failed, if it has."""
+        """Await ``access``, and report if it is late; return its error, if any."""
         failure = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._report_late)
@@ -154,7 +153,7 @@ class ResourceWriter:
         return failure
 
     async def _catch_up(self, found: Callable[[Sequence[KnownResource]], None]) -> None:
-        """Do all that is to be done now."""
+        """Do all accesses that are due."""
         if not self._is_read:
             resources = await self._read()
             found([resource for resource in resources if resource.name not in self._unwritten])
@@ -192,7 +191,7 @@ class ResourceWriter:
         self._report.recover()
 
     def _fail(self, problem: str) -> None:
-        """Report that a try has failed, and have :meth:`run` try again."""
+        """Report a failed attempt, and have :meth:`run` retry."""
         self._failed_tries += 1
         self._wake.set()
         self._report.fail(problem)

@@ -1,4 +1,4 @@
-"""The devices actor as the supervisor has it: with all that outlives its crashes."""
+"""The devices actor as the supervisor runs it, with everything that survives its crashes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Devices:
     """The devices actor of one node. Its :attr:`inbox` is the address of followers and readers."""
 
     def __init__(self, store: StateStore, log: Logger, leases: Address[OfferMessage] | None = None) -> None:
-        """Keep in ``store`` what is to outlive a restart, and tell ``leases``, the lease actor, what can be leased."""
+        """Keep resources in ``store``, and tell ``leases``, the lease actor, which devices can be leased."""
         self.inbox = DevicesInbox()
         self._store = store
         self._writer = ResourceWriter(store, log)
@@ -22,7 +22,7 @@ class Devices:
         self._log = log
 
     async def open(self) -> None:
-        """Open the store, before anything is done for which two daemons must not share it.
+        """Open the store, before anything is done that two daemons must not do on one store.
 
         Raises:
           ConfigError: if the store is another daemon's.
@@ -34,5 +34,5 @@ class Devices:
         await actor.run(self.inbox, self._writer, self._memory, self._log)
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Close the store."""
         self._store.close()

@@ -1,5 +1,5 @@
 """gRPC on Trio: a client for plugins and their endpoints, and the server that device plugins call.
 
-Both halves move bytes, and have their deadlines; the frames are those of ``plugind.protocol.wire``. An endpoint is
-opened by the file that was judged, and not by a name that may lead to another file by then (fault 41).
+Both halves move bytes and have deadlines; ``plugind.protocol.wire`` has the frames. An endpoint is opened by the file
+that was judged, not by its name, which may lead to another file by then (fault 41).
 """

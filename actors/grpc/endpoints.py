@@ -1,8 +1,8 @@
-"""Endpoints: what is at their paths, and connections to them, which judge the file and the process that listens.
+"""Endpoints: the files at their paths, and connections to them after checks of the file and the listening process.
 
-A consumer connects to an endpoint with :meth:`Endpoints.connect` and in no other way. The file may have been replaced
-since the plugin was registered, and may not have existed then. So the file is opened without following a link, judged,
-and connected to through its descriptor; then the process that listens is judged (faults 40 and 43).
+Consumers must connect to an endpoint with :meth:`Endpoints.connect`. The file can be replaced or created after the
+registration. So it is opened without following a link, judged, and connected to through its descriptor; then the
+process that listens is judged (faults 40 and 43).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class EndpointConnection(Protocol):
         """Close it."""
 
     def transport(self) -> Transport:
-        """Return what a channel is built on, which owns the connection from now on."""
+        """Return the transport for a channel, which owns the connection from now on."""
 
 
 class EndpointFiles(Protocol):
@@ -53,20 +53,20 @@ class EndpointFiles(Protocol):
     """
 
     def resolve(self, path: str) -> str:
-        """Return ``path`` without symbolic links; what does not exist has none."""
+        """Return ``path`` without symbolic links. It need not exist."""
 
     def look(self, path: str) -> FoundFile:
-        """Return what is at ``path``; links are followed in its directory only."""
+        """Return the file at ``path``. Links are followed only in its directory."""
 
     def connect(self, path: str, check: Callable[[FoundFile], None]) -> EndpointConnection:
-        """Connect to the socket at ``path`` that ``check`` is given, and to no other; there is nothing to wait for.
+        """Connect to the socket at ``path`` if ``check`` accepts it, and to no other, without waiting.
 
         Raises:
           BlockingIOError: if the backlog of the listener is full.
         """
 
     def below(self, roots: tuple[str, ...]) -> EndpointFiles:
-        """Return the same for other ``roots``, below which no directory on the way to a plugin's socket is a link."""
+        """Return a copy for other ``roots``, below which no directory on the way to a plugin's socket may be a link."""
 
     def connect_exactly(self, path: str, identity: Identity) -> EndpointConnection:
         """Connect to the socket with this ``identity`` at ``path``, and to no other (fault 41).
@@ -78,36 +78,36 @@ class EndpointFiles(Protocol):
 
 
 class EndpointRefusedError(Exception):
-    """An endpoint may not be used; the text says why."""
+    """An endpoint may not be used; the text is the reason."""
 
 
 @value
 class Endpoints:
-    """Judges the endpoints of plugins: by their files when they are named, and at each connection."""
+    """Judges the endpoints of plugins by their files, when they are announced and at each connection."""
 
     files: EndpointFiles
-    #: The directories in which endpoints may be.
+    #: The directories in which endpoints may lie.
     directories: tuple[str, ...]
     #: The path of plugind's own status socket, if it has one.
     status_socket: str | None = None
-    #: Says why the process that listens on an endpoint is not trusted, or None.
+    #: Returns why the process that listens on an endpoint is not trusted, or None.
     distrust: Callable[[Credentials], str | None] = lambda _: None
 
     def trusting(self, distrust: Callable[[int, int], str | None]) -> Self:
-        """Return the same for other trusted users: ``distrust`` says why a uid and a process are not trusted."""
+        """Return a copy for other trusted users: ``distrust`` returns why a uid and a process are not trusted."""
         return attrs.evolve(self, distrust=lambda peer: distrust(peer.uid, peer.pid))
 
     def within(self, directories: tuple[str, ...]) -> Self:
-        """Return the same for endpoints in other ``directories``."""
+        """Return a copy for endpoints in other ``directories``."""
         return attrs.evolve(self, directories=directories)
 
     def judge(self, endpoint: str, socket: str, identity: Identity) -> FoundFile | None:
-        """Return what is at ``endpoint``, or None if that is the path of the plugin's own ``socket``.
+        """Return the file at ``endpoint``, or None if that is the path of the plugin's own ``socket``.
 
-        The socket is the file ``identity``, and is never refused, whatever it is called.
+        The socket is the file ``identity``, which is accepted under any name.
 
         Raises:
-          ValidationError: if the plugin may not name it (faults 43 and 45).
+          ValidationError: if the plugin may not use the endpoint (faults 43 and 45).
         """
         if endpoint == socket:
             return None
@@ -133,7 +133,7 @@ class Endpoints:
         return self._trusted(connection, endpoint)
 
     def connect_own(self, socket: str, identity: Identity) -> EndpointConnection:
-        """Connect to a plugin's own ``socket``, which is the file ``identity`` and is also its endpoint.
+        """Connect to a plugin's own ``socket``, which is the file ``identity`` and also its endpoint.
 
         Raises:
           EndpointRefusedError: if the process that listens on it may not be used.
@@ -162,7 +162,7 @@ class Endpoints:
         return found.identity is not None and self.is_status_socket(found.identity)
 
     def is_status_socket(self, identity: Identity) -> bool:
-        """Whether this file is plugind's own status socket, under whatever name (fault 45)."""
+        """Whether this file is plugind's own status socket, under any name (fault 45)."""
         if self.status_socket is None:
             return False
         try:
@@ -181,7 +181,7 @@ class RealConnection:
 
     @classmethod
     def from_socket(cls, connection: sockets.socket) -> Self:
-        """Take over a socket that is connected."""
+        """Take over a connected socket."""
         return cls(connection, peer_credentials(connection))
 
     def close(self) -> None:
@@ -199,7 +199,7 @@ class RealEndpointFiles:
 
     #: Below these directories, no directory on the way to a plugin's own socket may be a link.
     roots: tuple[str, ...] = ()
-    #: Whether a link stands for the socket that it leads to, if that is the plugin's own.
+    #: Whether a link can stand for the plugin's own socket.
     follow_symlinks: bool = False
 
     def below(self, roots: tuple[str, ...]) -> RealEndpointFiles:
@@ -221,7 +221,7 @@ class RealEndpointFiles:
         return FoundFile(real, _kind(status), identity_at(status, real, AT_FDCWD))
 
     def connect(self, path: str, check: Callable[[FoundFile], None]) -> RealConnection:
-        """See :class:`EndpointFiles`. Without ``/proc`` the path is looked at, and then connected to."""
+        """See :class:`EndpointFiles`. Without ``/proc`` the path is judged and then connected to in two steps."""
         if not can_connect_to_descriptors():
             check(self.look(path))
             return self._connect(path)
@@ -253,7 +253,7 @@ class RealEndpointFiles:
 
 
 def _real_directory(path: str) -> str:
-    """Return the directory ``path`` without symbolic links; one call of the kernel finds that out where it exists."""
+    """Return the directory ``path`` without symbolic links; if it exists, that takes one system call."""
     if can_connect_to_descriptors():
         with suppress(OSError):
             descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -1,7 +1,7 @@
 """The handlers of a supervisor, by plugin type.
 
-A type has at most one handler that takes plugins. A handler that was removed stays until the last of its plugins is
-deregistered; another one may take plugins of that type meanwhile.
+At most one handler of a type takes plugins. A removed handler stays until its last plugin is deregistered; meanwhile
+another one can take plugins of that type.
 """
 
 from __future__ import annotations
@@ -20,20 +20,19 @@ from .served import Served
 
 
 class Handlers:
-    """Adds handlers, and forgets those that were removed and have no plugin left."""
+    """Adds and removes handlers, and keeps removed ones until they have no plugin left."""
 
     def __init__(self, calls: CallConfig, inboxes: Inboxes, links: LinkPort | None = None) -> None:
-        """Configure the calls of all handlers. How they are is read with the ``inboxes``."""
+        """Configure the calls of all handlers; ``inboxes`` lists each handler for health checks."""
         self._links = links
         self._call_config = calls
         self._inboxes = inboxes
         #: The handlers that take plugins, by type.
         self._added: dict[str, HandlerAdded] = {}
-        #: These and the removed ones that have not retired.
+        #: All handlers that have not retired, removed ones included.
         self._served: dict[HandlerPort, Served] = {}
 
     def __contains__(self, plugin_type: str) -> bool:
-        """Whether a handler takes plugins of this type."""
         return plugin_type in self._added
 
     @property
@@ -53,11 +52,11 @@ class Handlers:
             yield from served.calls.under_way
 
     def add(self, plugin_type: str, handler: Handler) -> HandlerAdded:
-        """Add ``handler``; return the message to the reconciler that says so.
+        """Add ``handler``, and return the message for the reconciler.
 
         Raises:
           TypeError: if it cannot be called as a handler.
-          ConfigError: if its calls may take longer than they are given.
+          ConfigError: if its calls can take longer than their deadline.
         """
         config = self._call_config.of_type(plugin_type)
         check_handler(plugin_type, handler, config.timeout)
@@ -69,38 +68,39 @@ class Handlers:
         return added
 
     def check(self, calls: CallConfig) -> None:
-        """Check that the calls of all handlers that take plugins have enough time with this configuration.
+        """Check that this configuration leaves enough time for the calls of all handlers that take plugins.
 
         Raises:
-          ConfigError: if one may take longer than it would be given.
+          ConfigError: if a handler can take longer than its deadline.
         """
         for plugin_type, added in self._added.items():
             handler = self._served[added.handler].calls.handler
             check_handler(plugin_type, handler, calls.of_type(plugin_type).timeout)
 
     def reconfigure(self, calls: CallConfig) -> None:
-        """Make the calls that begin from now on with these deadlines."""
+        """Apply these deadlines to the calls that begin from now on."""
         self._call_config = calls
         for served in self._served.values():
             served.calls.give(calls.of_type(served.calls.plugin_type).timeout)
 
     def remove(self, plugin_type: str) -> trio.Event:
-        """Take the handler away from ``plugin_type``; the event is set when it has retired."""
+        """Remove the handler of ``plugin_type``; return an event that is set when the handler has retired."""
         return self._served[self._added.pop(plugin_type).handler].retired
 
     def retire(self, handler: HandlerPort) -> None:
-        """Forget a removed handler: it has no plugin left.
+        """Drop a removed handler that has no plugin left; do nothing if it has retired already.
 
-        One that was added and removed while the reconciler did not run has retired before the next one hears of both.
+        A handler that was added and removed while the reconciler did not run retires before the next reconciler gets
+        both messages.
         """
         if (served := self._served.pop(handler, None)) is not None:
             self._inboxes.remove(served.read)
             served.retired.set()
 
     def retirements(self) -> list[Callable[[], None]]:
-        """Return what retires each of the removed handlers that have not retired.
+        """Return a function for each removed handler that has not retired, which retires it.
 
-        A restarted reconciler has no record of them, so it will never report that they have no plugin left.
+        A restarted reconciler has no record of these handlers, so it never reports that they have no plugin left.
         """
         current = {added.handler for added in self._added.values()}
         return [partial(self.retire, handler) for handler in self._served if handler not in current]

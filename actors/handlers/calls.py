@@ -1,8 +1,8 @@
-"""Calls of a handler, which may fail in any way: one call fails then, and nothing else (behaviour 22).
+"""Calls of a handler. Whatever a call raises, only that call fails (behaviour 22).
 
-Methods with ``async def`` run in the loop; each of their steps is measured, so that the watchdog can name the handler
-that blocks (fault 83). Methods with ``def`` run in threads. A simulated node, whose time is virtual, calls them in
-line: threads would run in an order of their own.
+``async def`` methods run in the loop; each of their steps is measured, so that the watchdog can name a handler that
+blocks (fault 83). ``def`` methods run in threads. A simulated node, whose time is virtual, calls them in the loop,
+because the order in which threads run cannot be reproduced.
 """
 
 from __future__ import annotations
@@ -56,15 +56,14 @@ def measured(
             value, error = None, thrown
 
 
-#: What the plugin is sent before the words of an exception that is no refusal.
+#: The prefix of the error that a plugin gets if the handler raised anything but a refusal.
 BROKE = "the handler broke: "
-#: Seconds that a call has to end once it is cancelled, until it is reported that it does not.
+#: Seconds that a cancelled call has to end before health and the log report it.
 OVERDUE_AFTER = 5.0
-#: How many threads one handler may have.
 MAX_THREADS = 16
-#: The threads of each handler are counted by its own limiter, which knows those that were given up.
+#: A limiter of each handler counts its threads, including those that were given up.
 _UNLIMITED = trio.CapacityLimiter(math.inf)
-#: The scope of the calls that nothing cancels but their whole task, such as each ``follow``. No task enters it.
+#: The scope of calls that end only with their task, such as each ``follow``. No task enters it.
 _NEVER_CANCELLED = trio.CancelScope()
 
 
@@ -72,14 +71,14 @@ _NEVER_CANCELLED = trio.CancelScope()
 class CallConfig:
     """The configuration of the calls of all handlers."""
 
-    #: The deadline of each call, in seconds, and that of the handlers of certain types.
+    #: The default deadline of each call, in seconds, and the deadlines of handlers for certain types.
     timeout: float
     timeouts: Mapping[str, float] = attrs.field(factory=dict, kw_only=True)
     log: Logger = SILENT
-    #: Where to report a step of a call that took ``blocked_after`` seconds or longer; None for no such report.
+    #: Receives a report of each step that took ``blocked_after`` seconds or longer; None for no reports.
     watchdog: Address[StepBlocked] | None = None
     blocked_after: float = 1.0
-    #: Whether the program handles SIGINT, so that a KeyboardInterrupt is never the one of Ctrl-C.
+    #: Whether the program handles SIGINT itself, so that no KeyboardInterrupt comes from Ctrl-C.
     handles_sigint: bool = False
 
     def of_type(self, plugin_type: str) -> CallConfig:
@@ -97,7 +96,7 @@ class Thread:
     result: Any = None
     error: BaseException | None = None
     returned: trio.Event = attrs.Factory(trio.Event)
-    #: Called once it has returned, if the call has ended before.
+    #: Called when the thread returns, if the call ended earlier.
     when_returned: Callable[[], None] | None = None
 
 
@@ -111,17 +110,15 @@ class MethodCall:
     method: Callable[[Plugin], object]
     scope: trio.CancelScope
     is_async: bool
-    #: Its deadline, in seconds from its begin.
+    #: The deadline, in seconds from the start of the call.
     timeout: float = math.inf
-    #: Its thread, if that was begun.
     thread: Thread | None = None
 
     def __str__(self) -> str:
-        """Name the call with its plugin and its handler."""
         return f"{self.ask} of {self.plugin.name} ({self.plugin.socket}) in the handler for {self.plugin_type}"
 
     def when_over(self, action: Callable[[], None]) -> None:
-        """Call ``action`` once the call and its thread are over: now, or when a thread returns that was given up."""
+        """Call ``action`` once the call and its thread have ended: now, or when a thread that was given up returns."""
         if self.thread is None or self.thread.returned.is_set():
             action()
         else:
@@ -134,15 +131,14 @@ class HandlerCalls:
 
     handler: Handler
     config: CallConfig
-    #: The type of the plugins that it was added for.
     plugin_type: str
     _threads: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(MAX_THREADS))
-    #: Which methods run in the loop. To find that out for each call would take a microsecond.
+    #: The methods that run in the loop. Finding that out for each call would take a microsecond.
     _async: frozenset[str] = attrs.field(
         init=False,
         default=attrs.Factory(lambda self: _async_methods(self.handler), takes_self=True),
     )
-    #: Whether ``register`` is given the link, and whether there is a method ``follow``.
+    #: Whether ``register`` takes a link, and whether there is a method ``follow``.
     _register_takes_link: bool = attrs.field(
         init=False,
         default=attrs.Factory(lambda self: takes_link(getattr(self.handler, "register", None)), takes_self=True),
@@ -151,14 +147,14 @@ class HandlerCalls:
         init=False,
         default=attrs.Factory(lambda self: getattr(self.handler, FOLLOW, None) is not None, takes_self=True),
     )
-    #: The calls whose thread was given up and has not returned, with the time of that.
+    #: The calls whose thread was given up and has not returned, each with the time when it was given up.
     _given_up: dict[MethodCall, float] = attrs.field(factory=dict)
-    #: The calls that have not ended, in their order; what was given up has ended.
+    #: The calls that have not ended, oldest first. A call that was given up counts as ended.
     under_way: dict[MethodCall, None] = attrs.field(factory=dict)
 
     @property
     def wrong(self) -> str | None:
-        """Which calls go on although they were to end, in words; None if there is none."""
+        """Describe the calls that go on although they should have ended; None if there are none."""
         if not self._given_up:
             return self._overdue
         call, since = next(iter(self._given_up.items()))
@@ -170,7 +166,7 @@ class HandlerCalls:
 
     @property
     def _overdue(self) -> str | None:
-        """Which calls in the loop go on although their deadlines have passed (fault 82)."""
+        """Describe the calls in the loop that go on after their deadlines (fault 82)."""
         now = trio.current_time()
         late = [call for call in self.under_way if call.scope.deadline + OVERDUE_AFTER <= now]
         if not late:
@@ -183,7 +179,7 @@ class HandlerCalls:
 
     @property
     def has_links(self) -> bool:
-        """Whether the handler is given links: it follows its plugins, or its ``register`` takes the link."""
+        """Whether the handler uses links, in ``follow`` or in ``register``."""
         return self.follows or self._register_takes_link
 
     def prepare(self, ask: str, plugin: Plugin, link: Link | None = None) -> MethodCall:
@@ -196,7 +192,7 @@ class HandlerCalls:
         return MethodCall(self.plugin_type, ask, plugin, method, scope, ask in self._async, timeout)
 
     def give(self, seconds: float) -> None:
-        """Give the calls that begin from now on so many seconds."""
+        """Set the deadline of the calls that begin from now on, in seconds."""
         self.config = attrs.evolve(self.config, timeout=seconds)
 
     async def follow(self, plugin: Plugin, link: Link) -> str | None:
@@ -211,7 +207,7 @@ class HandlerCalls:
         return None
 
     async def make(self, call: MethodCall) -> Ending:
-        """Make the call, which its scope can cancel; return how it ended."""
+        """Make the call, which can be cancelled by its scope; return how it ended."""
         self.under_way[call] = None
         try:
             return await self._make(call)
@@ -221,7 +217,8 @@ class HandlerCalls:
     async def _make(self, call: MethodCall) -> Ending:
         scope = call.scope
         try:
-            # Inside: a handler with a nursery may end in a group of errors and of the Cancelled of this deadline.
+            # Inside of the ``try``: a handler with a nursery can raise a group of its errors and this deadline's
+            # Cancelled.
             with scope:
                 await self._run(call)
         except BaseException as error:  # noqa: BLE001 - see there
@@ -231,7 +228,7 @@ class HandlerCalls:
         return _OK
 
     def _failed(self, call: MethodCall, error: BaseException) -> Ending:
-        """Return the ending by an error, which is a failure of one plugin, or raise what is not the handler's."""
+        """Return the ending for an error that concerns only this plugin; raise any other error."""
         if isinstance(error, PluginError):
             return Ending(Outcome.REFUSED, words_of(error), cause_of(error))
         if isinstance(error, GRPCError):
@@ -244,10 +241,10 @@ class HandlerCalls:
         return self._end_badly(call, error)
 
     def _end_badly(self, call: MethodCall, error: BaseException) -> Ending:
-        """Return the ending by an error that is meant to end a task or a program, or raise what is not the handler's.
+        """Return the ending for an error that would end a task or a program; raise it if the handler is not its source.
 
-        A Cancelled is not the handler's while a scope around the call is cancelled. One that the handler kept, or one
-        of a scope that it left open, would end the registration that makes the call.
+        A Cancelled is the handler's if no scope around the call is cancelled: the handler kept it, or left its scope
+        open.
         """
         if is_cancelled():
             cancelled, own = split(error, trio.Cancelled)
@@ -261,7 +258,7 @@ class HandlerCalls:
         return self._broken(call, error)
 
     def _may_be_ctrl_c(self, call: MethodCall) -> bool:
-        """Whether a KeyboardInterrupt may be Python's own, which it raises in the main thread only."""
+        """Whether a KeyboardInterrupt may come from Python, which raises it only in the main thread."""
         in_thread = call.thread is not None and call.thread.error is not None
         return not self.config.handles_sigint and not in_thread
 
@@ -274,7 +271,7 @@ class HandlerCalls:
             result = call.method(call.plugin)
         else:
             result = await self._run_in_thread(call)
-        # A function that is not ``async`` itself may return the coroutine of one that is, as a decorator does.
+        # A ``def`` function can return a coroutine, for example if a decorator wraps an ``async def``.
         if inspect.iscoroutine(result):
             await self._measured(call, result)
         elif inspect.isawaitable(result):
@@ -292,12 +289,12 @@ class HandlerCalls:
     async def _run_in_thread(self, call: MethodCall) -> Any:
         await self._threads.acquire_on_behalf_of(call)
         thread = call.thread = Thread()
-        # A task of its own, which goes on when the call is given up.
+        # The task is separate, so that it goes on when the call is given up.
         trio.lowlevel.spawn_system_task(self._serve_thread, call, thread)
         try:
             await thread.returned.wait()
         except trio.Cancelled:
-            # The thread may have returned since the cancellation.
+            # The thread can return after the cancellation.
             if not thread.returned.is_set():
                 self._given_up[call] = trio.current_time()
             raise
@@ -308,7 +305,7 @@ class HandlerCalls:
     async def _serve_thread(self, call: MethodCall, thread: Thread) -> None:
         def run() -> None:
             try:
-                # Not returned, since Trio refuses a coroutine, which the method of a decorator may return.
+                # The result is not returned, because Trio refuses a coroutine, which a decorated method can return.
                 thread.result = call.method(call.plugin)
             except BaseException as error:  # noqa: BLE001 - the call raises it; here it would end the whole program
                 thread.error = error
@@ -333,7 +330,7 @@ class HandlerCalls:
         return Ending(Outcome.BROKEN, f"{BROKE}{self._log(call, 'handler broke', error)}")
 
     def _log(self, call: MethodCall, message: str, error: BaseException) -> str:
-        """Log an error with its call; return the words for it."""
+        """Log an error with its call; return its text."""
         words = f"{type(error).__name__}: {words_of(error)}"
         self.config.log.event(
             Level.ERROR,

@@ -1,4 +1,4 @@
-"""What a handler may raise, read without trust: its classes may be a user's, and may raise themselves."""
+"""Reading of the errors that handlers raise. A user's exception class may raise errors itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...protocol.errors import PluginError
 
 #: Characters of a handler's error that are kept (fault 94).
 MAX_ERROR = 1024
-#: Characters of a traceback that are logged: its end says where.
+#: Characters of a traceback that are logged. The end names the place of the error.
 _MAX_TRACEBACK = 1000
 
 
@@ -21,12 +21,12 @@ def is_cancelled() -> bool:
 
 
 def closes_coroutine(error: BaseException) -> bool:
-    """Whether ``error`` comes from Python, which throws it into a coroutine that will not go on."""
+    """Whether Python threw ``error`` into a coroutine that will not be resumed."""
     return isinstance(error, GeneratorExit) and not trio.lowlevel.in_trio_task()
 
 
 def split(error: BaseException, kind: type[BaseException]) -> tuple[BaseException | None, BaseException | None]:
-    """Return what of ``error``, which may be a group, is of ``kind``, and the rest."""
+    """Split ``error``, which can be a group, into the part of this ``kind`` and the rest."""
     if isinstance(error, BaseExceptionGroup):
         return error.split(kind)
     return (error, None) if isinstance(error, kind) else (None, error)
@@ -38,7 +38,7 @@ def traceback_of(error: BaseException) -> str:
 
 
 def cause_of(error: PluginError) -> str | None:
-    """Return the cause of a refusal in few words, if the handler gave it."""
+    """Return the short cause of a refusal, if the handler gave one."""
     # A user's class may use this attribute for something else, and may raise.
     try:
         cause = error.cause
@@ -48,7 +48,7 @@ def cause_of(error: PluginError) -> str | None:
 
 
 def words_of(error: BaseException) -> str:
-    """Return the text of an error, whose class may be a user's and may raise in ``__str__``."""
+    """Return the text of an error, also if the ``__str__`` of a user's class raises."""
     try:
         return str(error)
     except BaseException:  # noqa: BLE001 - see above; it runs no task, so it raises no Cancelled

@@ -1,7 +1,7 @@
 """Connections on which a server takes no more calls, and which it may never close.
 
-A server on grpc-go says so at the greatest age that it gives a connection (``MaxConnectionAge``), and when it stops in
-order. The calls under way go on, so that a stream may keep the connection open for ever.
+A server on grpc-go sends GOAWAY when a connection reaches its ``MaxConnectionAge``, and at an orderly stop. The calls
+under way go on, so a stream can keep the connection open forever.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from ..grpc.client.channel import Channel
 
 
 class GoesAwayError(Exception):
-    """The server takes no more calls on this connection: another one is to be made."""
+    """The server takes no more calls on this connection, so the client must make another one."""
 
 
 def check_takes_calls(channel: Channel) -> None:
-    """See that a plugin can be asked on a channel; one that has failed fails the call.
+    """Check that new calls can be made on a channel. On a channel that has failed, the call fails itself.
 
     Raises:
-      GoesAwayError: if the server has said that it goes away.
+      GoesAwayError: if the server has sent GOAWAY.
     """
     if not channel.takes_calls and channel.connection.failure is None:
         raise GoesAwayError

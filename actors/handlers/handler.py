@@ -1,4 +1,4 @@
-"""What a handler is, and the check of one that is added."""
+"""The interface of handlers, and the check of a handler that is added."""
 
 from __future__ import annotations
 
@@ -15,55 +15,54 @@ class Handler(Protocol):
     """The consumer of one plugin type: a class with these three methods.
 
     For each instance (``plugin.socket``, ``plugin.generation``) the calls come in the order validate, register,
-    deregister. There is exactly one deregister for each register, even for one that raised. One call runs at a time for
-    each name. Each call has a deadline (``Timeouts.of_handler``), at which it is cancelled; register is cancelled, too,
-    when the plugin's socket is gone. A handler that sets deadlines itself may have an attribute ``longest_call``, the
-    sum of those of one call in seconds. Then a node does not start whose deadline is not longer than that and 5
-    seconds.
+    deregister. Each register is followed by exactly one deregister, even if register raised. One call runs at a time
+    for each name. Each call has a deadline (``Timeouts.of_handler``), at which it is cancelled; register is also
+    cancelled when the plugin's socket is gone. A handler that sets deadlines itself can have an attribute
+    ``longest_call``, the sum of the deadlines of one call in seconds. A node does not start if its deadline is not
+    longer than that plus 5 seconds.
 
-    A method is best written with ``async def``. It must not block: while it does, no other task runs. A method written
-    with ``def`` may block, since it is called in a thread; a thread cannot be cancelled, so at its deadline it is given
-    up, and the next call for that name waits until it returns.
+    Methods are best written with ``async def``. They must not block, because no other task runs meanwhile. A ``def``
+    method is called in a thread, so it can block. A thread cannot be cancelled: at its deadline it is given up, and the
+    next call for that name waits until it returns.
 
-    To refuse a plugin, raise :class:`~plugind.protocol.errors.PluginError` or a subclass. Any other exception counts
-    as a fault of the handler: it is logged with its traceback, and the plugin is sent that the handler broke.
+    To refuse a plugin, raise :class:`~plugind.protocol.errors.PluginError` or a subclass. Any other exception counts as
+    a fault of the handler: it is logged with its traceback, and the plugin is sent that the handler broke.
 
-    A class may also have an attribute ``instances``, an :class:`~plugind.protocol.plugins.info.InstancePolicy`, which
-    says what to do when several sockets offer the same name. Without it, all are registered and the newest is active.
+    A class can have an attribute ``instances``, an :class:`~plugind.protocol.plugins.info.InstancePolicy`, which
+    decides what happens when several sockets offer the same name. Without it, all are registered and the newest is
+    active.
 
-    A class may also have a method ``async def follow(self, plugin, link)``. It is called for each instance once
-    ``register`` has succeeded, runs as a task of its own for as long as the instance is registered, and is cancelled
-    just before ``deregister`` is called; then it has 5 seconds to end. If it raises or returns, it is called again
-    after 1 second, 2 seconds, and so on up to 30; the registration is not touched. ``link``, a
-    :class:`~plugind.actors.handlers.link.Link`, connects to the plugin's endpoint, says whether the instance is the
-    active one of its name, and takes reports of the plugin's health. ``register`` is given the same one if its second
+    A class can also have a method ``async def follow(self, plugin, link)``. It is called for each instance once
+    ``register`` has succeeded, runs in its own task for as long as the instance is registered, and is cancelled just
+    before ``deregister`` is called; then it has 5 seconds to end. If it raises or returns, it is called again after 1
+    second, 2 seconds, and so on up to 30; the registration does not change. ``link``, a
+    :class:`~plugind.actors.handlers.link.Link`, connects to the plugin's endpoint, tells whether the instance is the
+    active one of its name, and takes reports of the plugin's health. ``register`` gets the same link if its second
     parameter is called ``link``.
     """
 
     def validate(self, plugin: Plugin) -> Awaitable[None] | None:
-        """Raise an error if the plugin is not acceptable; the plugin is sent its text."""
+        """Raise an error if the plugin is not acceptable; the plugin gets its text."""
 
     @property
     def register(self) -> Callable[..., Awaitable[None] | None]:
         """A method ``register(plugin)`` or ``register(plugin, link)``: start to use the plugin.
 
-        If it raises, the plugin is sent the error, and deregister follows.
+        If it raises, the plugin gets the error, and deregister follows.
         """
 
     def deregister(self, plugin: Plugin) -> Awaitable[None] | None:
         """Stop using the plugin: its socket is gone or replaced, or the registration failed."""
 
 
-#: The methods that a handler has.
 METHODS = ("validate", "register", "deregister")
 
 
-#: The method that a handler may have.
 FOLLOW = "follow"
 
 
 def policy_of(handler: Handler) -> InstancePolicy:
-    """Return the policy that ``handler`` names, or the default."""
+    """Return the policy that ``handler`` sets, or the default."""
     policy = getattr(handler, "instances", InstancePolicy.NEWEST)
     if not isinstance(policy, InstancePolicy):
         raise TypeError(f"{type(handler).__name__}.instances is {policy!r}; make it an InstancePolicy")
@@ -71,12 +70,12 @@ def policy_of(handler: Handler) -> InstancePolicy:
 
 
 def check_handler(plugin_type: str, handler: object, timeout: float = math.inf) -> None:
-    """Check that ``handler`` can be called as the handler of ``plugin_type``, and that a call has enough time.
+    """Check that ``handler`` can be called as the handler of ``plugin_type``, and that its calls have enough time.
 
     Raises:
       TypeError: if a method is missing or cannot be called with a plugin, or ``instances`` is no policy; the text names
-        what is wrong.
-      ConfigError: if a call of it may take so long that ``timeout`` seconds are not enough.
+        the problem.
+      ConfigError: if one of its calls can take longer than ``timeout`` seconds.
     """
     if isinstance(handler, type):
         name = handler.__name__
@@ -89,12 +88,12 @@ def check_handler(plugin_type: str, handler: object, timeout: float = math.inf) 
     _check_time(plugin_type, getattr(handler, "longest_call", 0.0), timeout)
 
 
-#: Seconds that a call of a handler has besides those for which it waits.
+#: Seconds that a call of a handler needs besides its waits.
 CALL_SLACK = 5.0
 
 
 def _check_time(plugin_type: str, longest: float, timeout: float) -> None:
-    """Check that the deadlines inside of a call all pass before that of the call, so that the handler can say which."""
+    """Check that the deadlines inside a call pass before that of the call, so that the handler can report them."""
     if longest and longest + CALL_SLACK >= timeout:
         raise ConfigError(
             f"a call of the handler for {plugin_type} may wait for {longest:g} s, and is ended after {timeout:g} s:"
@@ -124,14 +123,14 @@ def _can_be_called(method: Callable[..., object], arguments: int) -> bool:
     try:
         inspect.signature(method).bind(*(object(),) * arguments)
     except ValueError:
-        return True  # Code in C need not have a signature.
+        return True  # A function in C can lack a signature.
     except TypeError:
         return False
     return True
 
 
 def takes_link(register: object) -> bool:
-    """Whether a method ``register`` is to be given the link: its second parameter is called that."""
+    """Whether the second parameter of a method ``register`` is called ``link``."""
     if not callable(register):
         return False
     try:
@@ -145,5 +144,5 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 
 
 def is_async(method: object) -> bool:
-    """Whether a call of ``method`` runs only when it is awaited, so that it can be called in the loop."""
+    """Whether ``method`` returns an awaitable, so that it can be called in the loop."""
     return inspect.iscoroutinefunction(method) or inspect.iscoroutinefunction(getattr(method, "__call__", None))  # noqa: B004 - the function

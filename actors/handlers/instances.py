@@ -1,4 +1,4 @@
-"""The plugins that a handler has registered: for each name all instances, in the order of registration."""
+"""The plugins that a handler has registered: all instances of each name, in the order of registration."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeVar
 from ...protocol.plugins.info import Plugin
 
 K = TypeVar("K", bound=Hashable)
-#: Plugins by their sockets. Nearly always it is one, and a dictionary for each would take 180 bytes.
+#: Plugins by their sockets. Most groups have one plugin, for which a dictionary would waste 180 bytes.
 _Group = Plugin | dict[str, Plugin]
 
 
@@ -35,7 +35,7 @@ def _add(groups: dict[K, _Group], key: K, plugin: Plugin) -> None:
 
 
 def _remove(groups: dict[K, _Group], key: K, socket: str) -> None:
-    """Remove the plugin at ``socket``, which is in the group."""
+    """Remove the plugin at ``socket``, which must be in the group."""
     group = groups[key]
     if isinstance(group, Plugin):
         del groups[key]
@@ -53,27 +53,27 @@ class Instances:
         self._by_endpoint: dict[tuple[str, str], _Group] = {}
 
     def add(self, plugin: Plugin) -> None:
-        """Keep ``plugin``, as the newest of its name."""
+        """Add ``plugin`` as the newest of its name."""
         self.remove(plugin)
         _add(self._by_name, plugin.name, plugin)
         _add(self._by_endpoint, (plugin.name, plugin.endpoint), plugin)
 
     def remove(self, plugin: Plugin) -> None:
-        """Forget the instance at the socket of ``plugin``; the others of its name stay."""
+        """Remove the instance at the socket of ``plugin``; the others of its name stay."""
         kept = _member(self._by_name.get(plugin.name), plugin.socket)
         if kept is not None:
             _remove(self._by_name, kept.name, kept.socket)
             _remove(self._by_endpoint, (kept.name, kept.endpoint), kept.socket)
 
     def named(self, name: str) -> tuple[Plugin, ...]:
-        """Return the instances of ``name``, the newest last; empty if there is none."""
+        """Return the instances of ``name``, the newest last."""
         return tuple(_members(self._by_name.get(name)))
 
     def instance(self, name: str, socket: str) -> Plugin:
         """Return the instance of ``name`` at ``socket``.
 
         Raises:
-          KeyError: if it is not kept.
+          KeyError: if there is none.
         """
         found = _member(self._by_name.get(name), socket)
         if found is None:
@@ -87,7 +87,7 @@ class Instances:
     def other_at_endpoint(self, plugin: Plugin) -> Plugin | None:
         """Return an instance of the same name and endpoint on another socket; None if there is none.
 
-        For a privileged plugin only privileged ones count, since it may succeed all others (fault 80).
+        A privileged plugin is compared with privileged ones only, since it may replace all others (fault 80).
         """
         instances = _members(self._by_endpoint.get((plugin.name, plugin.endpoint)))
         return next((other for other in instances if other.socket != plugin.socket and _counts(other, plugin)), None)

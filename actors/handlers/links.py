@@ -1,13 +1,9 @@
-"""The links of all handlers: their follows, their channels, and what is reported through them.
+"""The links of all handlers: their follows, their channels, and the reports through them.
 
-:class:`Links` is a child of the supervisor. It owns the tasks of all links, outside of the node, so a
-crash of a registration or of the node ends no link. In the turn of a name, a link is opened before ``register``,
-``follow`` starts once that has succeeded, and the link is ended before ``deregister``. Nothing else ends one, but the
-stop of the node.
-
-Reports go up as messages: health to the status actor, roles and farewells to the reconciler. Whatever a handler reports
-faster than it can be sent is joined, so what waits has a bound: one of each kind for each link. One task sends them
-all. What the world decides about the role of an instance comes down as ``RoleChanged`` and ``PluginDisplaced``.
+:class:`Links` is a child of the supervisor, so a crash of a registration or of the node ends no link. Reports go up as
+messages: health to the status actor, roles and farewells to the reconciler. Reports that come faster than they can be
+sent are joined, so at most one of each kind waits for each link. The world's decisions about the role of an instance
+come down as ``RoleChanged`` and ``PluginDisplaced``.
 """
 
 from __future__ import annotations
@@ -46,27 +42,28 @@ from .open_link import OpenLink, Outbox, no_connection
 
 
 class Loser(Protocol):
-    """Is told when a channel has ended."""
+    """Is notified when a channel has ended."""
 
     def lose(self, channel: Channel) -> None:
         """Close a channel that has ended."""
 
 
 class Readers:
-    """The tasks that read the channels of all links: keep-alive is answered then, and the end of one is noticed.
+    """The tasks that read the channels of all links, so that keep-alive is answered and the end of a channel is
+    noticed.
 
-    A channel is read by the task that waits for something on it. Many are in use from the first moment on, so a channel
-    gets a task of its own only once nobody has waited on it for a moment. A task that starts only to find that others
-    read costs more than a call.
+    A task that waits for something on a channel also reads it. Many channels are in use from the start, so a channel
+    gets its own task only when no other task has waited on it for a moment. A task that starts only to find that others
+    read would cost more than a call.
     """
 
     def __init__(self) -> None:
-        #: The channels on which nobody waits, or nobody did a moment ago.
+        #: The channels on which no task waited when they were last looked at.
         self._idle: dict[Channel, Loser] = {}
         self._wake = trio.Event()
 
     def attend(self, channel: Channel, link: Loser) -> None:
-        """Have a channel read from now on whenever nobody waits on it; ``link`` is told of its end."""
+        """Read a channel from now on whenever no other task waits on it; notify ``link`` of its end."""
         channel.on_idle = lambda: self._note(channel, link)
         self._note(channel, link)
 
@@ -75,14 +72,14 @@ class Readers:
         self._wake.set()
 
     async def serve(self) -> None:
-        """Start the tasks, for ever."""
+        """Start the tasks, forever."""
         async with trio.open_nursery() as nursery:
             while True:
                 await self._wake.wait()
                 self._wake = trio.Event()
                 idle, self._idle = self._idle, {}
-                # A moment: whoever has used a channel may go on to use it, or another task does. After Register that is
-                # the task of follow, which begins in the next pass, and may have its turn after this one there.
+                # Another task may start to use the channel in the next passes. After Register that is the task of
+                # follow, which begins in the next pass, and can be scheduled after this task there.
                 await trio.lowlevel.checkpoint()
                 await trio.lowlevel.checkpoint()
                 for channel, link in idle.items():
@@ -99,21 +96,21 @@ async def _read(channel: Channel, link: Loser) -> None:
         link.lose(channel)
 
 
-#: Seconds that a follow has to end once it is cancelled.
+#: Seconds that a cancelled follow has to end.
 END_GRACE = 5.0
-#: The pauses before a follow is started again. One that ran for longer than the longest of them begins with the first.
+#: The pauses before a follow is started again. A follow that ran longer than the longest pause begins with the first.
 RESTARTS = Backoff(initial=1.0, cap=30.0)
 
 #: The errors of an endpoint that does not serve yet.
 _NOT_YET = (FileNotFoundError, ConnectionRefusedError, BlockingIOError)
 
-#: Connects to the endpoint of a plugin whose socket is this file.
+#: Connects to the endpoint of a plugin whose socket is the given file.
 Connect = Callable[[Plugin, Identity | None], Channel]
 
 
 @value
 class LinksConfig:
-    """What all links have in common."""
+    """What all links share."""
 
     connect: Connect
     reconciler: trio.MemorySendChannel[ReconcilerMessage]
@@ -143,9 +140,9 @@ class Links:
         self._overdue: dict[OpenLink, None] = {}
         #: The nursery of all follows; None while :meth:`serve` does not run.
         self._nursery: trio.Nursery | None = None
-        #: The node stops: no follow is started any more, and nothing is reported.
+        #: The node stops: no follow is started, and nothing is reported.
         self._stopping = False
-        #: Covers what is reported: once all links are closed, nothing waits for an inbox that is about to be closed.
+        #: The scope of all reports. It is cancelled once all links are closed, because the inboxes are closed next.
         self._reporting = trio.CancelScope()
         self._readers = Readers()
         self.outbox = Outbox()
@@ -161,7 +158,7 @@ class Links:
 
     @property
     def unfinished(self) -> tuple[str, ...]:
-        """The follows that were told to end and have not, in words."""
+        """Describe the follows that were cancelled and have not ended."""
         ending = {link: None for link in self._links.values() if link.scope.cancel_called and not link.ended.is_set()}
         return tuple(map(str, self._overdue | ending))
 
@@ -174,7 +171,7 @@ class Links:
         return link
 
     def start(self, plugin: Plugin, follow: Follow) -> None:
-        """Run ``follow`` from now on, and again after each end, until the link ends."""
+        """Run ``follow`` until the link ends, and start it again each time it returns."""
         link = self._links[_key_of(plugin)]
         link.follow = follow
         self._start(link)
@@ -196,7 +193,7 @@ class Links:
         self._close(link)
 
     def drop(self, plugin: Plugin) -> None:
-        """End the link to an instance at once, if there is one; its follow is cancelled, and not waited for."""
+        """End the link to an instance at once, if there is one; cancel its follow, and do not wait for it."""
         link = self._links.pop(_key_of(plugin), None)
         if link is not None:
             link.scope.cancel()
@@ -205,7 +202,7 @@ class Links:
     # --- for the reconciler and for callers ---
 
     def send_nowait(self, message: LinkMessage | FactsAsked | PausesChanged, /) -> None:
-        """Take what decides the role of an instance, or that its facts are wanted; without a link there is no use."""
+        """Take a message about the role or the facts of an instance; ignore it if the instance has no link."""
         if isinstance(message, PausesChanged):
             self.config = attrs.evolve(self.config, restarts=message.pauses)
             return
@@ -226,7 +223,7 @@ class Links:
     # --- for the supervisor ---
 
     async def serve(self) -> None:
-        """Run the follows and send what is reported, until cancelled. Once restarted, all follows begin again."""
+        """Run the follows and send the reports, until cancelled. After a restart, all follows begin again."""
         try:
             async with trio.open_nursery() as self._nursery:
                 for link in self._links.values():
@@ -242,13 +239,13 @@ class Links:
                 link.hang_up()
 
     def cancel_all(self) -> None:
-        """Cancel all follows, and start none any more: the node stops."""
+        """Cancel all follows and start no more, because the node stops."""
         self._stopping = True
         for link in self._links.values():
             link.scope.cancel()
 
     async def close_all(self) -> None:
-        """Return when the follows that were cancelled have ended, in a few seconds at the latest."""
+        """Wait until the cancelled follows have ended, for a few seconds at most, and close all links."""
         with trio.move_on_after(END_GRACE):
             for link in tuple(self._links.values()):
                 await link.ended.wait()
@@ -257,7 +254,6 @@ class Links:
         self._reporting.cancel()
 
     def _close(self, link: OpenLink) -> None:
-        """Close a link, whether its follow has ended or not."""
         link.close()
         self._links.pop(_key_of(link.plugin), None)
         if not link.ended.is_set():
@@ -282,14 +278,14 @@ class Links:
             self._nursery.start_soon(self._follow, link, link.follow)
 
     async def _follow(self, link: OpenLink, follow: Follow) -> None:
-        """Run a follow again and again until the link ends."""
+        """Run a follow again each time it returns, until the link ends."""
         count, ended = 0, link.ended
         try:
             with link.scope:
                 while True:
                     began = trio.current_time()
                     error = await follow()
-                    # It may have kept its cancellation to itself.
+                    # A follow can suppress its cancellation.
                     await trio.lowlevel.checkpoint_if_cancelled()
                     lasted = trio.current_time() - began
                     count = 1 if lasted >= self.config.restarts.cap else count + 1
@@ -299,7 +295,6 @@ class Links:
             self._overdue.pop(link, None)
 
     async def _pause(self, link: OpenLink, error: str | None, count: int) -> None:
-        """Wait before a follow is started again that has ended ``count`` times in a row."""
         chance = chance_of(self.config.seed, link.plugin.socket, link.plugin.generation, count)
         pause = self.config.restarts.delay(count, chance)
         if error is not None:
@@ -310,7 +305,7 @@ class Links:
     # --- channels ---
 
     def dial(self, link: OpenLink) -> Channel | None:
-        """Connect to the endpoint of a link's plugin, and have the channel read; None if nobody listens there yet.
+        """Connect to the endpoint of a link's plugin, and start to read the channel; None if nobody listens there yet.
 
         Raises:
           NoConnectionError: if the endpoint may not be used, or connecting fails in a way that does not pass.
@@ -335,7 +330,7 @@ class Links:
     # --- reports ---
 
     def report_again(self) -> None:
-        """Report the health of all plugins once more: the status actor may have lost what it was told."""
+        """Report the health of all plugins again, because a restarted status actor may have lost it."""
         for link in self._links.values():
             link.reports.put_again()
             self.outbox.put(link)
@@ -345,7 +340,6 @@ class Links:
             await self._send(await self.outbox.next())
 
     async def _send(self, link: OpenLink) -> None:
-        """Send what a link has to report now."""
         if link.closed:
             return
         path, generation = _key_of(link.plugin)

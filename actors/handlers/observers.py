@@ -1,8 +1,8 @@
-"""What follows plugins in observe mode: another consumer, such as a kubelet, registers them.
+"""Follows plugins in observe mode, in which another consumer, such as a kubelet, registers them.
 
-Each observed plugin of a type that is followed has a link, as registered plugins have. It is opened once the plugin has
-said what it is, and dropped when its socket is gone or it does not answer any more. Plugins of other types are asked
-for their info and nothing else.
+Each observed plugin of a followed type has a link, as registered plugins have. The link is opened when the plugin has
+answered GetInfo, and dropped when its socket is gone or it stops answering. Plugins of other types are only asked for
+their info.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ Following = Callable[[Plugin, Link], Awaitable[None]]
 
 
 class ObserverLinks(Protocol):
-    """What opens and drops the links of observed plugins."""
+    """Opens and drops the links of observed plugins."""
 
     def open(self, plugin: Plugin, file: Identity | None) -> Link:
         """Open the link to a plugin whose socket is ``file``."""
 
     def start(self, plugin: Plugin, follow: Follow) -> None:
-        """Run ``follow`` from now on, and again after each end, until the link is dropped."""
+        """Run ``follow`` until the link is dropped, and start it again each time it returns."""
 
     def drop(self, plugin: Plugin) -> None:
-        """End the link to a plugin at once, if there is one; its follow is cancelled, and not waited for."""
+        """End the link to a plugin at once, if there is one; cancel its follow, and do not wait for it."""
 
 
 @attrs.frozen
 class _Follower:
-    """What is called to follow plugins of one type, in the form of a handler."""
+    """The function that follows plugins of one type, in the form of a handler."""
 
     follow: Following
 
@@ -47,9 +47,8 @@ class Observers:
     """Follows the observed plugins of a node."""
 
     def __init__(self, links: ObserverLinks, followings: Mapping[str, Following], config: CallConfig) -> None:
-        """Follow plugins of each type in ``followings``."""
         self._links = links
-        # Nothing is called but ``follow``: its errors are contained and logged as those of a handler are.
+        # Only ``follow`` is called. Its errors are contained and logged like those of a handler.
         followers = {of: cast("Handler", _Follower(following)) for of, following in followings.items()}
         self._calls = {of: HandlerCalls(follower, config, of) for of, follower in followers.items()}
 
@@ -61,5 +60,5 @@ class Observers:
             self._links.start(plugin, partial(calls.follow, plugin, link))
 
     def end(self, plugin: Plugin) -> None:
-        """Follow a plugin no more."""
+        """Stop following a plugin."""
         self._links.drop(plugin)

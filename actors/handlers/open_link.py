@@ -1,4 +1,4 @@
-"""One link, with what :class:`~plugind.actors.handlers.links.Links` needs of it; and the outbox of all links."""
+"""One link, as :class:`~plugind.actors.handlers.links.Links` uses it, and the outbox of all links."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from ..health.endpoint_checks import Check, EndpointChecks, Note
 from ..messaging.schedule import Schedule
 from .link import Follow
 
-#: Seconds between two tries to connect to an endpoint at which nobody listens yet.
+#: Seconds between two attempts to connect to an endpoint at which nobody listens yet.
 CONNECT_PAUSE = 0.1
 
 
 class Outbox:
-    """The links that have something to send, in the order in which it is due; each of them once."""
+    """The links that have something to send, each once, in the order in which their reports are due."""
 
     def __init__(self) -> None:
         self._ready: deque[OpenLink] = deque()
-        #: Those that will be ready later. One that was ready earlier may have nothing left by then.
+        #: The links that will be ready later. A link that was ready earlier may have nothing left by then.
         self._later = Schedule[OpenLink]()
 
     def put(self, link: OpenLink) -> None:
-        """Put in a link that may have news."""
+        """Add a link that may have something to send."""
         due = link.due
         if due <= trio.current_time():
             if not link.is_ready:
@@ -45,7 +45,7 @@ class Outbox:
             self._later.put(due, link)
 
     async def next(self) -> OpenLink:
-        """Return the next link, once its news are due."""
+        """Return the next link, once its reports are due."""
         while not self._ready:
             for link in await self._later.due():
                 link.waits_until = math.inf
@@ -62,18 +62,18 @@ class LinkOwner(Protocol):
 
     @property
     def outbox(self) -> Outbox:
-        """Where links are put that have something to send."""
+        """The outbox of all links."""
 
     def dial(self, link: OpenLink) -> Channel | None:
-        """Connect to the endpoint of a link's plugin, and have the channel read; None if nobody listens there yet.
+        """Connect to the endpoint of a link's plugin, and start to read the channel; None if nobody listens there yet.
 
         Raises:
-          NoConnectionError: if that cannot succeed.
+          NoConnectionError: if connecting cannot succeed.
         """
 
 
 class OpenLink:
-    """A :class:`~plugind.actors.handlers.link.Link`, with what the links of all handlers need of it."""
+    """A :class:`~plugind.actors.handlers.link.Link`, with what :class:`~plugind.actors.handlers.links.Links` uses."""
 
     __slots__ = (
         "_active",
@@ -119,40 +119,38 @@ class OpenLink:
         #: The scope of the follow: cancelled when the link ends.
         self.scope = trio.CancelScope()
         self._channel: Channel | None = None
-        #: The channel before, whose peer goes away, while calls are under way on it.
+        #: The previous channel, whose server has sent GOAWAY, while calls are under way on it.
         self._fading: Channel | None = None
         self._dialing = trio.Lock()
         self._has_dialed = False
-        #: Whether the next check is the first one, and the plugin has not just answered the same call: a device plugin
-        #: has, when it registered.
+        #: Whether the next check is the first one and must be made at once. A device plugin has just answered the same
+        #: call.
         self._is_new = plugin.type != DEVICE
-        #: Called with the reason when the channel is the link's no more.
+        #: Called with the reason when the link loses its channel.
         self._on_end: Callable[[str], None] | None = None
-        #: The scopes of the checks that are made, each with the channel at whose end it is cancelled.
+        #: The scopes of running checks, each with the channel at whose end it is cancelled.
         self._checks: dict[trio.CancelScope, Channel] = {}
         #: Why the last try to connect failed.
         self.problem = ""
-        #: Whether nothing was at the endpoint then.
+        #: Whether there was no file at the endpoint in that attempt.
         self.is_absent = False
-        #: Whether another plugin of the name waits until this one is registered, or is not.
+        #: Whether another plugin of the name waits until the Register of this one has ended.
         self.wanted = False
-        #: Whether it is the active one of its name.
         self._active = False
-        #: Why it may not use its endpoint, which another plugin has; None if it may.
+        #: Why the plugin may not use its endpoint, which another plugin has; None if it may.
         self.displaced: str | None = None
-        #: The role that the handler has seen.
+        #: The last role that the handler has read.
         self._seen = False
         self._role_changed = trio.Event()
-        #: Set once somebody has asked for the facts; None as long as the handler has not waited for that.
+        #: Set when somebody asks for the facts; None until the handler waits for that.
         self._facts_asked: trio.Event | None = None
-        #: Called then.
         self._on_facts_asked: Callable[[], None] | None = None
         self._usable: bool | None = None
         self._usable_sent: bool | None = None
         self._gone: str | None = None
         self.reports = HealthReports()
         self.reports.put(Report())
-        #: Its places in the outbox.
+        #: The places of the link in the outbox.
         self.is_ready = False
         self.waits_until = math.inf
 
@@ -186,7 +184,7 @@ class OpenLink:
                 return channel
             if not timeout:
                 raise NoConnectionError(no_connection(self.plugin, self.problem), gone=self.is_absent)
-        # Without a deadline for the lock: who has it has one.
+        # No deadline here: each holder of the lock has its own.
         with trio.move_on_after(timeout or math.inf):
             async with self._dialing:
                 while True:
@@ -204,9 +202,8 @@ class OpenLink:
         return NoConnectionError(no_connection(self.plugin, problem), gone=self.is_absent)
 
     async def _let_others_run(self) -> None:
-        """Take a pass of Trio's loop before the endpoint is dialed again.
-
-        A handler may dial one in a loop that ends each connection at once. Nothing else waits in such a loop.
+        """Take a pass of Trio's loop, since a handler may connect in a loop to an endpoint that ends each connection at
+        once.
         """
         if self._has_dialed and not self._is_open:
             await trio.lowlevel.checkpoint()
@@ -303,7 +300,7 @@ class OpenLink:
     # --- for Links ---
 
     def ask_for_facts(self) -> bool:
-        """Note that the facts are asked for; return whether the handler heeds that."""
+        """Note that the facts are asked for; return whether the handler waits for that."""
         if self._facts_asked is None:
             return False
         self._facts_asked.set()
@@ -312,12 +309,12 @@ class OpenLink:
         return True
 
     def set_active(self, *, active: bool) -> None:
-        """Note whether it is the active one of its name."""
+        """Note whether the instance is the active one of its name."""
         self._active = active
         self._wake()
 
     def set_displaced(self, reason: str | None) -> None:
-        """Note why it may not use its endpoint, or with None that it may; it has no connection there until then."""
+        """Set why the plugin may not use its endpoint, or None if it may; with a reason, close its connection."""
         self.displaced = reason
         if reason is not None:
             self.hang_up()
@@ -329,7 +326,7 @@ class OpenLink:
 
     @property
     def due(self) -> float:
-        """When the next of its reports is to be sent; infinity if there is none."""
+        """When the next report is to be sent; infinity if there is none."""
         if self.closed:
             return math.inf
         if self._gone is not None or self._usable is not self._usable_sent:
@@ -359,9 +356,9 @@ class OpenLink:
             self._fading = None
 
     def _retire(self) -> None:
-        """Leave the channel to the calls under way on it: its peer takes no others, and may never close it.
+        """Leave the channel, whose server takes no more calls, to the calls under way on it.
 
-        One that was left before is closed then. It is kept as long as nothing needs its place.
+        The server may never close the channel. It is closed when the next channel is retired.
         """
         channel = self._channel
         if channel is not None and channel.is_idle:
@@ -384,15 +381,15 @@ class OpenLink:
                 self.lose(channel)
 
     def reset(self) -> None:
-        """Get ready for the follow to be started again, after a crash that ended it."""
+        """Prepare a new start of the follow, which a crash has ended."""
         self.scope = trio.CancelScope()
 
     def close(self) -> None:
-        """End the link: nothing is reported any more."""
+        """End the link: nothing is reported from now on."""
         self.closed = True
         self.hang_up()
 
 
 def no_connection(plugin: Plugin, why: str) -> str:
-    """Return the words for a plugin without a connection."""
+    """Return the error text for a plugin without a connection."""
     return f"no connection to the endpoint {plugin.endpoint}: {why}"

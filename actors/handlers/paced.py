@@ -1,4 +1,4 @@
-"""Takes the messages of a stream in which each replaces the one before, and no more of them than can be worked off."""
+"""Takes the messages of a stream in which each replaces the one before, no faster than they can be processed."""
 
 from __future__ import annotations
 
@@ -9,32 +9,31 @@ import trio
 from ...protocol.wire.grpc import Newest
 from ..grpc.client.stream import ClientStream, RecvT, SendT
 
-#: Seconds between two messages that are passed on; of those that come meanwhile only the newest counts.
+#: Seconds between two messages that are passed on. Of the messages that come meanwhile only the newest is used.
 INTERVAL = 0.1
-#: How many bytes of messages are taken in a second, and what a message counts at least. A plugin that sends more is
-#: slowed down by its window. A list of 10,000 devices has about 600,000 bytes.
+#: Bytes of messages that are taken in a second, and the least that a message counts. The flow control window slows down
+#: a plugin that sends more. A list of 10,000 devices has about 600,000 bytes.
 BYTES_PER_SECOND = 1_048_576
 LEAST_BYTES = 1024
-#: No pause for bytes is longer.
+#: The longest pause for bytes.
 LONGEST_PAUSE = 5.0
-#: How many steps of the messages of one plugin are done in a second. A step takes about a millisecond, so that no
-#: plugin keeps a core busy for more than about a fifth of the time.
+#: Steps of processing for one plugin in a second. A step takes about 1 ms, so a plugin uses a fifth of a core at most.
 STEPS_PER_SECOND = 200
 
 
 def pause_after(newest: Newest, steps: int = 0) -> float:
-    """Return the seconds until the next message is taken, after ``newest`` in ``steps``, and those dropped for it."""
+    """Return the seconds to wait after ``newest`` took ``steps``, messages dropped for it included."""
     size = max(newest.size, newest.count * LEAST_BYTES)
     return max(INTERVAL, min(size / BYTES_PER_SECOND, LONGEST_PAUSE), steps / STEPS_PER_SECOND)
 
 
 async def take_newest(stream: ClientStream[SendT, RecvT], pass_on: Callable[[bytes], Iterator[None]]) -> None:
-    """Pass on the newest message again and again, until the plugin ends the stream in order.
+    """Pass on the newest message repeatedly, until the plugin ends the stream in order.
 
-    Others run after each step of ``pass_on``.
+    Other tasks run after each step of ``pass_on``.
 
     Raises:
-      GRPCError: if it ends in another way.
+      GRPCError: if the stream ends in another way.
     """
     while (newest := await stream.recv_newest()) is not None:
         steps = 0

@@ -1,11 +1,8 @@
-"""What registrations call: a handler with its turns, its deadlines and its links.
+"""A handler as registrations call it, with its turns, deadlines and links.
 
-A call runs in the task of the registration that makes it. It never raises what the handler raises, and has a deadline
-at which it is cancelled. A handler that does not let itself be cancelled keeps its registration, and the name of that,
-and nothing else: :meth:`Served.read` names it, so that health and log show it (fault 82).
-
-A handler that has links is given one for each instance. It is opened before ``register``, ``follow`` begins once that
-has succeeded, and the link is ended before ``deregister``, all in the turn of the name.
+A call runs in the task of the registration that makes it. It never raises the handler's errors, and is cancelled at its
+deadline. A handler that does not let itself be cancelled blocks its registration and the name, and nothing else:
+:meth:`Served.read` names it, so that health and the log show it (fault 82).
 """
 
 from __future__ import annotations
@@ -27,27 +24,27 @@ from .link import Link, LinkPort
 
 
 class NameTurns:
-    """One turn for each name, made when it is needed.
+    """The turns of all names, each kept only while it is taken.
 
-    A turn belongs to the call that has it, and not to a task: a thread that was given up keeps it until it returns. So
-    it is no ``trio.Lock``, which only the task can release that has acquired it.
+    A turn belongs to a call, not to a task: a thread that was given up keeps the turn until it returns. So it is no
+    ``trio.Lock``, which can be released only by the task that acquired it.
     """
 
     __slots__ = ("_taken",)
 
     def __init__(self) -> None:
-        #: The names whose turn is taken, with those that wait for it; None for nobody, as nearly always.
+        #: The names whose turn is taken, with the tasks that wait for it; None if no task waits, as nearly always.
         self._taken: dict[str, trio.lowlevel.ParkingLot | None] = {}
 
     def take_nowait(self, name: str) -> bool:
-        """Take the turn, and return True, if it is free."""
+        """Take the turn if it is free; return whether it was."""
         if name in self._taken:
             return False
         self._taken[name] = None
         return True
 
     async def take(self, name: str) -> None:
-        """Take the turn once all have passed it on that asked before."""
+        """Wait for the turn, in the order of the requests, and take it."""
         if self.take_nowait(name):
             return
         lot = self._taken[name]
@@ -56,23 +53,22 @@ class NameTurns:
         await lot.park()
 
     def pass_on(self, name: str) -> None:
-        """Pass the turn on to the next, or free it."""
+        """Pass the turn on to the next task, or free it."""
         lot = self._taken[name]
         if lot:
-            lot.unpark()  # The turn stays taken, and is that of the task which goes on.
+            lot.unpark()  # The turn stays taken: it passes to the task that goes on.
         else:
             del self._taken[name]
 
 
-#: How many deadlines a Validate or a Register may take together with the calls of its name before it.
+#: How many deadlines a Validate or a Register can take, including earlier calls of its name.
 _DEADLINES = 2
 
 
 class Served:
-    """The handler of one plugin type, as registrations see it: see ``HandlerPort`` in ``plugind.protocol.messages``."""
+    """The handler of one plugin type, as registrations see it: ``HandlerPort`` in ``plugind.protocol.messages``."""
 
     def __init__(self, calls: HandlerCalls, links: LinkPort | None = None) -> None:
-        """``links`` is None for a handler that has no links."""
         self.calls = calls
         self._links = links
         self._turns = NameTurns()
@@ -92,7 +88,7 @@ class Served:
             self._pass_on(plugin.name, call)
 
     async def register(self, plugin: Plugin, file: Identity | None, begins: Callable[[], bool]) -> Ending:
-        """Have the handler register the plugin, and follow it from then on."""
+        """Have the handler register the plugin, and start to follow it."""
         if (late := await self._take_turn(plugin.name)) is not None:
             return late
         call: MethodCall | None = None
@@ -110,7 +106,7 @@ class Served:
             self._pass_on(plugin.name, call)
 
     async def deregister(self, plugin: Plugin) -> Ending:
-        """Have the handler deregister the plugin, however long the calls of its name before it take."""
+        """Have the handler deregister the plugin. The wait for earlier calls of its name has no deadline."""
         await self._turns.take(plugin.name)
         call: MethodCall | None = None
         try:
@@ -127,9 +123,9 @@ class Served:
             self._links.give_way(plugin)
 
     async def _take_turn(self, name: str) -> Ending | None:
-        """Take the turn of a name; return how the call ended if the turn does not come in time.
+        """Take the turn of a name; return the ending of the call if the turn does not come in time.
 
-        The caller is cancelled here and not in the handler's code if its registration has ended.
+        If the registration has ended, this is where its task is cancelled, and not in the handler's code.
         """
         if not self._turns.take_nowait(name):
             seconds = _DEADLINES * self.calls.config.timeout
@@ -138,7 +134,7 @@ class Served:
             if scope.cancelled_caught:
                 return Ending(Outcome.TIMED_OUT, f"no answer in {seconds:g} s")
         try:
-            # Also after a wait: the registration may have ended in the instant in which its turn came.
+            # Checked after a wait, too: the registration can end when its turn comes.
             await trio.lowlevel.checkpoint_if_cancelled()
         except trio.Cancelled:
             self._turns.pass_on(name)
@@ -150,7 +146,7 @@ class Served:
         return self.calls.prepare(ask, plugin, link)
 
     def _pass_on(self, name: str, call: MethodCall | None) -> None:
-        """Pass the turn of a name on after its ``call``; a thread that was given up does so when it returns."""
+        """Pass on the turn of a name after its ``call``. A thread that was given up passes it on when it returns."""
         if call is None:
             self._turns.pass_on(name)
         else:
@@ -170,6 +166,6 @@ def _bounded(ending: Ending) -> Ending:
 
 
 async def validate(handler: Handler, plugin: Plugin, timeout: float) -> tuple[Outcome, str]:
-    """Have ``handler`` validate ``plugin`` as a registration would; return how the call ended, and the cause."""
+    """Have ``handler`` validate ``plugin`` as a registration would; return the outcome, and the cause."""
     ending = await Served(HandlerCalls(handler, CallConfig(timeout), plugin.type)).validate(plugin)
     return ending.outcome, ending.cause or ending.error

@@ -1,7 +1,7 @@
 """Unix sockets: binding, removing, accepting, and the credentials of the peer.
 
 All code of plugind that listens on a path uses this module. What connects to one uses :mod:`.connecting`, or
-:mod:`.exact_connect` for one certain file. So these rules of unix(7), which are easy to get wrong, are kept in one place:
+:mod:`.exact_connect` for one certain file. So these rules of unix(7), which are easy to get wrong, stand in one place:
 
 * A socket never has a wider mode than requested, not even between bind() and chmod().
 * A socket in the way is removed only if nothing listens on it. At the end ours is removed only if it is still ours.

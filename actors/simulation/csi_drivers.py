@@ -1,4 +1,4 @@
-"""The services of a CSI driver that a script controls: who it is, what it can do, how it is, and faults of calls."""
+"""A fake CSI driver that a script controls: its identity, capabilities and health, and faults of its calls."""
 
 from __future__ import annotations
 
@@ -26,23 +26,18 @@ A = TypeVar("A", bound=Message)
 class CSICall(enum.StrEnum):
     """The calls of a node to a CSI driver."""
 
-    #: Who it is.
     PLUGIN_INFO = "GetPluginInfo"
-    #: What it can do as a whole.
     PLUGIN_CAPABILITIES = "GetPluginCapabilities"
-    #: Whether it is ready.
     PROBE = "Probe"
-    #: What it can do on this node.
     NODE_CAPABILITIES = "NodeGetCapabilities"
-    #: Where it runs.
     NODE_INFO = "NodeGetInfo"
 
 
 class FakeCSIDriver(IdentityBase, NodeBase):
     """The services ``csi.v1.Identity`` and ``csi.v1.Node`` of the driver ``name``, in memory or on a real socket.
 
-    All public attributes may be changed while it serves. No method that a script calls waits. Where several faults of
-    one call are set, it hangs rather than fails.
+    All public attributes can be changed while it serves. No method for scripts waits. If several faults of one call are
+    set, it hangs rather than fails.
     """
 
     def __init__(
@@ -61,17 +56,17 @@ class FakeCSIDriver(IdentityBase, NodeBase):
         self.plugin_capabilities: Collection[str] = ("CONTROLLER_SERVICE", "VOLUME_ACCESSIBILITY_CONSTRAINTS")
         #: The answer to NodeGetCapabilities, by the names in the .proto.
         self.node_capabilities: Collection[str] = ("STAGE_UNSTAGE_VOLUME", "GET_VOLUME_STATS", "EXPAND_VOLUME")
-        #: The answer to Probe. With None it says nothing of it, which means that it is ready.
+        #: The answer to Probe. With None, the answer leaves the field out, which means ready.
         self.ready: bool | None = None
         #: The answer to NodeGetInfo.
         self.node_id = node_id
         self.max_volumes = max_volumes
         self.topology = dict(topology or {})
-        #: What calls end with, which of them are never answered, and the seconds before an answer or an error.
+        #: The errors with which calls end, the calls that are never answered, and seconds before an answer or an error.
         self.errors: dict[CSICall, GRPCError] = {}
         self.hangs: set[CSICall] = set()
         self.delays: dict[CSICall, float] = {}
-        #: What is answered in the place of what the attributes above say.
+        #: Answers that replace those from the attributes above.
         self.answers: dict[CSICall, Message] = {}
         #: The calls that came, in order, each with the time of Trio's clock.
         self.calls: list[tuple[float, CSICall]] = []
@@ -92,29 +87,29 @@ class FakeCSIDriver(IdentityBase, NodeBase):
     async def GetPluginInfo(  # noqa: N802 - the name in the .proto, as below
         self, stream: Stream[api.GetPluginInfoRequest, api.GetPluginInfoResponse]
     ) -> None:
-        """Say who the driver is, or misbehave."""
+        """Answer with the driver's identity, or misbehave."""
         await self._react(CSICall.PLUGIN_INFO, stream, self._plugin_info)
 
     async def GetPluginCapabilities(  # noqa: N802
         self, stream: Stream[api.GetPluginCapabilitiesRequest, api.GetPluginCapabilitiesResponse]
     ) -> None:
-        """Say what the driver can do, or misbehave."""
+        """Answer with the capabilities of the driver, or misbehave."""
         await self._react(CSICall.PLUGIN_CAPABILITIES, stream, self._plugin_capabilities)
 
     async def Probe(self, stream: Stream[api.ProbeRequest, api.ProbeResponse]) -> None:  # noqa: N802
-        """Say whether the driver is ready, or misbehave."""
+        """Answer whether the driver is ready, or misbehave."""
         await self._react(CSICall.PROBE, stream, self._probe)
 
     async def NodeGetCapabilities(  # noqa: N802
         self, stream: Stream[api.NodeGetCapabilitiesRequest, api.NodeGetCapabilitiesResponse]
     ) -> None:
-        """Say what the driver can do on this node, or misbehave."""
+        """Answer with the capabilities on this node, or misbehave."""
         await self._react(CSICall.NODE_CAPABILITIES, stream, self._node_capabilities)
 
     async def NodeGetInfo(  # noqa: N802
         self, stream: Stream[api.NodeGetInfoRequest, api.NodeGetInfoResponse]
     ) -> None:
-        """Say where the driver runs, or misbehave."""
+        """Answer with the facts about the node, or misbehave."""
         await self._react(CSICall.NODE_INFO, stream, self._node_info)
 
     # --- the answers --------------------------------------------------------------------------------------------------
@@ -163,7 +158,7 @@ class FakeCSIDriver(IdentityBase, NodeBase):
         await stream.send_message(answer() if scripted is None else cast("A", scripted))
 
     def note(self, call: CSICall, peer: object, how: Reaction) -> None:
-        """Take note of a call, and of what becomes of it; to be overridden."""
+        """Note a call, and the reaction to it; subclasses can override this."""
 
 
 def _plugin_capability(name: str) -> api.PluginCapability:

@@ -1,7 +1,7 @@
 """The directory of device plugins in memory, and the calls of Register that scripts make there.
 
-A call waits in the backlog of the socket until the server takes it, and is answered once: with the code and the text of
-the server, or with :data:`LOST` if its connection ends before.
+A call waits in the backlog of the socket until the server takes it. It is answered once: with the code and the text of
+the server, or with :data:`LOST` if its connection ends first.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ LOST: Final = ("LOST", "the connection ended")
 
 @attrs.define(eq=False)
 class RegisterAttempt:
-    """A call of Register by a script, and what became of it."""
+    """A script's call of Register, and its answer."""
 
     call: RegisterCall
     #: Virtual seconds.
     made: float
-    #: The code and the text of each answer; more than one would be a bug.
+    #: The code and the text of each answer; more than one answer would be a bug.
     answers: list[tuple[str, str]] = attrs.field(factory=list)
     answered_at: float | None = None
     done: trio.Event = attrs.field(factory=trio.Event, repr=False)
@@ -45,11 +45,11 @@ class RegisterAttempt:
     _connection: trio.CancelScope = attrs.field(factory=trio.CancelScope, repr=False)
 
     def leave(self) -> None:
-        """Close the connection of the caller, which wants no answer any more."""
+        """Close the connection of the caller, which then gets no answer."""
         self._connection.cancel()
 
     async def make(self, register: Register) -> None:
-        """Have the server answer, for as long as the connection is there."""
+        """Pass the call to the server, as long as the connection exists."""
         with self._connection:
             await self._make(register)
 
@@ -65,7 +65,7 @@ class RegisterAttempt:
             self.answer("OK")
 
     def answer(self, code: str, text: str = "") -> None:
-        """Take an answer."""
+        """Record an answer."""
         self.answers.append((code, text))
         self.answered_at = trio.current_time()
         self.done.set()
@@ -78,7 +78,7 @@ class RegisterAttempt:
 
 
 class _Sleep:
-    """A watch on names of which no event comes: the server looks from time to time."""
+    """A watch on names that reports no events, so that the server looks periodically."""
 
     def __enter__(self) -> Self:
         return self
@@ -103,7 +103,7 @@ class MemoryServing:
         self._arrived = trio.Event()
         self._retired = False
         self.closed = False
-        #: The accept loop ends with an error as soon as it runs again.
+        #: Whether the accept loop must end with an error when it next runs.
         self.crashes = False
 
     async def serve(self, register: Register, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -121,12 +121,12 @@ class MemoryServing:
         self.close()
 
     def connect(self, attempt: RegisterAttempt) -> None:
-        """Let a script call."""
+        """Connect the caller of ``attempt``."""
         self._backlog.append(attempt)
         self.wake()
 
     def wake(self) -> None:
-        """Let the accept loop run."""
+        """Wake the accept loop."""
         self._arrived.set()
 
     def publish(self, *, delete_sockets: bool) -> set[str]:
@@ -174,17 +174,17 @@ class MemoryDeviceDirectory:
         self.path = path
         self._files = directory
         self._on_answer = on_answer
-        #: What is served now, also while nobody takes the calls.
+        #: The present socket, even if nobody takes its calls.
         self.serving: MemoryServing | None = None
-        #: With what the directory cannot be had.
+        #: The error with which the directory cannot be used.
         self.error: Exception | None = None
-        #: The process that has put its own socket into the place of ours.
+        #: The process whose socket has replaced ours.
         self.taken_by: int | None = None
         #: All calls so far.
         self.attempts: list[RegisterAttempt] = []
 
     def open(self, config: DevicePluginDirectory, others: bool, log: Logger) -> MemoryDeviceDirectory:
-        """Return itself, for ``Ports.device_directory``; ``others`` may call whatever it is, and nothing is logged."""
+        """Return itself, for ``Ports.device_directory``. All users can call, and nothing is logged."""
         del others, log
         assert config.directory == self.path, "a node has one such directory"
         return self
@@ -229,7 +229,7 @@ class MemoryDeviceDirectory:
     # --- the script ---------------------------------------------------------------------------------------------------
 
     def call(self, call: RegisterCall) -> RegisterAttempt:
-        """Call Register, as a plugin does that sees ``kubelet.sock``; without that, nothing takes the call."""
+        """Call Register as a plugin does that sees ``kubelet.sock``; without that socket, the call is lost."""
         attempt = RegisterAttempt(call, trio.current_time(), on_answer=self._on_answer)
         self.attempts.append(attempt)
         serving = self.serving
@@ -251,7 +251,7 @@ class MemoryDeviceDirectory:
         self.taken_by = pid
 
     def give_back(self) -> None:
-        """End that process, whose socket goes with it."""
+        """End that process and remove its socket."""
         self.remove_socket()
         self.taken_by = None
 

@@ -1,4 +1,4 @@
-"""The service of device plugins that a script controls: options, lists of devices, and faults of both."""
+"""A fake device plugin that a script controls: its options, lists of devices, and faults of its calls."""
 
 from __future__ import annotations
 
@@ -25,45 +25,42 @@ T = TypeVar("T")
 
 
 class AllocationCall(enum.StrEnum):
-    """The calls with which devices are allocated."""
+    """The calls that allocate devices."""
 
-    #: Which devices to take.
     PREFERRED = "GetPreferredAllocation"
-    #: What a container needs to use devices, which the plugin prepares.
     ALLOCATE = "Allocate"
-    #: That the container is about to start.
     PRE_START = "PreStartContainer"
 
 
-#: How many lists wait for a reader that is slow. Each list is the whole set, so the oldest of more are dropped.
+#: How many lists wait for a slow reader. Each list is complete, so the oldest ones are dropped beyond that.
 MOST_WAITING = 64
 
 
 @attrs.define(eq=False)
 class _Feed:
-    """What one stream is to send: lists, and then its end."""
+    """The lists that one stream must send, and then its end."""
 
     _lists: deque[api.ListAndWatchResponse] = attrs.field(factory=lambda: deque(maxlen=MOST_WAITING))
     _end: GRPCError | None = None
     _news: trio.Event = attrs.field(factory=trio.Event)
 
     def put(self, message: api.ListAndWatchResponse) -> None:
-        """Let the stream send a list, unless it is to end."""
+        """Queue a list, unless the stream must end."""
         if self._end is None:
             self._lists.append(message)
             self._news.set()
 
     def skip(self) -> None:
-        """Do not send the lists that wait."""
+        """Drop the queued lists."""
         self._lists.clear()
 
     def finish(self, error: GRPCError) -> None:
-        """Let the stream end once it has sent what waits."""
+        """End the stream after the queued lists."""
         self._end = self._end or error
         self._news.set()
 
     async def next(self) -> api.ListAndWatchResponse | GRPCError:
-        """Return what is to be sent next, once there is something; or how the stream ends."""
+        """Wait for the next list, or the end of the stream, and return it."""
         while not self._lists and self._end is None:
             self._news = trio.Event()
             await self._news.wait()
@@ -76,17 +73,17 @@ class _Feed:
 class FakeDevices(DevicePluginBase):
     """The service ``v1beta1.DevicePlugin`` with these ``devices``, on connections in memory or on a real socket.
 
-    All public attributes may be changed while it serves. No method that a script calls waits.
+    All public attributes can be changed while it serves. No method for scripts waits.
     """
 
     def __init__(self, devices: Iterable[Device] = (), options: DeviceOptions | None = None) -> None:
         #: The answer to GetDevicePluginOptions.
         self.options = DeviceOptions() if options is None else options
-        #: What GetDevicePluginOptions raises, if anything.
+        #: The error of GetDevicePluginOptions, if any.
         self.options_error: GRPCError | None = None
-        #: What each new stream ends with at once, if anything.
+        #: The error with which each new stream ends at once, if any.
         self.stream_error: GRPCError | None = None
-        #: False: streams are open and send nothing, until :meth:`show`.
+        #: If False, streams are open and send nothing, until :meth:`show`.
         self.lists = True
         #: Seconds before the answer to GetDevicePluginOptions, and before the first list of a stream.
         self.options_delay = 0.0
@@ -97,30 +94,30 @@ class FakeDevices(DevicePluginBase):
         self.most_streams = 0
         #: How often GetDevicePluginOptions was called.
         self.asked = 0
-        #: The calls with which devices were allocated, and the devices that each named.
+        #: The calls that allocated devices, and the ids in each.
         self.allocations: list[tuple[AllocationCall, tuple[str, ...]]] = []
-        #: What these calls end with, which of them are never answered, and the seconds before an answer.
+        #: The errors with which these calls end, the calls that are never answered, and seconds before an answer.
         self.errors: dict[AllocationCall, GRPCError] = {}
         self.hangs: set[AllocationCall] = set()
         self.delays: dict[AllocationCall, float] = {}
-        #: What Allocate answers in the place of what :meth:`allocate` makes, if anything.
+        #: The answer to Allocate in place of that of :meth:`allocate`, if any.
         self.answer: api.AllocateResponse | None = None
         self._message = message_of(devices)
         self._open: set[_Feed] = set()
 
     def show(self, *devices: Device) -> None:
-        """List these devices from now on; each open stream is sent the list."""
+        """List these devices from now on; each open stream gets the list."""
         self.lists = True
         self.send(message_of(devices))
 
     def send(self, message: api.ListAndWatchResponse) -> None:
-        """Send this very message from now on."""
+        """Send this message from now on."""
         self._message = message
         for stream in self._open:
             stream.put(message)
 
     def end(self, error: GRPCError | None = None) -> None:
-        """End the open streams, in order unless there is an ``error``; new ones are served."""
+        """End the open streams, in order or with an ``error``; new streams are served."""
         for stream in self._open:
             stream.finish(GRPCError(Status.OK) if error is None else error)
 
@@ -136,7 +133,7 @@ class FakeDevices(DevicePluginBase):
         await stream.send_message(options_message(self.options))
 
     async def ListAndWatch(self, stream: Stream[api.Empty, api.ListAndWatchResponse]) -> None:  # noqa: N802
-        """Send the list, and each other one that is shown later."""
+        """Send the list, and each list that is shown later."""
         await stream.recv_message()
         self.streamed.append(trio.current_time())
         if self.stream_error is not None:
@@ -146,7 +143,7 @@ class FakeDevices(DevicePluginBase):
         self.most_streams = max(self.most_streams, self.streams)
         try:
             await trio.sleep(self.list_delay)
-            # What was shown meanwhile is the list that is sent now, or older than that.
+            # The list that is sent now is as new as those that were queued meanwhile.
             feed.skip()
             if self.lists:
                 await stream.send_message(self._message)
@@ -164,7 +161,7 @@ class FakeDevices(DevicePluginBase):
     async def GetPreferredAllocation(  # noqa: N802
         self, stream: Stream[api.PreferredAllocationRequest, api.PreferredAllocationResponse]
     ) -> None:
-        """Prefer what :meth:`prefer` says, or misbehave."""
+        """Answer with the result of :meth:`prefer`, or misbehave."""
         request = await stream.recv_message() or api.PreferredAllocationRequest()
         available = [name for one in request.container_requests for name in one.available_deviceIDs]
         await stream.send_message(
@@ -180,13 +177,13 @@ class FakeDevices(DevicePluginBase):
         )
 
     def prefer(self, request: api.ContainerPreferredAllocationRequest) -> list[str]:
-        """Return the devices to take for a container: what must be included, and then those that are listed first."""
+        """Return the devices to allocate: those that must be included, and then the first listed ones."""
         available = set(request.available_deviceIDs)
         in_order = [device.ID for device in self._message.devices if device.ID in available]
         return list(dict.fromkeys([*request.must_include_deviceIDs, *in_order]))[: request.allocation_size]
 
     async def Allocate(self, stream: Stream[api.AllocateRequest, api.AllocateResponse]) -> None:  # noqa: N802
-        """Answer with what :meth:`allocate` says for each container, or misbehave."""
+        """Answer with the results of :meth:`allocate` for each container, or misbehave."""
         request = await stream.recv_message() or api.AllocateRequest()
         ids = [name for one in request.container_requests for name in one.devices_ids]
         await stream.send_message(
@@ -200,7 +197,7 @@ class FakeDevices(DevicePluginBase):
         return api.AllocateResponse(container_responses=answers)
 
     def allocate(self, ids: list[str]) -> api.ContainerAllocateResponse:
-        """Return what a container needs to use the devices ``ids``: here their names, in ``DEVICES``."""
+        """Return what a container needs to use the devices ``ids``: here their ids, in ``DEVICES``."""
         return api.ContainerAllocateResponse(envs={"DEVICES": ",".join(ids)})
 
     async def PreStartContainer(  # noqa: N802
@@ -213,7 +210,7 @@ class FakeDevices(DevicePluginBase):
         )
 
     async def _react(self, call: AllocationCall, peer: object, ids: Iterable[str], answer: Callable[[], T]) -> T:
-        """Return the answer to ``call``, which names the devices ``ids``, unless it is to be refused or to hang."""
+        """Return the answer to ``call`` for the devices ``ids``, unless it must be refused or hang."""
         named = tuple(ids)
         self.allocations.append((call, named))
         try:
@@ -231,7 +228,7 @@ class FakeDevices(DevicePluginBase):
         return made
 
     def note(self, method: str, peer: object, ids: tuple[str, ...] = (), how: Reaction = Reaction.ANSWERED) -> None:
-        """Take note of a call, and of what becomes of it; to be overridden."""
+        """Note a call, and the reaction to it; subclasses can override this."""
 
 
 def _end(error: GRPCError) -> None:
@@ -240,7 +237,7 @@ def _end(error: GRPCError) -> None:
 
 
 def options_message(options: DeviceOptions) -> api.DevicePluginOptions:
-    """Return the message that says ``options``."""
+    """Return the message for ``options``."""
     return api.DevicePluginOptions(
         pre_start_required=options.pre_start_required,
         get_preferred_allocation_available=options.get_preferred_allocation_available,
@@ -248,7 +245,7 @@ def options_message(options: DeviceOptions) -> api.DevicePluginOptions:
 
 
 def message_of(devices: Iterable[Device]) -> api.ListAndWatchResponse:
-    """Return the message that lists ``devices``."""
+    """Return the message with ``devices``."""
     return api.ListAndWatchResponse(devices=[_message_of(device) for device in devices])
 
 

@@ -1,6 +1,6 @@
-"""A file system in memory: the directory port of a simulated node, and the script that changes it.
+"""A file system in memory: the directory port of a simulated node, and a script interface that changes it.
 
-It follows the kernel's rules as far as they matter to a watcher: inodes and their change times, hard links, mounts, and
+It follows the kernel's rules as far as a watcher needs them: inodes and their change times, hard links, mounts, and
 events, which are in :mod:`plugind.actors.simulation.inotify`. It can also fail like a real one: scans and looks fail,
 events are dropped or delayed, inotify runs out, inode numbers are used again, the clock is coarse.
 
@@ -60,21 +60,20 @@ class MemoryDirectory:
         self.tick_ns = tick_ns
         self.reuse_inodes = reuse_inodes
         self.telling = telling
-        #: The removal of a directory causes no event of its own, as while a process still listens in it (behaviour 11).
+        #: Whether removing a directory causes no event on it, as while a process still listens in it (behaviour 11).
         self.withhold_self_events = False
-        #: By path, the errno with which every look at it, or every scan of it, fails.
+        #: By path, the errno with which every look or every scan fails.
         self.look_errors: dict[str, int] = {}
         self.scan_errors: dict[str, int] = {}
-        #: By path, why a root may not be used now: another node has it, or others may write to it (faults 3 and 96).
+        #: By path, why a root cannot be used: another node has it, or others may write to it (faults 3 and 96).
         self.refused_roots: dict[str, ConfigError | RootBusyError] = {}
-        #: The roots to which others may write.
+        #: The roots that others may write to.
         self.insecure_roots: set[str] = set()
-        #: Called once each, when the next directory has been watched and before it is listed.
+        #: Called once each, after the next directory is watched and before it is listed.
         self.before_scan: list[Callable[[], object]] = []
-        #: How many scans and looks there have been.
         self.scans = 0
         self.looks = 0
-        #: The next so many looks and scans crash the watcher; see :meth:`plugind.testing.SimulatedNode.crash`.
+        #: How many of the next looks and scans crash the watcher; see :meth:`plugind.testing.SimulatedNode.crash`.
         self.crashes = 0
         self._now = now
         self._numbers = 1
@@ -104,7 +103,7 @@ class MemoryDirectory:
                 raise InsecureRootError(problem)
 
     def hold(self, path: str) -> None:
-        """See ``Directory`` in ``plugind.actors.discovery``. No other node can reach it, so there is no lock."""
+        """See ``Directory`` in ``plugind.actors.discovery``. There is no lock, since no other node can reach it."""
         if path in self.refused_roots:
             raise self.refused_roots[path]
         problem = root_insecurity(path, access_of(self.inode(path)))
@@ -238,7 +237,7 @@ class MemoryDirectory:
         self._put(parent, name, inode, mask.CREATE)
 
     def unlink(self, path: str) -> None:
-        """Remove a name, but not of a directory."""
+        """Remove a name that is not a directory."""
         parent, name = self._place(path)
         inode = self.inode(path)
         if inode.kind is EntryKind.DIRECTORY:
@@ -275,7 +274,7 @@ class MemoryDirectory:
         self.inotify.notify(inode, mask.MOVE_SELF)
 
     def chmod(self, path: str, mode: int | None = None) -> None:
-        """Change the attributes of the file or directory ``path``, its ``mode`` among them."""
+        """Change the attributes of the file or directory ``path``, including its ``mode`` if given."""
         self.inode(path).mode = self.inode(path).mode if mode is None else mode
         self._change_attributes(path)
 
@@ -318,11 +317,11 @@ class MemoryDirectory:
     # --- the script: what goes wrong ----------------------------------------------------------------------------------
 
     def drop_events(self) -> None:
-        """Lose all events from now on, without an overflow that says so."""
+        """Lose all events from now on, without an overflow event."""
         self.inotify.drop_events()
 
     def resume_events(self) -> None:
-        """End what :meth:`drop_events` began; the lost events stay lost."""
+        """End :meth:`drop_events`; the lost events stay lost."""
         self.inotify.resume_events()
 
     @property
@@ -331,7 +330,7 @@ class MemoryDirectory:
         return self.inotify.dropping_events
 
     def delay_events(self) -> None:
-        """Keep events back from now on, so that those until :meth:`release_events` arrive as one batch."""
+        """Keep events back from now on; :meth:`release_events` delivers them as one batch."""
         self.inotify.delay_events()
 
     def release_events(self) -> None:
@@ -344,17 +343,17 @@ class MemoryDirectory:
         return self.inotify.delaying_events
 
     def overflow(self) -> None:
-        """Let the event queue of every instance overflow (fault 19)."""
+        """Make the event queue of every instance overflow (fault 19)."""
         self.inotify.overflow()
 
     def lose_watch(self, path: str) -> None:
-        """End all watches on the directory ``path``, as the kernel may (fault 20)."""
+        """End all watches on the directory ``path``, as the kernel can (fault 20)."""
         self.inotify.lose_watch(self.inode(path))
 
     # --- questions ----------------------------------------------------------------------------------------------------
 
     def sockets(self, root: str) -> dict[str, tuple[int, int]]:
-        """The device and inode number of every socket below ``root``, by path; dot names are left out."""
+        """Return the device and inode number of every socket below ``root``, by path, without dot names."""
         found: dict[str, tuple[int, int]] = {}
         top = self._find(root)
         waiting = [(root, top)] if top is not None else []
@@ -370,20 +369,20 @@ class MemoryDirectory:
         return self._find(path) is not None
 
     def names(self, path: str) -> list[str]:
-        """The names in the directory ``path``."""
+        """Return the names in the directory ``path``."""
         return list(self.inode(path).children)
 
     # --- inodes -------------------------------------------------------------------------------------------------------
 
     def inode(self, path: str) -> Inode:
-        """The inode at ``path``. Raises FileNotFoundError."""
+        """Return the inode at ``path``. Raises FileNotFoundError."""
         inode = self._find(path)
         if inode is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         return inode
 
     def target(self, path: str) -> Inode:
-        """The inode at ``path``, or that to which a symbolic link there leads. Raises FileNotFoundError."""
+        """Return the inode at ``path``, or the one that a symbolic link there leads to. Raises FileNotFoundError."""
         return self.inode(self._resolve(path)[0])
 
     def _resolve(self, path: str) -> tuple[str, Inode | None]:
@@ -420,7 +419,7 @@ class MemoryDirectory:
         return Found(inode.kind, self.identity(inode), access)
 
     def identity(self, inode: Inode) -> Identity:
-        """The identity of ``inode``, as a look finds it."""
+        """Return the identity of ``inode``, as a look finds it."""
         handle = b"%d" % inode.serial if self.telling is Telling.HANDLES else None
         born = inode.born_ns if self.telling is Telling.BIRTHS else None
         return Identity(inode.device, inode.number, inode.changed_ns, handle, born, inode.owner)
@@ -456,13 +455,13 @@ class MemoryDirectory:
         if inode.links:
             self._touch(inode)
         elif inode.device == 1 and self.reuse_inodes:
-            # A number freed while events are lost must not be used later, when they are not: the new file would be
-            # taken for the old one (seed 3369).
+            # A number freed while events are lost must not be used later: the new file would be taken for the old one
+            # (seed 3369).
             self._free.append(inode.number)
 
 
 def access_of(inode: Inode) -> Access:
-    """Who may write to a directory; the daemon runs as root."""
+    """Return who may write to a directory; the daemon runs as root."""
     return Access(inode.mode, inode.owner, inode.owner == 0)
 
 

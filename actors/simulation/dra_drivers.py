@@ -1,4 +1,4 @@
-"""The services of a DRA driver that a script controls: claims, the health of devices, and faults of each call."""
+"""A fake DRA driver that a script controls: claims, the health of devices, and faults of its calls."""
 
 from __future__ import annotations
 
@@ -36,28 +36,26 @@ if TYPE_CHECKING:
 Q = TypeVar("Q", bound=Message)
 A = TypeVar("A", bound=Message)
 
-#: What a driver serves unless a script says otherwise: nothing by which its health can be asked.
+#: The usual services of a driver, none of which reports health.
 USUAL_SERVICES = ("v1.DRAPlugin", "v1beta1.DRAPlugin")
-#: How many messages wait for a reader that is slow. Each is the whole list, so the oldest of more are dropped.
+#: How many lists wait for a slow reader. Each list is complete, so the oldest ones are dropped beyond that.
 MOST_WAITING = 64
 
 
 class DRACall(enum.StrEnum):
     """The calls of a node to a DRA driver."""
 
-    #: Prepare the devices of claims.
     PREPARE = "NodePrepareResources"
-    #: Undo that.
     UNPREPARE = "NodeUnprepareResources"
-    #: Tell the health of devices, in a stream that stays open.
+    #: A stream of the health of devices.
     WATCH = "NodeWatchResources"
-    #: How the process is, by the health service of gRPC.
+    #: The status of the process, by gRPC's health service.
     CHECK = "Check"
 
 
 @attrs.define(eq=False)
 class _Feed:
-    """What one stream is to send: lists, and then its end."""
+    """The lists that one stream must send, and then its end."""
 
     _lists: deque[tuple[DeviceReport, ...]] = attrs.field(factory=lambda: deque(maxlen=MOST_WAITING))
     _end: GRPCError | None = None
@@ -85,33 +83,34 @@ class _Feed:
 class FakeDRADriver:
     """The services of a DRA driver, in memory or on a real socket.
 
-    All public attributes may be changed while it serves. No method that a script calls waits. Where several faults of
-    one call are set, it hangs rather than fails.
+    All public attributes can be changed while it serves. No method for scripts waits. If several faults of one call are
+    set, it hangs rather than fails.
     """
 
     def __init__(self, services: Collection[str] = USUAL_SERVICES) -> None:
-        #: What it serves, by full names: ``v1.DRAPlugin``, ``v1beta1.DRAPlugin``, ``v1.DRAResourceHealth``,
-        #: ``v1alpha1.DRAResourceHealth`` and ``grpc.health.v1.Health``. What a driver announces is in its versions.
+        #: The services that it serves, by full names: ``v1.DRAPlugin``, ``v1beta1.DRAPlugin``,
+        #: ``v1.DRAResourceHealth``, ``v1alpha1.DRAResourceHealth`` and ``grpc.health.v1.Health``. Its versions are the
+        #: services that it announces.
         self.services = set(services)
-        #: Those of them that it does not implement: their calls end with UNIMPLEMENTED.
+        #: The services that it does not implement: their calls end with UNIMPLEMENTED.
         self.refused_services: set[str] = set()
-        #: The claims that are prepared, by uid.
+        #: The prepared claims, by uid.
         self.prepared: dict[str, DRAClaim] = {}
-        #: What it says has gone wrong with a claim, by its uid.
+        #: The errors of claims, by uid.
         self.claim_errors: dict[str, str] = {}
-        #: The uids of claims that its answers leave out, and of those that it answers though nobody asked.
+        #: The uids of claims that its answers leave out, and of claims that they add.
         self.skips: set[str] = set()
         self.adds: set[str] = set()
         #: The answer of gRPC's health service.
         self.serving = True
-        #: What calls end with, which of them are never answered, and the seconds before an answer or an error.
+        #: The errors with which calls end, the calls that are never answered, and seconds before an answer or an error.
         self.errors: dict[DRACall, GRPCError] = {}
         self.hangs: set[DRACall] = set()
         self.delays: dict[DRACall, float] = {}
         #: The calls that came, in order, each with the time of Trio's clock; and the service of each.
         self.calls: list[tuple[float, DRACall]] = []
         self.services_called: list[str] = []
-        #: The most streams of health that were open at once.
+        #: The most health streams that were open at once.
         self.most_streams = 0
         self._devices: tuple[DeviceReport, ...] | None = None
         self._open: set[_Feed] = set()
@@ -121,19 +120,19 @@ class FakeDRADriver:
         return sum(one is call for _, one in self.calls)
 
     def devices_of(self, claim: DRAClaim) -> list[PreparedDevice]:
-        """Return the devices that are prepared for a claim; to be overridden."""
+        """Return the devices that are prepared for a claim; subclasses can override this."""
         return [PreparedDevice(("gpu",), "pool-0", "gpu-0", (f"example.com/gpu={claim.name}",))]
 
     # --- the health of devices ----------------------------------------------------------------------------------------
 
     def show(self, *devices: DeviceReport) -> None:
-        """Report these devices from now on; each open stream is sent the list."""
+        """Report these devices from now on; each open stream gets the list."""
         self._devices = devices
         for stream in self._open:
             stream.put(devices)
 
     def end(self, error: GRPCError | None = None) -> None:
-        """End the open streams, in order unless there is an ``error``; new ones are served."""
+        """End the open streams, in order or with an ``error``; new streams are served."""
         for stream in self._open:
             stream.finish(GRPCError(Status.OK) if error is None else error)
 
@@ -159,14 +158,14 @@ class FakeDRADriver:
         return methods
 
     async def answer(self, call: DRACall, service: str, stream: Stream[Q, A], make: Callable[[Q], A]) -> None:
-        """Answer a call with what ``make`` makes of its request, or misbehave."""
+        """Answer a call with the result of ``make`` for its request, or misbehave."""
         request = await stream.recv_message()
         await self._begin(call, service, stream.peer)
         if request is not None:
             await stream.send_message(make(request))
 
     async def watch(self, service: str, stream: Stream[Q, A], reply: type[A]) -> None:
-        """Send each list of devices that is shown, until the stream is to end, or misbehave."""
+        """Send each list of devices that is shown, until the stream must end, or misbehave."""
         await stream.recv_message()
         await self._begin(DRACall.WATCH, service, stream.peer)
         feed = _Feed()
@@ -199,11 +198,11 @@ class FakeDRADriver:
             raise error
 
     def health_message(self, reports: Iterable[DeviceReport]) -> health_v1.NodeWatchResourcesResponse:
-        """Return the message with these reports; to be overridden."""
+        """Return the message with these reports; subclasses can override this."""
         return health_v1.NodeWatchResourcesResponse(devices=map(_report_message, reports))
 
     def sent(self, reports: Sequence[DeviceReport]) -> None:
-        """Take note of a list that was sent on one of the streams; to be overridden."""
+        """Note a list that was sent on one of the streams; subclasses can override this."""
 
     def prepare(self, request: v1.NodePrepareResourcesRequest) -> v1.NodePrepareResourcesResponse:
         """Return the answer to NodePrepareResources."""
@@ -227,7 +226,7 @@ class FakeDRADriver:
         return answer
 
     def _answered(self, claims: Iterable[v1.Claim]) -> Iterator[DRAClaim]:
-        """Yield the claims that the answer is to have."""
+        """Yield the claims that the answer must have."""
         for claim in claims:
             if claim.uid not in self.skips:
                 yield DRAClaim(claim.namespace, claim.uid, claim.name)
@@ -240,7 +239,7 @@ class FakeDRADriver:
         return HealthCheckResponse(status=serves)
 
     def note(self, call: DRACall, peer: object, how: Reaction) -> None:
-        """Take note of a call, and of what becomes of it; to be overridden."""
+        """Note a call, and the reaction to it; subclasses can override this."""
 
 
 # --- the services, as they are generated ------------------------------------------------------------------------------
@@ -324,7 +323,7 @@ class _Serving(HealthBase):
 
 
 def _converted(kind: type[A], message: Message) -> A:
-    """Return a message of another version of its API: they differ in no number of a field."""
+    """Convert a message to another version of its API, which has the same field numbers."""
     return kind.FromString(message.SerializeToString())
 
 

@@ -46,7 +46,7 @@ class MemoryEndpointFiles:
         return self
 
     def resolve(self, path: str) -> str:
-        """See :class:`~plugind.actors.grpc.endpoints.EndpointFiles`. Directories in memory have no links to others."""
+        """See :class:`~plugind.actors.grpc.endpoints.EndpointFiles`. Directories in memory are not reached by links."""
         return path
 
     def look(self, path: str) -> FoundFile:

@@ -1,7 +1,7 @@
-"""Crashes and hangs of actors that a script requests.
+"""Crashes and hangs of actors on request of a script.
 
-A crash comes from where a bug would: an actor receives a message that no actor sends, or its port raises an error that
-no port raises. An actor that hangs no longer gets a message from its inbox, although messages wait there.
+A crash comes from the place where a bug would be: an actor receives a message that no actor sends, or its port raises
+an error that no port raises. An actor that hangs no longer gets the messages that wait in its inbox.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ HANGABLE: Final[tuple[Hangable, ...]] = ("reconciler", "status")
 
 
 class Stuck(Generic[T]):
-    """Where an actor that hangs takes its messages from: it gets none before ``released`` is set."""
+    """The inbox of an actor that hangs: it returns no message before ``released`` is set."""
 
     def __init__(self, source: Readable[T]) -> None:
         self.source = source
@@ -54,7 +54,7 @@ class Stuck(Generic[T]):
 
 
 class InjectedError(Exception):
-    """The crash of an actor that the script asked for, raised by one of its ports."""
+    """The crash of an actor that a script requested, raised by one of its ports."""
 
 
 @attrs.frozen
@@ -63,5 +63,5 @@ class PoisonMessage:
 
 
 def is_injected(error: BaseException) -> bool:
-    """Return whether ``error``, which may be a group, consists of crashes that a script asked for."""
+    """Return whether ``error``, which can be a group, consists only of crashes that a script requested."""
     return all(isinstance(leaf, InjectedError) or PoisonMessage.__name__ in str(leaf) for leaf in leaves(error))

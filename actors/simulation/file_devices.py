@@ -1,4 +1,4 @@
-"""A fake device plugin whose devices are files of this machine: what it answers to Allocate, and what it is called."""
+"""A fake device plugin whose devices are files of this machine: its answers to Allocate, and a record of its calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .reactions import Reaction, react
 if TYPE_CHECKING:
     from grpclib.server import Stream
 
-#: What stands for the ids of the allocated devices in the value of an environment variable.
+#: The placeholder for the ids of the allocated devices in the value of an environment variable.
 IDS = "{ids}"
 
 
@@ -31,11 +31,11 @@ class DeviceFile:
     id: str
     path: str
     numa: tuple[int, ...] = ()
-    #: Where the file is in the container: as ``/dev/ID``, or where it is on this machine.
+    #: Whether the container gets the file at the same path as on this machine, and not as ``/dev/ID``.
     same_path: bool = False
 
     def add_to(self, answer: api.ContainerAllocateResponse) -> None:
-        """Add the file to the answer: a device node as such, anything else as a mount."""
+        """Add the file to the answer: as a device node, or as a mount if it is another file."""
         mode = os.stat(self.path).st_mode
         outside = os.path.abspath(self.path)
         inside = outside if self.same_path else f"/dev/{self.id}"
@@ -46,21 +46,21 @@ class DeviceFile:
 
 
 class UnknownDeviceError(Exception):
-    """A command names a device that the plugin does not have; the text says which ones it has."""
+    """A command names a device that the plugin does not have; the text lists the devices."""
 
 
 class FileDevices(FakeDevices):
-    """The service of a device plugin with these ``files``, which turn unhealthy and are unplugged on command."""
+    """The service of a device plugin with these ``files``, which can be made unhealthy and unplugged."""
 
     def __init__(
         self, files: Iterable[DeviceFile], options: DeviceOptions | None = None, envs: Mapping[str, str] | None = None
     ) -> None:
-        """Take the ``options``, and the environment ``envs`` of a container, in which ``{ids}`` stands for devices."""
+        """Use the ``options``, and the environment ``envs`` of a container, in which ``{ids}`` stands for the ids."""
         self._files = {file.id: file for file in files}
         self._envs = dict(envs or {})
         self._unhealthy: set[str] = set()
         self._unplugged: set[str] = set()
-        #: What is given each call as it comes, before the answer; assign to change it.
+        #: Gets each call before its answer; assign to change it.
         self.record: Callable[[Call], None] = lambda _: None
         super().__init__(self.devices, options)
 
@@ -74,7 +74,7 @@ class FileDevices(FakeDevices):
         ]
 
     def turn(self, ids: Collection[str], *, healthy: bool) -> None:
-        """Let devices become healthy or unhealthy, and list all of them on each open stream. It does not wait.
+        """Make devices healthy or unhealthy, and list all devices on each open stream, without waiting.
 
         Raises:
           UnknownDeviceError: if it has no such device; then nothing changes.
@@ -88,7 +88,7 @@ class FileDevices(FakeDevices):
         self.show(*self.devices)
 
     def unplug(self, ids: Collection[str]) -> None:
-        """List devices no more, until they turn healthy or unhealthy. It does not wait.
+        """Stop listing devices until they are made healthy or unhealthy, without waiting.
 
         Raises:
           UnknownDeviceError: if it has no such device; then nothing changes.
@@ -103,7 +103,7 @@ class FileDevices(FakeDevices):
                 raise UnknownDeviceError(f"there is no device {name!r}: the devices are {self._some_ids()}")
 
     def react(self, call: AllocationCall, how: Reaction) -> None:
-        """Answer such calls from now on, refuse them, or leave them without an answer."""
+        """Answer calls from now on, refuse them, or leave them without an answer."""
         react(call, how, hangs=self.hangs, errors=self.errors)
 
     @property
@@ -123,12 +123,12 @@ class FileDevices(FakeDevices):
         await super().GetDevicePluginOptions(stream)
 
     async def ListAndWatch(self, stream: Stream[api.Empty, api.ListAndWatchResponse]) -> None:  # noqa: N802
-        """Send the list, and each other one that is shown later."""
+        """Send the list, and each list that is shown later."""
         self.note("ListAndWatch", stream.peer)
         await super().ListAndWatch(stream)
 
     def allocate(self, ids: list[str]) -> api.ContainerAllocateResponse:
-        """Answer with the files of the devices, or refuse those that it does not have."""
+        """Answer with the files of the devices; refuse unknown devices."""
         envs = {name: text.replace(IDS, ",".join(ids)) for name, text in self._envs.items()}
         answer = api.ContainerAllocateResponse(envs=envs)
         for name in ids:

@@ -12,7 +12,7 @@ import trio
 from ...protocol.plugins.info import InstancePolicy, Plugin
 from ..handlers.link import Link
 
-#: The three calls of a handler that are asked for, and all of its calls.
+#: The three calls of a handler that must be answered, and all of its calls.
 Ask = Literal["validate", "register", "deregister"]
 CallName = Ask | Literal["follow"]
 
@@ -30,13 +30,13 @@ class HandlerCall:
 
 @attrs.frozen
 class Fails:
-    """The call raises ``error``; a text becomes a ValueError, which is no refusal as a PluginError is."""
+    """The call raises ``error``; a string becomes a ValueError, which is no refusal, unlike a PluginError."""
 
     error: str | BaseException
 
     @property
     def exception(self) -> BaseException:
-        """What is raised."""
+        """The exception to raise."""
         return ValueError(self.error) if isinstance(self.error, str) else self.error
 
 
@@ -86,20 +86,20 @@ class FakeHandler:
         self._under_way = 0
 
     def script(self, ask: CallName, *behaviours: Behaviour, name: str | None = None, times: float = 1) -> Self:
-        """From now on the next calls of ``ask``, of plugins called ``name`` if given, behave so, ``times`` each."""
+        """Set the behaviour of the next calls of ``ask`` (of plugins called ``name``, if given), ``times`` each."""
         self._script.extend(_Scripted(ask, name, behaviour, times) for behaviour in behaviours)
         return self
 
     def always(self, ask: CallName, behaviour: Behaviour, *, name: str | None = None) -> Self:
-        """From now on all calls of ``ask``, of plugins called ``name`` if given, behave so."""
+        """Set the behaviour of all later calls of ``ask`` (of plugins called ``name``, if given)."""
         return self.script(ask, behaviour, name=name, times=math.inf)
 
     def calm(self) -> None:
-        """Forget the script: all calls succeed at once from now on."""
+        """Drop the script: all calls succeed at once from now on."""
         self._script.clear()
 
     def asked(self, name: str | None = None) -> list[CallName]:
-        """The calls about the plugins called ``name``, or all, without their times."""
+        """Return the calls about the plugins called ``name``, or all, without their times."""
         return [call.ask for call in self.calls if name in (None, call.name)]
 
     async def validate(self, plugin: Plugin) -> None:
@@ -159,7 +159,7 @@ class FakeFollower(FakeHandler):
 
 
 async def behave(behaviour: Behaviour | None) -> None:
-    """Do what a script says of one call; None is to succeed."""
+    """Behave as a script says; None means to succeed."""
     match behaviour:
         case None:
             await trio.lowlevel.checkpoint()

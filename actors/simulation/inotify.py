@@ -1,7 +1,7 @@
-"""inotify in memory, by the kernel's rules as far as they matter to a watcher, and its faults.
+"""inotify in memory, by the kernel's rules as far as a watcher needs them, and its faults.
 
-Watches are on inodes rather than on paths. Each instance has one queue, which merges equal neighbours and overflows.
-Events can be dropped or delayed, and instances and watches can run out.
+Watches are on inodes, not on paths. Each instance has one queue, which merges equal neighbours and overflows. Events
+can be dropped or delayed, and instances and watches can run out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ...protocol.discovery import watches as mask
 from ...protocol.discovery.sockets import EntryKind
 from ...protocol.discovery.watches import Notice
 
-#: Events about a name in a watched directory: all that a watch on the parent of a root reports.
+#: Events about a name in a watched directory, the only ones of a watch on the parent of a root.
 _NAMES = mask.CREATE | mask.DELETE | mask.MOVED_FROM | mask.MOVED_TO
 
 
@@ -31,12 +31,12 @@ class Inode:
     device: int
     changed_ns: int = 0
     born_ns: int = 0
-    #: What its file handle is made of: no other inode ever has it.
+    #: The content of its file handle, which no other inode ever has.
     serial: int = 0
-    #: When the node looked at it last, in virtual seconds.
+    #: When the node last looked at it, in virtual seconds.
     looked_at: float = -math.inf
     links: int = 1
-    #: The permissions, which matter for directories alone, and the owner.
+    #: The permissions, which only matter for directories, and the owner.
     mode: int = 0o755
     owner: int = 0
     children: dict[str, Inode] = attrs.Factory(dict)
@@ -44,7 +44,7 @@ class Inode:
 
 
 def os_error(number: int, path: str) -> OSError:
-    """The error with this errno, as the kernel raises it for ``path``."""
+    """Return the error with this errno for ``path``, as the kernel raises it."""
     return OSError(number, os.strerror(number), path)
 
 
@@ -58,7 +58,7 @@ class MemoryEvents:
         self._names_only: set[int] = set()
         self._next = 1
         self._queue: list[Notice] = []
-        #: How many events in the queue are older than the delay of the others.
+        #: How many events in the queue came before the delay.
         self._before_delay = 0
         self._arrived = trio.Event()
 
@@ -111,7 +111,7 @@ class MemoryEvents:
     # --- the kernel's side --------------------------------------------------------------------------------------------
 
     def notify(self, inode: Inode, bits: int, name: str = "") -> None:
-        """Queue an event about this inode, or about this name in it, for each watch that asks for it."""
+        """Queue an event about this inode, or about this name in it, for each watch that includes it."""
         for descriptor, watched in tuple(self._watched.items()):
             if watched is inode and (descriptor not in self._names_only or bits & _NAMES):
                 self._put((descriptor, bits, name))
@@ -120,13 +120,13 @@ class MemoryEvents:
                 self._put((descriptor, mask.IGNORED, ""))
 
     def lose_watch(self, inode: Inode) -> None:
-        """End the watch on this inode without being asked to."""
+        """End the watch on this inode, as the kernel can."""
         for descriptor, watched in tuple(self._watched.items()):
             if watched is inode:
                 self.unwatch(descriptor)
 
     def overflow(self) -> None:
-        """Let the queue overflow: the events in it are delivered, newer ones are lost, and one event says so."""
+        """Make the queue overflow: its events are delivered, newer ones are lost, and an event reports it."""
         notice = (-1, mask.Q_OVERFLOW, "")
         if notice not in self._queue:
             self._queue.append(notice)
@@ -137,7 +137,7 @@ class MemoryEvents:
         self._before_delay = len(self._queue)
 
     def wake(self) -> None:
-        """Wake the task that waits for events, if there is one to read."""
+        """Wake the task that waits for events, if one can be read."""
         if self._queue and not self._inotify.delaying_events:
             self._arrived.set()
 
@@ -160,7 +160,7 @@ class MemoryInotify:
         self.instances: list[MemoryEvents] = []
         #: How many events a queue holds.
         self.queue_size = 16_384
-        #: How many more watches and instances can be had (faults 17 and 18); None means any number.
+        #: How many more watches and instances can be made (faults 17 and 18); None means any number.
         self.watches_left: int | None = None
         self.instances_left: int | None = None
         self._dropping_events = False
@@ -199,25 +199,25 @@ class MemoryInotify:
             instance.notify(inode, bits, name)
 
     def lose_watch(self, inode: Inode) -> None:
-        """End all watches on this inode, as the kernel may (fault 20)."""
+        """End all watches on this inode, as the kernel can (fault 20)."""
         for instance in self.instances:
             instance.lose_watch(inode)
 
     def overflow(self) -> None:
-        """Let the queue of every instance overflow (fault 19)."""
+        """Make the queue of every instance overflow (fault 19)."""
         for instance in self.instances:
             instance.overflow()
 
     def drop_events(self) -> None:
-        """Lose all events from now on, without an overflow that says so."""
+        """Lose all events from now on, without an overflow event."""
         self._dropping_events = True
 
     def resume_events(self) -> None:
-        """End what :meth:`drop_events` began; the lost events stay lost."""
+        """End :meth:`drop_events`; the lost events stay lost."""
         self._dropping_events = False
 
     def delay_events(self) -> None:
-        """Keep events back from now on, so that those until :meth:`release_events` arrive as one batch."""
+        """Keep events back from now on; :meth:`release_events` delivers them as one batch."""
         self._delaying_events = True
         for instance in self.instances:
             instance.delay()

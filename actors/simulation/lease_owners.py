@@ -1,4 +1,4 @@
-"""The ports to the owners of leases, in memory: processes that end when they are told to, and the boot's clock."""
+"""The ports to the owners of leases, in memory: processes that a script ends, and the boot's clock."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import trio
 from ...protocol.leases.values import ProcessIdentity
 from .faults import InjectedError
 
-#: The boot of the simulated node, until it boots anew.
+#: The boot of the simulated node, until it reboots.
 BOOT = "a simulated boot"
-#: In the place of the number of a process.
+#: The number that stands for a crash in place of a process.
 _CRASH = 0
 
 
@@ -27,9 +27,9 @@ class MemoryOwnerProcesses:
     #: How many processes can be watched.
     most: int = 1000
     _ticks: itertools.count[int] = attrs.field(factory=lambda: itertools.count(100))
-    #: When each process began, by its pid.
+    #: The start time of each process, by its pid.
     running: dict[int, int] = attrs.field(factory=dict)
-    #: The processes that were told to stop, in order, each with the user for whom.
+    #: The processes that were told to stop, in order, each with the user who asked for it.
     stopped: list[tuple[ProcessIdentity, int]] = attrs.field(factory=list)
     _numbers: itertools.count[int] = attrs.field(factory=lambda: itertools.count(1))
     _watched: dict[int, ProcessIdentity] = attrs.field(factory=dict)
@@ -38,7 +38,7 @@ class MemoryOwnerProcesses:
     )
 
     def start(self, pid: int) -> ProcessIdentity:
-        """Start a process with this pid; one that had it has ended."""
+        """Start a process with this pid; end an earlier one with the same pid."""
         self.end(pid)
         self.running[pid] = next(self._ticks)
         return self.identity(pid)
@@ -51,7 +51,7 @@ class MemoryOwnerProcesses:
                 self._ended[0].send_nowait(number)
 
     def reboot(self, boot_id: str) -> None:
-        """Let another boot begin, without any process."""
+        """Begin another boot, without any process."""
         for pid in [*self.running]:
             self.end(pid)
         self.boot_id = boot_id
@@ -97,11 +97,11 @@ class MemoryOwnerProcesses:
         return [number]
 
     def crash(self) -> None:
-        """Crash whoever waits for the end of processes, or waits for it next."""
+        """Crash the task that waits for the end of processes, or waits for it next."""
         self._ended[0].send_nowait(_CRASH)
 
     def stop(self, number: int, process: ProcessIdentity, uid: int) -> None:
-        """See :class:`~plugind.actors.leases.owners.OwnerPort`; the process takes note and runs on."""
+        """See :class:`~plugind.actors.leases.owners.OwnerPort`; the process is only recorded."""
         if number in self._watched and self.runs(process):
             self.stopped.append((process, uid))
 
@@ -122,7 +122,7 @@ class MemoryBootClock:
         return round((trio.current_time() + self._suspended) * 1e9)
 
     def suspend(self, seconds: float) -> None:
-        """Suspend the machine for so long: Trio's clock stands still."""
+        """Suspend the machine for this time, in which Trio's clock stands still."""
         self._suspended += seconds
         self._woken.set()
         self._woken = trio.Event()

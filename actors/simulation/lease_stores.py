@@ -17,35 +17,35 @@ from ..leases.store import MemoryLeaseStore
 from .faults import InjectedError
 from .lease_owners import BOOT
 
-#: Why nothing is given to anybody once the leases were lost.
+#: The reason why no devices are leased after the leases were lost.
 LOST = "the file of the leases was damaged, so it is not known which devices are in use"
 
 
 @attrs.define(eq=False)
 class Disk:
-    """How a disk is. All attributes may be changed at any time."""
+    """The condition of a disk. All attributes can be changed at any time."""
 
     full: bool = False
-    #: Seconds that an access takes before anything is changed, and after that until the caller hears of it.
+    #: Seconds of an access before anything is changed, and after that until the caller gets the result.
     before: float = 0.0
     after: float = 0.0
-    #: Whether a write whose caller does not wait any longer is made nevertheless, as by a thread that goes on.
+    #: Whether a write is made even if its caller no longer waits, as by a thread that goes on.
     finishes: bool = True
-    #: How many changes end with an error that no disk has: a crash of whoever makes them.
+    #: How many changes raise an error that no disk raises, and so crash their caller.
     crashes: int = 0
 
     def crash(self) -> None:
-        """Crash whoever makes a change, if that is due."""
+        """Crash the caller of a change, if that is due."""
         if self.crashes:
             self.crashes -= 1
             raise InjectedError
 
     async def access(self) -> None:
-        """Wait for as long as an access takes before anything is changed."""
+        """Wait for the time before an access changes anything."""
         await trio.sleep(self.before)
 
     def mend(self) -> None:
-        """Let it be quick, with room for all."""
+        """Make the disk fast, with room."""
         self.full, self.before, self.after, self.crashes = False, 0.0, 0.0, 0
 
 
@@ -55,19 +55,19 @@ class SimulatedLeaseStore(MemoryLeaseStore):
 
     lasting: bool = True
     disk: Disk = attrs.field(factory=Disk)
-    #: Whether something was written since leases were lost: an open file is not looked at before.
+    #: Whether something was written since leases were lost; an open file is not examined before that.
     noticed: bool = True
-    #: The boot that the leases in it are of.
+    #: The boot of the leases in it.
     boot: str = BOOT
-    #: Called when a write is about to be made, and when it is made; and with a contradiction to what is written.
+    #: Called before and after each write, and with the text of a contradiction to the stored leases.
     writing: Callable[[], None] = attrs.field(default=lambda: None)
     written: Callable[[], None] = attrs.field(default=lambda: None)
     conflicted: Callable[[str], None] = attrs.field(default=lambda _: None)
 
     def damage(self, *, unnoticed: bool) -> None:
-        """Lose all leases. While the store is open that is noticed at once; else, if ``unnoticed``, at the next start.
+        """Lose all leases. An open store notices that at once; otherwise, if ``unnoticed``, the next start does.
 
-        What a daemon finds out amid its run, it mends: it knows the leases.
+        A daemon that notices it while it runs restores the leases, which it knows.
         """
         self.leases = {}
         self.withheld, self.noticed = LOST, False
@@ -75,7 +75,7 @@ class SimulatedLeaseStore(MemoryLeaseStore):
             self.replaced += 1
 
     def reboot(self, boot: str) -> None:
-        """Let another boot begin: what was written in earlier ones counts no more."""
+        """Begin another boot, in which the leases of earlier boots do not count."""
         self.boot, self.leases, self.withheld = boot, {}, None
 
     async def read_leases(self) -> Kept:
@@ -104,7 +104,7 @@ class SimulatedLeaseStore(MemoryLeaseStore):
         return conflicts
 
     async def _make(self, groups: Sequence[Sequence[Change]]) -> Sequence[str | None]:
-        """Make the changes; nothing in here waits."""
+        """Make the changes, without waiting."""
         conflicts = await super().write_leases(groups)
         self.noticed = True
         for conflict in filter(None, conflicts):
@@ -122,9 +122,9 @@ class SimulatedCdiStore(MemoryCdiStore):
     """A directory of CDI files on a disk with faults."""
 
     disk: Disk = attrs.field(factory=Disk)
-    #: The files that could not be removed at the start, and are left to the next one.
+    #: The files that could not be removed at the start, and are left for the next start.
     spared: set[str] = attrs.field(factory=set)
-    #: Called when a file is about to be written, and when it is there.
+    #: Called before and after each write of a file.
     writing: Callable[[], None] = attrs.field(default=lambda: None)
     written: Callable[[], None] = attrs.field(default=lambda: None)
 

@@ -1,8 +1,8 @@
-"""Unix sockets in memory: a simulated node dials through them.
+"""Unix sockets in memory, to which a simulated node connects.
 
-A listener belongs to an inode of a :class:`~plugind.actors.simulation.directory.MemoryDirectory` and not to a path, as
-in the kernel: a renamed socket can still be dialed, and a socket that was unlinked and made again is another one. The
-connections are those of ``plugind.actors.simulation.streams``. Errors and waits are those of
+As in the kernel, a listener belongs to an inode of a :class:`~plugind.actors.simulation.directory.MemoryDirectory` and
+not to a path: a renamed socket can still be dialed, and a socket that was unlinked and made again is another one.
+Connections are those of ``plugind.actors.simulation.streams``. Errors and waits are those of
 ``plugind.actors.grpc.client.dial``.
 """
 
@@ -32,11 +32,11 @@ from .streams import ClientEnd, Gate, MemoryConnection, ServerEnd, memory_connec
 
 
 class Accepting(enum.Enum):
-    """What happens to a connection to a socket."""
+    """What happens to connections to a socket."""
 
     #: It is served.
     SERVES = "serves"
-    #: It is accepted and read, and no byte ever comes back (fault 32).
+    #: It is accepted and read, and nothing is sent back (fault 32).
     SILENT = "silent"
     #: It is closed as soon as it is accepted (fault 33).
     CLOSES = "closes"
@@ -44,7 +44,7 @@ class Accepting(enum.Enum):
     BACKLOG_FULL = "backlog full"
     #: The permissions of the socket forbid it (fault 29).
     DENIED = "denied"
-    #: The process listens, and does not serve yet: the connection waits, and what it is sent is not read (fault 32).
+    #: The process listens, and does not serve yet: the connection waits, and its data is not read (fault 32).
     LATE = "late"
 
 
@@ -54,23 +54,22 @@ Serve = Callable[[ServerEnd], Awaitable[object]]
 
 @attrs.define(eq=False)
 class Process:
-    """A process of a plugin. Its process id may be used again by another one."""
+    """A process of a plugin. Another process can get its pid later."""
 
     credentials: Credentials
     #: Virtual seconds.
     started: float
     ended: bool = False
-    #: Called when it ends.
     watchers: list[Callable[[Process], None]] = attrs.Factory(list)
-    #: Called after them.
+    #: Called after the watchers.
     on_end: Callable[[], None] = lambda: None
-    #: Shut while it is suspended.
+    #: Shut while the process is suspended.
     gate: Gate = attrs.Factory(Gate)
 
     def end(self) -> None:
         """End the process."""
         self.ended = True
-        # What another process has of it goes on.
+        # Connections that another process has taken over go on.
         self.gate.reopen()
         watchers, self.watchers = self.watchers, []
         for watcher in watchers:
@@ -80,21 +79,21 @@ class Process:
 
 @attrs.define(eq=False)
 class Listener:
-    """What a process listens on an inode with. :meth:`close` closes it, and ends the connections that it accepted."""
+    """A process's listener on an inode. :meth:`close` closes it, and ends the connections that it accepted."""
 
-    #: Called for each connection when it is made, and returns what serves it.
+    #: Called for each new connection; returns the function that serves it.
     admit: Callable[[], Serve]
-    #: The process that called listen(). Another one may have the listener by now.
+    #: The process that called listen(). Another process may have the listener now.
     process: Process
     _accepting: Accepting = attrs.field(default=Accepting.SERVES, alias="accepting")
     seconds_per_byte: float = 0.0
-    #: How many connections there have been so far.
+    #: How many connections there were.
     accepted: int = 0
-    #: The process that serves: cancelled when it dies.
+    #: The scope of the serving process, cancelled when it dies.
     scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
-    #: The connections that are open now, in the order in which they were made.
+    #: The open connections, oldest first.
     connections: list[MemoryConnection] = attrs.Factory(list)
-    #: Those that wait until the process serves.
+    #: The connections that wait until the process serves.
     _backlog: list[tuple[MemoryConnection, Serve]] = attrs.Factory(list)
     _arrivals: trio.MemorySendChannel[tuple[MemoryConnection, Serve]] = attrs.field(init=False)
     _waiting: trio.MemoryReceiveChannel[tuple[MemoryConnection, Serve]] = attrs.field(init=False)
@@ -104,7 +103,7 @@ class Listener:
 
     @property
     def accepting(self) -> Accepting:
-        """What happens to connections. If they are served or read from now on, so are those that wait."""
+        """What happens to connections. Waiting connections are served or read when this changes to that."""
         return self._accepting
 
     @accepting.setter
@@ -176,35 +175,37 @@ class MemoryNetwork:
         self._directory = directory
         self._follow_symlinks = follow_symlinks
         self._listeners: dict[Inode, Listener] = {}
-        # The other way round; one that was replaced on an inode is still in here, until it ends.
+        # By listener. A listener that was replaced on an inode is kept here until it ends.
         self._inodes: dict[Listener, list[Inode]] = {}
-        #: The attempts to connect so far, refused ones included, with their virtual times.
+        #: The attempts to connect, refused ones included, with their virtual times.
         self.dials: list[tuple[float, str]] = []
-        #: How many more attempts fail because there are no descriptors left (fault 46); a look for some is one, too.
+        #: How many more attempts fail because no descriptors are left (fault 46); counting descriptors is an attempt,
+        #: too.
         self.exhausted = 0
-        #: How many conversations a daemon that is started has at once.
+        #: How many concurrent conversations a started daemon has.
         self.dial_slots = DIAL_SLOTS
-        #: By path, what is called once, between the look that found a socket and the next attempt to connect to it.
+        #: By path, a function that is called once, after the look that found a socket and before the next attempt to
+        #: connect.
         self.before_dial: dict[str, Callable[[], object]] = {}
-        #: By path, the inode of the socket that was connected to last.
+        #: By path, the inode of the socket that was last connected to.
         self.reached: dict[str, Inode] = {}
-        #: By path, the process that listened when the socket was dialed, or when the process was looked for, last.
+        #: By path, the process that listened when the socket was last dialed, or the process was last looked for.
         self.met: dict[str, Process] = {}
-        #: The conversations that its plugins have had.
+        #: The recognized conversations of its plugins.
         self.conversations = KnownConversations()
-        #: The next so many dials crash the registration.
+        #: How many of the next dials crash the registration.
         self.crashes = 0
-        #: The client's ends of all connections, with their paths: tests check that none is left open.
+        #: The client's ends of all connections, with their paths; tests check that none is left open.
         self.opened: list[tuple[str, ClientEnd]] = []
-        #: Those of links, which may be open besides.
+        #: The client's ends of the connections of links, which can be open besides.
         self.linked: list[tuple[str, ClientEnd]] = []
-        #: All processes of the machine, which may own leases.
+        #: All processes of the machine, which can own leases.
         self.owners = MemoryOwnerProcesses()
         #: The last process of each process id.
         self.processes: dict[int, Process] = {}
 
     def start(self, credentials: Credentials) -> Process:
-        """Start a process; it has the process id of ``credentials`` from now on."""
+        """Start a process with the pid of ``credentials``."""
         now = trio.current_time() if trio.lowlevel.in_trio_run() else 0.0
         process = self.processes[credentials.pid] = Process(credentials, now)
         if credentials.pid:
@@ -217,7 +218,7 @@ class MemoryNetwork:
             self.owners.end(process.credentials.pid)
 
     def count_descriptors(self, most: int) -> int:
-        """Return how many descriptors are left, up to ``most``; while they are exhausted, this counts as an attempt."""
+        """Return how many descriptors are left, up to ``most``; while there are none, this counts as an attempt."""
         if self.exhausted:
             self.exhausted -= 1
             return 0
@@ -230,7 +231,7 @@ class MemoryNetwork:
         self._inodes.setdefault(listener, []).append(node)
 
     def end(self, listener: Listener) -> None:
-        """Close ``listener``, and forget it if it still listens."""
+        """Close ``listener``, and remove it if it still listens."""
         listener.close()
         for node in self._inodes.pop(listener, ()):
             if self._listeners.get(node) is listener:
@@ -246,7 +247,7 @@ class MemoryNetwork:
         refused_grace: float = 1.0,
         judge: Judge | None = None,
     ) -> RegistrationChannel:
-        """Connect as :func:`plugind.actors.grpc.client.dial.dial_registration` does: a full backlog is an error.
+        """Connect like :func:`plugind.actors.grpc.client.dial.dial_registration`: a full backlog is an error.
 
         Raises:
           DialError: of the same kinds, after the same waits.
@@ -283,7 +284,9 @@ class MemoryNetwork:
         return RegistrationChannel(made.client, self.conversations, peer=peer)
 
     def listens(self, path: str) -> bool | None:
-        """Return whether somebody listens on the socket at ``path``; None if there is none, or connecting is denied."""
+        """Return whether somebody listens on the socket at ``path``; None if there is no socket, or connecting is
+        denied.
+        """
         try:
             listener = self._listeners.get(self._directory.inode(path))
         except OSError:
@@ -293,14 +296,13 @@ class MemoryNetwork:
         return None if listener.accepting is Accepting.DENIED else True
 
     def is_met(self, path: str) -> bool:
-        """Whether the process that listens at ``path`` is known to the daemon, and not one that listens since."""
+        """Whether the daemon knows the process that listens at ``path`` now."""
         listener = self._listeners.get(self._directory.inode(path))
         return listener is not None and listener.process is self.met.get(path)
 
     def look(self, path: str, identity: Identity | None = None) -> Process:
-        """Connect to the file ``identity`` at ``path``, or to any there, and hang up.
-
-        Returns the process that called listen().
+        """Connect to the file ``identity`` at ``path``, or to any file there, and hang up; return the listening
+        process.
 
         Raises:
           OSError: as connect() does.
@@ -310,9 +312,8 @@ class MemoryNetwork:
         return process
 
     def connect(self, path: str, identity: Identity | None = None) -> tuple[Process, ClientEnd]:
-        """Connect to the file ``identity`` at ``path``, or to any there.
-
-        Returns the process that called listen(), and the end of the connection.
+        """Connect to the file ``identity`` at ``path``, or to any file there; return the listening process and the
+        connection.
 
         Raises:
           OSError: as connect() does.
@@ -348,7 +349,7 @@ class MemoryNetwork:
 
 
 def _nothing() -> None:
-    """The default: nothing happens before a dial."""
+    """Do nothing: the default before a dial."""
 
 
 def _error(number: int) -> OSError:

@@ -82,22 +82,22 @@ from .scheduling import pinned
 
 T = TypeVar("T")
 
-#: Where plugins are discovered, unless the configuration names roots of its own.
+#: The root, unless the configuration names its own roots.
 ROOT: Final = "/plugins"
 #: The user that the daemon runs as.
 DAEMON_UID: Final = 500
-#: The overflow uid; not all users are mapped, so that it is never trusted.
+#: The overflow uid. Not all users are mapped, so it is never trusted.
 OVERFLOW_UID: Final = 65534
-#: No jitter, so that delays read as they are meant.
+#: Without jitter, so that delays are round numbers.
 DEFAULT_CONFIG: Final = Config(roots=(Root(ROOT),), backoff=Backoff(jitter=0.0), seed=0)
 
 
 class NotSettledError(Exception):
-    """The node did not come to rest in the time allowed; the message names the sockets that did not."""
+    """The node did not come to rest in time; the message names the sockets that did not."""
 
 
 class NotRegisteredError(Exception):
-    """No such plugin was registered in the time allowed; the message says what became of those that are there."""
+    """No such plugin was registered in time; the message describes the plugins that exist."""
 
 
 class LeakError(Exception):
@@ -114,7 +114,7 @@ class Entry:
     reason: str | None
     attempt: int
     generation: int
-    #: When it is tried next, in virtual seconds.
+    #: The time of the next try, in virtual seconds.
     next_try: float | None
     #: The reason in few words.
     cause: str | None = None
@@ -134,12 +134,12 @@ class Entry:
 class SimulatedNode:
     """A simulated node, which runs for as long as its ``async with`` block.
 
-    ``config`` is that of a real node; where it names no root, :data:`ROOT` is the root, and where it has no seed, the
-    seed is 0. Without a ``config`` the backoff has no jitter. ``handlers`` are added to the built-in ones, as
-    in :class:`~plugind.supervisor.Supervisor`, and ``log`` is given the events that a daemon logs.
+    ``config`` is that of a real node; without roots, :data:`ROOT` is the root, and without a seed, the seed is 0.
+    Without a ``config`` the backoff has no jitter. ``handlers`` are added to the built-in ones, as in
+    :class:`~plugind.supervisor.Supervisor`, and ``log`` gets the events that a daemon logs.
 
-    Plugins may be plugged in before the block, to be there when the node starts. Leaving the block stops the node as
-    it stops for real, then checks that nothing was left open.
+    Plugins can be plugged in before the block, to be there when the node starts. Leaving the block stops the node like
+    a real one, then checks that nothing was left open.
 
     Raises, from the block:
       RuntimeError: if the clock is not a MockClock.
@@ -162,20 +162,20 @@ class SimulatedNode:
         self.root = config.roots[0].path
         #: The file system, with its faults as methods.
         self.directory = MemoryDirectory(now=_now_or_zero)
-        #: What the system says about users: the daemon runs as :data:`DAEMON_UID`, and not all uids are mapped.
+        #: What the system reports about users: the daemon runs as :data:`DAEMON_UID`, and not all uids are mapped.
         self.users = Users(DAEMON_UID, OVERFLOW_UID)
         #: The listening sockets; it records every attempt to connect.
         self.network = MemoryNetwork(self.directory, follow_symlinks=config.follow_symlinks_inside_root)
         where = config.device_plugins
-        #: Where device plugins call Register, if ``config`` has such a directory.
+        #: The directory where device plugins call Register, if ``config`` has one.
         self.device_directory = (
             None if where is None else MemoryDeviceDirectory(where.directory, self.directory, self._note_change)
         )
-        #: What outlives the daemon: the resources that were known, the leases, and the files for container engines.
+        #: What survives the daemon: the known resources, the leases, and the files for container engines.
         self.store = MemoryStore()
         self.lease_store = MemoryLeaseStore(lasting=True)
         self.cdi_store = MemoryCdiStore()
-        #: The processes that may own leases, of which this program is one, and the time since the boot.
+        #: The processes that can own leases, one of which is this program, and the clock of the boot.
         self.owners = self.network.owners
         self.owners.start(os.getpid())
         self.boot_clock = MemoryBootClock()
@@ -183,7 +183,7 @@ class SimulatedNode:
         self._log = log
         self._histories: defaultdict[str, list[Entry]] = defaultdict(list)
         self._statuses: dict[str, PluginStatus] = {}
-        #: The plugin that was plugged in last, by its path.
+        #: The last plugin plugged in at each path.
         self._plugged: dict[str, PluggedIn] = {}
         self._changed = trio.Event()
         self._to_start: list[Callable[[], Awaitable[None]]] = []
@@ -231,14 +231,14 @@ class SimulatedNode:
                     await trio.testing.wait_all_tasks_blocked()
                     world.cancel_scope.cancel()
         except BaseExceptionGroup as group:
-            # A single error is raised without the group: the block's own, or the one that ended the node.
+            # A single error is raised without the group: that of the block, or the one that ended the node.
             if len(group.exceptions) == 1:
                 raise group.exceptions[0] from group.exceptions[0].__cause__
             raise
         self._check_leaks()
 
     def check_progress(self) -> None:
-        """Do nothing; called every so many rounds of the scheduler, for subclasses that look for a livelock."""
+        """Do nothing. Called every so many rounds of the scheduler, for subclasses that look for a livelock."""
 
     def _check_leaks(self) -> None:
         connections = [path for path, stream in (*self.network.opened, *self.network.linked) if not stream.closed]
@@ -253,13 +253,13 @@ class SimulatedNode:
 
     @property
     def supervisor(self) -> Supervisor:
-        """The daemon that runs now: all that a program embeds. Raises RuntimeError between stop and start."""
+        """The running daemon, as a program embeds it. Raises RuntimeError between stop and start."""
         if self._supervisor is None:
             raise RuntimeError("the daemon does not run")
         return self._supervisor
 
     async def start(self, *, handlers: Mapping[str, Handler] | None = None) -> None:
-        """Start the daemon again, with other ``handlers`` if given; entering the block has started it once."""
+        """Start the daemon again, with other ``handlers`` if given. Entering the block starts it the first time."""
         if self._supervisor is not None or self._world is None:
             raise RuntimeError("the daemon runs already, or its block was not entered")
         if handlers is not None:
@@ -268,7 +268,7 @@ class SimulatedNode:
         await self._world.start(self._run_daemon)
 
     async def reconfigure(self, config: Config) -> None:
-        """Let the daemon use another configuration, as a reload does; see :meth:`.Supervisor.reconfigure`."""
+        """Give the daemon another configuration, as a reload does; see :meth:`.Supervisor.reconfigure`."""
         self.directory.insecure_roots.update(root.path for root in config.roots if root.insecure)
         await self.supervisor.reconfigure(config)
         self.config = config
@@ -284,7 +284,7 @@ class SimulatedNode:
         await self._ended.wait()
 
     def begin_kill(self) -> None:
-        """Let the daemon end as :meth:`kill` does, and do not wait for it: for what is called amid its work."""
+        """End the daemon as :meth:`kill` does, without waiting, for functions that are called amid its work."""
         self._daemon.cancel()
 
     async def _run_daemon(self, task_status: trio.TaskStatus[None]) -> None:
@@ -301,14 +301,14 @@ class SimulatedNode:
             leases=self._lease_ports,
             device_directory=RealDeviceDirectory if self.device_directory is None else self.device_directory.open,
         )
-        # Dates are virtual, too: some are among the facts of plugins.
+        # Dates are virtual, too, because some are among the facts of plugins.
         status = StatusConfig(wall=trio.current_time)
         supervisor = Supervisor(self.config, handlers=self._handlers, ports=ports, status_config=status, log=self._log)
         reading = trio.CancelScope()
         assert self._world is not None
         try:
             with self._daemon:
-                # Subscribed before anything runs, and until everything has ended: no change is missed.
+                # The subscription covers the whole run, so no change is missed.
                 async with supervisor.changes() as changes:
                     self._world.start_soon(self._read, changes, reading)
                     try:
@@ -339,7 +339,7 @@ class SimulatedNode:
                     self.record(change)
 
     def record(self, change: PluginChanged) -> None:
-        """Record one change that the daemon reports; subclasses may look at it first."""
+        """Record one change that the daemon reports. Subclasses can override this."""
         plugin = change.plugin
         if plugin.state is StateName.GONE:
             self._statuses.pop(plugin.socket, None)
@@ -356,7 +356,7 @@ class SimulatedNode:
             plugin.cause,
         )
         history = self._histories[plugin.socket]
-        # A change that is reported twice is one change: of roles, or repeated by the actors once the view was lost.
+        # Roles, and actors after a loss of the view, can report a change twice.
         if not history or not history[-1].same(entry):
             history.append(entry)
         self._note_change()
@@ -366,14 +366,13 @@ class SimulatedNode:
         changed.set()
 
     def crash(self, actor: Actor, of: str = "") -> bool:
-        """Crash an actor as a bug in it would; the daemon starts it again.
+        """Crash an actor as a bug would; the daemon starts it again.
 
-        ``of`` is the socket of the ``registration``. The crash comes when the
-        actor next runs: the watcher's with its next look or scan, the others' with their next message. Returns False
-        if there is no such actor now.
+        ``of`` is the socket of the ``registration``. The crash comes when the actor next runs: the watcher's with its
+        next look or scan, the others' with their next message. Return False if there is no such actor now.
 
         Raises:
-          ValueError: if ``actor`` is none of :data:`~plugind.testing.ACTORS`.
+          ValueError: if ``actor`` is not in :data:`~plugind.testing.ACTORS`.
         """
         if actor not in ACTORS:
             raise ValueError(f"no actor is called {actor!r}; there are {', '.join(ACTORS)}")
@@ -387,7 +386,7 @@ class SimulatedNode:
         return True
 
     def hang(self, actor: Hangable) -> Callable[[], None]:
-        """Let an actor hang as a bug in it would, once it has taken its next message; return what ends that.
+        """Make an actor hang as a bug would, once it has taken its next message; return a function that ends the hang.
 
         Raises:
           ValueError: if ``actor`` is neither the ``reconciler`` nor the ``status`` actor.
@@ -402,7 +401,7 @@ class SimulatedNode:
                 raise ValueError(f"{actor!r} cannot hang here; {' and '.join(HANGABLE)} can")
 
     def health(self) -> Mapping[str, ActorHealth]:
-        """Return how the actors are, as the health report says, by their names."""
+        """Return the health of the actors by their names, as the health report has it."""
         return {health.actor: health for health in self.supervisor.internals.inboxes.check()}
 
     def _address(
@@ -437,14 +436,13 @@ class SimulatedNode:
         uid: int = 0,
         pid: int | None = None,
     ) -> PluggedIn:
-        """Start a plugin's process, which binds ``socket`` and listens on it, and return the handle of it.
+        """Start a plugin's process, which binds ``socket`` and listens on it; return a handle of the process.
 
-        ``socket`` is relative to the first root, or absolute; directories above it are made. ``plugin`` is a
+        ``socket`` is relative to the first root, or absolute; missing directories are made. ``plugin`` is a
         :class:`FakePlugin`, or one or several services built on grpclib's generated base classes, one of them a
-        ``RegistrationBase``. With ``listening`` false the socket is bound alone (behaviour 12). Each plugin has a
-        ``pid`` of its own unless one is given; 0 is that of a process in another pid namespace. Root's plugins and
-        those of the user that runs the daemon (:data:`DAEMON_UID`) are trusted, and for other a ``uid`` needs
-        ``Config.trust``.
+        ``RegistrationBase``. With ``listening`` false the socket is only bound (behaviour 12). Each plugin has its own
+        ``pid`` unless one is given; 0 is that of a process in another pid namespace. Plugins of root and of the user
+        that runs the daemon (:data:`DAEMON_UID`) are trusted; another ``uid`` needs ``Config.trust``.
 
         Raises:
           OSError: if something is at ``socket``.
@@ -471,7 +469,7 @@ class SimulatedNode:
         pid: int = 999,
         options: DeviceOptions | None = None,
     ) -> RegisterAttempt:
-        """Let a device plugin call Register, and return what becomes of that; its socket is ``endpoint``.
+        """Call Register as a device plugin whose socket is ``endpoint``; return the call, which gets the answer.
 
         Raises:
           RuntimeError: if the configuration has no directory of device plugins.
@@ -487,16 +485,16 @@ class SimulatedNode:
             self._world.start_soon(run)
 
     def path(self, socket: str) -> str:
-        """Return the absolute path of ``socket``, which may be relative to the first root."""
+        """Return the absolute path of ``socket``, which can be relative to the first root."""
         return os.path.join(self.root, socket)
 
     async def settled(self, *, patience: float = 5.0, within: float = 3600.0) -> None:
-        """Let virtual time pass until the node is at rest; at once if it is.
+        """Let virtual time pass until the node is at rest; return at once if it is.
 
-        At rest means: all tasks wait; every socket in the roots is known, and what is known is there; and each is
+        At rest, all tasks wait; every socket in the roots is known, and every known socket exists; and each socket is
         registered, parked, or waits (``waiting``, ``stale``) for a try that is more than ``patience`` seconds away. So
-        retries that come soon are waited for, and a plugin that fails for ever comes to rest too, as its delays double.
-        With a ``patience`` of 0 the first wait is rest. It needs a clock that jumps by itself.
+        near retries are waited for, and a plugin that always fails comes to rest too, as its delays double. With a
+        ``patience`` of 0, every wait counts as rest. The clock must jump by itself.
 
         Raises:
           NotSettledError: if that takes more than ``within`` virtual seconds.
@@ -539,21 +537,21 @@ class SimulatedNode:
     def timeline(self, socket: str) -> list[tuple[float, str]]:
         """Return the states of ``socket`` so far, each with the virtual time at which it began, over all generations.
 
-        A state is listed again when its reason or its count of attempts changed.
+        A state is listed again when its reason or its attempt count changes.
         """
         return [(entry.time, entry.state.value) for entry in self.history(socket)]
 
     def history(self, socket: str) -> tuple[Entry, ...]:
-        """Return the same as :meth:`timeline` with reasons, attempts, generations and next tries."""
+        """Return :meth:`timeline` with reasons, attempts, generations and next tries."""
         return tuple(self._histories.get(self.path(socket), ()))
 
     def status(self, socket: str) -> PluginStatus | None:
-        """Return what is known of ``socket`` now, without its history; None if it is not there."""
+        """Return the present status of ``socket``, without its history; None if it is not there."""
         return self._statuses.get(self.path(socket))
 
     @property
     def statuses(self) -> Mapping[str, PluginStatus]:
-        """What is known now, by absolute path."""
+        """The present statuses, by absolute path."""
         return self._statuses
 
     def actors(self) -> list[str]:
@@ -561,7 +559,7 @@ class SimulatedNode:
         return sorted(self.supervisor.internals.registrations.paths)
 
     def leftovers(self) -> list[str]:
-        """Return what a daemon without any plugin still holds open beyond what it needs, in words."""
+        """Describe what a daemon without any plugin still holds open beyond its needs."""
         internals = self.supervisor.internals
         handlers, streams = internals.handlers, internals.callers.streams
         found = [f"{path} has an actor" for path in self.actors()]
@@ -570,7 +568,7 @@ class SimulatedNode:
         found += [f"{path} has a link" for path, _ in internals.links.instances]
         if handlers.count != len(handlers.added):
             found.append(f"{handlers.count} handlers are kept for {len(handlers.added)} handlers")
-        # One of them is this node's own.
+        # One of them belongs to this node.
         if len(streams) != 1:
             found.append(f"{len(streams)} readers of the stream of changes")
         if len(self.directory.inotify.instances) != len(self.config.roots):
@@ -583,7 +581,7 @@ class SimulatedNode:
         return None if status is None else status.state.value
 
     async def snapshot(self) -> Snapshot:
-        """Return all that the daemon knows; see :meth:`plugind.supervisor.Supervisor.snapshot`."""
+        """Return everything that the daemon knows; see :meth:`plugind.supervisor.Supervisor.snapshot`."""
         return await self.supervisor.snapshot()
 
     async def wait_for(
@@ -593,7 +591,7 @@ class SimulatedNode:
         type: str | None = None,  # noqa: A002 - the field's word
         within: float = 600.0,
     ) -> PluginStatus:
-        """Return the status of a plugin of that ``name`` once it is registered, or observed.
+        """Wait until a plugin of that ``name`` is registered, or observed; return its status.
 
         Raises:
           NotRegisteredError: if that takes more than ``within`` virtual seconds.
@@ -605,7 +603,7 @@ class SimulatedNode:
         return await self._registered(name, is_it, within)
 
     async def registered(self, socket: str, *, within: float = 600.0) -> PluginStatus:
-        """Return the status of the plugin at ``socket`` once it is registered, or observed.
+        """Wait until the plugin at ``socket`` is registered, or observed; return its status.
 
         Raises:
           NotRegisteredError: if that takes more than ``within`` virtual seconds.
@@ -628,7 +626,7 @@ class SimulatedNode:
                 await self._changed.wait()
 
     def _explained(self, path: str) -> str:
-        """Return what is known of a socket, and what its plugin was asked, in lines."""
+        """Describe the status of a socket, and the calls of its plugin, in lines."""
         status, plugged = self._statuses.get(path), self._plugged.get(path)
         shown = "is not there" if status is None else f"is {status.state} (attempt {status.attempt}): {status.reason}"
         if status is not None and status.next_try is not None:
@@ -641,7 +639,7 @@ class SimulatedNode:
         return "\n".join(lines)
 
 
-#: The most sockets, and the most calls of each, that an error names.
+#: The most sockets, and the most calls of each, in an error.
 _EXPLAINED: Final = 8
 _REGISTERED = (StateName.REGISTERED, StateName.OBSERVED)
 _AT_REST = (*_REGISTERED, StateName.PARKED)
@@ -663,5 +661,5 @@ def _time_is_virtual() -> bool:
 
 
 def _now_or_zero() -> float:
-    """Change times of files that are made before Trio runs count from the start of virtual time."""
+    """Return the time, or zero before Trio runs, which is the start of virtual time."""
     return trio.current_time() if trio.lowlevel.in_trio_run() else 0.0

@@ -41,7 +41,7 @@ Step = Literal["get-info", "notify"]
 
 @attrs.frozen
 class Call:
-    """One call that a plugin received; its answer, if any, comes later."""
+    """One call that a plugin received; the answer, if any, comes later."""
 
     #: Seconds of Trio's clock, which is virtual in a simulated node.
     time: float
@@ -50,20 +50,20 @@ class Call:
     #: The verdict of a NotifyRegistrationStatus.
     registered: bool | None = None
     error: str = ""
-    #: The devices that a call to a device plugin names.
+    #: The devices in a call to a device plugin.
     devices: tuple[str, ...] = ()
-    #: What a :class:`FakePlugin` does with the call; not compared.
+    #: The reaction of a :class:`FakePlugin`; not compared.
     reaction: Reaction | None = attrs.field(default=None, eq=False, repr=False)
-    #: The process that called, where it is known; not compared.
+    #: The process that called, if known; not compared.
     peer_pid: int | None = attrs.field(default=None, eq=False, repr=False)
 
 
 @attrs.define(eq=False)
 class FakePlugin:
-    """The info of a plugin, and its faults. All attributes may be changed while the plugin runs.
+    """The info of a plugin, and its faults. All attributes can be changed while the plugin runs.
 
-    ``hang`` and ``die`` name a call that is never answered, and one upon which the connection breaks. Where several
-    faults of one call are set, the plugin dies rather than hangs, and hangs rather than fails.
+    ``hang`` names a call that is never answered, and ``die`` one upon which the connection breaks. If several faults of
+    one call are set, the plugin dies rather than hangs, and hangs rather than fails.
     """
 
     type: str
@@ -75,7 +75,7 @@ class FakePlugin:
     get_info_fails: float = attrs.field(default=0, kw_only=True)
     #: How many more NotifyRegistrationStatus calls end with ``error``.
     notify_fails: float = attrs.field(default=0, kw_only=True)
-    #: Every NotifyRegistrationStatus ends with ``error``.
+    #: Whether every NotifyRegistrationStatus ends with ``error``.
     reject_notify: bool = attrs.field(default=False, kw_only=True)
     error: GRPCError = attrs.field(
         factory=lambda: GRPCError(Status.UNAVAILABLE, "this fake refuses"), kw_only=True, repr=False
@@ -84,8 +84,8 @@ class FakePlugin:
     die: Step | None = attrs.field(default=None, kw_only=True)
     #: Seconds before each answer.
     delay: float = attrs.field(default=0.0, kw_only=True)
-    #: What it serves at its socket beside the registration: for a device plugin its devices, and for a driver what the
-    #: node asks it. An endpoint of its own is another socket, which is to be served, too.
+    #: Its services at its socket besides the registration: for a device plugin its devices, and for a driver what the
+    #: node asks it. Another endpoint is another socket, which must be served, too.
     serves: Collection[Service] = attrs.field(kw_only=True, repr=False)
 
     @serves.default
@@ -104,7 +104,7 @@ class FakePlugin:
         )
 
     def decide(self, step: Step) -> Reaction:
-        """Return what becomes of the next call of ``step``; a failure is counted."""
+        """Return the reaction to the next call of ``step``, and count a failure."""
         if self.die == step:
             return Reaction.DIED
         if self.hang == step:
@@ -125,8 +125,7 @@ class FakePlugin:
 class FakeRegistration(RegistrationBase):
     """The registration service of a :class:`FakePlugin`, on connections in memory or on a real socket.
 
-    ``record`` is given each call as it comes, before the answer. ``break_connections`` ends the
-    connections.
+    ``record`` gets each call before the answer. ``break_connections`` ends the connections.
     """
 
     def __init__(
@@ -185,12 +184,12 @@ class FakeRegistration(RegistrationBase):
 
 
 def pid_of(peer: object) -> int | None:
-    """Return the process at the other end of a call, if it is known."""
+    """Return the process at the other end of a call, if known."""
     return peer.credentials.pid if isinstance(peer, Peer) and peer.credentials is not None else None
 
 
 def now() -> float:
-    """Return the time of Trio's clock, to the microsecond: more digits are noise of the arithmetic."""
+    """Return the time of Trio's clock, rounded to the microsecond to hide rounding errors."""
     return round(trio.current_time(), 6)
 
 
@@ -220,7 +219,7 @@ class PluggedIn:
         self._accepting = Accepting.SERVES
         self._seconds_per_byte = 0.0
         self._suspended_at = math.inf
-        #: From when to when connections have waited until the process accepted them.
+        #: The period in which connections waited until the process accepted them.
         self._waited = (math.inf, math.inf)
 
     # --- the process --------------------------------------------------------------------------------------------------
@@ -231,7 +230,7 @@ class PluggedIn:
         self._directory.inode(self.path).owner = self.uid
 
     def listen(self) -> None:
-        """Listen on the socket file, which must be there, in a new process if none runs."""
+        """Listen on the socket file, which must exist, in a new process if none runs."""
         self.close_listener()
         if self._process is None:
             self._process = self._network.start(self._credentials)
@@ -240,25 +239,25 @@ class PluggedIn:
         self._start(listener.run)
 
     def close_listener(self) -> None:
-        """Close the listener and live on: its connections end, and connecting is refused (fault 39)."""
+        """Close the listener while the process lives on: its connections end, and connecting is refused (fault 39)."""
         listener, self._listener = self._listener, None
         if listener is not None:
             self._network.end(listener)
 
     def hand_over(self) -> None:
-        """End the process, while another one has its listener: connections go on, and connecting succeeds."""
+        """End the process while another one has its listener: connections go on, and connecting succeeds."""
         if self._process is not None:
             self._process.end()
             self._process = self._network.start(self._credentials)
 
     def suspend(self) -> None:
-        """Stop the process as SIGSTOP does: its connections stay, new ones are accepted, and nothing is answered."""
+        """Stop the process as SIGSTOP does: connections stay, new ones are accepted, and nothing is answered."""
         if self._process is not None and self._process.gate.open:
             self._process.gate.shut()
             self._suspended_at = trio.current_time()  # Not rounded: oracles compare it with times of the clock.
 
     def resume(self) -> None:
-        """Let a process that was suspended run on, as SIGCONT does: it reads what has come meanwhile."""
+        """Continue a suspended process as SIGCONT does: it reads what has come meanwhile."""
         if self._process is not None:
             self._process.gate.reopen()
 
@@ -269,18 +268,18 @@ class PluggedIn:
 
     @property
     def suspended_at(self) -> float:
-        """The virtual time at which the process was suspended, and infinity while it runs: it sends nothing since."""
+        """The virtual time at which the process was suspended; infinity while it runs."""
         return self._suspended_at if self.suspended else math.inf
 
     def become(self, uid: int) -> None:
-        """Let the process run as user ``uid``, and listen anew on the same socket file (fault 40)."""
+        """Make the process run as user ``uid``, and listen again on the same socket file (fault 40)."""
         self._credentials = Credentials(self._credentials.pid, uid, uid)
         if self._process is not None:
             self._process.credentials = self._credentials
         self.listen()
 
     def crash(self) -> None:
-        """End the process: its connections end; its socket file stays, and connecting is refused (fault 39)."""
+        """End the process: its connections end, its socket file stays, and connecting is refused (fault 39)."""
         self._end_process()
 
     def unlink(self) -> None:
@@ -288,12 +287,14 @@ class PluggedIn:
         self._directory.unlink(self.path)
 
     def stop(self) -> None:
-        """Stop the process in order: it removes its socket, if that is there, and ends."""
+        """Stop the process in order: it removes its socket, if that exists, and ends."""
         self._remove()
         self._end_process()
 
     def restart(self, *, uid: int | None = None) -> None:
-        """End the process, and start another, of user ``uid`` if given, which unlinks the socket, binds and listens."""
+        """End the process, and start another one, of user ``uid`` if given, which unlinks the socket, binds and
+        listens.
+        """
         self._end_process()
         if uid is not None:
             self._credentials = Credentials(self._credentials.pid, uid, uid)
@@ -303,17 +304,17 @@ class PluggedIn:
 
     @property
     def uid(self) -> int:
-        """The user whose process it is."""
+        """The user of the process."""
         return self._credentials.uid
 
     @property
     def process(self) -> Process | None:
-        """The process that runs now, if any."""
+        """The running process, if any."""
         return self._process
 
     @property
     def pid(self) -> int:
-        """The id of its process, which is that of the next one as well."""
+        """The pid of the process, which its successors also get."""
         return self._credentials.pid
 
     @property
@@ -340,7 +341,7 @@ class PluggedIn:
 
     @property
     def accepting(self) -> Accepting:
-        """What becomes of new connections; assign to change it."""
+        """What happens to new connections; assign to change it."""
         return self._accepting
 
     @accepting.setter
@@ -350,10 +351,9 @@ class PluggedIn:
             self._listener.accepting = accepting
 
     def accept_after(self, seconds: float, accepting: Accepting = Accepting.SERVES) -> None:
-        """Serve no connection before so many seconds: the process listens, and is not ready (fault 32).
+        """Serve no connection for this time: the process listens, and is not ready (fault 32).
 
-        From then on, new connections and those that wait become what ``accepting`` says, unless that was assigned
-        meanwhile.
+        Then new and waiting connections are treated as ``accepting``, unless ``accepting`` was assigned meanwhile.
         """
         self.accepting, since = Accepting.LATE, trio.current_time()
 
@@ -366,14 +366,16 @@ class PluggedIn:
 
     @property
     def reads_since(self) -> float:
-        """The earliest time at which what the process reads now was sent: it may have begun to accept just now."""
+        """The earliest time at which data that the process reads now was sent, since it may have begun to accept just
+        now.
+        """
         since, until = self._waited
         time = trio.current_time()  # Not rounded: oracles compare it with times of the clock.
         return since if until == time else time
 
     @property
     def seconds_per_byte(self) -> float:
-        """The seconds that it takes to send a byte on new connections (fault 63); assign to change it."""
+        """The seconds to send a byte on new connections (fault 63); assign to change it."""
         return self._seconds_per_byte
 
     @seconds_per_byte.setter
@@ -398,7 +400,7 @@ class PluggedIn:
             self._listener.reset()
 
     def half_close(self) -> None:
-        """End what it sends on every open connection, and read on (fault 37)."""
+        """Stop sending on every open connection, and continue reading (fault 37)."""
         if self._listener is not None:
             for connection in self._listener.connections:
                 connection.server.half_close()
@@ -406,7 +408,7 @@ class PluggedIn:
     # --- what it serves -----------------------------------------------------------------------------------------------
 
     def _admit(self) -> Serve:
-        # The calls are those of the time when the connection is made, though it may be served later.
+        # Calls are recorded as of the time of the connection, although it can be served later.
         return partial(self._serve, self.calls.append)
 
     async def _serve(self, report: Callable[[Call], None], stream: ServerEnd) -> None:
@@ -452,7 +454,7 @@ def _report(failures: list[HandlerFailed], what: HandlerFailed | ConnectionEnded
 
 
 class _Recorded:
-    """A service whose calls are written down before they are made."""
+    """A service whose calls are recorded before they are made."""
 
     def __init__(self, service: Service, report: Callable[[Call], None]) -> None:
         self._service = service

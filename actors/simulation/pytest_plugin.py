@@ -7,16 +7,16 @@
         await node.settled()
         assert node.state("csi.sock") == "registered"
 
-``pytest_plugins = ["plugind.actors.simulation.pytest_plugin"]`` in a ``conftest.py`` loads it. Two more fixtures are
-there to be overridden, in a ``conftest.py`` or a test module: ``plugind_config``
-(a :class:`~plugind.protocol.settings.config.Config`) and ``plugind_handlers`` (handlers by plugin type)::
+``pytest_plugins = ["plugind.actors.simulation.pytest_plugin"]`` in a ``conftest.py`` loads it. Two more fixtures can be
+overridden in a ``conftest.py`` or a test module: ``plugind_config`` (a
+:class:`~plugind.protocol.settings.config.Config`) and ``plugind_handlers`` (handlers by plugin type)::
 
     @pytest.fixture
     def plugind_handlers() -> dict[str, Handler]:
         return {"Colour": ColourHandler()}
 
-A test that uses ``node`` runs under a :class:`trio.testing.MockClock` that jumps by itself. One that asks for a clock
-of its own (``autojump_clock``, ``mock_clock``) gets that one.
+A test that uses ``node`` runs under a :class:`trio.testing.MockClock` that jumps by itself. A test with its own clock
+(``autojump_clock``, ``mock_clock``) gets that one.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ _MARK = "_plugind_virtual_time"
 
 @pytest.fixture
 def plugind_config() -> Config:
-    """The configuration of ``node``: by default one without jitter, of seed 0. Override it."""
+    """The configuration of ``node``, by default without jitter and with seed 0. Override it."""
     return DEFAULT_CONFIG
 
 
 @pytest.fixture
 def plugind_handlers() -> Mapping[str, Handler]:
-    """The handlers that ``node`` has beside the built-in ones, by plugin type: by default none. Override it."""
+    """The handlers of ``node`` besides the built-in ones, by plugin type, by default none. Override it."""
     return {}
 
 
 async def _node(plugind_config: Config, plugind_handlers: Mapping[str, Handler]) -> AsyncIterator[SimulatedNode]:
-    """A running :class:`~plugind.actors.simulation.node.SimulatedNode`, which the test is to plug plugins into."""
+    """A running :class:`~plugind.actors.simulation.node.SimulatedNode`, into which the test plugs plugins."""
     async with SimulatedNode(plugind_config, handlers=plugind_handlers) as running:
         yield running
 
@@ -70,7 +70,7 @@ node = pytest.fixture(name="node")(_node)
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run what uses our ``node`` in virtual time: pytest-trio looks for a clock among a test's own arguments alone."""
+    """Run tests with our ``node`` in virtual time: pytest-trio finds a clock only among a test's own arguments."""
     for item in items:
         if _uses_our_node(item):
             item.add_marker(pytest.mark.trio(run=_run_in_virtual_time), append=False)

@@ -1,4 +1,4 @@
-"""What fake plugins do with a call."""
+"""The reactions of fake plugins to calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ C = TypeVar("C", bound=str)
 
 
 class Reaction(enum.Enum):
-    """What a fake plugin does with one call."""
+    """The reaction of a fake plugin to one call."""
 
     ANSWERED = "answered"
     #: The call ends with an error.
@@ -24,7 +24,7 @@ class Reaction(enum.Enum):
 
 
 def react(call: C, how: Reaction, *, hangs: set[C], errors: dict[C, GRPCError]) -> None:
-    """Change what becomes of later calls: those in ``hangs`` are never answered, and those in ``errors`` refused."""
+    """Change the reaction to later calls: those in ``hangs`` are never answered, those in ``errors`` are refused."""
     hangs.discard(call)
     errors.pop(call, None)
     if how is Reaction.HUNG:

@@ -1,8 +1,8 @@
-"""The order in which Trio runs tasks that are ready at one moment, pinned by a seed, and what it leaves out meanwhile.
+"""The order in which Trio runs tasks that are ready at one moment, pinned by a seed, and shortcuts for virtual time.
 
-Trio shuffles the order on purpose. For one seed to give one trace, the shuffle is seeded while a simulated node runs,
-and the tasks are sorted by their age first, because the order in which Trio finds them depends on memory addresses
-(sets of tasks, equal deadlines). The names used here are private to Trio; a test fails when they change.
+Trio shuffles the order on purpose. To make one seed give one trace, the shuffle is seeded while a simulated node runs,
+and tasks are first sorted by their age, because the order in which Trio finds them depends on memory addresses (sets of
+tasks, equal deadlines). The names used here are private to Trio; a test fails when they change.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any, Final
 from trio._core import _run
 from trio.testing import MockClock
 
-#: Rounds of the scheduler between two times that the kernel is asked for events while nothing is expected of it.
+#: Rounds of the scheduler between two queries of the kernel for events while none are expected.
 QUIET_ROUNDS: Final = 100
 
 
 class _Quiet:
-    """Trio's I/O manager, which asks the kernel only when something may have come from it."""
+    """Trio's I/O manager, except that it asks the kernel only when events may have come."""
 
     def __init__(self, runner: Any) -> None:
         self._manager = runner.io_manager
@@ -47,7 +47,7 @@ class _Quiet:
 
 @contextmanager
 def shortcuts(clock: MockClock) -> Iterator[None]:
-    """Within the block, Trio does not do what a script in virtual time needs not; ``clock`` is the clock of the run.
+    """Within the block, Trio omits work that a script in virtual time does not need; ``clock`` is the clock of the run.
 
     The kernel is asked for events only once in so many rounds of the scheduler, which is enough for Ctrl-C, or when a
     callback from outside of the tasks waits to be run. Virtual time is read from the clock's number, without the real
@@ -72,9 +72,9 @@ def shortcuts(clock: MockClock) -> Iterator[None]:
             del vars(clock)[name]
 
 
-#: Rounds of Trio's scheduler after which a node is asked whether virtual time goes on.
+#: Rounds of Trio's scheduler between two checks that virtual time goes on.
 ROUNDS: Final = 20_000
-#: Seconds by which two equal virtual times may differ: they are sums of floats.
+#: Seconds by which two equal virtual times can differ, because they are sums of floats.
 EPSILON: Final = 1e-6
 
 
@@ -99,9 +99,9 @@ class _Order(random.Random):
 
 @contextmanager
 def pinned(seed: int, watch: Callable[[], None] | None = None) -> Iterator[None]:
-    """Within the block, tasks that are ready together run in an order that follows from ``seed`` alone.
+    """Within the block, the order of tasks that are ready together depends only on ``seed``.
 
-    ``watch`` is called every :data:`ROUNDS` rounds, between two of them.
+    ``watch`` is called every :data:`ROUNDS` rounds, between two rounds.
     """
     shuffle, sorts = _run._r, _run._ALLOW_DETERMINISTIC_SCHEDULING
     _replace("_r", value=_Order(seed, watch))
@@ -114,5 +114,5 @@ def pinned(seed: int, watch: Callable[[], None] | None = None) -> Iterator[None]
 
 
 def _replace(name: str, *, value: object) -> None:
-    # Trio declares one of them final; it is how its own support of Hypothesis changes it.
+    # Trio declares one of them final, but changes it in this way for Hypothesis.
     setattr(_run, name, value)

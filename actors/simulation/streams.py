@@ -1,9 +1,9 @@
 """Connections in memory: pairs of ends that behave like connected unix stream sockets.
 
-The bytes on them are the real wire, over Trio's memory streams. The server's end is little more than such a stream. The
-client's end is a :class:`~plugind.actors.grpc.client.transport.Transport` that puts bytes into the one stream and
-takes them from the other by Trio's own interface for tests. It therefore waits where a real socket waits, and a
-simulation takes less time than with a stream at that end too.
+They carry the real wire format over Trio's memory streams. The server's end is little more than such a stream. The
+client's end is a :class:`~plugind.actors.grpc.client.transport.Transport` that puts bytes into one stream and takes
+them from the other by Trio's own interface for tests. So it waits where a real socket waits, and is faster than a
+stream at that end.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ def _error(number: int) -> OSError:
 
 
 class ReadProgress:
-    """How much of what one end has sent the other one has read."""
+    """How much of the data sent by one end the other end has read."""
 
     __slots__ = ("_drains", "_read", "_sent", "read_at")
 
     def __init__(self) -> None:
         self._sent = self._read = 0
         self._drains = False
-        #: When all that was sent by then was read for the first time, on Trio's clock; None if that never was.
+        #: When everything sent so far was read for the first time, on Trio's clock; None if that never was so.
         self.read_at: float | None = None
 
     @property
     def is_unread(self) -> bool:
-        """Whether the other end has not read all."""
+        """Whether the other end has not read everything."""
         return self._read < self._sent
 
     def send(self, size: int) -> None:
-        """Note that so many bytes were sent."""
+        """Note that ``size`` bytes were sent."""
         self._sent += size
         if self._drains:
             self.read(size)
 
     def drain(self) -> None:
-        """From now on read all that is sent, and do nothing with it."""
+        """Read everything that is sent from now on, and drop it."""
         self._drains = True
         self.read(self._sent - self._read)
 
     def read(self, size: int) -> None:
-        """Note that the other end has read so many bytes."""
+        """Note that the other end has read ``size`` bytes."""
         self._read += size
         if size and self.read_at is None and not self.is_unread:
             self.read_at = trio.current_time()
@@ -65,9 +65,9 @@ class ClientEnd:
         self._incoming = incoming
         self._outgoing = outgoing
         self._reader: trio.lowlevel.Task | None = None
-        #: How far the other end has read.
+        #: The progress of the other end.
         self.progress = ReadProgress()
-        #: When the other end first said something; None if it has not.
+        #: When the other end first sent something; None if it has not.
         self.heard_at: float | None = None
         self._woken = False
         self._was_reset = False
@@ -91,7 +91,7 @@ class ClientEnd:
         return self.progress.is_unread
 
     def expect_nothing(self) -> None:
-        """See ``Transport``. It waits in the same way whatever is expected."""
+        """See ``Transport``. It always waits in the same way."""
 
     async def receive(self, *, unsent: bool) -> bytes | None:
         """See ``Transport``."""
@@ -108,7 +108,7 @@ class ClientEnd:
 
     @property
     def _interrupted(self) -> bool:
-        """True if a wait must end, whatever has come."""
+        """True if a wait must end, even without data."""
         return self._woken or self.closed
 
     def _read(self) -> bytes | None:
@@ -135,12 +135,12 @@ class ClientEnd:
         self._wake()
 
     def reset(self) -> None:
-        """Break the connection: what was sent and not read is lost."""
+        """Break the connection: data that was sent and not read is lost."""
         self._was_reset = True
         self._wake()
 
     async def _take_in(self) -> None:
-        """Wake the reader: the server has sent something."""
+        """Wake the reader, because the server has sent something."""
         if self.closed or self._was_reset:
             raise trio.BrokenResourceError(os.strerror(errno.EPIPE))
         if self.heard_at is None:
@@ -163,7 +163,7 @@ class ClientEnd:
 
 
 class Gate:
-    """Whether a process runs: while it is suspended, it neither reads nor sends."""
+    """Whether a process runs. While it is suspended, it neither reads nor sends."""
 
     def __init__(self) -> None:
         self._opened = trio.Event()
@@ -180,11 +180,11 @@ class Gate:
             self._opened = trio.Event()
 
     def reopen(self) -> None:
-        """Let the process run on."""
+        """Continue the process."""
         self._opened.set()
 
     async def passed(self) -> None:
-        """Return once the process runs; at once if it does."""
+        """Wait until the process runs."""
         while not self.open:
             await self._opened.wait()
 
@@ -197,9 +197,8 @@ class ServerEnd(trio.abc.HalfCloseableStream):
         self._incoming = incoming
         self._was_reset = False
         self.seconds_per_byte = 0.0
-        #: How far it has read.
         self.progress = ReadProgress()
-        #: That of the process.
+        #: The gate of the process.
         self.gate = Gate()
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
@@ -217,7 +216,7 @@ class ServerEnd(trio.abc.HalfCloseableStream):
         await self._outgoing.wait_send_all_might_not_block()
 
     def half_close(self) -> None:
-        """Stop sending, and read on (fault 37)."""
+        """Stop sending, and continue reading (fault 37)."""
         self._outgoing.close()
 
     async def send_eof(self) -> None:
@@ -257,7 +256,7 @@ class MemoryConnection:
     server: ServerEnd
 
     def reset(self) -> None:
-        """Break it: both ends learn that it was reset, and what was on its way is lost."""
+        """Reset the connection: both ends notice it, and data in transit is lost."""
         self.client.reset()
         self.server.reset()
 

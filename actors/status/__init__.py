@@ -1,7 +1,7 @@
-"""Status: what is known of each socket, for people and programs.
+"""Status: the state of each socket, for people and programs.
 
-The status actor is the only owner of the view. Actors report to it and it waits for none. It serves the status socket
-and the port of the metrics, and writes the events to the log.
+The status actor owns the view. Other actors report to it, and it waits for none of them. It serves the status socket
+and the metrics port, and writes the events to the log.
 
 The rules are in ``plugind.protocol.status``.
 """

@@ -1,7 +1,7 @@
 """The status actor: it receives every change of state, and owns the view that users and programs see.
 
 Its loop waits only for its inbox. Changes are sent to subscribers with ``send_nowait``, and a subscriber that lags is
-dropped. Connections to the status socket are tasks of their own in the nursery of this actor; they read the view.
+dropped. The actor's nursery has a task for each connection to the status socket, which reads the view.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Memory", "StatusConfig", "run"]
 
-#: How many messages are taken before other actors have their turn: less than a millisecond of work.
+#: How many messages are taken before other tasks run: less than a millisecond of work.
 BATCH = 128
 
 
@@ -87,14 +87,13 @@ async def run(
 ) -> None:
     """Keep the view and serve the status socket until ``inbox`` ends; started once the socket listens.
 
-    The metrics ``port``, if there is one, is open already. A crash leaves it open, for the actor that is started again.
+    The metrics ``port``, if there is one, must be open. A crash leaves it open for the restarted actor.
 
-    While the process has no descriptors left, the status socket takes those of ``reserve`` (fault 46).
-    ``health`` returns the health of the node's actors. It does not depend on the loop of this actor, which may itself
-    hang. ``devices``, ``leases`` and ``links`` are the addresses of the devices actor, of the lease actor and of the
-    links, if there are any.
+    While the process has no descriptors left, the status socket takes those of ``reserve`` (fault 46). ``health``
+    returns the health of the node's actors; it works even if this actor hangs. ``devices``, ``leases`` and ``links``
+    are the addresses of the devices actor, the lease actor and the links, if there are any.
 
-    Once the socket has been made, a restarted actor that cannot make it goes on without it and tries again.
+    A restarted actor that cannot make the socket goes on without it and tries again.
 
     Raises:
       ConfigError: if the status socket cannot be made at the start.
@@ -114,7 +113,7 @@ async def run(
     memory.has_served = True
 
     def made() -> ServedRoutes:
-        # The first client brings the HTTP server and its routes, if the daemon has not loaded them before.
+        # The HTTP server and its routes are imported for the first client.
         from .serving import served
 
         return served(config, memory, reconciler, health, devices=devices, leases=leases, links=links, reserve=reserve)
@@ -128,7 +127,7 @@ async def run(
                 nursery.start_soon(server.serve_port, port)
             task_status.started()
             await actor.run(inbox)
-            # Requests under way are answered within the grace; streams end now.
+            # Requests under way have the grace to be answered; streams end now.
             nursery.cancel_scope.deadline = trio.current_time() + config.grace
             server.end_watches()
             if status_socket is not None:
@@ -141,24 +140,24 @@ async def run(
 
 
 class _Server:
-    """The HTTP server of the status socket and of the metrics port, which is made for the first client."""
+    """The HTTP server of the status socket and of the metrics port, made for the first client."""
 
     def __init__(self, make: Callable[[], ServedRoutes]) -> None:
         self._make = make
         self._served: ServedRoutes | None = None
 
     async def serve(self, listener: UnixListener) -> None:
-        """Serve what connects to ``listener`` until it is closed."""
+        """Serve the clients of ``listener`` until it is closed."""
         if (served := await self._awaited(listener.socket)) is not None:
             await served.serve(listener)
 
     async def serve_port(self, port: MetricsPort) -> None:
-        """Serve what connects to ``port`` until it is closed."""
+        """Serve the clients of ``port`` until it is closed."""
         if (served := await self._awaited(port.listener.socket)) is not None:
             await served.serve_port(port)
 
     async def _awaited(self, listening: trio.socket.SocketType) -> ServedRoutes | None:
-        """Return what serves a socket, once it has a client; None if it was closed before."""
+        """Wait for the first client of a socket, and return its server; None if the socket was closed before."""
         if self._served is None:
             if listening.fileno() < 0:
                 return None  # The node ended before this task began.
@@ -317,14 +316,14 @@ class _Status:
                 assert_never(message)
 
     def _answer_waiting(self) -> None:
-        """Answer the callers that wait until a scan of each root was tried."""
+        """Answer the callers that wait for a scan of each root."""
         if self.memory.awaiting_scans and self.memory.view.roots.keys() >= set(self.memory.roots(self._config)):
             for address in self.memory.awaiting_scans:
                 offer(address, message=True)
             self.memory.awaiting_scans.clear()
 
     async def _snapshot(self, *, history: bool) -> Snapshot:
-        """Return the whole view at one moment: the actor reads no message meanwhile, but others have their turn."""
+        """Return the whole view at one moment: the actor reads no message meanwhile, but other tasks run."""
         plugins = []
         for number, row in enumerate(self.memory.view.rows.values()):
             plugins.append(row.status_with_history if history else row.status)
@@ -334,7 +333,7 @@ class _Status:
         return Snapshot(trio.current_time(), tuple(plugins), tuple(view.roots.values()), view.handlers)
 
     def _take_restart(self, message: ActorRestarted) -> None:
-        # The error may be a whole traceback, whose last line names it.
+        # The error can be a whole traceback; its last line is the message.
         error = (message.error.rstrip().splitlines() or ["unknown"])[-1]
         metrics = self.memory.metrics
         kind = metrics.count_restart(message.name)
@@ -349,7 +348,7 @@ class _Status:
             self._publish(row, message.time, remark)
 
     def _publish_if_changed(self, row: Row | None, time: float, *, only_facts: bool = False) -> Row | None:
-        """Publish the row that a message has changed, and return it; None if nothing was changed."""
+        """Publish the row that a message has changed, and return it; None if nothing has changed."""
         if row is not None and self.memory.audience.subscribers:
             self._publish(row, time, only_facts=only_facts)
         return row

@@ -1,12 +1,12 @@
-"""Callers of the status socket who wait for a lease, and connections that own one.
+"""Callers of the status socket who wait for a lease, and connections that own a lease.
 
-A caller waits for as long as it likes. If it leaves before it has the answer, or cannot take it, the lease actor is
-told, and ends the lease unless the caller gave it a name.
+A caller can wait without limit. If it leaves before it has the answer, the lease actor ends the lease, unless the
+caller gave it a name.
 
-The answer to a connection that is to own the lease is a stream: the lease with a token in the first line, and then
-nothing, or an empty line now and then. The lease ends when the client closes the connection. If it ends before that,
-the last line says why. If plugind has closed the connection, as a restart does, the client has a minute to show the
-token on another one.
+The answer to a connection that will own the lease is a stream: the lease with a token in the first line, and then
+nothing, or empty lines as heartbeats. The lease ends when the client closes the connection. If it ends before that, the
+last line has the reason. If plugind has closed the connection, for example for a restart, the client has a minute to
+present the token on another connection.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ..http.places import Place
 from ..http.server import HttpResponse, LateResponse, Send, busy, json_response, problem
 from .streams import JSON_LINES, heartbeat_headers
 
-#: The status of the answer to a request that failed.
+#: The HTTP status of the answer to a request that failed.
 STATUSES: Final = {
     Problem.UNAVAILABLE: 409,
     Problem.USAGE: 400,
@@ -45,17 +45,17 @@ _STOPPING: Final = "plugind is about to stop: ask again"
 
 #: Returns the message to the lease actor, with the ticket and the address of the answer.
 Ask = Callable[[int, Address[Lease | Failure]], LeasesMessage]
-#: The same for a connection that is to own the lease, with the address that gets the lease when it has ended.
+#: The same for a connection that will own the lease, with the address that gets the ended lease.
 AskToOwn = Callable[[int, Address[Lease | Failure], Address[Lease]], LeasesMessage]
 
 
 def failed(failure: Failure, boottime: int) -> HttpResponse:
-    """Return the answer that says why there is no lease, or nothing was done."""
+    """Return the answer for a request that failed."""
     return json_response(STATUSES[failure.problem], failure_to_json(failure, boottime))
 
 
 def no_place(place: Place, why: str) -> HttpResponse:
-    """Answer a request that has no place on the status socket; who asks for a lease is told as of any other limit."""
+    """Answer a request beyond the limits of the status socket; a request for a lease gets the text of a lease limit."""
     if place is not Place.LEASE:
         return busy(place, why)
     text = f"{why}: these callers wait for devices, or own a lease by their connection; ask again later"
@@ -63,14 +63,14 @@ def no_place(place: Place, why: str) -> HttpResponse:
 
 
 def new_token() -> str:
-    """Return a token for the connection that is to own a lease."""
+    """Return a token for a connection that will own a lease."""
     import secrets  # It brings OpenSSL, which nothing else of a daemon needs.
 
     return secrets.token_urlsafe(24)
 
 
 def owner_by(token: str) -> ConnectionOwner:
-    """Return the owner that has this token."""
+    """Return the owner with this token."""
     import hashlib  # As above.
 
     return ConnectionOwner(hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest())
@@ -78,7 +78,7 @@ def owner_by(token: str) -> ConnectionOwner:
 
 @attrs.define(eq=False)
 class LeaseConnections:
-    """All callers who wait for leases, and all connections that own some."""
+    """All callers who wait for leases, and all connections that own leases."""
 
     leases: Address[LeasesMessage]
     #: ``CLOCK_BOOTTIME`` in nanoseconds.
@@ -88,7 +88,7 @@ class LeaseConnections:
     _ending: trio.Event = attrs.field(factory=trio.Event)
 
     def end(self) -> None:
-        """Wait for nothing any more, and end all streams. Leases that belong to connections stay."""
+        """End all waits and streams. Leases that belong to connections stay."""
         self._ending.set()
         for reply in self._replies:
             reply.close()
@@ -100,7 +100,7 @@ class LeaseConnections:
         return self._late(ask, lambda lease: json_response(201, lease_to_json(lease, self.boottime())))
 
     def give_to_connection(self, ask: AskToOwn, token: str, pause: float | None) -> HttpResponse:
-        """Answer with the lease, then with heartbeats every ``pause`` seconds, and with the lease when it has ended."""
+        """Answer with the lease, then with heartbeats every ``pause`` seconds, and with the ended lease."""
         to_end, end = trio.open_memory_channel[Lease](1)
 
         def stream(lease: Lease) -> HttpResponse:
@@ -142,7 +142,7 @@ class LeaseConnections:
                 if end is not None:
                     return
         except trio.EndOfChannel:
-            return  # plugind is about to stop, and the lease stays.
+            return  # plugind stops, and the lease stays.
         finally:
             self._owned.discard(owned)
 
@@ -152,7 +152,7 @@ class LeaseConnections:
 
 @attrs.define(eq=False)
 class _Owned:
-    """A lease that belongs to a connection."""
+    """A lease owned by a connection."""
 
     lease: Lease
     token: str
@@ -163,7 +163,7 @@ class _Owned:
         """Return the lease when it has ended, or None after ``pause`` seconds.
 
         Raises:
-          trio.EndOfChannel: if its end is not awaited any more.
+          trio.EndOfChannel: if plugind stops.
         """
         with trio.move_on_after(math.inf if pause is None else pause):
             return await self.end.receive()

@@ -1,6 +1,6 @@
 """The routes of the status socket, which ``docs/status-socket.md`` describes.
 
-A part of the status actor: it reads the view and never changes it.
+They run in the status actor, and read the view without changing it.
 """
 
 from __future__ import annotations
@@ -56,17 +56,17 @@ __all__ = [
 
 T = TypeVar("T")
 
-#: How many changes may wait for one reader of ``/watch`` before it is dropped.
+#: How many changes can wait for a reader of ``/watch`` before it is dropped.
 WATCH_LAG = 4096
-#: Seconds that the actors for devices and for leases have to count them for metrics, which go without them otherwise.
+#: Seconds to wait for the devices and lease actors; the metrics go without them after that.
 METRICS_DEADLINE = 1.0
-#: Seconds for the configuration to be read and used.
+#: Seconds for a reload.
 RELOAD_DEADLINE = 20.0
 #: The actor that is degraded as long as it cannot lease devices.
 _LEASES = "leases"
-#: The actor whose inbox has the sockets that are queued for a dial.
+#: The actor whose inbox holds the sockets that are queued for a dial.
 _DIAL_SLOTS = "dial slots"
-#: The requests that are answered, for ``GET /``.
+#: The requests that ``GET /`` lists.
 REQUESTS = {
     "GET /": "this list, and versions",
     "GET /plugins": "every socket; ?name= and ?type= keep those of one name or type",
@@ -92,7 +92,7 @@ REQUESTS = {
     "GET /readyz": "whether the daemon is ready; 503 if not; with ?healthy, expected plugins must be healthy, too",
     "GET /metrics": "metrics in the text format of Prometheus",
 }
-#: Requests that have places of their own; all others share those for queries.
+#: Requests that have their own limits; all others share the limit for queries.
 _PLACES = {
     "/watch": Place.STREAM,
     "/v1/devices/watch": Place.STREAM,
@@ -104,17 +104,17 @@ _PLACES = {
 
 
 def is_for_lease_users(request: HttpRequest) -> bool:
-    """Whether those may send ``request`` who may only see and lease devices."""
+    """Whether users who can only see and lease devices may send ``request``."""
     return is_about_leases(request.path) or request.path == "/v1/devices" or request.path.startswith("/v1/devices/")
 
 
 def changes_nothing(request: HttpRequest) -> bool:
-    """Whether those may send ``request`` who may only read."""
+    """Whether users who can only read may send ``request``."""
     return request.method in ("GET", "HEAD")
 
 
 def place(request: HttpRequest) -> Place:
-    """Return which places of the HTTP server limit ``request``: nothing that clients keep open delays health."""
+    """Return which limit of the HTTP server applies to ``request``. Open streams must not delay health requests."""
     return Place.LEASE if is_allocation(request) else _PLACES.get(request.path, Place.QUERY)
 
 
@@ -152,7 +152,7 @@ class Api:
             "/v1/devices/watch": self.devices.watch,
             "/v1/devices/refused": self.devices.refused,
         }.get(request.path)
-        # These ask other actors.
+        # These routes ask other actors.
         asking = {
             "/v1/devices": self.devices.answer,
             "/metrics": self.metrics,
@@ -173,7 +173,7 @@ class Api:
         return json_response(200, {"version": __version__, "status_version": STATUS_VERSION, "paths": REQUESTS})
 
     def _list(self, request: HttpRequest) -> HttpResponse:
-        # A filter that only a newer plugind knows must not be taken for none.
+        # An unknown filter must be refused: ignoring it would return too much.
         if unknown := request.query.keys() - {"name", "type"}:
             return problem(400, f"there is no parameter {encodable(min(unknown))}; {request.path} takes name and type")
         name, plugin_type = request.query.get("name"), request.query.get("type")
@@ -189,7 +189,7 @@ class Api:
         )
 
     async def _describe(self, request: HttpRequest) -> HttpResponse:
-        # Bytes, because the name of a socket need not be UTF-8 (fault 21).
+        # Bytes, because the path of a socket need not be UTF-8 (fault 21).
         target = _fsdecode(unquote_to_bytes(request.path.removeprefix("/plugins/")))
         rows = self.memory.view.find(target)
         if not rows:
@@ -200,7 +200,7 @@ class Api:
         return json_response(200, [plugin | devices.get(row.last.socket, {}) for row, plugin in described])
 
     async def _devices_of(self, rows: list[Row]) -> dict[str, dict[str, Json]]:
-        """Return what is said of the device plugins among ``rows``, by socket."""
+        """Return the descriptions of the device plugins among ``rows``, by socket."""
         asked = [(row.name, row.last.socket, row.last.generation) for row in rows if row.type == DEVICE and row.name]
         if not asked:
             return {}
@@ -208,12 +208,12 @@ class Api:
         return {socket: {"device_plugin": answer} for (_, socket, _), answer in answers if answer is not None}
 
     def _with_warnings(self, row: Row) -> PluginStatus:
-        """Return the status with its history, and with what is wrong with the directories of its socket."""
+        """Return the status with its history, and with the warnings about the directories of its socket."""
         status = row.status_with_history
         return attrs.evolve(status, warnings=(*status.warnings, *self.memory.view.directory_warnings(row.last.socket)))
 
     def _unknown(self, target: str, resource: str | None) -> HttpResponse:
-        """Say that no plugin is known as ``target``, what is known of a ``resource``, and what may be the reason."""
+        """Answer that no plugin is known as ``target``, with the state of a ``resource`` and possible reasons."""
         parts = [f"no plugin has the name, and no socket the path, {encodable(target)}"]
         refused = self.memory.refused_calls.words(target, trio.current_time())
         parts += [said for said in (resource, refused) if said is not None]
@@ -231,8 +231,8 @@ class Api:
     def _watch(self, request: HttpRequest) -> HttpResponse:
         """Stream changes; with ``?heartbeat=S``, an empty line follows the first list and each pause of S seconds.
 
-        The header ``Heartbeat`` says so to the client, which then knows when it has the whole list, and when a daemon
-        has stopped.
+        The header ``Heartbeat`` tells the client about the empty lines. They show when the first list is complete, and
+        when a daemon has stopped.
         """
         pause = pause_of(request)
         if isinstance(pause, HttpResponse):
@@ -274,7 +274,7 @@ class Api:
         return self._lines(version, (message.plugin,), message.time, message.event)
 
     def _lines(self, version: int, statuses: Iterable[PluginStatus], then: float, event: str | None = None) -> bytes:
-        """Return JSON lines for the statuses at ``then``, with the time of the wall clock, and what happened then."""
+        """Return JSON lines for the statuses at ``then``, with the wall clock time, and the ``event`` of that time."""
         unix = round(self.config.wall() - trio.current_time() + then, 6)
         happened = {} if event is None else {"event": encodable(event)}
         return b"".join(
@@ -290,7 +290,7 @@ class Api:
                 400, 'the body is to be {"target": NAME or SOCKET}, and may have "facts": true, and nothing else'
             )
         target, for_facts = asked
-        # By path: the view also knows the names of sockets that have no claim now, and paths as they are shown.
+        # By path: the view also has the names of sockets without a claim, and accepts escaped paths.
         rows = [row for row in self.memory.view.find(target) if row.last.state is not StateName.GONE]
         if for_facts and self.links is not None and rows:
             return json_response(200, retried_to_json(ask_for_facts(self.links, [row.last for row in rows])))
@@ -299,7 +299,8 @@ class Api:
         replies: list[trio.MemoryReceiveChannel[RetryAnswered]] = []
         try:
             for socket in [row.last.socket for row in rows] or [target]:
-                # One channel each: an actor may answer twice, and its second answer must not pass for another's.
+                # One channel for each: an actor can answer twice, and its second answer must not count for another
+                # actor.
                 writer, reader = trio.open_memory_channel[RetryAnswered](1)
                 self.reconciler.send_nowait(RetryAsked(socket, writer))
                 replies.append(reader)
@@ -338,13 +339,13 @@ class Api:
         return problem(503, f"no answer within {RELOAD_DEADLINE:g} seconds")
 
     def counts(self) -> dict[tuple[StateName, str], int]:
-        """Return the number of sockets by state and type, whose names are among those of handlers."""
+        """Return the number of sockets by state and by the type's label."""
         return self.memory.metrics.plugins(self.memory.view.rows.values())
 
     async def metrics(self, _: HttpRequest) -> HttpResponse:
-        """Return the metrics as they are now."""
-        # What renders it is a tenth of all that a daemon imports. One with a port for metrics has it once it is ready,
-        # another one imports it for the first question. Its files may be gone, or be others, after an upgrade.
+        """Return the current metrics."""
+        # The renderer is a tenth of all imports of a daemon. It is imported early only with a metrics port. After an
+        # upgrade, its files can be gone or replaced.
         try:
             from . import exposition, exposition_of_node
         except (ImportError, OSError, SyntaxError) as error:
@@ -354,7 +355,7 @@ class Api:
         leases = await self.leases.snapshot(METRICS_DEADLINE)
         view = self.memory.view
         rows, expectation = list(view.rows.values()), self.memory.expected(self.config)
-        # What cannot be asked for has no device that is known to be healthy.
+        # If there is no answer, no device counts as healthy.
         there = healthy_devices(expectation.devices, () if devices is None else devices.resources)
         node = exposition_of_node.OfNode(
             expected_useful(expectation.expected, rows, healthy=expectation.healthy),
@@ -408,7 +409,7 @@ class Api:
         return [*actors.values(), *itertools.chain.from_iterable(others)]
 
     def _configuration_health(self, now: float) -> Iterator[dict[str, Json]]:
-        """Yield the configuration as if it were an actor, once it was read again (fault 89)."""
+        """Yield the configuration in the form of an actor, once it was reloaded (fault 89)."""
         read = self.memory.configuration
         if read is None:
             return
@@ -419,7 +420,7 @@ class Api:
             yield _actor("configuration", Condition.DEGRADED, reason)
 
     def _socket_health(self, now: float) -> Iterator[dict[str, Json]]:
-        """Yield the status socket as if it were an actor, once it could not be made again."""
+        """Yield the status socket in the form of an actor, once it could not be made again."""
         unmade = self.memory.unmade
         if unmade is not None:
             recent = now - unmade.time < self.config.remember_restart
@@ -431,7 +432,7 @@ class Api:
             yield _actor("status socket", condition, reason if recent else None)
 
     def _loop_health(self, now: float) -> Iterator[dict[str, Json]]:
-        """Yield the loop as if it were an actor, once something has blocked it."""
+        """Yield the loop in the form of an actor, once it was blocked."""
         blocked = self.memory.blocked
         if blocked is not None:
             recent = now - blocked.time < self.config.remember_blocked
@@ -476,7 +477,7 @@ class Api:
         }
 
     async def _ready(self, request: HttpRequest) -> HttpResponse:
-        """Say whether the node is ready; with ``?healthy``, expected plugins have to be healthy, too."""
+        """Answer whether the node is ready; with ``?healthy``, expected plugins must be healthy, too."""
         if unknown := request.query.keys() - {"healthy"}:
             return problem(400, f"there is no parameter {encodable(min(unknown))}; {request.path} takes healthy")
         healthy = "healthy" in request.query or self.memory.expected(self.config).healthy
@@ -489,7 +490,7 @@ class Api:
             if health.condition is Condition.FAILED:
                 yield f"the actor {encodable(health.actor)} ({health.reason})"
             elif health.actor == _LEASES and health.condition is Condition.DEGRADED:
-                # A node that gives no device to anybody is to get no work that needs one.
+                # A node that leases no devices must not get work that needs devices.
                 yield f"leases ({encodable(health.reason or '')})"
         for root in self.memory.roots(self.config):
             report = view.roots.get(root)
@@ -500,7 +501,7 @@ class Api:
         useful = {row.name for row in view.rows.values() if (row.healthy if healthy else row.useful)}
         for name in self.memory.expected(self.config).expected:
             if name not in useful:
-                # Several sockets may have the name, for one reason.
+                # Several sockets can have the name, and the same reason.
                 why = dict.fromkeys(_awaited_for(row) for row in view.rows.values() if row.name == name)
                 why = why or {"no socket has given this name": None}
                 yield f"the plugin {encodable(name)}" + "".join(f" ({encodable(reason)})" for reason in why)
@@ -521,7 +522,7 @@ class Api:
 
 
 def _awaited_for(row: Row) -> str:
-    """Return why an expected plugin is of no use yet: nobody serves it, or it is not registered or healthy."""
+    """Return why an expected plugin is not of use yet: it does not serve, or it is not registered or not healthy."""
     if row.unserved is not None:
         return row.unserved.reason or "it does not serve"
     if row.useful:
@@ -532,7 +533,7 @@ def _awaited_for(row: Row) -> str:
 
 
 def _health_words(health: HealthReported) -> str:
-    """Return how a plugin is, and why."""
+    """Return the health of a plugin and the reason."""
     return f"{health.health}: {health.reason}" if health.reason else health.health.value
 
 
@@ -564,7 +565,7 @@ async def _write_list(rows: list[Row], wall: Callable[[], float], version: int, 
 
 
 def _with_liveness(answer: RetryAnswer, rows: list[Row]) -> RetryAnswer:
-    """Return the answer to a retry, with why a registered plugin does not serve (fault 39)."""
+    """Return the answer to a retry, with the reason why a registered plugin does not serve (fault 39)."""
     for row in rows:
         if row.last.socket == answer.socket and row.unserved is not None and not answer.tried:
             return attrs.evolve(answer, why=f"{answer.why}; not serving: {row.unserved.reason}")
@@ -572,7 +573,7 @@ def _with_liveness(answer: RetryAnswer, rows: list[Row]) -> RetryAnswer:
 
 
 def _retry_asked(body: bytes) -> tuple[str, bool] | None:
-    """Return the target of a retry, and whether only its facts are to be asked for; None if the body is no such."""
+    """Return the target of a retry, and whether only its facts are asked for; None if the body is not valid."""
     try:
         asked = json.loads(body)
     except (ValueError, RecursionError):
@@ -592,7 +593,7 @@ def _wrong_method(allowed: str) -> HttpResponse:
 
 
 def _what_blocked(blocked: LoopBlocked) -> str:
-    """Return in words for how long the loop was blocked, and by what."""
+    """Return how long the loop was blocked, and by what, in words."""
     step = blocked.step
     by = "something" if step is None else f"{step.call} of {encodable(step.plugin.name)} in the handler for {step.type}"
     return f"blocked for {blocked.seconds:.1f} s, of which it used {blocked.cpu_seconds:.1f} s of CPU, by {by}"

@@ -1,7 +1,7 @@
 """The routes of the status socket about devices.
 
-Each answer is made of what the devices actor says at that moment. It is asked with a deadline, so that one that hangs
-costs an answer and nothing else.
+Each answer is a snapshot of the devices actor. The question has a deadline, so a devices actor that hangs costs one
+answer and nothing else.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from ...protocol.text import encodable
 from ..http.server import HttpRequest, HttpResponse, json_response, problem
 from .streams import JSON_LINES, AnswerStream, Backlog, Unsent, heartbeat_headers, next_messages, pause_of, send_pieces
 
-#: Seconds that the devices actor has for its answer, below the deadline of the commands.
+#: Seconds for the devices actor's answer, below the deadline of the commands.
 DEADLINE = 3.0
 NO_ANSWER = f"the devices actor has not answered within {DEADLINE:g} s"
-#: How many devices are written before other actors have their turn: about a millisecond of work.
+#: How many devices are written before other tasks run: about a millisecond of work.
 PIECE = 200
-#: How many changes may wait for one reader before it is dropped.
+#: How many changes can wait for a reader before it is dropped.
 LAG = 4096
 
 
@@ -50,7 +50,7 @@ class DevicesApi:
     #: None if this node has no device plugins.
     devices: Address[DevicesMessage] | None = None
     refused_calls: RefusedCalls = attrs.field(factory=RefusedCalls)
-    #: Whether this node only observes plugins: it asks none for its devices.
+    #: Whether this node only observes plugins, and so does not ask them for their devices.
     observes: bool = False
     unsent: Unsent = attrs.field(factory=Unsent)
     _watches: set[Backlog[DevicesViewMessage]] = attrs.field(factory=set)
@@ -71,7 +71,7 @@ class DevicesApi:
         return None
 
     async def answer(self, request: HttpRequest) -> HttpResponse:
-        """Answer with all resources and their devices, or with the one that ``?resource=`` names."""
+        """Answer with all resources and their devices, or with the resource of ``?resource=``."""
         unknown = request.query.keys() - {"resource"}
         if unknown:
             return problem(400, f"there is no parameter {encodable(min(unknown))}; {request.path} takes resource")
@@ -114,7 +114,7 @@ class DevicesApi:
         return json_response(200, [*self.refused_calls.to_json(trio.current_time(), self.wall())])
 
     def watch(self, request: HttpRequest) -> HttpResponse:
-        """Stream the resources without their devices: each of them first, then each that has changed."""
+        """Stream the resources without their devices: all of them first, then each that has changed."""
         if self.devices is None:
             return problem(404, "this node has no device plugins")
         pause = pause_of(request)
@@ -168,7 +168,7 @@ class DevicesApi:
         return json.dumps({"time": timestamp(unix), **resource_to_json(resource, then, unix)}).encode() + b"\n"
 
     async def describe(self, plugins: Sequence[tuple[str, str, int]]) -> list[dict[str, Json] | None]:
-        """Return what is to be said of device plugins, each given by name, socket and generation."""
+        """Return the descriptions of device plugins, each given by name, socket and generation."""
         snapshot = await self.snapshot()
         if snapshot is None:
             return [None] * len(plugins)
@@ -180,7 +180,7 @@ class DevicesApi:
         ]
 
     async def why_known(self, name: str) -> str | None:
-        """Return what is to be said of the resource ``name`` if no plugin has it; None if there is no such resource."""
+        """Return a text about the resource ``name`` that has no plugin; None if there is no such resource."""
         snapshot = await self.snapshot()
         found = None if snapshot is None else snapshot.find(name)
         if snapshot is None or found is None or found.until is None:

@@ -1,4 +1,4 @@
-"""What the status actor logs: each change once."""
+"""The log lines of the status actor: each change once."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from ...protocol.values import value
 from ...protocol.words import words_of_steps
 from .memory import Memory
 
-#: How many paths that are ignored are logged, each once.
+#: How many ignored paths are logged, each once.
 MAX_IGNORED = 1000
-#: How many refused entries of a root are logged, in the life of the daemon; one line counts what is more (fault 7).
+#: How many refused entries of a root are logged in the life of the daemon; one line counts the others (fault 7).
 MAX_REFUSED = 100
 
 
 @value
 class EventLog:
-    """The lines of the log about what the status actor is told; ``memory`` has what was logged already."""
+    """Logs the messages of the status actor; ``memory`` has what was logged already."""
 
     _log: Logger
     _memory: Memory
@@ -59,9 +59,9 @@ class EventLog:
         )
 
     def note_replaced(self, before: Row, after: Row) -> None:
-        """Log the end of a socket that another entry has replaced: no change of its own tells of it."""
+        """Log the end of a socket that another entry has replaced, since no change of its own reports the end."""
         if before.refused or ENDED in before.logged:
-            return  # It was no socket of a plugin, or its end is logged already.
+            return  # It was no plugin's socket, or its end is logged already.
         last = before.last
         self._log.event(
             Level.INFO,
@@ -74,7 +74,7 @@ class EventLog:
         )
 
     def note_change(self, before: Row | None, after: Row) -> None:
-        """Log the state that a socket is in now, if that is news."""
+        """Log the current state of a socket, if that is news."""
         last = after.last
         level = _level(last) if last.state in _LEVELS else Level.DEBUG
         if level > Level.DEBUG and not self._is_news(before, after):
@@ -98,13 +98,13 @@ class EventLog:
         )
 
     def _is_news(self, before: Row | None, after: Row) -> bool:
-        """Whether ``after`` is worth a line, which a try that fails as an earlier one did is not (issue 94827)."""
+        """Whether ``after`` is worth a line; a failure like an earlier one is not (issue 94827)."""
         last = after.last
         if last.state is _GONE:
             unseen = before is not None and (ENDED in before.logged or (before.refused and not before.logged))
             return not (last.still_there or unseen)
         said = last.state, last.cause or last.reason
-        # A watcher that was restarted reports a refused entry again, as a new generation.
+        # A restarted watcher reports a refused entry again, as a new generation.
         if before is not None and before.refused and after.refused and said in before.logged:
             self._memory.view.set_logged(after, said)
             return False
@@ -116,7 +116,7 @@ class EventLog:
         return True
 
     def note_defended(self, message: NameDefended) -> None:
-        """Log that a plugin claimed the name of another user's: an error, since somebody may try to take its place."""
+        """Log that a plugin claimed the name of another user's plugin. It is an error, since it can be an attack."""
         self._log.event(
             Level.ERROR,
             "another user claims a name",
@@ -143,11 +143,11 @@ class EventLog:
         )
 
     def note_refused_call(self, message: RegisterRefused) -> None:
-        """Log that a call of Register was refused, and why."""
+        """Log a refused call of Register."""
         self._log.event(
             Level.WARNING,
             "a call of Register was refused",
-            # Not the root, whose other lines a flood of calls would use up.
+            # Not as the root: a flood of calls would use up the lines of the root.
             path=os.path.join(message.root, KUBELET_SOCKET),
             name=message.resource,
             endpoint=message.endpoint,
@@ -157,7 +157,7 @@ class EventLog:
         )
 
     def note_displaced(self, message: PluginDisplaced, after: Row) -> None:
-        """Log that the endpoint of a plugin is another one's now, or its own again (fault 79)."""
+        """Log that a plugin lost its endpoint to another plugin, or got it back (fault 79)."""
         self._log.event(
             Level.INFO if message.reason is None else Level.WARNING,
             "endpoint is the plugin's own again" if message.reason is None else "endpoint passed to another plugin",
@@ -211,7 +211,7 @@ class EventLog:
         )
 
     def note_event(self, message: EventNoted) -> None:
-        """Log what has happened to a plugin besides a change of its state."""
+        """Log an event of a plugin that is no change of its state."""
         level, said = _EVENTS[message.event]
         plugin = message.plugin
         self._log.event(
@@ -248,7 +248,7 @@ class EventLog:
             self._log.event(Level.WARNING, text, path=message.path, root=message.root)
 
     def _may_log_refused(self, root: str) -> bool:
-        """Count a refused entry, and return whether its root has had few enough of them."""
+        """Count a refused entry; return whether its root has had few enough of them to log it."""
         count = self._memory.refused[root] = self._memory.refused.get(root, 0) + 1
         return count <= MAX_REFUSED
 
@@ -260,7 +260,7 @@ class EventLog:
             self._log.event(Level.WARNING, "more entries are refused than are logged", root=root, more=more)
 
     def note_directories(self, before: RootReported | None, report: RootReported) -> None:
-        """Log what is wrong with directories, and what is not any more."""
+        """Log new problems of directories, and the end of earlier ones."""
         earlier = {} if before is None else _to_log(before)
         now = _to_log(report)
         for (path, condition), directory in now.items():
@@ -291,13 +291,13 @@ class EventLog:
         )
 
     def note_restart(self, message: ActorRestarted, error: str) -> None:
-        """Log the crash of an actor, which ``error`` is in one line."""
+        """Log the crash of an actor; ``error`` is its last line."""
         self._log.event(
             Level.WARNING,
             "actor crashed and was restarted",
             actor=message.name,
             error=error,
-            # The end of it says where; the log limits the length of a value.
+            # The end names the place of the error. The log limits the length of a value.
             traceback=message.error[-1000:] if "\n" in message.error else None,
         )
 
@@ -319,7 +319,7 @@ class EventLog:
 
 
 def _to_log(report: RootReported) -> dict[tuple[str, DirectoryCondition], DirectoryReport]:
-    """Return the directories with which something is wrong, but for an insecure root: that has a line of its own."""
+    """Return the directories with problems, except an insecure root, which has its own line."""
     reports = report.directories
     own = report.root, DirectoryCondition.INSECURE
     return {(other.path, other.condition): other for other in reports if (other.path, other.condition) != own}
@@ -355,7 +355,7 @@ _MESSAGES = {state: f"plugin {state}" for state in StateName}
 def _level(change: StateChanged) -> Level:
     """Return INFO for success, WARNING for failure or a deprecated root, and DEBUG for intermediate states."""
     if change.state is _GONE and change.deregistered is None and _failed(change):
-        # Its last operation was to deregister it, and that failed (fault 84).
+        # Its last operation was a failed deregistration (fault 84).
         return Level.WARNING
     if change.state is StateName.REGISTERED and change.deprecated:
         return Level.WARNING
@@ -373,7 +373,7 @@ def _outcome(change: StateChanged) -> str | None:
 
 
 def _why_replaced(before: Row, after: Row) -> str:
-    """Return why ``after`` is in the place of the plugin before. One that called Register is replaced by a call."""
+    """Return why ``after`` has replaced ``before``. A plugin that called Register is replaced by a call."""
     if after.refused:
         return "another entry is in its place"
     if before.info is not None and before.info.called:

@@ -1,11 +1,11 @@
-"""What ``/metrics`` shows: the counted values as metric families, rendered by prometheus-client.
+"""The text of ``/metrics``: the counted values as metric families, rendered by prometheus-client.
 
-A part of the status actor. Families with bounded labels are rendered at once. The gauge that is compatible with the
-kubelet counts sockets by world (behaviour 39). On request it has a series for each path, as the kubelet's has: then it
-is rendered in pieces, between which other actors run, and above a number of paths it only counts (fault 92).
+Families with bounded labels are rendered at once. The gauge that is compatible with the kubelet counts sockets by world
+(behaviour 39). On request it has a series for each path, as the kubelet's has: then it is rendered in pieces, between
+which other tasks run, and above a number of paths it only counts (fault 92).
 
-A character that does not print as itself becomes an escape before prometheus-client escapes the value: a path or the
-name of a type may contain an ESC or a bidirectional control, and metrics may be read on a terminal.
+Non-printable characters are escaped before prometheus-client escapes the value: a path or the name of a type can
+contain an ESC or a bidirectional control, and metrics can be read on a terminal.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from . import exposition_of_node
 from .exposition_of_node import OfNode
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
-#: The kubelet's own gauge, and its words.
+#: The name and text of the kubelet's gauge.
 _TOTAL_PLUGINS = ("plugin_manager_total_plugins", "Number of plugins in Plugin Manager")
 #: How many paths a piece has: about two milliseconds of work.
 PIECE = 100
@@ -49,7 +49,7 @@ class _Families(Collector):
         self._families = families
 
     def describe(self) -> Iterable[Metric]:
-        """Describe nothing: the registry has one collector and is used for one rendering."""
+        """Describe nothing: the registry is used for one rendering."""
         return ()
 
     def collect(self) -> Iterable[Metric]:
@@ -63,7 +63,7 @@ def _render(families: Iterable[Metric]) -> bytes:
 
 
 def _shown(text: str) -> str:
-    """Return ``text`` as a label's value; two texts never give the same value."""
+    """Return ``text`` as a label's value. Different texts give different values."""
     return escaped(text.replace("\\", r"\\"))
 
 
@@ -79,7 +79,7 @@ def render(
     path_metrics: bool,
     max_paths: int,
 ) -> Iterator[bytes]:
-    """Yield the exposition in pieces, each a few milliseconds of work."""
+    """Yield the exposition in pieces of a few milliseconds of work."""
     suppressed = path_metrics and len(rows) > max_paths
     yield _render(
         (
@@ -149,7 +149,7 @@ def _devices(snapshot: DevicesSnapshot) -> Iterable[Metric]:
 
 
 def _state(devices: DevicesSnapshot | None, leases: LeasesSnapshot | None) -> Iterable[Metric]:
-    """Tell of the store of the resources and of that of the leases as of one: mostly they are the same file."""
+    """Yield the sums for the stores of resources and leases, which mostly are one file."""
     if devices is None and leases is None:
         return
     fails = [devices is not None and devices.problem is not None, leases is not None and leases.state_fails]
@@ -210,7 +210,7 @@ def _checks(metrics: Metrics) -> Iterator[Metric]:
 
 
 def _calls(calls: CallDurations) -> Iterator[Metric]:
-    """Yield how long calls to drivers took, as the kubelet does. Nothing here is of a migrated volume plugin."""
+    """Yield the durations of calls to drivers, as the kubelet does. No volume plugin here is migrated."""
     labels = ("driver_name", "method_name", "grpc_status_code")
     csi = HistogramMetricFamily(CallFamily.CSI, "How long calls to CSI drivers took.", labels=(*labels, "migrated"))
     for (name, method, code), histogram in calls.histograms(CallFamily.CSI):
@@ -244,7 +244,7 @@ def _total_plugins_by_path(rows: list[Row]) -> Metric:
 
 
 def _of_sockets(metrics: Metrics, rows: list[Row]) -> Iterator[Metric]:
-    """Yield what is counted anew for each scrape: a millisecond or two of work for each with 10,000 sockets."""
+    """Yield what is counted for each scrape: one or two milliseconds of work for each family with 10,000 sockets."""
     plugins = GaugeMetricFamily("plugind_plugins", "Sockets, by state.", labels=("state", "plugin_type"))
     for (state, label), count in metrics.plugins(rows).items():
         plugins.add_metric((state, _shown(label)), count)

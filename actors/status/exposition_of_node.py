@@ -1,6 +1,6 @@
-"""The metrics of the daemon itself: its build, its process, its roots and what it expects.
+"""The metrics of the daemon itself: its build, its process, its roots and its expectations.
 
-A part of what ``exposition.py`` renders.
+``exposition.py`` renders them.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from ..io.own_process import ProcessFigures
 
 @value
 class OfNode:
-    """What is shown of the daemon at one moment."""
+    """The state of the daemon at one moment."""
 
     #: For each expected name, whether a plugin of that name is of use.
     expected: Mapping[str, bool]
-    #: For each resource of which devices are expected, how many healthy ones are missing.
+    #: For each resource with expected devices, how many healthy ones are missing.
     missing: Mapping[str, int]
-    #: The number of roots that are watched in each way.
+    #: The number of roots by how they are watched.
     roots: Mapping[str, int]
     process: ProcessFigures
 
@@ -55,7 +55,7 @@ def families(node: OfNode) -> Iterator[Metric]:
 
 
 def _process(process: ProcessFigures) -> Iterator[Metric]:
-    """Yield the standard metrics of a process, under the names and texts that Prometheus' own clients give them."""
+    """Yield the standard metrics of a process, with the names and texts of Prometheus' client libraries."""
     yield CounterMetricFamily(
         "process_cpu_seconds", "Total user and system CPU time spent in seconds.", process.cpu_seconds
     )

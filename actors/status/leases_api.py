@@ -1,7 +1,8 @@
 """The routes of the status socket about leases.
 
-Each is a message to the lease actor, and its answer. A request for a lease waits for as long as its client stays; see
-:mod:`.allocations`. All others have a deadline, so that a lease actor that hangs costs an answer and nothing else.
+Each sends a message to the lease actor and waits for its answer. A request for a lease can wait as long as its client
+stays; see :mod:`.allocations`. All others have a deadline, so that a lease actor that hangs costs one answer and
+nothing else.
 """
 
 from __future__ import annotations
@@ -48,16 +49,16 @@ from .streams import JSON_LINES, AnswerStream, Backlog, Unsent, heartbeat_header
 T = TypeVar("T")
 
 PATH: Final = "/v1/leases"
-#: Seconds that the lease actor has for an answer, below the deadline of the commands.
+#: Seconds for the lease actor's answer, below the deadline of the commands.
 DEADLINE: Final = 3.0
-#: The same where it writes to the disk first, for which it may take 5 s.
+#: The deadline if the lease actor writes to the disk first, for which it can take 5 s.
 WRITING: Final = 8.0
-#: How many changes may wait for one reader before it is dropped.
+#: How many changes can wait for a reader before it is dropped.
 LAG: Final = 4096
 
-#: Where a caller awaits a lease.
+#: Receives the answer to a request for a lease.
 Reply = Address[Lease | Failure]
-#: Answers a request about the lease with this name, or about all.
+#: Answers a request about the lease with this name, or about all leases.
 Handler = Callable[[HttpRequest, str], Awaitable[HttpResponse]]
 
 
@@ -70,12 +71,12 @@ class _NoAnswerError(Exception):
 
 
 def is_about_leases(path: str) -> bool:
-    """Whether a path is one of leases."""
+    """Whether a path is about leases."""
     return path == PATH or path.startswith(PATH + "/")
 
 
 def is_allocation(request: HttpRequest) -> bool:
-    """Whether a request may take as long as its client stays."""
+    """Whether a request can take as long as its client stays."""
     about = is_about_leases(request.path) and request.method == "POST"
     return about and (request.path == PATH or request.path.endswith("/resume"))
 
@@ -87,9 +88,9 @@ class LeasesApi:
     wall: Callable[[], float]
     #: None if this node has no lease actor.
     leases: Address[LeasesMessage] | None = None
-    #: Returns which process has a pid; None if there is none.
+    #: Returns the identity of a process by its pid; None if there is none.
     identity: Callable[[int], ProcessIdentity | None] = identity_of
-    #: Returns whether a process that a client names runs, or that cannot be found out.
+    #: Returns whether a process that a client names runs, or cannot be examined.
     may_run: Callable[[ProcessIdentity], bool] = may_run
     #: ``CLOCK_BOOTTIME`` in nanoseconds.
     boottime: Callable[[], int] = _boottime
@@ -104,7 +105,7 @@ class LeasesApi:
             )
 
     def end_watches(self) -> None:
-        """End the streams, and whatever waits for a lease."""
+        """End the streams, and all waits for leases."""
         if self._routes is not None:
             self._routes.end()
 
@@ -121,7 +122,7 @@ class LeasesApi:
         """Answer a request that is about leases."""
         if self._routes is None:
             return problem(404, "this node has no leases")
-        # Bytes, because whoever asks may write anything.
+        # Bytes, because a client can send anything.
         parts = request.path.removeprefix(PATH).split("/")[1:]
         names = [unquote_to_bytes(part).decode("utf-8", "surrogateescape") for part in parts]
         handlers = self._routes.find(names)
@@ -156,7 +157,7 @@ class _Routes:
             watch.close()
 
     def find(self, names: list[str]) -> Mapping[str, Handler] | None:
-        """Return what answers requests for a path, by method; None if there is no such path."""
+        """Return the handlers of a path by method; None if there is no such path."""
         match names:
             case []:
                 return {"GET": self._list, "POST": self._ask}
@@ -186,7 +187,7 @@ class _Routes:
         """Return all leases.
 
         Raises:
-          _NoAnswerError: if they are not there in time.
+          _NoAnswerError: if the lease actor does not answer in time.
         """
         return await self._answer(m.LeasesAsked, deadline)
 
@@ -219,7 +220,7 @@ class _Routes:
         return self._one_lease(await self._answer(lambda reply: m.ShowAsked(name, reply), DEADLINE))
 
     async def _watch(self, request: HttpRequest, _: str) -> HttpResponse:
-        """Stream the leases: each of them first, then each that has changed."""
+        """Stream the leases: all of them first, then each that has changed."""
         pause = pause_of(request)
         if isinstance(pause, HttpResponse):
             return pause
@@ -301,7 +302,7 @@ class _Routes:
                 return wish
 
     def _process_of(self, wish: ProcessWish, peer: Credentials) -> Owner | Failure:
-        """Return the process that a client means by a pid."""
+        """Return the process that a client names by its pid."""
         if (why := why_not_owner(wish.client_pid, peer.pid)) is not None:
             return Failure(Problem.USAGE, why)
         try:
@@ -332,7 +333,7 @@ class _Routes:
     async def _bind(self, request: HttpRequest, name: str) -> HttpResponse:
         init, uid = init_from_json(request.body), _peer_of(request).uid
         if not self._may_run(init):
-            # Otherwise the lease would end while the container runs.
+            # If the process were unknown, the lease would end while the container runs.
             text = (
                 f"plugind sees no process {init.pid} of this start time: the container has ended, or its hook runs in"
                 " another pid namespace than plugind; run both in the same one"
@@ -375,5 +376,5 @@ class _Routes:
 
 
 def _peer_of(request: HttpRequest) -> Credentials:
-    """Return who asks; this process for a request that came by no socket."""
+    """Return the process that asks; this process if the request did not come by a socket."""
     return request.peer or Credentials(os.getpid(), os.geteuid(), os.getegid())

@@ -1,6 +1,6 @@
 """The socket on which the daemon answers questions about its plugins.
 
-Only its own user and root may connect, unless others may lease devices or read.
+Only its own user and root can connect, unless other users may lease devices or read.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ..io import connecting, unix_socket
 from ..io.file_watch import FileWatch
 from ..trust.directories import access_of, who_may_replace
 
-#: The usual mode of the socket. By this one, or the one that it would have now, a stale one is recognised.
+#: The usual mode of the socket. A stale socket is recognised by this mode or by its present one.
 _MODE = 0o600
-#: Seconds after which a missing socket is noticed where no event tells of it, and between tries to make it again.
+#: Seconds until a missing socket is noticed without an event, and between attempts to make it again.
 _PERIOD = 10.0
 _ELSEWHERE = "give another path with --status"
 
-#: What has happened to a socket that is made again.
+#: What happened to a socket that is made again.
 _REMOVED = "was removed"
 _RESTARTED = "was closed by a restart of its actor"
 
@@ -48,17 +48,17 @@ class StatusSocket:
         failed: Callable[[str], object] = lambda _reason: None,
         users: Visitors | None = None,
     ) -> None:
-        """Listen at ``path`` for these ``users``, too; see :func:`listen`.
+        """Listen at ``path``, also for these ``users``; see :func:`listen`.
 
-        ``again`` says that this process has listened there before: if that fails now, it is tried again while the node
-        goes on, and raises nothing. ``failed`` is given the reason of each such failure.
+        ``again`` means that this process has listened there before: a failure is then retried while the node goes on,
+        and not raised. ``failed`` is called with the reason of each such failure.
         """
         self._path = path
         self._log = log
         self._failed = failed
         self._users = users or SocketUsers()
         self._problem: str | None = None
-        #: What has happened to the socket that is to be made again.
+        #: What happened to the socket that will be made again.
         self._end = _RESTARTED
         self._serving = trio.CancelScope()
         self._listener: unix_socket.UnixListener | None = None
@@ -68,13 +68,13 @@ class StatusSocket:
             self._listener = listen(path, log, self._users)
 
     def close(self) -> None:
-        """Remove the socket, and stop listening. Connections that are open are still served."""
+        """Remove the socket, and stop listening. Open connections are still served."""
         self._serving.cancel()
         if self._listener is not None:
             self._listener.close()
 
     async def serve(self, nursery: trio.Nursery, serve: Serve) -> None:
-        """Run ``serve`` in the nursery for each listener; a new one takes the place of one whose file is gone."""
+        """Run ``serve`` in the nursery for each listener; replace a listener whose file is gone."""
         with self._serving:
             while True:
                 if self._listener is None:
@@ -98,7 +98,7 @@ class StatusSocket:
         except Exception as error:  # noqa: BLE001 - whatever is wrong with this socket must not end the node
             reason = str(error) if isinstance(error, ConfigError) else f"{in_one_line(error)}; {_ELSEWHERE}"
             self._failed(reason)
-            # Each reason is logged once; it is tried again.
+            # Each reason is logged once.
             if reason != self._problem:
                 self._problem = reason
                 message = f"status socket {self._end} and cannot be made again"
@@ -110,12 +110,12 @@ class StatusSocket:
 
 
 def listen(path: str, log: Logger = SILENT, users: Visitors | None = None) -> unix_socket.UnixListener:
-    """Listen at ``path`` with mode 0600; its directory is made, with mode 0700, where it alone is missing.
+    """Listen at ``path`` with mode 0600. If only its directory is missing, make it with mode 0700.
 
-    If other ``users`` are to connect, both have a wider mode. The stale socket of a dead daemon is replaced.
+    If other ``users`` can connect, both have a wider mode. The stale socket of a dead daemon is replaced.
 
     Raises:
-      ConfigError: if something else is there, others may replace it, the directory cannot be written, or these users
+      ConfigError: if something else is there, others could replace it, the directory cannot be written, or these users
         cannot reach it.
       SocketBusyError: if another process listens there.
     """
@@ -141,7 +141,7 @@ def listen(path: str, log: Logger = SILENT, users: Visitors | None = None) -> un
 
 
 def _share(path: str, users: Visitors) -> None:
-    """Let others connect to the socket; its directory is trusted, so that it is ours."""
+    """Let other users connect to the socket. Its directory is trusted, so the file is ours."""
     if users.socket_mode == _MODE:
         return
     try:
@@ -157,7 +157,7 @@ def _share(path: str, users: Visitors) -> None:
 
 
 def _judge_reach(directory: str, users: Visitors) -> None:
-    """Check that those who may connect can get at the socket in the directory."""
+    """Check that the users who may connect can reach the socket in the directory."""
     if users.socket_mode == _MODE:
         return
     found = os.stat(directory)
@@ -183,7 +183,7 @@ def _make_directory(directory: str, log: Logger, mode: int) -> None:
 
 
 def _judge_above(directory: str) -> None:
-    """Check that no other user can put another directory into the place of that of the socket."""
+    """Check that no other user can replace the directory of the socket."""
     found = who_may_replace(directory)
     if found is None:
         return
@@ -195,13 +195,13 @@ def _judge_above(directory: str) -> None:
 
 
 def _judge_directory(directory: str, log: Logger) -> None:
-    """Check that no other user can put a socket of their own into the place of ours.
+    """Check that no other user can replace the socket.
 
-    A directory such as /tmp passes: with the sticky bit, a file is removed by its owner alone.
+    A directory such as /tmp passes: with the sticky bit, only its owner can remove a file.
     """
     found = os.stat(directory)
     access = access_of(found)
-    # As above it, an owner outside of the user namespace is taken for the root of the host (see insecurity_above).
+    # As for the directories above, an owner outside of the user namespace counts as root (see insecurity_above).
     if not (access.is_trusted or access.unmapped):
         raise ConfigError(
             f"the directory {escaped(directory)} of the status socket belongs to user {found.st_uid}, who could replace"
@@ -219,7 +219,7 @@ def _judge_directory(directory: str, log: Logger) -> None:
 
 
 def _is_foreign(path: str, mode: int) -> bool:
-    """Whether there is a socket that no daemon of this user made: it is not removed, even if nobody listens there."""
+    """Whether there is a socket that no daemon of this user made. It is kept, even if nobody listens there."""
     try:
         found = os.lstat(path)
     except FileNotFoundError:
@@ -239,7 +239,7 @@ def _occupied(path: str, error: OSError) -> ConfigError | None:
 
 
 def _in_use(path: str) -> ConfigError:
-    """Return who has the socket at ``path``, which is not removed, and what to do."""
+    """Return the error for a socket at ``path`` that is kept, with advice."""
     problem = _problem_of(path)
     with contextlib.suppress(FileNotFoundError):
         owner = os.lstat(path).st_uid

@@ -1,4 +1,4 @@
-"""What a node serves on its status socket, and what the status actor knows. Neither needs the HTTP server."""
+"""The configuration of the status socket, and the state of the status actor. Neither needs the HTTP server."""
 
 from __future__ import annotations
 
@@ -32,45 +32,44 @@ from ..messaging.mailbox import Audience
 
 @attrs.frozen
 class StatusConfig:
-    """What a node serves on its status socket: ``Supervisor(config, status_config=StatusConfig(socket=PATH))``.
+    """The configuration of the status socket: ``Supervisor(config, status_config=StatusConfig(socket=PATH))``.
 
-    Times are seconds. The supervisor sets ``roots``, ``expected``, ``ready_when``, ``expected_devices``, ``rules``,
+    Times are in seconds. The supervisor sets ``roots``, ``expected``, ``ready_when``, ``expected_devices``, ``rules``,
     ``observes``, ``lease_users`` and ``heartbeat`` itself.
     """
 
     #: The path of the status socket; None for no socket.
     socket: str | None = None
-    #: The roots whose first scan readiness waits for.
+    #: Readiness waits for the first scan of these roots.
     roots: tuple[str, ...] = ()
     #: The node is ready when plugins of these names are registered (behaviour 40).
     expected: tuple[str, ...] = ()
-    #: Whether they have to be healthy, too, or only registered.
+    #: Whether they must be healthy, too, or only registered.
     ready_when: ReadyWhen = "registered"
-    #: How many healthy devices there have to be for that, by resource.
+    #: How many healthy devices readiness needs, by resource.
     expected_devices: Mapping[str, int] = attrs.field(factory=dict)
-    #: Who reads the configuration again for ``POST /reload``, and says what is in force; None if nobody does.
+    #: The actor that reloads the configuration and shows what is in force; None if there is none.
     reload: Address[ReloaderMessage] | None = None
-    #: The rules of the node, for ``GET /rules``.
     rules: Rules = attrs.field(factory=Rules)
-    #: Whether the node only observes plugins, so that it has no devices.
+    #: Whether the node only observes plugins, and so has no devices.
     observes: bool = False
-    #: Who may see and lease devices, besides root and the user of the daemon.
+    #: The users who may see and lease devices, besides root and the user of the daemon.
     lease_users: LeaseUsers = attrs.field(factory=LeaseUsers)
-    #: The members of this group may ask everything that changes nothing.
+    #: Members of this group may send all requests that change nothing.
     readers: int | None = None
-    #: Give ``plugin_manager_total_plugins`` a series for each path, up to ``max_path_metrics`` paths, as the kubelet
-    #: does. Otherwise it counts sockets by world alone (behaviour 39, fault 92).
+    #: Whether ``plugin_manager_total_plugins`` has a series for each path, as in the kubelet, up to
+    #: ``max_path_metrics`` paths. Otherwise it counts sockets by world alone (behaviour 39, fault 92).
     path_metrics: bool = False
     max_path_metrics: int = 2000
-    #: A root that was not scanned for so long is degraded: its watcher hangs.
+    #: A root that was not scanned for this time is degraded, because its watcher hangs.
     heartbeat: float = 60.0
-    #: An actor is shown as degraded for so long after a crash.
+    #: How long an actor is shown as degraded after a crash.
     remember_restart: float = 300.0
-    #: The loop is shown as degraded for so long after something blocked it.
+    #: How long the loop is shown as degraded after something blocked it.
     remember_blocked: float = 300.0
-    #: The deadline for the answer to a retry, below the one of the commands.
+    #: The deadline for the answer to a retry, below that of the commands.
     retry: float = 3.0
-    #: How long requests may go on after the actor has ended.
+    #: How long requests can go on after the actor has ended.
     grace: float = 1.0
     http: HttpLimits = attrs.field(factory=HttpLimits)
     #: Unix time, for ``watch``.
@@ -96,33 +95,32 @@ class Memory:
     calls: CallDurations = attrs.field(factory=CallDurations)
     audience: Audience[ViewMessage] = attrs.field(factory=lambda: Audience[ViewMessage](Lagged()))
     restarts: dict[str, LastCrash] = attrs.field(factory=dict)
-    #: A status socket was made, so that a restart that cannot make it again does not end the node.
+    #: Whether a status socket was made. A restart that cannot make it again then does not end the node.
     has_served: bool = False
-    #: The last time that it could not be made again.
+    #: The last failure to make it again.
     unmade: LastCrash | None = None
-    #: The last time that something blocked the loop (fault 83).
+    #: The last block of the loop (fault 83).
     blocked: LoopBlocked | None = None
-    #: The paths that were logged because what is there only looks like a socket (fault 6).
+    #: The logged paths of entries that only look like sockets (fault 6).
     ignored: set[str] = attrs.field(factory=set)
     #: How many refused entries each root has had, and the roots with too many of them for the log (fault 7).
     refused: dict[str, int] = attrs.field(factory=dict)
     over_refused: set[str] = attrs.field(factory=set)
-    #: Callers that wait until a scan of each root was tried.
+    #: Callers that wait for a scan of each root.
     awaiting_scans: list[Address[bool]] = attrs.field(factory=list)
 
-    #: The plugins that are expected since the configuration was read again; None before that.
+    #: The expectation since the last reload that changed it; None before.
     expectation: ExpectationChanged | None = None
-    #: Who is trusted since then; None if that has not changed.
+    #: The trusted users since the last reload that changed them; None before.
     trust: TrustChanged | None = None
-    #: The roots since then; None if they have not changed.
+    #: The roots since the last reload that changed them; None before.
     changed_roots: RootsChanged | None = None
-    #: The last time that the configuration was read again; None if it was not.
+    #: The last reload; None if there was none.
     configuration: ConfigurationRead | None = None
-    #: The Register calls that were refused.
     refused_calls: RefusedCalls = attrs.field(factory=RefusedCalls)
 
     def expected(self, config: StatusConfig) -> ExpectationChanged:
-        """Return which plugins and devices are expected."""
+        """Return the expected plugins and devices."""
         healthy = config.ready_when == "healthy"
         return self.expectation or ExpectationChanged(config.expected, healthy=healthy, devices=config.expected_devices)
 
@@ -136,11 +134,11 @@ class Memory:
         return rules
 
     def roots(self, config: StatusConfig) -> tuple[str, ...]:
-        """Return the roots whose first scan readiness waits for."""
+        """Return the roots for whose first scan readiness waits."""
         return config.roots if self.changed_roots is None else self.changed_roots.directories
 
     def change_roots(self, changed: RootsChanged) -> None:
-        """Go by other roots, and forget what was known of those that are gone."""
+        """Use other roots, and drop the state of those that are gone."""
         self.changed_roots = changed
         for root in self.view.roots.keys() - set(changed.directories):
             del self.view.roots[root]
@@ -149,7 +147,7 @@ class Memory:
             self.metrics.forget_root(root)
 
     def note_configuration(self, read: ConfigurationRead) -> None:
-        """Count that the configuration was read again, and keep what came of it."""
+        """Count a reload, and keep its result."""
         self.configuration = read
         self.metrics.config_refused = read.refused is not None
         if read.refused is None:
@@ -158,6 +156,6 @@ class Memory:
             self.metrics.refused_reloads += 1
 
     def note_unmade(self, reason: str) -> None:
-        """Count that the status socket could not be made again."""
+        """Count a failure to make the status socket again."""
         self.metrics.socket_failures += 1
         self.unmade = LastCrash(trio.current_time(), reason, self.metrics.socket_failures)

@@ -18,14 +18,14 @@ from ..io.tcp_socket import TcpListener, listen
 if TYPE_CHECKING:
     from .page.documents import CountsPage
 
-#: Everybody on this machine can connect, or everybody in its network: all is tighter than on the status socket. A
-#: request has no body.
+#: Everybody on this machine or its network can connect, so the limits are tighter than on the status socket. A request
+#: has no body.
 LIMITS = HttpLimits(
     unread=64, connections=16, health=16, header_bytes=8 * 1024, body_bytes=0, request=5.0, response=15.0
 )
-#: How many descriptors are kept for its clients at a time when the process has none left (fault 46).
+#: How many descriptors are reserved for its clients when the process has none left (fault 46).
 RESERVED = 4
-#: What may be over at the next start: a port that another process has, and an address that the machine has not yet.
+#: Errors that can pass: another process has the port, or the machine does not have the address yet.
 _PASSING = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
 
 
@@ -37,25 +37,25 @@ class MetricsPort:
     names: frozenset[str] = frozenset()
     log: Logger = SILENT
     limits: HttpLimits = LIMITS
-    #: What the port has for its own clients alone: others could use up what is kept for the status socket.
+    #: Its own descriptors: its clients must not use up those of the status socket.
     reserve: DescriptorReserve = attrs.field(init=False, factory=lambda: DescriptorReserve(RESERVED))
     _listener: TcpListener | None = attrs.field(init=False, default=None)
     _page: CountsPage | None = attrs.field(init=False, default=None)
 
     @property
     def hosts(self) -> HostRule:
-        """By which hosts clients may ask."""
+        """The hosts in whose name clients can ask."""
         return HostRule(self.wanted.is_loopback, self.names)
 
     @property
     def listener(self) -> TcpListener:
-        """What listens, once it is open."""
+        """The listener. The port must be open."""
         assert self._listener is not None, "the port is opened first"
         return self._listener
 
     @property
     def page(self) -> CountsPage:
-        """Its page, once it is open."""
+        """The page of the port. The port must be open."""
         assert self._page is not None, "the port is opened first"
         return self._page
 
@@ -63,9 +63,10 @@ class MetricsPort:
         """Listen.
 
         Raises:
-          ConfigError: if that is not possible; a SocketBusyError if it may be later.
+          ConfigError: if that is not possible; a SocketBusyError if the problem can pass.
         """
-        # Few daemons have a port. The files of its page are read now, since a daemon that runs may find them replaced.
+        # Imported late, since few daemons have a port. The page's files are read now, since an upgrade can replace
+        # them.
         from .page.documents import counts_page
 
         self._page = counts_page()
@@ -80,7 +81,7 @@ class MetricsPort:
         self.log.event(Level.INFO, "metrics are served", address=str(self._listener.address))
 
     def close(self) -> None:
-        """Listen no more. May be repeated."""
+        """Stop listening. Can be repeated."""
         if self._listener is not None:
             self._listener.close()
         self.reserve.close()

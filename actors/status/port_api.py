@@ -1,7 +1,8 @@
-"""The routes of the metrics port: whatever changes nothing, and names neither paths nor processes by itself.
+"""The routes of the metrics port, which only read, and do not name paths or processes unless configured to.
 
-A part of the status actor. Every local user can connect to a port of the loopback address, so nobody is known here, and
-a web browser can be led to it by a name of others: each request has to name a host that this machine certainly has.
+They run in the status actor. Every local user can connect to a port of the loopback address, so clients are not
+identified. A browser can be led to the port by a foreign name, so each request must name a host that certainly belongs
+to this machine.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ..http.places import Place
 from ..http.server import HttpRequest, HttpResponse, problem
 from .page.documents import CONTENT_TYPE, SAFE_HEADERS, CountsPage
 
-#: Seconds in which all who ask for metrics get one text, so that nobody can occupy the node with making it.
+#: Seconds for which clients share one text, so that nobody can keep the node busy with rendering.
 SHARED_FOR = 1.0
 _WHOSE = (
     "this is not the host that was asked for: ask by localhost or {addresses}, or have plugind know the name with"
@@ -29,22 +30,22 @@ _GETTING = ("GET", "HEAD")
 
 
 def place(request: HttpRequest) -> Place:
-    """Return which places limit ``request``."""
+    """Return which limit applies to ``request``."""
     return Place.HEALTH if request.path == "/metrics" else Place.QUERY
 
 
 @attrs.define
 class _Shared:
-    """An answer that all get who ask within :data:`SHARED_FOR`."""
+    """An answer that is shared by the requests within :data:`SHARED_FOR`."""
 
     _make: Callable[[HttpRequest], Awaitable[HttpResponse]]
     _making: trio.Lock = attrs.field(init=False, factory=trio.Lock)
-    #: The last answer, and when it was begun.
+    #: The last answer, and when its rendering began.
     _made: HttpResponse | None = attrs.field(init=False, default=None)
     _begun: float = attrs.field(init=False, default=0.0)
 
     async def answer(self, request: HttpRequest) -> HttpResponse:
-        """Return the answer, made anew if it is too old."""
+        """Return the answer; make a new one if it is too old."""
         async with self._making:
             now = trio.current_time()
             if self._made is None or now - self._begun >= SHARED_FOR:
@@ -57,7 +58,6 @@ class PortApi:
     """Answers what is asked on the port."""
 
     _hosts: HostRule
-    #: Makes the answer to a request for metrics.
     _metrics: Callable[[HttpRequest], Awaitable[HttpResponse]]
     #: Returns the number of sockets by state and type.
     _counts: Callable[[], Mapping[tuple[StateName, str], int]]

@@ -1,4 +1,4 @@
-"""The HTTP server of the status socket and of the metrics port, as the status actor makes it for the first client."""
+"""The HTTP server of the status socket and of the metrics port, which the status actor makes for the first client."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LEASE_USERS_ONLY = (
 
 @value
 class ServedRoutes:
-    """The routes of the status socket or of the metrics port, and what serves them until it is closed."""
+    """The routes, and functions that serve the status socket and the metrics port until they are closed."""
 
     api: Api
     serve: Serve
@@ -52,13 +52,13 @@ def served(
     links: Address[FactsAsked] | None,
     reserve: DescriptorReserve | None,
 ) -> ServedRoutes:
-    """Return what serves the status socket and the metrics port; see :func:`~plugind.actors.status.actor.run`."""
+    """Return the server of the status socket and the metrics port; see :func:`~plugind.actors.status.actor.run`."""
     unsent = Unsent(config.http.unsent)
     devices_api = DevicesApi(config.wall, devices, memory.refused_calls, config.observes, unsent)
     leases_api = LeasesApi(config.wall, leases, unsent=unsent)
     api = Api(config, memory, reconciler, health, devices_api, leases_api, links, unsent)
     users, allowed = config.lease_users, frozenset({0, os.geteuid()})
-    # The words of the first kind that somebody belongs to say what is refused.
+    # The first group of guests to which a user belongs provides the text of the refusal.
     guests = (
         http.Guests(group=config.readers, may=changes_nothing, refusal=READERS_ONLY),
         http.Guests(users.uids, users.group, is_for_lease_users, LEASE_USERS_ONLY),

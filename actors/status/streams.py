@@ -1,4 +1,4 @@
-"""What the endless answers of the status socket have in common: JSON lines, with heartbeats where asked for."""
+"""The shared parts of the endless answers of the status socket: JSON lines, with heartbeats on request."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from ..http.server import HttpRequest, HttpResponse, Send, problem
 
 T = TypeVar("T")
 
-#: How many rows are written, or changes sent, before other actors have their turn: about a millisecond of work.
+#: How many rows are written, or changes sent, before other tasks run: about a millisecond of work.
 PIECE = 50
-#: No piece of an answer is longer than this and the last row of it.
+#: The most bytes of a piece, apart from its last row.
 PIECE_BYTES = 65_536
 JSON_LINES = "application/jsonl"
-#: The header of a watch that sends an empty line whenever so many seconds pass without a change.
+#: The header of a watch that sends an empty line after each period of so many seconds without a change.
 HEARTBEAT = "Heartbeat"
 LEAST_HEARTBEAT = 0.02
 MOST_HEARTBEAT = 3600.0
 
 
 def pause_of(request: HttpRequest) -> float | HttpResponse | None:
-    """Return the seconds between heartbeats that a watch asks for; None for no heartbeats, or what is wrong."""
+    """Return the seconds between heartbeats that a watch asks for, None for no heartbeats, or an error."""
     unknown = request.query.keys() - {"heartbeat"}
     if unknown:
         return problem(400, f"there is no parameter {encodable(min(unknown))}; {request.path} takes heartbeat")
@@ -50,15 +50,15 @@ def _heartbeat(asked: str) -> float | None:
 
 
 def heartbeat_headers(pause: float | None) -> tuple[tuple[str, str], ...]:
-    """Return the header that says so to the client."""
+    """Return the header with the seconds between heartbeats."""
     return () if pause is None else ((HEARTBEAT, f"{pause:g}"),)
 
 
 @attrs.define(eq=False)
 class Unsent:
-    """What all answers in pieces hold for clients that have not read it, in bytes.
+    """Counts the bytes that all streamed answers hold because their clients have not read them.
 
-    Once that is more than ``most``, the one that holds most is ended, as if its client did not read at all.
+    If they are more than ``most``, the stream that holds most is ended, as if its client did not read at all.
     """
 
     most: int = HttpLimits().unsent
@@ -66,7 +66,7 @@ class Unsent:
     _streams: set[AnswerStream] = attrs.field(factory=set)
 
     def counted(self, write: Callable[[AnswerStream], Awaitable[None]]) -> Callable[[Send], Awaitable[None]]:
-        """Return ``write`` with all that it holds counted."""
+        """Return ``write`` with the bytes that it holds counted."""
 
         async def write_counted(send: Send) -> None:
             stream = AnswerStream(self, send)
@@ -82,7 +82,7 @@ class Unsent:
         return write_counted
 
     def hold(self, stream: AnswerStream, count: int) -> None:
-        """Note that a stream holds so many bytes more, or fewer."""
+        """Add ``count``, which can be negative, to the bytes that a stream holds."""
         stream.held += count
         if stream in self._streams:
             self.total += count
@@ -99,7 +99,7 @@ class Unsent:
 
 @attrs.define(eq=False)
 class AnswerStream:
-    """Sends the pieces of one answer, and counts what is not sent."""
+    """Sends the pieces of one answer, and counts the unsent bytes."""
 
     _all: Unsent
     _send: Send
@@ -115,22 +115,22 @@ class AnswerStream:
             self._all.hold(self, -len(piece))
 
     def backlog(self, lag: int, change: type[object], line: Callable[[T], bytes]) -> tuple[Backlog[T], Reader[T]]:
-        """Return where at most ``lag`` messages may wait, and where they are read, each ``change`` as its ``line``."""
+        """Return a channel for at most ``lag`` messages, and its reader; each ``change`` is stored as its ``line``."""
         writer, reader = trio.open_memory_channel[bytes | T](lag)
         return Backlog(self, writer, change, line), reader
 
     def hold(self, count: int) -> None:
-        """Note that so many bytes more wait."""
+        """Add ``count`` to the waiting bytes."""
         self._all.hold(self, count)
 
     def sent(self, messages: Sequence[object]) -> None:
-        """Note that these messages wait no more."""
+        """Subtract the lines of these messages from the waiting bytes."""
         self.hold(-sum(len(message) for message in messages if isinstance(message, bytes)))
 
 
 @attrs.define(eq=False)
 class Backlog(Generic[T]):
-    """Where an actor sends what a stream is to tell. A change waits as its line, since its values may be far larger."""
+    """Receives an actor's messages for a stream. A change is stored as its line, since its values can be far larger."""
 
     _stream: AnswerStream
     _writer: trio.MemorySendChannel[bytes | T]
@@ -138,11 +138,11 @@ class Backlog(Generic[T]):
     _line: Callable[[T], bytes]
 
     def send_nowait(self, message: T, /) -> None:
-        """Let a message wait.
+        """Store a message.
 
         Raises:
-          trio.WouldBlock: if too many wait.
-          trio.BrokenResourceError: if the stream has ended; so does trio.ClosedResourceError.
+          trio.WouldBlock: if too many messages wait.
+          trio.BrokenResourceError: if the stream has ended; or trio.ClosedResourceError.
         """
         line = self._line(message) if isinstance(message, self._change) else None
         self._writer.send_nowait(message if line is None else line)
@@ -157,7 +157,7 @@ Reader = trio.MemoryReceiveChannel[bytes | T]
 
 
 async def send_pieces(rows: Iterable[bytes], send: Send) -> None:
-    """Send rows that are made as they are needed, a bounded number of rows and bytes at once."""
+    """Send rows, a bounded number of rows and bytes at once."""
     piece, count = bytearray(), 0
     for row in rows:
         piece += row
@@ -171,7 +171,7 @@ async def send_pieces(rows: Iterable[bytes], send: Send) -> None:
 
 
 async def next_messages(reader: trio.MemoryReceiveChannel[T], pause: float | None) -> list[T | None]:
-    """Return the next messages: None alone after a ``pause`` without any, nothing at the end."""
+    """Return the next messages: None alone after a ``pause`` without any, an empty list at the end."""
     messages: list[T | None] = []
     with trio.move_on_after(math.inf if pause is None else pause) as scope:
         try:

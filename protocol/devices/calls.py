@@ -1,7 +1,7 @@
-"""The rules for a device plugin's call of Register: what is checked, what a caller is told, and the limits.
+"""The rules for a device plugin's call of Register: checks, answers and limits.
 
-A device plugin may announce itself by a call of ``v1beta1.Registration/Register`` on ``kubelet.sock`` instead of by a
-socket in a root. What is checked here is in the call alone. The rest is the same for both ways in.
+A device plugin can announce itself by calling ``v1beta1.Registration/Register`` on ``kubelet.sock`` instead of making a
+socket in a root. Only the contents of the call are checked here; the rest is the same for both.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from ..settings.rules import Rules
 from ..text import cut, quoted
 from ..values import value
 
-#: Characters of a text of a caller that an error repeats.
+#: Characters of a caller's text that an error repeats.
 _SHOWN = 512
 
 
 class CallRefusedError(Exception):
-    """A call of Register is refused. The text is what the caller is told."""
+    """A call of Register is refused. The text is sent to the caller."""
 
     def __init__(self, code: Status, text: str) -> None:
         super().__init__(text)
-        #: The kubelet has UNKNOWN for all refusals; device plugins look at no code.
+        #: The kubelet sends UNKNOWN for all refusals; device plugins ignore the code.
         self.code = code
 
 
 @value
 class RegisterCall:
-    """What a device plugin said in its call, and which process called."""
+    """The contents of a device plugin's call, and the process that called."""
 
     version: str
     endpoint: str
@@ -51,15 +51,15 @@ class RegisterCall:
 class CallLimits:
     """The limits of the calls of Register; times are in seconds."""
 
-    #: Calls that are under way at once.
+    #: Concurrent calls.
     at_once: int = 64
-    #: Of these, those of one process.
+    #: Concurrent calls of one process.
     per_process: int = 4
     #: From a call until its answer.
     answer: float = 16.0
-    #: How long the socket that a call names may be missing.
+    #: How long the socket that a call names can be missing.
     socket: float = 10.0
-    #: Device plugins that are kept, to be reported again after a crash.
+    #: Device plugins that are kept, to report them again after a crash.
     kept: int = 1024
 
 
@@ -74,9 +74,9 @@ def check_caller(call: RegisterCall, rules: Rules) -> None:
 
 
 def check_owner(info: PluginInfo, owner: int | None, rules: Rules) -> None:
-    """Check that the user who calls may register the socket, whose file belongs to ``owner``.
+    """Check that the calling user may register the socket, whose file belongs to ``owner``.
 
-    Otherwise a trusted user could take the socket of another one's plugin for a plugin of its own (faults 79 and 80).
+    Otherwise a trusted user could register another user's socket as its own plugin (faults 79 and 80).
 
     Raises:
       CallRefusedError: if the file is another user's, unless root or the daemon's user calls.
@@ -114,7 +114,7 @@ def check_call(call: RegisterCall, directory: str) -> PluginInfo:
 
 
 def _is_file_name(endpoint: str, path: str) -> bool:
-    """Whether it is one plain name of a file other than plugind's own, which a socket can have."""
+    """Whether ``endpoint`` is a plain file name that a plugin's socket can have."""
     return (
         endpoint not in _NO_ENDPOINTS
         and endpoint.isprintable()
@@ -123,12 +123,12 @@ def _is_file_name(endpoint: str, path: str) -> bool:
     )
 
 
-#: Names that no plugin's socket has: of directories, and of plugind's own files.
+#: Names that no plugin's socket can have: directories, and plugind's own files.
 _NO_ENDPOINTS = frozenset({"", ".", "..", KUBELET_SOCKET, TEMPORARY_SOCKET, LOCK_FILE})
 
 
 def refusal_of(answer: CallAnswered) -> CallRefusedError | None:
-    """Return what the caller is told that gets this ``answer``; None if its plugin is registered."""
+    """Return the error for a caller with this ``answer``; None if its plugin is registered."""
     if answer.error is None:
         return None
     code = _CODES.get(answer.outcome, Status.UNAVAILABLE)
@@ -155,7 +155,7 @@ class CallCounter:
             raise CallRefusedError(
                 Status.RESOURCE_EXHAUSTED, f"{self._limits.at_once} calls of Register are under way: call again later"
             )
-        # Processes of other pid namespaces have no number here, so they cannot be told apart.
+        # Processes of other pid namespaces all have the pid 0 here.
         if pid and self._by_process[pid] >= self._limits.per_process:
             raise CallRefusedError(
                 Status.RESOURCE_EXHAUSTED,

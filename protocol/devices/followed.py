@@ -1,4 +1,4 @@
-"""What one device plugin has said of its devices so far, and since when each of them is as it is."""
+"""The devices of one device plugin by its lists so far, and the time of each device's last change."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ..values import record, value
 
 @value
 class Turned:
-    """The devices, by id, that are not as they were in the list before: of the first list, none."""
+    """The ids of the devices that have changed since the list before. The first list has no changes."""
 
-    #: Those whose health has turned; those that came or went are not among them.
+    #: Listed devices whose health has changed. Added and removed ones are not included.
     unhealthy: tuple[str, ...] = ()
     healthy: tuple[str, ...] = ()
-    #: Those that are listed now and were not, and the other way round.
+    #: Devices that are newly listed, and devices that are no longer listed.
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
 
@@ -31,20 +31,20 @@ NOTHING_TURNED = Turned()
 
 @record(eq=False)
 class Followed:
-    """One device plugin, with its last list. To take a list costs what is different in it."""
+    """One device plugin, with its last list. The time to take a list depends on its differences."""
 
     plugin: Plugin
     options: DeviceOptions
     source: str
-    #: Where it takes the calls with which devices are leased.
+    #: The address of its calls for leases.
     calls: Address[DeviceCall] | None = None
-    #: The world's decision, and which decision of its resource that was.
+    #: Whether it is the active one, and the number of that decision for its resource.
     active: bool = False
     decided: int = 0
-    #: Whether it was deregistered. Its list may count on, all unhealthy.
+    #: Whether it was deregistered. Its list can still count, with all devices unhealthy.
     removed: bool = False
     listed: DeviceList = attrs.field(factory=DeviceList)
-    #: Since when each device has the health that its plugin said, by id.
+    #: Since when each device has its health, by id.
     changed: dict[str, float] = attrs.field(factory=dict)
     lists: int = 0
     last_list: float | None = None
@@ -53,7 +53,7 @@ class Followed:
 
     @property
     def warning(self) -> str | None:
-        """In what its options differ from those of its call of Register, if in anything."""
+        """How its options differ from those of its call of Register; None if they are equal."""
         return differing_options(self.plugin.called_with, self.options)
 
     @property
@@ -62,9 +62,9 @@ class Followed:
         return self.lists > 0 and self.lost_since is None
 
     def take(self, listed: DeviceList, time: float) -> tuple[bool, Turned]:
-        """Take a list; return whether anything is different from what was shown, and what has turned."""
+        """Apply a list; return whether the shown state has changed, and which devices have."""
         if listed is self.listed and time == self.last_list:
-            return False, NOTHING_TURNED  # It comes again, after a crash of the actor.
+            return False, NOTHING_TURNED  # The list is repeated after a crash of the actor.
         difference = listed.compared(self.listed)
         lost_since, self.lost_since, self.reason = self.lost_since, None, None
         news = self.lists == 0 or lost_since is not None or bool(difference.changed or difference.removed)
@@ -97,13 +97,13 @@ class Followed:
         return Turned(tuple(unhealthy), tuple(healthy), tuple(added), difference.removed)
 
     def _find_again(self, time: float) -> None:
-        """All devices were shown as unhealthy, so each that is healthy is so from now on."""
+        """Set the time of each healthy device, since all devices were shown as unhealthy."""
         for device in self.listed.devices.values():
             if device.healthy:
                 self.changed[device.id] = time
 
     def lose(self, reason: str, time: float) -> bool:
-        """Its list is not up to date any more; return whether it was until now."""
+        """Note that its list is outdated; return whether it was up to date before."""
         self.reason = reason
         if self.lost_since is not None:
             return False
@@ -111,7 +111,7 @@ class Followed:
         return True
 
     def status(self) -> InstanceStatus:
-        """Return what is shown of it."""
+        """Return what is shown of the plugin."""
         return InstanceStatus(
             self.plugin.socket,
             self.plugin.generation,

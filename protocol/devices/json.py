@@ -1,4 +1,4 @@
-"""The JSON forms of resources and devices, as the status socket and the commands print them."""
+"""The JSON forms of resources and devices in the status socket and the commands."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..text import encodable
 
 
 def _since(moment: float | None, now: float, unix: float) -> tuple[float | None, str | None]:
-    """Return how many seconds ago ``moment`` was, and the time of the wall clock then."""
+    """Return how many seconds ago ``moment`` was, and its wall clock time."""
     if moment is None:
         return None, None
     age = max(0.0, now - moment)
@@ -21,7 +21,7 @@ def _text(text: str | None) -> str | None:
 
 
 def device_to_json(device: DeviceStatus, now: float, unix: float) -> dict[str, Json]:
-    """Return the JSON form of a device at the moment that Trio's clock calls ``now``, and the wall clock ``unix``."""
+    """Return the JSON form of a device. ``now`` is Trio's clock, and ``unix`` the wall clock at the same moment."""
     age, since = _since(device.since, now, unix)
     return {
         "id": encodable(device.id),
@@ -74,16 +74,16 @@ def resource_to_json(resource: ResourceStatus, now: float, unix: float) -> dict[
     }
 
 
-#: How many unhealthy devices the description of a plugin names.
+#: How many unhealthy devices the description of a plugin lists.
 NAMED = 8
 
 
 def described_to_json(
     resource: ResourceStatus, socket: str, generation: int, now: float, unix: float
 ) -> dict[str, Json] | None:
-    """Return what the description of one device plugin says; None if it is not one of ``resource``.
+    """Return the description of one device plugin; None if it is not a plugin of ``resource``.
 
-    The unhealthy devices are named if its list is the one that counts.
+    Unhealthy devices are included if the plugin's list is the one that counts.
     """
     instance = next(
         (instance for instance in resource.instances if (instance.socket, instance.generation) == (socket, generation)),

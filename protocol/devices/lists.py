@@ -1,15 +1,14 @@
-"""The lists that a device plugin sends: from the bytes of a ListAndWatchResponse to the devices, checked.
+"""The lists that a device plugin sends: from the bytes of a ListAndWatchResponse to checked devices.
 
-Each message is the whole list, though two that follow each other differ little: one device turns unhealthy, or none
-does and the plugin only repeats itself. So a reader keeps the bytes of the list before, in blocks of a few devices.
-Blocks whose bytes are the same at the beginning or at the end of the next message, or in the same place in between,
-are not parsed again. The list of devices is then made from the one before, which costs its reader little too. A device
-that turns mostly turns back, so each block remembers the one whose place it took: where all devices turn with each
-list, none is parsed again.
+Each message is a whole list, but successive lists differ little: often one device has changed its health, or none. So a
+reader keeps the bytes of the last list, in blocks of a few devices. Blocks with the same bytes at the beginning, at the
+end, or at the same place in the middle of the next message are not parsed again. The list of devices is then derived
+from the last one. A device whose health changes mostly changes back, so each block keeps the block that it replaced:
+when all devices alternate, no block is parsed again.
 
-What protobuf's parser accepts is accepted here, with the same result, except for what exceeds a limit.
+Messages are accepted as protobuf's parser accepts them, with the same result, except for what exceeds a limit.
 
-A list of many fields is read in steps, between which others run. It counts when its last step is done.
+A long list is read in steps, between which other tasks run. It counts when its last step is done.
 """
 
 from __future__ import annotations
@@ -27,41 +26,41 @@ from ..plugins.devices import Device, DeviceList
 from ..text import quoted
 from ..wire.protobuf_fields import FieldReader, InvalidMessageError, int64, span, tag_at, varint
 
-#: How many devices a list may have.
+#: How many devices a list can have.
 MAX_DEVICES: Final = 10_000
-#: Characters in the id of a device, and in the word for its health. The API says 63 and the kubelet checks nothing.
+#: Characters in the id and the health of a device. The API says 63, and the kubelet does not check.
 MAX_TEXT: Final = 256
-#: How many NUMA nodes a device may be near to.
+#: How many NUMA nodes a device can have.
 MAX_NODES: Final = 64
-#: How many fields a device may have, with those of its topology: a node that is named again is a field, too.
+#: How many fields a device can have, including those of its topology, in which nodes can be repeated.
 MAX_FIELDS: Final = 512
-#: How many fields of a list may be none that the API defines, since each takes time to skip.
+#: How many unknown fields a list can have, because skipping them takes time.
 MAX_UNKNOWN: Final = 10_000
 
-#: Devices in a block that is parsed as one. To compare one costs as much as to parse a tenth of a device.
+#: Devices in a block, which is parsed as one. Comparing a block costs as much as parsing a tenth of a device.
 BLOCK: Final = 8
-#: How many fields are read in one step: about a millisecond. The last device of a step may exceed that.
+#: How many fields are read in one step, which takes about a millisecond. The last device of a step can exceed that.
 STEP: Final = 512
-#: How many descriptions of devices without their ids are remembered, and of how many bytes each: most are alike.
+#: How many descriptions of devices without their ids are cached, and how long they can be. Most are alike.
 _MAX_TAILS: Final = 1024
 _MAX_TAIL: Final = 128
 
-# Tags: the number of the field and its wire type. In a list, in a device, in its topology, and in a node of that.
+# Tags, which are the field number and the wire type: in a list, a device, its topology, and a node of the topology.
 _DEVICE: Final = 0x0A
 _ID, _HEALTH, _TOPOLOGY = 0x0A, 0x12, 0x1A
 _NODE: Final = 0x0A
 _NODE_ID: Final = 0x08
-#: How a device begins: its tag and its size, then the tag and the size of its id.
+#: The start of a device: its tag and size, and the tag and size of its id.
 _START: Final = struct.Struct("4B")
 
 
 class DeviceListError(ValidationError):
-    """A list of devices is refused; the text says why."""
+    """A list of devices is refused; the text is the reason."""
 
 
 @attrs.frozen
 class ReadList:
-    """A list of devices, and what is wrong with it though it is used."""
+    """A list of devices, and a warning about it."""
 
     devices: DeviceList
     warning: str | None = None
@@ -69,25 +68,25 @@ class ReadList:
 
 @attrs.define(eq=False)
 class _Block:
-    """Some devices that follow each other in a message, and their bytes."""
+    """Some successive devices of a message, and their bytes."""
 
     raw: bytes
     devices: tuple[Device, ...]
-    #: The block whose place it took, which has none itself.
+    #: The block that this one replaced. That block has no ``before``.
     before: _Block | None = None
 
     def take_place_of(self, block: _Block) -> _Block:
-        """Remember ``block``, and return this one."""
+        """Keep ``block`` as the replaced one, and return this one."""
         block.before, self.before = None, block
         return self
 
 
 @attrs.frozen(eq=False)
 class _Changes:
-    """How the blocks of a list differ from those of the list before."""
+    """The differences between the blocks of a list and those of the list before."""
 
     blocks: list[_Block]
-    #: The devices that are not as they were; None if others have come or gone, or stand in another order.
+    #: The devices that have changed; None if devices were added, removed or reordered.
     changed: list[Device] | None
 
 
@@ -97,36 +96,35 @@ class DeviceListReader:
     __slots__ = ("_blocks", "_fields", "_regular", "_step_ends", "_tails", "newest", "work")
 
     def __init__(self) -> None:
-        #: The list that was read last.
         self.newest = ReadList(DeviceList())
-        #: Its bytes; empty if the next list is to be read as a whole.
+        #: The blocks of that list; empty if the next list must be read as a whole.
         self._blocks: list[_Block] = []
-        #: What has been parsed of a device after its id, by its bytes.
+        #: The parsed rest of a device after its id, by its bytes.
         self._tails: dict[bytes, tuple[str, tuple[int, ...]]] = {}
         self._fields = FieldReader(MAX_UNKNOWN)
-        #: Whether the list consists of devices only, each with the usual tag before it.
+        #: Whether the list consists of devices only, each with the usual tag.
         self._regular = True
-        #: How many fields of the message that is read were looked at, and when the step ends.
+        #: How many fields of the current message were read, and when the step ends.
         self.work = 0
         self._step_ends = STEP
 
     def read(self, message: bytes) -> ReadList:
-        """Return the devices that the bytes of a ListAndWatchResponse list, all steps at once.
+        """Return the devices in the bytes of a ListAndWatchResponse, reading all steps at once.
 
-        It is the very list from before if the message is.
+        An unchanged message gives the same list object.
 
         Raises:
-          DeviceListError: if the message is not valid, or exceeds a limit; the next one may be good.
+          DeviceListError: if the message is not valid, or exceeds a limit; the next one can be good.
         """
         for _ in self.steps(message):
             pass
         return self.newest
 
     def steps(self, message: bytes) -> Iterator[None]:
-        """Read the bytes of a ListAndWatchResponse, and yield after each step; :attr:`newest` has the list at the end.
+        """Read the bytes of a ListAndWatchResponse, and yield after each step; then :attr:`newest` has the list.
 
         Raises:
-          DeviceListError: if the message is not valid, or exceeds a limit; the next one may be good.
+          DeviceListError: if the message is not valid, or exceeds a limit; the next one can be good.
         """
         self._fields = FieldReader(MAX_UNKNOWN)
         self._regular = True
@@ -140,7 +138,7 @@ class DeviceListReader:
             self.newest = _made(list(chain.from_iterable(block.devices for block in found.blocks)))
         elif found.changed:
             self.newest = ReadList(self.newest.devices.replacing(found.changed))
-        # Devices that come and go would leave many small blocks.
+        # Added and removed devices would leave many small blocks.
         keep = self._regular and len(found.blocks) <= 2 * len(self.newest.devices) // BLOCK + 2
         self._blocks = found.blocks if keep else []
 
@@ -153,7 +151,7 @@ class DeviceListReader:
         if position == stop:
             blocks = before[:first] + read + before[last:]
         else:
-            # What looked like the end of the list before belongs to a device that is longer.
+            # The bytes that matched the end of the list before belong to a longer device.
             more, _ = yield from self._read_until(message, position, end, ())
             blocks, changed = before[:first] + read + more, None
         if not before:
@@ -164,7 +162,7 @@ class DeviceListReader:
     def _read_until(
         self, message: bytes, position: int, stop: int, before: Sequence[_Block]
     ) -> Generator[None, None, tuple[list[_Block], int]]:
-        """Read blocks up to ``stop``, which take the place of those in ``before``; return them and where they end."""
+        """Read blocks up to ``stop`` that replace those in ``before``; return them and their end."""
         blocks: list[_Block] = []
         for old in before:
             if position >= stop:
@@ -189,14 +187,14 @@ class DeviceListReader:
         return blocks, position
 
     def _step(self) -> Iterator[None]:
-        """Yield if the step is over, after a block of devices."""
+        """Count a block, and yield if the step is over."""
         self.work += 1
         if self.work >= self._step_ends:
             yield
             self._step_ends = self.work + STEP
 
     def _read_again(self, message: bytes, start: int, stop: int, before: _Block) -> _Block:
-        """Read what is in the place of ``before``: of the devices there, mostly a single one has turned."""
+        """Read the block at the place of ``before``, of whose devices mostly a single one has changed."""
         same, at, after = _equal_devices(before, message, start, stop)
         if not same:
             return self._read_block(message, start, stop, len(before.devices))
@@ -213,13 +211,13 @@ class DeviceListReader:
         return _Block(message[start:position], (*before.devices[:same], *turned.devices, *others))
 
     def _read_block(self, message: bytes, start: int, stop: int, most: int) -> _Block:
-        """Read devices that begin from ``start`` to ``stop``: at most ``most``, and those of one step."""
+        """Read devices that begin between ``start`` and ``stop``: at most ``most``, and at most one step."""
         position, end, tails = start, len(message), self._tails
         devices: list[Device] = []
         while position < stop and len(devices) < most and not (devices and self.work >= self._step_ends):
             self.work += 1
             if position + 4 <= end:
-                # Nearly all devices are short, begin with a short id, and go on as another one did.
+                # Nearly all devices are short, begin with a short id, and otherwise equal an earlier one.
                 tag, size, id_tag, id_size = _START.unpack_from(message, position)
                 after, past = position + 4 + id_size, position + 2 + size
                 usual = tag == _DEVICE and id_tag == _ID and size < 128 and id_size < 128 and after <= past <= end
@@ -237,7 +235,7 @@ class DeviceListReader:
         return _Block(message[start:position], tuple(devices))
 
     def _next_device(self, message: bytes, position: int, end: int) -> tuple[int | None, int]:
-        """Return where the device at ``position`` begins and ends; or None, and where a field of another kind ends."""
+        """Return the start and end of the device at ``position``; or None and the end, if the field is another one."""
         if message[position] == _DEVICE:
             position += 1
         else:
@@ -248,7 +246,7 @@ class DeviceListReader:
         return span(message, position, end)
 
     def _device(self, message: bytes, start: int, stop: int) -> Device:
-        """Return the device whose fields are from ``start`` to ``stop``; remember what comes after its id."""
+        """Return the device whose fields are from ``start`` to ``stop``; cache the rest after its id."""
         if stop - start < 2 or message[start] != _ID or message[start + 1] > 127:
             return self._parsed(message, start, stop)
         begin, after = start + 2, start + 2 + message[start + 1]
@@ -266,7 +264,7 @@ class DeviceListReader:
         return Device(name, *parsed)
 
     def _parsed(self, message: bytes, position: int, stop: int, name: str = "") -> Device:
-        """Return the device whose fields are from ``position`` to ``stop``; ``name`` is its id unless they say it."""
+        """Return the device whose fields are from ``position`` to ``stop``; ``name`` is its id unless they have one."""
         health, nodes, last = "", set[int](), self.work + MAX_FIELDS
         while position < stop:
             tag, position = self._next_tag(message, position, stop, last)
@@ -287,14 +285,14 @@ class DeviceListReader:
         return Device(name, health, tuple(sorted(nodes)))
 
     def _next_tag(self, message: bytes, position: int, stop: int, last: int) -> tuple[int, int]:
-        """Return the next tag of a device, which may not be one after ``last``, and the position after it."""
+        """Return the next tag of a device and the position after it; refuse tags after the field number ``last``."""
         self.work += 1
         if self.work > last:
             raise DeviceListError(f"a device has more than {MAX_FIELDS} fields")
         return tag_at(message, position, stop)
 
     def _add_nodes(self, nodes: set[int], message: bytes, position: int, stop: int, last: int) -> None:
-        """Add the nodes of a topology. The kernel calls a node -1 where there is none, and some plugins repeat that."""
+        """Add the nodes of a topology. The kernel uses -1 for no node, which some plugins pass on."""
         while position < stop:
             tag, position = self._next_tag(message, position, stop, last)
             if tag == _NODE:
@@ -328,7 +326,7 @@ def _equal_at_start(blocks: Sequence[_Block], message: bytes) -> tuple[int, int]
 
 
 def _equal_at_end(blocks: Sequence[_Block], message: bytes, first: int, position: int) -> tuple[int, int]:
-    """Return which of ``blocks`` from ``first`` on the message ends with, and where they begin after ``position``."""
+    """Return which of ``blocks`` from ``first`` on end the message, and where they begin after ``position``."""
     last, stop = len(blocks), len(message)
     while last > first and message.endswith(blocks[last - 1].raw, position, stop):
         last -= 1
@@ -337,9 +335,9 @@ def _equal_at_end(blocks: Sequence[_Block], message: bytes, first: int, position
 
 
 def _equal_devices(before: _Block, message: bytes, position: int, stop: int) -> tuple[int, int, int]:
-    """Return with how many devices of ``before`` the message goes on at ``position``, and where the next one is there.
+    """Return how many devices of ``before`` the message has at ``position``, and the start and end of the next one.
 
-    That is where it begins and ends in the bytes of ``before``, which has one that is not in the message.
+    The start and end are those in the bytes of ``before``. At least one device of ``before`` is not in the message.
     """
     raw, count, at = before.raw, 0, 0
     while True:
@@ -351,7 +349,7 @@ def _equal_devices(before: _Block, message: bytes, position: int, stop: int) -> 
 
 
 def _changed(before: Sequence[_Block], now: Sequence[_Block]) -> list[Device] | None:
-    """Return the devices of ``now`` that are not as in ``before``; None if their ids or the order are others."""
+    """Return the devices of ``now`` that differ from ``before``; None if the ids or their order differ."""
     if len(before) != len(now):
         return None
     changed = []
@@ -371,7 +369,7 @@ def _changed(before: Sequence[_Block], now: Sequence[_Block]) -> list[Device] | 
 
 
 def _made(devices: list[Device]) -> ReadList:
-    """Return the list of ``devices``: of two with one id the last counts."""
+    """Return the list of ``devices``. Of devices with the same id the last counts."""
     made = DeviceList(devices)
     if len(made) == len(devices):
         return ReadList(made)

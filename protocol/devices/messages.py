@@ -1,7 +1,7 @@
-"""The messages to the devices actor, and what it tells those that asked.
+"""The messages to the devices actor, and its answers.
 
 The follower of a device plugin sends its messages in order: ``InstanceAdded``, then lists and losses, its role whenever
-that changes, and ``InstanceRemoved`` at the end. Messages of an instance that is not known are dropped.
+it changes, and ``InstanceRemoved`` at the end. Messages about unknown instances are dropped.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from ..values import value
 
 @value
 class InstanceAdded:
-    """A device plugin has registered for the resource that is its name; its first list may be on the way."""
+    """A device plugin has registered for the resource that is its name; its first list can be on the way."""
 
     plugin: Plugin
     options: DeviceOptions
-    #: How it has registered, in words, for people: ``Register call of pid 812`` or ``socket PATH``.
+    #: How it registered, for people: ``Register call of pid 812`` or ``socket PATH``.
     source: str
     #: ``trio.current_time()``, here and below.
     time: float
-    #: Where it takes the calls with which devices are leased.
+    #: The address of its calls for leases.
     calls: Address[DeviceCall] | None = None
 
 
 @value
 class ListReceived:
-    """The plugin has sent a list: its devices are exactly these."""
+    """The plugin has sent a list of all its devices."""
 
     socket: str
     generation: int
@@ -43,7 +43,7 @@ class ListReceived:
 
 @value
 class ListLost:
-    """The stream of lists has ended, or no first list has come: the devices can no longer be relied on."""
+    """The stream of lists has ended, or the first list is late: the devices can no longer be relied on."""
 
     socket: str
     generation: int
@@ -53,7 +53,7 @@ class ListLost:
 
 @value
 class InstanceRole:
-    """Whether the plugin is the active one of its resource, as the world has decided."""
+    """Whether the plugin is the active one of its resource, by the world's decision."""
 
     socket: str
     generation: int
@@ -69,7 +69,7 @@ class InstanceRemoved:
     time: float
 
 
-#: What a follower says of its instance.
+#: The messages of a follower about its instance.
 InstanceMessage = InstanceAdded | ListReceived | ListLost | InstanceRole | InstanceRemoved
 
 # --- from the store ---------------------------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ InstanceMessage = InstanceAdded | ListReceived | ListLost | InstanceRole | Insta
 
 @value
 class ResourcesRead:
-    """The store, which could not be read at the start, has been read: it has the resources known before the restart."""
+    """The store, which could not be read at the start, was read: these are the resources known before the restart."""
 
     resources: tuple[KnownResource, ...]
 
@@ -87,33 +87,33 @@ class ResourcesRead:
 
 @value
 class DevicesAsked:
-    """Somebody asks for all resources."""
+    """A reader asks for all resources."""
 
     reply: Address[DevicesSnapshot]
 
 
 @value
 class ResourceChanged:
-    """A resource is not as it was: the whole of it, as it is now."""
+    """A resource has changed; this is its new status."""
 
     time: float
     resource: ResourceStatus
 
 
-#: What a subscriber gets: the snapshot first, then changes.
+#: The messages to a subscriber: the snapshot first, then changes.
 DevicesViewMessage = DevicesSnapshot | ResourceChanged | Lagged
 
 
 @value
 class DevicesSubscribed:
-    """Somebody asks for all resources, and for each change from then on."""
+    """A reader asks for all resources, and for each change from then on."""
 
     subscriber: Address[DevicesViewMessage]
 
 
 @value
 class DevicesUnsubscribed:
-    """A subscriber wants no more."""
+    """A subscriber leaves."""
 
     subscriber: Address[DevicesViewMessage]
 

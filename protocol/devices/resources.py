@@ -1,9 +1,9 @@
 """The resources that device plugins make up: pure decisions about lists, roles, losses and time.
 
-The list of the active plugin is the resource. Another plugin's list takes its place only when it has come. So an update
-of a plugin, in which the old and the new one run side by side, never lowers the capacity, in whatever order their
-messages come. When the plugin is lost, all devices count as unhealthy at once and the capacity stays, as the kubelet
-has it; the resource goes when nobody has sent a list for :data:`GRACE` seconds.
+The list of the active plugin is the resource. Another plugin's list replaces it only when that list has come. So the
+update of a plugin, in which an old and a new instance run side by side, never lowers the capacity, in whatever order
+their messages come. When the plugin is lost, all devices count as unhealthy at once and the capacity stays, as in the
+kubelet; the resource goes when no list has come for :data:`GRACE` seconds.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from ..values import record, value
 from .followed import Followed, Turned
 from .messages import InstanceAdded, InstanceMessage, InstanceRemoved, InstanceRole, ListLost, ListReceived
 
-#: Seconds for which a resource is kept without a plugin, and for which a known one is awaited after a start.
+#: Seconds for which a resource is kept without a plugin, and for which a restarted daemon waits for a known one.
 GRACE = 300.0
-#: How many resources there may be. One more takes the place of the one that was lost first, if any is.
+#: How many resources there can be. A further one replaces the one that was lost first, if any is lost.
 MAX_RESOURCES = 1024
 NO_PLUGIN = "no device plugin for 5m"
 _AWAITED = "no device plugin has registered since the restart"
@@ -35,14 +35,14 @@ _EMPTY = DeviceList()
 
 @value
 class Changed:
-    """What is shown of this resource has changed."""
+    """The shown state of this resource has changed."""
 
     name: str
 
 
 @value
 class Remember:
-    """The resource is to be awaited after a restart."""
+    """Store the resource, so that a restarted daemon waits for it."""
 
     name: str
     capacity: int
@@ -50,7 +50,7 @@ class Remember:
 
 @value
 class Forget:
-    """The resource is not to be awaited any more."""
+    """Remove the resource from the store."""
 
     name: str
 
@@ -63,13 +63,13 @@ class Serves:
     socket: str
     capacity: int
     allocatable: int
-    #: How many devices it had before a restart, if those were more.
+    #: How many devices it had before a restart, if there were more.
     had: int | None = None
 
 
 @value
 class DevicesTurned:
-    """Devices of the resource have turned healthy or unhealthy, or are or are not listed any more."""
+    """Devices of the resource have changed their health, or were added or removed."""
 
     name: str
     socket: str
@@ -87,7 +87,7 @@ class OptionsDiffer:
 
 @value
 class StreamEnded:
-    """A plugin sends no lists any more."""
+    """A plugin stopped sending lists."""
 
     name: str
     socket: str
@@ -96,7 +96,7 @@ class StreamEnded:
 
 @value
 class Gone:
-    """The grace of a resource is over, or another one has taken its place."""
+    """The grace of a resource is over, or another resource has replaced it."""
 
     name: str
     reason: str
@@ -122,13 +122,13 @@ class Resource:
     """One resource, with its plugins."""
 
     name: str
-    #: When it came into its state, and into which.
+    #: When it entered its state.
     since: float
     state: ResourceState = ResourceState.STARTING
     instances: dict[Key, Followed] = attrs.field(factory=dict)
-    #: Whose list is the resource; it may have left since.
+    #: The plugin whose list is the resource; it may have left since.
     serving: Followed | None = None
-    #: When it goes; infinity while a plugin keeps its list up to date, or is to send its first one.
+    #: When it goes; infinity while a plugin keeps its list up to date, or its first list is awaited.
     until: float = math.inf
     #: How many roles the world has decided for its plugins.
     decisions: int = 0
@@ -136,13 +136,13 @@ class Resource:
     last_capacity: int | None = None
 
     def choose(self) -> Followed | None:
-        """Return the plugin whose list counts: the active one, as soon as it has sent one."""
+        """Return the plugin whose list counts: the active one with a list, or else the one that counted last."""
         listed = [instance for instance in self.instances.values() if instance.lists]
         if active := [instance for instance in listed if instance.active]:
             return max(active, key=lambda instance: instance.decided)
         if self.serving is not None and not self.serving.removed:
             return self.serving
-        # The world is about to make another one active: the next one that it would take.
+        # The world is about to make another plugin active: choose as it will.
         return max(
             reversed(listed), key=lambda instance: (instance.plugin.privileged, instance.live), default=self.serving
         )
@@ -158,7 +158,7 @@ class Resource:
         return ResourceState.LOST
 
     def status(self) -> ResourceStatus:
-        """Return what is shown of it."""
+        """Return what is shown of the resource."""
         serving = self.serving
         return ResourceStatus(
             self.name,
@@ -176,7 +176,7 @@ class Resource:
 
     @property
     def reason(self) -> str | None:
-        """Why it is in its state, if that is not plain."""
+        """The reason for its state, if there is one."""
         match self.state:
             case ResourceState.AWAITED:
                 return _AWAITED
@@ -191,16 +191,15 @@ class Resource:
 
 
 class Resources:
-    """All resources of a node. Only the devices actor has them."""
+    """All resources of a node, owned by the devices actor."""
 
     def __init__(
         self, before: Iterable[KnownResource] = (), *, now: float = 0.0, max_resources: int = MAX_RESOURCES
     ) -> None:
-        """Begin with the resources that were known before a restart: they are awaited for :data:`GRACE` seconds."""
+        """Begin with the resources that were known before a restart, and wait for them for :data:`GRACE` seconds."""
         self._resources: dict[str, Resource] = {}
-        #: The resource of each plugin.
         self._names: dict[Key, str] = {}
-        #: What is remembered for a restart: the capacity of each resource; None if that is from before the restart.
+        #: The stored capacity of each resource; None if it was stored before the restart.
         self._remembered: dict[str, int | None] = {}
         #: When resources go that no plugin keeps up to date.
         self._ends: dict[str, float] = {}
@@ -212,12 +211,12 @@ class Resources:
 
     @property
     def next_end(self) -> float:
-        """When :meth:`pass_time` has something to do; infinity if that is never."""
+        """When :meth:`pass_time` has something to do; infinity if never."""
         return min(self._ends.values(), default=math.inf)
 
     @property
     def instances(self) -> frozenset[Key]:
-        """The plugins that there are."""
+        """All plugins."""
         return frozenset(self._names)
 
     def status(self, name: str) -> ResourceStatus | None:
@@ -226,7 +225,7 @@ class Resources:
         return None if resource is None else resource.status()
 
     def healthy(self, name: str) -> int:
-        """Return how many healthy devices a resource has; one that is not known has none."""
+        """Return how many healthy devices a resource has; an unknown one has none."""
         resource = self._resources.get(name)
         serving = None if resource is None else resource.serving
         return serving.listed.healthy if serving is not None and serving.live else 0
@@ -237,11 +236,11 @@ class Resources:
         return frozenset(self._resources)
 
     def resource(self, name: str) -> Resource | None:
-        """Return one resource, to be read; None if it is not known."""
+        """Return one resource, which must not be changed; None if it is not known."""
         return self._resources.get(name)
 
     def shown(self) -> Iterator[ResourceStatus]:
-        """Yield all resources, ordered by name; those that are gone have plugins that send no list."""
+        """Yield all resources, ordered by name. Those that are gone have plugins that send no list."""
         for name in sorted(self._resources):
             yield self._resources[name].status()
 
@@ -260,7 +259,7 @@ class Resources:
     # --- to drive ---
 
     def handle(self, message: InstanceMessage, now: float) -> list[Effect]:
-        """Take one message of a follower and return what to do, in order; ``now`` is ``trio.current_time()``."""
+        """Apply one message of a follower; return the effects in order. ``now`` is ``trio.current_time()``."""
         self._effects = []
         match message:
             case InstanceAdded():
@@ -278,14 +277,14 @@ class Resources:
         return self._effects
 
     def keep_only(self, present: Iterable[Key], now: float) -> list[Effect]:
-        """Remove all plugins but those ``present``, whose messages follow: some were lost in a crash."""
+        """Remove all plugins but ``present`` ones, because messages may be lost in a crash."""
         self._effects = []
         for key in self._names.keys() - set(present):
             self._remove(key, now)
         return self._effects
 
     def expect(self, before: Iterable[KnownResource], now: float) -> list[Effect]:
-        """Await from ``now`` on the resources of ``before`` the restart that are not there."""
+        """Wait from ``now`` on for the resources of ``before`` the restart that do not exist."""
         self._effects = []
         for resource in before:
             if resource.name not in self._resources and len(self._resources) < self._max:
@@ -298,7 +297,7 @@ class Resources:
         return self._effects
 
     def pass_time(self, now: float) -> list[Effect]:
-        """Let the resources go whose grace is over; return what to do, in order."""
+        """Drop the resources whose grace is over; return the effects in order."""
         self._effects = []
         for name in [name for name, end in self._ends.items() if end <= now]:
             self._let_go(self._resources[name], NO_PLUGIN, now)
@@ -387,13 +386,11 @@ class Resources:
         resource = self._resources[name]
         return resource, resource.instances[socket, generation]
 
-    # --- what follows from each of them ---
-
     def _update(self, resource: Resource, now: float, *, news: bool = True) -> None:
         """Choose the list that counts, and enter the state that follows."""
         before = resource.serving if resource.state is ResourceState.LISTED else None
         chosen, shown = resource.choose(), resource.serving
-        # A resource that is gone comes back with a list that is up to date.
+        # A resource that is gone comes back only with an up-to-date list.
         if chosen is not None and (chosen.live or resource.state is not ResourceState.GONE):
             resource.serving = chosen
         state = resource.judge()
@@ -407,7 +404,7 @@ class Resources:
             self._effects.append(Changed(resource.name))
 
     def _serve(self, resource: Resource, serving: Followed, before: Followed | None) -> None:
-        """Say that the list of ``serving`` counts from now on, and what the one that counted ``before`` had more."""
+        """Report that the list of ``serving`` counts from now on, and which devices only the list ``before`` had."""
         name, socket, listed = resource.name, serving.plugin.socket, serving.listed
         had, resource.last_capacity = resource.last_capacity, None
         fewer = had if had is not None and had > len(listed) else None

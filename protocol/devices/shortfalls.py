@@ -1,4 +1,4 @@
-"""Which resources have had fewer healthy devices than are expected for so long that the log says so."""
+"""Finds resources that have had fewer healthy devices than expected for so long that the log reports it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import attrs
 
 from ..values import value
 
-#: Seconds for which devices must be missing until that is said: a plugin that is updated needs some.
+#: Seconds until missing devices are reported. The update of a plugin takes some.
 PATIENCE = 30.0
 
 
 @value
 class Shortfall:
-    """A resource has fewer healthy devices than are expected, or has enough again."""
+    """A resource has fewer healthy devices than expected, or has enough again."""
 
     name: str
     expected: int
@@ -29,24 +29,24 @@ class Shortfall:
 
 @attrs.define
 class Shortfalls:
-    """The resources of which devices are expected. Each shortfall is said once, and so is its end."""
+    """The resources with expected devices. The beginning and the end of each shortfall are reported once."""
 
     _expected: Mapping[str, int] = attrs.field(factory=dict)
-    #: When each shortfall is to be said; infinity once it was.
+    #: When each shortfall must be reported; infinity if it was.
     _due: dict[str, float] = attrs.field(factory=dict)
 
     @property
     def next_end(self) -> float:
-        """When :meth:`judge` has something to say though nothing has changed; infinity if that is never."""
+        """When :meth:`judge` has a report without any change; infinity if never."""
         return min(self._due.values(), default=math.inf)
 
     def expect(self, numbers: Mapping[str, int]) -> None:
-        """Expect so many healthy devices of these resources from now on."""
+        """Set the expected numbers of healthy devices."""
         self._expected = numbers
         self._due = {name: due for name, due in self._due.items() if name in numbers}
 
     def judge(self, healthy: Callable[[str], int], now: float) -> Iterator[Shortfall]:
-        """Yield what is to be said; ``healthy`` returns how many healthy devices a resource has ``now``."""
+        """Yield the reports that are due; ``healthy`` returns how many healthy devices a resource has."""
         for name, number in self._expected.items():
             found = Shortfall(name, number, healthy(name))
             due = self._due.get(name)

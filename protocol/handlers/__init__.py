@@ -1,1 +1,1 @@
-"""The rules of the built-in handlers: what CSI and DRA drivers say, and what is asked of them."""
+"""The rules of the built-in handlers: the questions to CSI and DRA drivers, and the checks of their answers."""

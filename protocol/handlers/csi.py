@@ -1,6 +1,6 @@
-"""What a CSI driver says about itself and this node: the checks of its answers, and the facts that users are shown.
+"""The checks of a CSI driver's answers, and the facts that users are shown.
 
-The calls are in ``plugind.actors.handlers.csi.driver``. Nothing here waits or reads a clock.
+``plugind.actors.handlers.csi.driver`` makes the calls. Nothing here waits or reads a clock.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ _COLLISIONS: Final = ("refuse", "warn")
 
 @value
 class CSIConfig:
-    """How CSI drivers are asked about this node. Times are in seconds.
+    """The configuration for CSI drivers. Times are in seconds.
 
     Raises:
-      ConfigError: if ``refresh`` is less than 10, or ``topology_collisions`` is no word that is known.
+      ConfigError: if ``refresh`` is less than 10, or ``topology_collisions`` is neither ``refuse`` nor ``warn``.
     """
 
-    #: Between two calls of NodeGetInfo, 10 or more. None: it is called once, and when somebody asks for that.
+    #: Between two calls of NodeGetInfo, 10 or more. With None there is one call, and one each time somebody asks for
+    #: facts.
     refresh: float | None = attrs.field(default=None, validator=or_none(at_least_ten))
-    #: What to do with a driver that gives a key of its topology another value than another driver has given: refuse it
-    #: as the kubelet, or only warn of it.
+    #: What to do with a driver whose topology gives a key another value than that of another driver: refuse the driver
+    #: as the kubelet does, or only warn.
     topology_collisions: Collisions = attrs.field(default="refuse")
 
     @topology_collisions.validator
@@ -45,21 +46,21 @@ class CSIConfig:
 
 # --- the answers ------------------------------------------------------------------------------------------------------
 
-#: Seconds that the answer to each call may take. A driver may have to ask a cloud for the node.
+#: Deadlines of calls in seconds. A driver may have to ask a cloud about the node.
 SHORT_TIMEOUT = 5.0
 NODE_INFO_TIMEOUT = 120.0
-#: Bytes of UTF-8 that a node id may have by the CSI specification.
+#: Bytes of UTF-8 in a node id, by the CSI specification.
 MAX_NODE_ID = 256
-#: More volumes than this cannot be counted where the number is used.
+#: The kubelet cannot count more volumes than this.
 MOST_VOLUMES = 2**31 - 1
-#: The most segments of a topology: each is a fact, and there are a few others. The specification limits them to 4 KiB
-#: together.
+#: The most segments of a topology. Each is a fact, and there are a few other facts. The specification limits the
+#: topology to 4 KiB.
 MAX_SEGMENTS = MAX_FACTS - 8
 
 
 @value
 class NodeInfo:
-    """What a driver says about this node, once it was checked."""
+    """A driver's checked answer about this node."""
 
     #: What the driver calls the node; None if it does not implement NodeGetInfo.
     node_id: str | None
@@ -67,19 +68,19 @@ class NodeInfo:
     max_volumes: int | None = None
     #: The segments of the topology in the order of their keys.
     topology: tuple[tuple[str, str], ...] = ()
-    #: What is wrong with the answer and no reason to refuse it.
+    #: Problems with the answer that are no reason to refuse it.
     warnings: tuple[str, ...] = ()
 
 
-#: What is known of a node whose driver does not implement NodeGetInfo.
+#: The facts if a driver does not implement NodeGetInfo.
 NO_NODE_INFO: Final = NodeInfo(None)
 
 
 def check_driver_name(said: str, name: str, endpoint: str) -> None:
-    """Check that a driver ``said`` of itself the ``name`` that its registrar gave.
+    """Check that the driver's own name, ``said``, is the ``name`` that its registrar gave.
 
     Raises:
-      ValidationError: if it is another one.
+      ValidationError: if the names differ.
     """
     if said != name:
         ours, theirs = quoted(cut(said, _MAX_FACT)), quoted(name)
@@ -87,7 +88,7 @@ def check_driver_name(said: str, name: str, endpoint: str) -> None:
 
 
 def checked_node_info(node_id: str, max_volumes: int, segments: Mapping[str, str]) -> NodeInfo:
-    """Return a driver's answer to NodeGetInfo, without what is not valid.
+    """Return a driver's answer to NodeGetInfo, without invalid parts.
 
     Raises:
       ValidationError: if there is no node id, or the topology is too large; the text for the former is the kubelet's.
@@ -112,7 +113,7 @@ def _long_node_id(node_id: str) -> str | None:
 
 
 def _checked_volumes(number: int) -> tuple[int | None, str | None]:
-    """Return the number of volumes that counts, and what is wrong with ``number``."""
+    """Return the number of volumes to use, and a warning about ``number`` if there is one."""
     if number < 0:
         return None, f"max_volumes_per_node is {number}, which is not valid: it is left out"
     if number > MOST_VOLUMES:
@@ -125,16 +126,16 @@ def _checked_volumes(number: int) -> tuple[int | None, str | None]:
 
 @value
 class NotKnown:
-    """A driver has not said what it can do; it is asked again."""
+    """A driver has not told its capabilities yet, and is asked again."""
 
     #: How the call failed.
     text: str
 
 
-#: What a driver can do, in the words of the specification.
+#: A driver's capabilities, by their names in the specification.
 Capabilities = tuple[str, ...] | NotKnown
 
-#: How ``plugind describe`` names what a driver can do, in the order in which it says so.
+#: The words of ``plugind describe`` for capabilities, in the order in which they are shown.
 _CAN: Final = {
     "STAGE_UNSTAGE_VOLUME": "stage",
     "EXPAND_VOLUME": "expand",
@@ -148,7 +149,7 @@ _NOT_KNOWN = "unknown: "
 
 
 def short_capabilities(capabilities: str) -> str:
-    """Return the fact ``capabilities.node`` in shorter words; what a newer specification may define stays as it is."""
+    """Return the fact ``capabilities.node`` in shorter words; unknown capabilities keep their names."""
     if capabilities.startswith(_NOT_KNOWN) or capabilities == _NONE:
         return capabilities
     said = capabilities.split(", ")
@@ -160,40 +161,40 @@ def short_capabilities(capabilities: str) -> str:
 
 # --- facts ------------------------------------------------------------------------------------------------------------
 
-#: Characters of one fact. All of a driver fit into what is kept of a plugin, but for a long topology, which comes last.
+#: Characters of one fact. All facts of a driver can be kept, except that a long topology, which comes last, is cut.
 _MAX_FACT = 512
-#: Characters of the words for a change of facts.
+#: Characters of the description of changed facts.
 _MAX_CHANGE = 1024
 REFRESHED = "refreshed"
-#: How the facts begin that are segments of the topology.
+#: The prefix of facts that are segments of the topology.
 TOPOLOGY = "topology."
 NO_LIMIT = "no limit"
 
 
 @value
 class DriverFacts:
-    """All that a driver has said."""
+    """A driver's answers."""
 
-    #: None if it is not asked, because it is only observed.
+    #: None if the driver is only observed, and so not asked.
     node: NodeInfo | None
     vendor_version: str
-    #: The version of the specification with which it is used.
+    #: The version of the specification that is used with the driver.
     csi_version: str
     node_capabilities: Capabilities
     plugin_capabilities: Capabilities
-    #: When it has answered NodeGetInfo last, or GetPluginInfo if it is only observed, as a date, and what came of the
-    #: last try if that was a later one.
+    #: The time of the last answer to NodeGetInfo, or to GetPluginInfo if the driver is only observed, and the result of
+    #: a later call that failed.
     refreshed: str
 
     @property
     def is_complete(self) -> bool:
-        """Whether it has said what it can do."""
+        """Whether the driver has told its capabilities."""
         return not isinstance(self.node_capabilities, NotKnown) and not isinstance(self.plugin_capabilities, NotKnown)
 
     def as_texts(self) -> dict[str, str]:
-        """Return the facts as users are shown them: as in all texts about drivers, what does not print is escaped."""
+        """Return the facts as users are shown them, with non-printable characters escaped."""
         texts = {key: cut(text, _MAX_FACT) for key, text in self._texts() if text}
-        # One look at all of them together: nearly always everything prints.
+        # One check of all facts together is cheaper, and they nearly always print.
         if "".join([*texts, *texts.values()]).isprintable():
             return texts
         return {escaped(key): escaped(text) for key, text in texts.items()}
@@ -220,7 +221,7 @@ def _capabilities_text(capabilities: Capabilities) -> str:
 
 
 def changes(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """Return in words what has changed between two sets of facts; empty if that is nothing but the last refresh."""
+    """Describe the changes between two sets of facts, the time of the refresh excepted."""
     return cut("; ".join(_changes(before, after)), _MAX_CHANGE)
 
 
@@ -238,22 +239,22 @@ def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[st
 # --- health -----------------------------------------------------------------------------------------------------------
 
 NOT_READY = "driver responded but is not ready"
-#: Seconds after its registration in which a driver that is not ready counts as one that is starting.
+#: Seconds after its registration in which a driver that is not ready counts as starting.
 STARTING_FOR = 60.0
 
 
 class DriverNotReadyError(PluginError):
-    """The driver has answered Probe, and said that it is not ready."""
+    """The driver answered Probe that it is not ready."""
 
     def __init__(self) -> None:
         super().__init__(NOT_READY)
 
 
 def shown_health(checked: Checked, *, may_start: bool) -> tuple[Health, str, int]:
-    """Return the health that is reported, why, and how many checks have failed in a row.
+    """Return the health that is reported, the reason, and how many checks have failed in a row.
 
-    ``may_start`` says that the last check has found a driver that is not ready, and was registered a moment ago. It is
-    not unhealthy for that, unless it was ready before.
+    ``may_start`` is true if the last check found a driver not ready that was registered a moment ago. Such a driver is
+    starting and not unhealthy, unless it was ready before.
     """
     if may_start and checked.health in (Health.UNKNOWN, Health.UNHEALTHY):
         return Health.STARTING, NOT_READY, 0

@@ -1,6 +1,6 @@
 """The topologies of registered CSI drivers: two drivers must not give one key different values.
 
-The kubelet makes labels of a node of them, of which each can have one value. Nothing here waits.
+The kubelet makes labels of a node from them, and each label has one value. Nothing here waits.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Topology = tuple[tuple[str, str], ...]
 _MAX_SHOWN = 256
 
 
-#: A key and a value that the CSI specification allows, whose rules are nearly those of labels in Kubernetes.
+#: The form of keys and values that the CSI specification allows, which is nearly that of labels in Kubernetes.
 _WORD: Final = r"[A-Za-z0-9](?:[-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?"
 _PREFIX: Final = r"[a-z0-9](?:[-.a-z0-9]{0,61}[a-z0-9])?/"
 _KEY: Final = re.compile(f"(?:{_PREFIX})?{_WORD}")
@@ -29,9 +29,9 @@ _VALUE: Final = re.compile(f"(?:{_WORD})?")
 
 
 def wrong_with(topology: Topology) -> str | None:
-    """Return which segment the CSI specification does not allow; None if all are as it says.
+    """Describe the first segment that the CSI specification does not allow; None if all are valid.
 
-    A kubelet cannot make a label of such a segment. Here it is only a text.
+    A kubelet cannot make a label of an invalid segment. Here a segment is only text.
     """
     wrong = [pair for pair in topology if not (_KEY.fullmatch(pair[0]) and _VALUE.fullmatch(pair[1]))]
     if not wrong:
@@ -48,13 +48,13 @@ def _key_of(plugin: Plugin) -> tuple[str, int]:
 class Topologies:
     """The topologies of the drivers that are registered."""
 
-    #: For each key and value, the drivers that have given it, by socket and generation. Nearly always there is one
-    #: value for a key, so that a collision is found without a look at each driver.
+    #: For each key and value, the drivers that gave them, by socket and generation. Most keys have one value, so a
+    #: collision is found without iterating over the drivers.
     _given: dict[str, dict[str, dict[tuple[str, int], Plugin]]] = attrs.field(init=False, factory=dict)
     _of: dict[tuple[str, int], Topology] = attrs.field(init=False, factory=dict)
 
     def put(self, plugin: Plugin, topology: Topology) -> None:
-        """Note the topology of a driver, which replaces the one before."""
+        """Set the topology of a driver."""
         self.remove(plugin)
         if not topology:
             return
@@ -63,7 +63,7 @@ class Topologies:
             self._given.setdefault(key, {}).setdefault(text, {})[_key_of(plugin)] = plugin
 
     def remove(self, plugin: Plugin) -> None:
-        """Forget a driver, if it is known."""
+        """Remove a driver, if it is known."""
         for key, text in self._of.pop(_key_of(plugin), ()):
             values = self._given[key]
             del values[text][_key_of(plugin)]
@@ -73,7 +73,7 @@ class Topologies:
                 del self._given[key]
 
     def collision(self, plugin: Plugin, topology: Topology) -> str | None:
-        """Return in words which key of ``topology`` has another value with another driver; None if there is none.
+        """Describe the first key of ``topology`` that has another value at another driver; None if there is none.
 
         The instances of one name are one driver. A privileged driver is compared with privileged ones only (fault 80).
         """

@@ -1,11 +1,11 @@
-"""DRA drivers as they are known: which instances each has, which of them are connected, and when a driver is gone.
+"""The known DRA drivers: the instances of each, which of them are connected, and when a driver is gone.
 
-A driver is known by its name, and may have several instances: while it is updated, an old and a new one run side by
-side. An instance is *connected* while there is a connection to its endpoint, and the driver is *usable* while one of
-its instances is connected. A driver of which no instance was connected for :attr:`DRAConfig.gone_after` is *gone*. That
-is found out once: it can be gone again only after it was usable, or after it had no instance at all.
+A driver is known by its name. It can have several instances: during an update, an old and a new one run side by side.
+An instance is *connected* while there is a connection to its endpoint, and a driver is *usable* while one of its
+instances is connected. A driver without a connected instance for :attr:`DRAConfig.gone_after` is *gone*. That is found
+once: it can be gone again only after it was usable, or had no instance at all.
 
-Nothing here reads a clock: each time is passed in, in seconds of Trio's clock.
+Nothing here reads a clock: times are arguments, in seconds of Trio's clock.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from ..errors import ConfigError
 from ..plugins.info import Plugin
 from ..values import record, value
 
-#: The services by which a driver tells the health of its devices, in the order in which they are preferred.
+#: The services by which a driver reports the health of its devices, in order of preference.
 HEALTH_SERVICES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 
-#: Of which drivers the health of devices is watched: of those that name a service for it among their versions, or of
-#: all, in which case the services are tried.
+#: The drivers whose device health is watched: those that list a service for it among their versions, or all, in which
+#: case the services are tried.
 WatchedHealth = Literal["advertised", "try"]
 
 
 @attrs.frozen
 class DRAConfig:
-    """How DRA drivers are used.
+    """The configuration for DRA drivers.
 
     Raises:
       ConfigError: if ``gone_after`` is not a finite number above 0, or ``health`` is another word.
     """
 
-    #: Seconds without a connection to any instance after which a driver is gone.
+    #: Seconds without a connected instance after which a driver is gone.
     gone_after: float = attrs.field(default=30.0, validator=above_zero)
-    #: ``advertised``: the health of devices is watched if the driver names a service for it among its versions.
-    #: ``try``: of other drivers these services are tried, too.
+    #: ``advertised``: watch the health of devices if the driver lists a service for it among its versions. ``try``:
+    #: also try these services at other drivers.
     health: WatchedHealth = attrs.field(default="advertised")
 
     @health.validator
@@ -49,18 +49,18 @@ class DRAConfig:
             raise ConfigError(f"DRAConfig.health is {health!r}: it must be {words} (--dra-health)")
 
     def health_services(self, versions: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the services by which a driver with these ``versions`` may tell the health of its devices."""
+        """Return the services by which a driver with these ``versions`` may report the health of its devices."""
         advertised = tuple(service for service in HEALTH_SERVICES if service in versions)
         return advertised or (HEALTH_SERVICES if self.health == "try" else ())
 
 
 @value
 class DriverGone:
-    """No instance of a driver has been connected for so long that it counts as gone."""
+    """No instance of a driver has been connected for so long that the driver counts as gone."""
 
     #: The instance that would be used, or the last one that was registered.
     plugin: Plugin
-    #: Since when none is connected.
+    #: When the last connected instance was lost.
     since: float
     #: How many instances are registered.
     instances: int
@@ -71,29 +71,28 @@ Key = tuple[str, int]
 
 
 def key_of(plugin: Plugin) -> Key:
-    """Return what tells an instance from all others."""
+    """Return the key that identifies an instance."""
     return plugin.socket, plugin.generation
 
 
 @record
 class _Instance:
     plugin: Plugin
-    #: Since when it is connected; None while it is not.
+    #: The time of the connection; None while there is none.
     connected: float | None = None
 
     @property
     def rank(self) -> tuple[bool, bool]:
-        """The highest is used, and of equal ones the newest."""
+        """The instance with the highest rank is used, and of equal ones the newest."""
         return self.plugin.privileged, self.connected is not None
 
 
 @record
 class _Driver:
-    #: The last instance that was registered.
     last: Plugin
-    #: Since when no instance is connected; None while one is.
+    #: The time since when no instance is connected; None while one is.
     unusable: float | None
-    #: In the order in which they were registered.
+    #: In the order of registration.
     instances: dict[Key, _Instance] = attrs.field(factory=dict)
     gone: bool = False
 
@@ -102,7 +101,7 @@ class _Driver:
         return sum(instance.connected is not None for instance in self.instances.values())
 
     def best(self) -> Plugin | None:
-        """Return the instance that is used, as the world decides on roles: see :meth:`Drivers.active`."""
+        """Return the instance in use, by the rule of the world for roles: see :meth:`Drivers.active`."""
         newest_first = reversed(self.instances.values())
         best = max(newest_first, key=lambda instance: instance.rank, default=None)
         return None if best is None else best.plugin
@@ -115,13 +114,13 @@ class Drivers:
     #: Seconds without a connected instance after which a driver is gone.
     gone_after: float = 30.0
     _drivers: dict[str, _Driver] = attrs.field(init=False, factory=dict)
-    #: When each driver without a connected instance will be gone, the first first: each waits for the same time.
+    #: When each driver without a connected instance will be gone, earliest first, since each waits equally long.
     _due: dict[str, float] = attrs.field(init=False, factory=dict)
 
     # --- what happens ---
 
     def add(self, plugin: Plugin, now: float) -> None:
-        """Note an instance that was registered, and is not connected yet."""
+        """Add a registered instance that is not connected yet."""
         driver = self._drivers.get(plugin.name)
         if driver is None:
             driver = self._drivers[plugin.name] = _Driver(plugin, now)
@@ -130,7 +129,7 @@ class Drivers:
         driver.instances[key_of(plugin)] = _Instance(plugin)
 
     def remove(self, plugin: Plugin, now: float) -> None:
-        """Note that an instance is registered no more; nothing happens if it was not."""
+        """Remove an instance, if it is known."""
         driver = self._drivers.get(plugin.name)
         if driver is None or driver.instances.pop(key_of(plugin), None) is None:
             return
@@ -145,7 +144,7 @@ class Drivers:
         self._due.pop(plugin.name, None)
 
     def disconnected(self, plugin: Plugin, now: float) -> None:
-        """Note that the connection to an instance has ended; nothing happens if it was not connected."""
+        """Note that the connection to an instance has ended, if there was one."""
         driver = self._drivers.get(plugin.name)
         instance = None if driver is None else driver.instances.get(key_of(plugin))
         if driver is not None and instance is not None:
@@ -153,7 +152,7 @@ class Drivers:
             self._note_unusable(plugin.name, driver, now)
 
     def take_gone(self, now: float) -> list[DriverGone]:
-        """Return the drivers that are gone as of ``now``, each once."""
+        """Return the drivers that are gone at ``now``, each once."""
         found = []
         while (name := next(iter(self._due), None)) is not None and self._due[name] <= now:
             del self._due[name]
@@ -177,13 +176,13 @@ class Drivers:
 
     @property
     def next_due(self) -> float:
-        """When the next driver will be gone; infinity if none will be."""
+        """When the next driver will be gone; infinity if none will."""
         return next(iter(self._due.values()), math.inf)
 
     def active(self, name: str) -> Plugin | None:
-        """Return the instance that is used: the newest connected one, or else the newest; None if there is none.
+        """Return the instance in use: the newest connected one, or else the newest; None if there is none.
 
-        One of root or of the user that runs plugind comes before those of another user (fault 80).
+        Instances of root or of the user that runs plugind come before those of other users (fault 80).
         """
         driver = self._drivers.get(name)
         return None if driver is None else driver.best()
@@ -210,7 +209,7 @@ class Drivers:
         return None if driver is None else driver.unusable
 
     def is_gone(self, name: str) -> bool:
-        """Whether the driver is gone."""
+        """Whether no instance of the driver was connected for too long."""
         driver = self._drivers.get(name)
         return driver is not None and driver.gone
 

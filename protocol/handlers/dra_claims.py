@@ -1,4 +1,4 @@
-"""What is asked of a DRA driver for resource claims, and what its answers mean. Errors have the kubelet's words."""
+"""The calls of a DRA driver for resource claims, and the checks of its answers. Error texts are the kubelet's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..errors import PluginError
 from ..text import cut, escaped
 from ..values import value
 
-#: Seconds that a driver has for one call.
+#: Seconds that a call to a driver may take.
 CALL_TIMEOUT = 45.0
 #: Characters of a driver's error that are kept (fault 94).
 MAX_ERROR = 1024
@@ -16,7 +16,7 @@ MAX_ERROR = 1024
 
 @value
 class DRAClaim:
-    """A claim to devices. Most drivers look up by its name what is claimed, at an API server."""
+    """A claim to devices. Most drivers look up the claimed devices by its name at an API server."""
 
     namespace: str
     uid: str
@@ -27,13 +27,13 @@ class DRAClaim:
 class PreparedDevice:
     """A device that a driver has prepared for a claim."""
 
-    #: Which requests of the claim it is for; empty means all of them.
+    #: The requests of the claim that the device is for; empty means all of them.
     requests: tuple[str, ...]
     pool: str
     device: str
-    #: The CDI devices that a container needs to use it.
+    #: The CDI devices that a container needs to use the device.
     cdi_devices: tuple[str, ...]
-    #: Which share of the device it is, if it is shared between claims.
+    #: The share of the device, if the device is shared between claims.
     share_id: str | None = None
 
 
@@ -42,7 +42,7 @@ Prepared = dict[str, tuple[PreparedDevice, ...]]
 
 
 class DRAError(PluginError):
-    """A DRA driver cannot do what it was asked; the text says why."""
+    """A DRA driver cannot do what it was asked; the text is the reason."""
 
 
 class DRADriverUnknownError(DRAError):
@@ -50,27 +50,26 @@ class DRADriverUnknownError(DRAError):
 
 
 class DRACallError(DRAError):
-    """The call has failed: there is no connection, no answer in time, or the driver has refused it."""
+    """The call has failed: there is no connection, no answer in time, or the driver has refused the call."""
 
 
 class DRAAnswerError(DRAError):
-    """The answer is not to the claims that were asked about: one that nobody asked about, or too few."""
+    """The answer does not match the claims of the call: it has an unknown claim, or too few claims."""
 
 
 class DRAClaimError(DRAError):
-    """The driver has failed for one claim. What it has done for the others is not known."""
+    """The driver has failed for one claim. Whether it succeeded for the others is not known."""
 
     def __init__(self, text: str, claim: DRAClaim) -> None:
         super().__init__(text)
-        #: The claim for which it has failed.
         self.claim = claim
 
 
 def check_known(name: str, *, is_known: bool) -> None:
-    """Check that a driver may be called by its name.
+    """Check that a driver can be called by its name.
 
     Raises:
-      DRADriverUnknownError: if it may not.
+      DRADriverUnknownError: if the name is empty or not known.
     """
     if not name:
         raise DRADriverUnknownError("DRA driver name is empty")
@@ -94,10 +93,10 @@ def check_answer(method: str, claims: Mapping[str, DRAClaim], errors: Mapping[st
     """Check the answer to ``method`` for ``claims``: ``errors`` has the error of each claim in it, empty for none.
 
     Raises:
-      DRAAnswerError: if it has a claim that was not asked about, or not all of them.
+      DRAAnswerError: if it has an unknown claim, or lacks a claim.
       DRAClaimError: if the driver has failed for a claim.
     """
-    # A protobuf map has no order: without one, the same answer gives now this error and now that one.
+    # A protobuf map has no order. Sorting makes the same answer always give the same error.
     for uid, error in sorted(errors.items()):
         claim = claims.get(uid)
         if claim is None:

@@ -1,4 +1,4 @@
-"""What is shown of an instance of a DRA driver: facts, as texts by their keys."""
+"""The facts that are shown of an instance of a DRA driver."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import attrs
 from ..text import cut
 from .dra_health import DeviceHealth, DeviceHealths, DeviceStatus
 
-#: Returns a time of Trio's clock as a date.
+#: Formats a time of Trio's clock as a date.
 Clock = Callable[[float], str]
 
-#: How many devices are named, and how many characters of what the driver says of each: all facts of a plugin have a
-#: bound. The fact :data:`DEVICES` counts all devices.
+#: How many devices are listed, and how many characters of the driver's message about each, because the facts of a
+#: plugin have a bound. The fact :data:`DEVICES` counts all devices.
 MAX_SHOWN = 48
 MAX_SAID = 160
 
@@ -22,7 +22,7 @@ CONNECTED = "connected"
 USABLE = "usable"
 DEVICES = "devices"
 DEVICE_HEALTH = "device-health"
-#: What comes before the pool and the name of a device.
+#: The prefix of the facts about single devices.
 DEVICE = "device."
 
 _WORST_FIRST = (DeviceStatus.UNHEALTHY, DeviceStatus.UNKNOWN, DeviceStatus.HEALTHY)
@@ -30,22 +30,22 @@ _WORST_FIRST = (DeviceStatus.UNHEALTHY, DeviceStatus.UNKNOWN, DeviceStatus.HEALT
 
 @attrs.frozen
 class InstanceFacts:
-    """What is known of one instance. Times are those of Trio's clock."""
+    """The facts about one instance. Times are those of Trio's clock."""
 
-    #: The service that is called on its endpoint.
+    #: The service that plugind calls on its endpoint.
     service: str
-    #: Since when it is connected; None if it is not.
+    #: The time of the connection; None if there is none.
     connected: float | None
     #: How many instances of the driver are connected, and since when none is.
     usable_by: int
     unusable: float | None
-    #: By which service the health of devices is told, or why it is not; empty if nobody asks for it.
+    #: The service that reports the health of devices, or why none does; empty if none is asked.
     stream: str = ""
-    #: The devices, if this instance is the one that is used.
+    #: The devices, if this instance is the active one.
     devices: DeviceHealths | None = None
 
     def as_texts(self, clock: Clock) -> dict[str, str]:
-        """Return the facts as texts by their keys, in the order in which they are shown."""
+        """Return the facts by their keys, in the order in which they are shown."""
         return dict(self._texts(clock))
 
     def _texts(self, clock: Clock) -> Iterator[tuple[str, str]]:
@@ -66,7 +66,7 @@ class InstanceFacts:
 
 
 def worst(devices: Iterable[DeviceHealth]) -> list[DeviceHealth]:
-    """Return the devices that are named, the unhealthy ones first."""
+    """Return the devices that are listed, the unhealthy ones first."""
     return sorted(devices, key=lambda device: _WORST_FIRST.index(device.status))[:MAX_SHOWN]
 
 

@@ -1,8 +1,8 @@
-"""The health of the devices of one instance of a DRA driver, as its stream tells it, by the rules of Kubernetes 1.37.
+"""The health of the devices of one instance of a DRA driver, as its stream reports it, by the rules of Kubernetes 1.37.
 
-Each message is the whole list. A device whose time has passed without a message that names it is ``Unknown``, and what
-was said of it is cleared; so one that is missing in a message becomes that later. When the connection ends, all are.
-Nothing here reads a clock: each time is passed in, in seconds of Trio's clock.
+Each message is the whole list. A device becomes ``Unknown``, without a message, when no message has named it in its
+time; so a device that is missing in a message expires later. When the connection ends, all devices become ``Unknown``.
+Nothing here reads a clock: times are arguments, in seconds of Trio's clock.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from ..errors import ValidationError
 from ..text import quoted
 from ..values import value
 
-#: Seconds after which the health of a device is unknown whose driver names no time.
+#: Seconds until the health of a device becomes unknown if the driver sets no time.
 TIMEOUT = 30.0
-#: How many devices are kept of one instance.
+#: How many devices of one instance are kept.
 MAX_DEVICES = 4096
-#: Characters in the name of a pool or a device, which are names of Kubernetes.
+#: Characters in the name of a pool or a device, as Kubernetes limits them.
 MAX_NAME = 253
-#: Characters of what a driver says of a device. Of more, all but the last ``len(CUT)`` of these are kept.
+#: Characters of a driver's message about a device. A longer message is cut, and ends with :data:`CUT`.
 MAX_MESSAGE = 1024
 CUT = "..."
 
 
 class DeviceStatus(enum.StrEnum):
-    """How a device is, in the words of Kubernetes."""
+    """The health of a device, in the words of Kubernetes."""
 
     HEALTHY = "Healthy"
     UNHEALTHY = "Unhealthy"
@@ -39,27 +39,27 @@ class DeviceStatus(enum.StrEnum):
 
 @value
 class DeviceReport:
-    """What a message says of one device."""
+    """The part of a message about one device."""
 
     pool: str
     device: str
     status: DeviceStatus
     message: str = ""
-    #: Seconds for which this holds; 0 or less means :data:`TIMEOUT`.
+    #: Seconds for which the report holds; 0 or less means :data:`TIMEOUT`.
     timeout: float = 0.0
 
 
 @value
 class DeviceHealth:
-    """How one device is."""
+    """The health of one device."""
 
     pool: str
     device: str
     status: DeviceStatus
     message: str
-    #: Since when it has this status.
+    #: When the device got this status.
     since: float
-    #: When this holds no more; infinity if it is unknown already.
+    #: When this expires; infinity if the status is unknown already.
     expires: float
 
     def __str__(self) -> str:
@@ -67,19 +67,19 @@ class DeviceHealth:
 
 
 class DeviceHealthError(ValidationError):
-    """A message about the health of devices is refused; the text says why."""
+    """A message about the health of devices is refused; the text is the reason."""
 
 
 def truncated(message: str) -> str:
-    """Return a message within the bound, as the kubelet cuts it."""
+    """Cut a message to the bound as the kubelet does."""
     return message if len(message) <= MAX_MESSAGE else message[: MAX_MESSAGE - len(CUT)] + CUT
 
 
 @attrs.define
 class DeviceHealths:
-    """The devices of one instance that have been reported."""
+    """The reported devices of one instance."""
 
-    #: By pool and name, those that were reported last at the end.
+    #: By pool and name, the last reported ones at the end.
     _devices: dict[tuple[str, str], DeviceHealth] = attrs.field(init=False, factory=dict)
 
     def __iter__(self) -> Iterator[DeviceHealth]:
@@ -95,19 +95,19 @@ class DeviceHealths:
 
     @property
     def next_expiry(self) -> float:
-        """When :meth:`expire` changes something next; infinity if it does not."""
+        """When :meth:`expire` next changes something; infinity if never."""
         return min((device.expires for device in self), default=math.inf)
 
     @property
     def last_expiry(self) -> float:
-        """When all are unknown, if nothing is heard of them until then; minus infinity if they are."""
+        """When the last device becomes unknown without further messages; minus infinity if all are unknown."""
         return max((device.expires for device in self if device.expires < math.inf), default=-math.inf)
 
     def take(self, reports: Iterable[DeviceReport], now: float) -> None:
-        """Take one message. Of two reports of one device the last counts.
+        """Apply one message. Of two reports of one device the last counts.
 
         Raises:
-          DeviceHealthError: if it has too many devices, or a name that none can have. Nothing is changed then.
+          DeviceHealthError: if the message has too many devices, or an invalid name. Then nothing changes.
         """
         said = {(report.pool, report.device): report for report in reports}
         if len(said) > MAX_DEVICES:
@@ -119,11 +119,11 @@ class DeviceHealths:
         self._drop_oldest()
 
     def expire(self, now: float) -> None:
-        """Have the devices be unknown whose time has passed."""
+        """Mark the devices whose time has passed as unknown."""
         self._lose([key for key, device in self._devices.items() if device.expires <= now], now)
 
     def lose(self, now: float) -> None:
-        """Have all devices be unknown: nothing is heard of them any more."""
+        """Mark all devices as unknown, because no reports come any more."""
         self._lose([*self._devices], now)
 
     def _lose(self, keys: list[tuple[str, str]], now: float) -> None:
@@ -136,7 +136,7 @@ class DeviceHealths:
                 self._devices[key] = attrs.evolve(device, expires=math.inf)
 
     def _drop_oldest(self) -> None:
-        """Forget those that were missing for the longest time, if there are too many in all."""
+        """Drop the devices that were not reported for the longest time, if there are too many."""
         for key in [*self._devices][: max(0, len(self._devices) - MAX_DEVICES)]:
             del self._devices[key]
 

@@ -1,4 +1,4 @@
-"""Asks for the facts of plugins anew, and says what becomes of it: ``plugind retry --facts``."""
+"""Asks the handlers to refresh the facts of plugins, for ``plugind retry --facts``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..values import record
 
 
 class Instance(Protocol):
-    """What must be known of a plugin."""
+    """A plugin whose facts can be asked for."""
 
     @property
     def socket(self) -> str:
@@ -21,7 +21,7 @@ class Instance(Protocol):
 
     @property
     def generation(self) -> int:
-        """Which appearance of that."""
+        """The generation of the socket."""
 
     @property
     def state(self) -> StateName:
@@ -34,17 +34,17 @@ NO_FACTS = "the handler of its type asks for no facts"
 
 @record
 class _AnswerTaker:
-    """Takes an answer that comes at once."""
+    """Stores an answer that comes at once."""
 
     is_yes: bool = False
 
     def send_nowait(self, message: bool, /) -> None:
-        """Take it."""
+        """Store the answer."""
         self.is_yes = message
 
 
 def ask_for_facts(links: Address[FactsAsked], plugins: Iterable[Instance]) -> tuple[RetryAnswer, ...]:
-    """Have the facts of each registered plugin asked for anew; say for each whether that is done."""
+    """Ask to refresh the facts of each registered plugin; return for each plugin whether that was possible."""
     return tuple(_asked(links, plugin) for plugin in plugins)
 
 

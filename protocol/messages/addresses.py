@@ -1,7 +1,4 @@
-"""The sending end of an inbox.
-
-An *address* is all that an actor has of another actor.
-"""
+"""The sending end of an inbox, through which actors know each other."""
 
 from __future__ import annotations
 
@@ -14,4 +11,4 @@ class Address(Protocol[M]):
     """The sending end of an inbox whose size the protocol bounds."""
 
     def send_nowait(self, message: M, /) -> None:
-        """Put ``message`` into the inbox; never waits."""
+        """Put ``message`` into the inbox; never wait."""

@@ -1,4 +1,4 @@
-"""Messages about the configuration of a node that runs: it is read again, and what holds from then on."""
+"""Messages about reloads: changed settings, and requests to the reloader."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..values import value
 from .addresses import Address
 
 if TYPE_CHECKING:
-    # The commands that only ask a daemon load this module, and need no configuration.
+    # Commands that only ask a daemon load this module without the configuration.
     from ..backoff import Backoff
     from ..discovery.roots import Root
     from ..registration.settings import RegistrationSettings
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 @value
 class SettingsChanged:
-    """A registration actor goes by other settings from now on; what it has begun goes on by those before."""
+    """The settings of a registration actor have changed. What it has begun continues with the old settings."""
 
     settings: RegistrationSettings
 
 
 @value
 class WorldChanged:
-    """The reconciler goes by other limits from now on."""
+    """The limits of the reconciler have changed."""
 
-    #: How many plugins may be registered under one name.
+    #: How many plugins can be registered under one name.
     max_instances: int
-    #: The delays after short lives, and how many seconds a life has to last that is not short.
+    #: The delays after short lives, and how many seconds make a life long.
     backoff: Backoff
     stable_after: float
 
@@ -44,7 +44,7 @@ class TrustChanged:
     users: Users
 
     def __hash__(self) -> int:
-        """Return the hash of the policy, since what the system says about users has none."""
+        """Return the hash of the policy, because ``users`` has none."""
         return hash(self.trust)
 
     def trusts(self, uid: int) -> bool:
@@ -52,43 +52,43 @@ class TrustChanged:
         return self.trust.includes(uid, self.users)
 
     def distrust(self, uid: int, pid: int) -> str | None:
-        """Return why process ``pid`` of this user is not trusted, and what to do; None if it is (fault 40)."""
+        """Return why process ``pid`` of this user is not trusted, with advice; None if it is trusted (fault 40)."""
         return self.trust.refusal(uid, pid, self.users)
 
 
 @value
 class RootRemoved:
-    """A root is watched no more, and its watcher has ended: its plugins are deregistered."""
+    """A root is no longer watched, and its watcher has ended: its plugins are deregistered."""
 
     root: str
 
 
 @value
 class RootsChanged:
-    """There are other roots, or endpoints may be in other directories, from now on."""
+    """The roots or the directories for endpoints have changed."""
 
     roots: tuple[Root, ...]
-    #: All directories in which plugins have sockets: the roots, and where device plugins call.
+    #: All directories in which plugins have sockets: the roots, and the directory of device plugins.
     directories: tuple[str, ...]
-    #: Where endpoints may be.
+    #: The directories for endpoints.
     endpoint_directories: tuple[str, ...]
 
 
 @value
 class PausesChanged:
-    """The pauses before a follow is started again are others from now on."""
+    """The pauses before a follow is started again have changed."""
 
     pauses: Backoff
 
 
 @value
 class ExpectationChanged:
-    """Other plugins or devices are expected from now on, or the plugins have to be in another state."""
+    """The expected plugins or devices, or the state that plugins must have, have changed."""
 
     expected: tuple[str, ...]
-    #: Whether they have to be healthy, too, or only registered.
+    #: Whether the plugins must be healthy, too, or only registered.
     healthy: bool
-    #: How many healthy devices there have to be, by resource.
+    #: The expected number of healthy devices, by resource.
     devices: Mapping[str, int] = attrs.field(factory=dict, hash=False)
 
 
@@ -96,45 +96,44 @@ class ExpectationChanged:
 class ConfigurationRead:
     """The configuration was read again."""
 
-    #: ``trio.current_time()``.
     time: float
-    #: Why it is not used; None if it is.
+    #: Why the configuration is not used; None if it is used.
     refused: str | None = None
 
 
 @value
 class ConfigurationShown:
-    """The settings that are in force, as the rows of ``plugind config -o json``."""
+    """The settings in force, as the rows of ``plugind config -o json``."""
 
-    #: The configuration files that were read last.
+    #: The configuration files of the last reading.
     files: tuple[str, ...]
     settings: tuple[Mapping[str, object], ...]
-    #: What was given to settings that need a restart, and is not in force until then.
+    #: New values of settings that need a restart before they are in force.
     waiting: tuple[Mapping[str, object], ...] = ()
 
 
 @value
 class Reloaded:
-    """What followed when the configuration was read again."""
+    """The result of a reload."""
 
-    #: The keys that have other values now.
+    #: The keys whose values have changed.
     changed: tuple[str, ...] = ()
     #: The keys whose new values count only after a restart.
     needs_restart: tuple[str, ...] = ()
-    #: All that is wrong. Then nothing has changed, and the configuration before it stays in force.
+    #: All problems. If there are any, nothing has changed.
     refused: tuple[str, ...] = ()
 
 
 @value
 class ReloadAsked:
-    """Read the configuration again, and use what needs no restart."""
+    """Reload the configuration: read it, and use what needs no restart."""
 
     reply: Address[Reloaded]
 
 
 @value
 class ConfigurationAsked:
-    """Say which settings are in force."""
+    """Return the settings in force."""
 
     reply: Address[ConfigurationShown]
 

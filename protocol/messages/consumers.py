@@ -1,4 +1,4 @@
-"""What the consumers of drivers tell of them, and what they are asked: a part of ``plugind.protocol.messages``."""
+"""The messages about drivers from their handlers, and to the handlers: a part of ``plugind.protocol.messages``."""
 
 from __future__ import annotations
 
@@ -27,40 +27,35 @@ class CallEnded:
     name: str
     #: For example ``/csi.v1.Node/NodeGetInfo``.
     method: str
-    #: The name of its status, for example ``DEADLINE_EXCEEDED``.
+    #: The name of the status, for example ``DEADLINE_EXCEEDED``.
     code: str
-    #: How long it took.
     seconds: float
 
 
 @value
 class CallsEnded:
-    """Calls to drivers, to be counted: those of one registration come together."""
+    """Calls to drivers for the metrics. The calls of one registration come together."""
 
     calls: tuple[CallEnded, ...]
 
 
 class PluginEvent(enum.StrEnum):
-    """What can happen to a registered plugin besides a change of its state, by the words that users see."""
+    """Events of registered plugins besides changes of state, by the words that users see."""
 
-    #: What its handler knows of it is not what it was.
+    #: Its facts have changed.
     FACTS = "facts"
-    #: No instance of a DRA driver has been connected for some time; its last one may be registered no more.
+    #: No instance of a DRA driver has been connected for some time; the last one may have been deregistered.
     DRIVER_GONE = "driver-gone"
 
 
 @value
 class EventNoted:
-    """Something has happened to a plugin: it is in the history, in watches and in the log.
-
-    It may have left since then, and be forgotten.
-    """
+    """An event of a plugin, for its history, the watches and the log. The plugin may have left since."""
 
     plugin: Plugin
     event: PluginEvent
-    #: What exactly.
+    #: The details.
     text: str
-    #: ``trio.current_time()`` in seconds.
     time: float
 
 
@@ -68,17 +63,17 @@ class EventNoted:
 
 
 class YesOrNo(Protocol):
-    """Where an answer of yes or no goes."""
+    """The address for a boolean answer."""
 
     def send_nowait(self, message: bool, /) -> None:
-        """Take the answer; never waits."""
+        """Take the answer; never wait."""
 
 
 @value
 class FactsAsked:
-    """A caller wants the facts of a registered plugin to be asked for anew (``plugind retry --facts``)."""
+    """A caller asks to refresh the facts of a registered plugin (``plugind retry --facts``)."""
 
     socket: str
     generation: int
-    #: Where it goes at once whether the handler of the plugin does so.
+    #: Gets the answer at once: whether the plugin's handler refreshes facts.
     reply: YesOrNo

@@ -1,4 +1,4 @@
-"""The messages to and from watchers and the device server: which sockets are there."""
+"""The messages to and from watchers and the device server about the sockets that exist."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class RescanNow:
 
 @value
 class LookNow:
-    """Look at ``path`` now, regardless of events: a dial found another file there than was reported (fault 41)."""
+    """Look at ``path`` now, without an event: a dial found another file there than was reported (fault 41)."""
 
     path: str
 
@@ -32,51 +32,51 @@ WatcherMessage = RescanNow | LookNow | TrustChanged
 class CallAnswered:
     """The answer to a call of Register."""
 
-    #: Why the plugin is not registered, in the words that it is told; None if it is registered.
+    #: Why the plugin is not registered, as the plugin is told; None if it is registered.
     error: str | None = None
     outcome: Outcome = Outcome.OK
-    #: The generation that is registered, if it was so before the call.
+    #: The registered generation, if the plugin was registered before the call.
     generation: int | None = None
 
 
 @value
 class Called:
-    """A device plugin called Register: what it is and serves was in the call, and the answer tells it the outcome."""
+    """A device plugin called Register: the call has its info, and the answer tells the outcome."""
 
     info: PluginInfo
     #: The process that called.
     uid: int
     pid: int
-    #: Where the answer goes; None if the call was answered before.
+    #: The address for the answer; None if the call was answered before.
     reply: Address[CallAnswered] | None = None
-    #: The options that were in the call, if there were any.
+    #: The options in the call, if there were any.
     options: DeviceOptions | None = None
 
     def as_answered(self) -> Called:
-        """Return the call once it was answered yes."""
+        """Return the call as it is after a positive answer."""
         return attrs.evolve(self, info=attrs.evolve(self.info, answered=True), reply=None)
 
 
 @value
 class SocketAppeared:
-    """A socket is at ``path``, where there was none before or another one."""
+    """A new socket is at ``path``."""
 
     path: str
     generation: int
     identity: Identity
     root: str
-    #: ``trio.current_time()`` when it was seen, in seconds.
+    #: ``trio.current_time()`` when it was seen.
     time: float
     deprecated: bool = False
-    #: Found by the first scan of a watcher. A watcher that is restarted finds again what is known already.
+    #: Whether the first scan of a watcher found it. A restarted watcher finds known sockets again.
     first_scan: bool = False
     #: The time before which it is not dialed, because the last ``short_lives`` at its path were short (fault 49). The
     #: reconciler sets both.
     not_before: float | None = None
     short_lives: int = 0
-    #: The call of Register with which its plugin announced itself. It is not dialed then.
+    #: The call of Register with which its plugin announced itself. Then it is not dialed.
     call: Called | None = None
-    #: Type and name of the plugin of the last of these lives, as far as is known. The reconciler sets it too.
+    #: Type and name of the plugin of the last short life, if known. The reconciler sets it too.
     last_known: PluginInfo | None = None
 
 
@@ -92,17 +92,17 @@ class SocketVanished:
 
 @value
 class SocketTouched:
-    """The attributes of the socket changed, by a chmod for example: a waiting plugin is tried again (behaviour 3)."""
+    """The attributes of the socket changed, for example by a chmod: a waiting plugin is tried again (behaviour 3)."""
 
     path: str
     generation: int
-    #: What its file is now.
+    #: The present identity of its file.
     identity: Identity | None = None
 
 
 @value
 class EntryRefused:
-    """The entry at ``path`` is not taken for a plugin, for this reason (behaviour 7, faults 7 and 8)."""
+    """The entry at ``path`` is not treated as a plugin, for this reason (behaviour 7, faults 7 and 8)."""
 
     path: str
     generation: int
@@ -118,7 +118,7 @@ class EntryIgnored:
 
     path: str
     root: str
-    #: Whether it is a directory, which is entered as any other.
+    #: Whether it is a directory. It is entered like any other directory.
     directory: bool = False
 
 
@@ -126,8 +126,8 @@ class EntryIgnored:
 class ScanCompleted:
     """A scan of ``root`` ended.
 
-    ``paths`` is everything that the first complete scan of a watcher found, refused entries included. It shows what
-    vanished while no watcher ran. It is None for all other scans.
+    ``paths`` is everything that the first complete scan of a watcher found, refused entries included, so that vanished
+    sockets are noticed. It is None for all other scans.
     """
 
     root: str

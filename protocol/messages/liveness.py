@@ -11,29 +11,28 @@ from .registration import RegistrationMessage
 
 @value
 class WatchLiveness:
-    """Find out from now on whether anybody listens on the socket at ``path``, which is registered or stale."""
+    """Find out from now on whether anybody listens on the registered or stale socket at ``path``."""
 
     path: str
     generation: int
     reply: Address[RegistrationMessage]
     registered: bool
-    #: The file of the socket: no other one is connected to.
+    #: The file of the socket, which alone is connected to.
     identity: Identity | None = None
-    #: The root in which it was found.
     root: str | None = None
-    #: The endpoint of a registered plugin, which may be another socket.
+    #: The endpoint of a registered plugin, which can be another socket.
     endpoint: str = ""
     #: The process that listened when the socket was dialed; 0 if it is not known.
     pid: int = 0
-    #: ``trio.current_time()`` of that, in seconds.
+    #: ``trio.current_time()`` of that dial.
     dialed: float = 0.0
-    #: Its endpoint did not exist when it was asked for its info, and has to be awaited.
+    #: Whether its endpoint did not exist when it answered GetInfo, and must be awaited.
     endpoint_missing: bool = False
 
 
 @value
 class UnwatchLiveness:
-    """The socket at ``path`` is not registered and not stale any more."""
+    """The socket at ``path`` is no longer registered or stale."""
 
     path: str
 

@@ -1,4 +1,4 @@
-"""The messages to the reconciler: what is discovered, what becomes of registrations, and what callers ask for."""
+"""The messages to the reconciler: discovered sockets, progress of registrations, and requests of callers."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from .discovery import (
 
 @value
 class Claimed:
-    """A registration got the info of its plugin, and claims the name: answered by an :data:`Admission`.
+    """A registration got the info of its plugin, and claims the name. The answer is an :data:`Admission`.
 
-    The answer carries the claim, so that the registration can ignore an answer that comes too late.
+    The answer includes the claim, so that the registration can ignore an answer that comes too late.
     """
 
     path: str
     generation: int
     info: PluginInfo
-    #: The file of its endpoint, if that is another one than the socket, and exists.
+    #: The file of its endpoint, if it exists and is another one than the socket.
     endpoint: Identity | None = None
-    #: As :attr:`SocketDialed.time`, if that was not reported before.
+    #: Like :attr:`SocketDialed.time`, if that was not reported before.
     dialed: float | None = None
 
 
 @value
 class PluginRegistered:
-    """The handler registered the plugin, which is actual from now on."""
+    """The handler registered the plugin, which is now in the actual world."""
 
     path: str
     generation: int
@@ -52,23 +52,22 @@ class SocketDialed:
 
     path: str
     generation: int
-    #: ``trio.current_time()`` of that dial, in seconds.
     time: float
 
 
 @value
 class PluginRefused:
-    """The plugin is about to be told that it is not registered."""
+    """The plugin will now be told that it is not registered."""
 
     path: str
     generation: int
-    #: Type and name that it gave, if they are sound.
+    #: Type and name from its info, if they are valid.
     info: PluginInfo | None = None
 
 
 @value
 class ListenerChanged:
-    """Nobody listens on the socket any more, or somebody does again: a life without a listener is over (fault 49)."""
+    """Nobody listens on the socket any more, or somebody does again. Without a listener, a life is over (fault 49)."""
 
     path: str
     generation: int
@@ -77,7 +76,7 @@ class ListenerChanged:
 
 @value
 class ClaimReleased:
-    """The handler does not have the plugin of this generation, so its claim ends, and so does its turn to make one."""
+    """The handler does not have the plugin of this generation, so its claim and its turn to claim end."""
 
     path: str
     generation: int
@@ -85,7 +84,7 @@ class ClaimReleased:
 
 @value
 class SocketReplaced:
-    """The dial of this generation found that another file is at ``path``; the watcher must look there (fault 41)."""
+    """The dial of this generation found another file at ``path``; the watcher must look there (fault 41)."""
 
     path: str
     generation: int
@@ -93,21 +92,21 @@ class SocketReplaced:
 
 @value
 class RegistrationEnded:
-    """The registration actor of ``path`` ended; ``crashed`` says that it did so by a bug in plugind."""
+    """The registration actor of ``path`` ended; ``crashed`` means by a bug in plugind."""
 
     path: str
     crashed: bool
-    #: The error of the crash, in one line.
     error: str = ""
-    #: Whether a Register has begun, so that a successor has to deregister.
+    #: Whether a Register has begun, so that a successor must deregister.
     owed: bool = False
 
 
 @value
 class UsableChanged:
-    """The handler reports through its link whether the plugin can be used: one that can is preferred as the active one.
+    """The handler reports through its link whether the plugin can be used. A usable instance is preferred as the active
+    one.
 
-    An instance of which nothing is reported comes between those that can be used and those that cannot.
+    An instance without a report comes between usable and unusable ones.
     """
 
     path: str
@@ -117,7 +116,7 @@ class UsableChanged:
 
 @value
 class PluginGone:
-    """The plugin has left for good, as its handler reports through its link: the watcher must look at its socket.
+    """The handler reports through its link that the plugin has left for good: the watcher must look at its socket.
 
     A plugin that called Register is deregistered at once, since no watcher looks for it.
     """
@@ -128,10 +127,10 @@ class PluginGone:
 
 
 class HandlerPort(Protocol):
-    """What calls the methods of a handler for the registrations of its type, one call at a time for each name.
+    """Calls the methods of a handler for the registrations of its type, one call at a time for each name.
 
     Each call is cancelled at its deadline, and returns how it ended once the handler has ended; a thread is given up at
-    the deadline. It never raises what the handler raises.
+    the deadline. It never raises the handler's errors.
     """
 
     def validate(self, plugin: Plugin) -> Awaitable[Ending]:
@@ -148,9 +147,9 @@ class HandlerPort(Protocol):
         """Have the handler deregister the plugin: exactly once for each Register that has begun (behaviour 36)."""
 
     def give_way(self, plugin: Plugin) -> None:
-        """Note that another plugin waits for the name until the Register under way has ended.
+        """Note that another plugin with another endpoint waits for the name until the Register under way has ended.
 
-        Its endpoint is another one, so a Register that only waits for an endpoint need not keep it waiting.
+        A Register that only waits for its endpoint then gives up.
         """
 
 
@@ -161,20 +160,20 @@ class HandlerAdded:
     type: str
     handler: HandlerPort
     policy: InstancePolicy
-    #: Whether it is given links, to which roles are reported.
+    #: Whether it uses links, through which roles are reported.
     linked: bool = False
 
 
 @value
 class HandlerRemoved:
-    """The handler for ``type`` takes no more plugins, and those that it has are to be deregistered."""
+    """The handler for ``type`` takes no more plugins, and its plugins must be deregistered."""
 
     type: str
 
 
 @value
 class RetryAsked:
-    """A caller asks for a try now, with a fresh backoff, of the socket at ``path``."""
+    """A caller asks for a try of the socket at ``path`` now, with a fresh backoff."""
 
     path: str
     reply: Address[RetryAnswered]
@@ -182,18 +181,18 @@ class RetryAsked:
 
 @value
 class RetryAnswer:
-    """What a retry means for one socket."""
+    """The effect of a retry on one socket."""
 
     socket: str
     #: Whether a try is under way or follows at once.
     tried: bool
-    #: In words: ``tried now``, or why there is no try.
+    #: The text ``tried now``, or why there is no try.
     why: str
 
 
 @value
 class RetryAnswered:
-    """What follows from a retry; empty if nothing is known at the path.
+    """The effect of a retry; empty if nothing is known at the path.
 
     The reconciler answers for paths without a registration actor, and the actor for its own path.
     """
@@ -203,16 +202,16 @@ class RetryAnswered:
 
 @value
 class StopAsked:
-    """Finish what is in flight and end; with ``deregister``, also deregister what is registered (behaviour 42)."""
+    """Finish the work under way and end; with ``deregister``, also deregister registered plugins (behaviour 42)."""
 
     deregister: bool = False
-    #: The registrations end because the reconciler crashed; the node starts anew (fault 85).
+    #: Whether the reconciler crashed and the node starts again (fault 85).
     anew: bool = False
 
 
 @value
 class StopForced:
-    """The grace is nearly over: roll back what is in flight and end (fault 87)."""
+    """The grace is nearly over: roll back the work under way and end (fault 87)."""
 
 
 @value

@@ -21,7 +21,7 @@ class Admitted:
 
 @value
 class NameWanted:
-    """Another plugin waits until this one, which was admitted, is registered or has failed, or has to leave the name.
+    """Another plugin waits until this admitted one is registered, has failed, or has left the name.
 
     See :meth:`HandlerPort.give_way`.
     """
@@ -33,13 +33,13 @@ class NoHandler:
 
     claimed: Claimed
     reason: str
-    #: The error alone; None if ``reason`` is no more than that.
+    #: The error alone; None if it equals ``reason``.
     cause: str | None = None
 
 
 @value
 class ClaimRefused:
-    """The policy of the type does not admit the plugin while another has the name."""
+    """The policy of the type does not admit the plugin while another one has the name."""
 
     claimed: Claimed
     reason: str
@@ -64,12 +64,12 @@ class HandlerWithdrawn:
 
 @value
 class NameFreed:
-    """Another instance of the same name is gone: a refused plugin may be accepted now (behaviour 37)."""
+    """Another instance of the same name is gone: a refused plugin can be accepted now (behaviour 37)."""
 
 
 @value
 class TryNow:
-    """A retry was asked for (``plugind retry``). The actor answers at once, even while it calls the plugin."""
+    """Try now, for ``plugind retry``. The actor answers at once, even while it calls the plugin."""
 
     reply: Address[RetryAnswered] | None = None
 
@@ -84,7 +84,7 @@ class ListenerFound:
 
 @value
 class ListenerLost:
-    """The registered plugin is to be deregistered: its user is not trusted any more, or nobody listens on its socket.
+    """Deregister the registered plugin: its user is no longer trusted, or nobody listens on its socket.
 
     The latter is sent only with ``deregister_not_serving``, or in observe mode (fault 39).
     """

@@ -1,4 +1,4 @@
-"""The messages to the status actor, and from it to those that asked or subscribed."""
+"""The messages to the status actor, and its messages to callers and subscribers."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from .discovery import EntryIgnored
 
 @value
 class Deregistered:
-    """A plugin that was registered, and that its handler has let go."""
+    """A plugin that was registered, and is deregistered now."""
 
     generation: int
     info: PluginInfo
-    #: Why: its socket was removed, for example.
+    #: The reason, for example that its socket was removed.
     cause: str
 
 
 @value
 class StateChanged:
-    """The registration of a socket is in another state.
+    """The state of a socket's registration has changed.
 
     The registration actor of the path sends it; for refused entries, which have no actor, the reconciler does.
     """
@@ -36,41 +36,39 @@ class StateChanged:
     root: str
     generation: int
     state: StateName
-    #: ``trio.current_time()`` of the change, in seconds.
+    #: ``trio.current_time()`` of the change.
     time: float
-    #: Why it is in this state; None for states that are on the way to registered.
+    #: The reason for this state; None for states on the way to registered.
     reason: str | None = None
     #: The number of tries in this generation, the present one included.
     attempt: int = 0
-    #: ``trio.current_time()`` of the next try, if there is one.
     next_try: float | None = None
-    #: The plugin's info, once it is known.
     info: PluginInfo | None = None
-    #: Seconds from the appearance of the socket to this change, when it became registered.
+    #: When the plugin became registered: seconds from the appearance of the socket to this change.
     registered_in: float | None = None
     deprecated: bool = False
     #: User id of the process that listens, by SO_PEERCRED, once dialed.
     uid: int | None = None
     pid: int | None = None
-    #: The operations that have ended since the report before, in order.
+    #: The operations that have ended since the last report, in order.
     finished: tuple[Finished, ...] = ()
-    #: The error alone, in few words. In a later try it is what the plugin answered, or was told, in an earlier one.
+    #: The error alone, in few words. A later try keeps the error of an earlier one.
     cause: str | None = None
-    #: The registration that ended with this change; it may be that of an earlier generation.
+    #: The registration that ended with this change, possibly of an earlier generation.
     deregistered: Deregistered | None = None
-    #: Only with GONE: the socket may be there still, but plugind stops or starts anew.
+    #: Only with GONE: the socket may still exist, but plugind stops or starts again.
     still_there: bool = False
-    #: The user that the file of the socket belongs to.
+    #: The user who owns the socket's file.
     owner: int | None = None
-    #: Type and name of the plugin that was last at the path, if the socket waits because of short lives (fault 49).
+    #: Type and name of the last plugin at the path, if the socket waits because of short lives (fault 49).
     last_known: PluginInfo | None = None
-    #: Where the try is that is under way, if one is.
+    #: The step of the try, if one is under way.
     step: Step | None = None
 
 
 @value
 class NameDefended:
-    """A plugin claimed the name of another user's plugin, and was refused it (fault 80)."""
+    """A plugin's claim of the name of another user's plugin was refused (fault 80)."""
 
     socket: str
     generation: int
@@ -80,7 +78,7 @@ class NameDefended:
 
 @value
 class OwnerChanged:
-    """The file of a socket was given to another user. It is only shown: the process that listens counts (fault 40)."""
+    """The file of a socket was given to another user. It is only shown: the listening process counts (fault 40)."""
 
     socket: str
     generation: int
@@ -89,7 +87,7 @@ class OwnerChanged:
 
 @value
 class RoleChanged:
-    """Among several instances of one name, this one became active or stands by (behaviour 37).
+    """One of several instances of a name became active or went on standby (behaviour 37).
 
     A registered instance counts as active until this message says otherwise.
     """
@@ -101,28 +99,26 @@ class RoleChanged:
 
 @value
 class ServingChanged:
-    """Somebody listens on the socket of a registered plugin, or nobody does any more (fault 39)."""
+    """Somebody listens on the socket of a registered plugin again, or nobody does any more (fault 39)."""
 
     socket: str
     generation: int
     serving: bool
-    #: ``trio.current_time()`` of the connect that found it out, in seconds.
+    #: ``trio.current_time()`` of the connect that found this.
     time: float
-    #: Why it is not serving.
     reason: str | None = None
-    #: Somebody listens on its endpoint, which is another socket: a dead registrar is no dead driver.
+    #: Whether somebody listens on its endpoint, which is another socket: the driver can run without its registrar.
     endpoint_serves: bool = False
 
 
 @value
 class EndpointChanged:
-    """An endpoint that did not exist when its plugin was registered can be used now, or cannot for another reason."""
+    """An endpoint that did not exist when its plugin was registered can be used now, or has another problem."""
 
     socket: str
     generation: int
-    #: ``trio.current_time()`` of the look that found it out, in seconds.
+    #: ``trio.current_time()`` of the look that found this.
     time: float
-    #: Why it cannot be used.
     problem: str | None = None
 
 
@@ -135,11 +131,10 @@ class HealthReported:
     health: Health
     reason: str
     facts: Facts
-    #: ``trio.current_time()`` of the report, in seconds.
     time: float
-    #: What is wrong with what the plugin says, and what was cut off, in words.
+    #: Problems with what the plugin says, and a note if facts were cut off.
     warnings: tuple[str, ...] = ()
-    #: How many checks have failed in a row; 0 if it is not the checks that say how the plugin is.
+    #: How many checks have failed in a row; 0 if the health does not come from checks.
     failed_checks: int = 0
 
 
@@ -155,50 +150,50 @@ class HealthChecked:
 
 @value
 class FollowEnded:
-    """A handler's ``follow`` crashed or returned, and is started again after so many seconds."""
+    """A handler's ``follow`` crashed or returned, and is started again after ``pause`` seconds."""
 
     plugin: Plugin
     #: The error, or None if it returned.
     error: str | None
-    #: How many times in a row.
+    #: How many times in a row that has happened.
     count: int
     pause: float
 
 
 @value
 class RootReported:
-    """The state of a watcher, sent on each change and after each scan; its counters grow as long as it lives."""
+    """The state of a watcher, sent on each change and after each scan. Its counters grow as long as it lives."""
 
     root: str
     #: One of the words of :class:`Watching`.
     watching: str
     time: float
     reason: str | None = None
-    #: It was scanned, and can be used (fault 4).
+    #: Whether it was scanned, and can be used (fault 4).
     ready: bool = False
     scans: int = 0
     scan_failures: int = 0
     overflows: int = 0
     sockets: int = 0
     deprecated: bool = False
-    #: The root was missing, and the scan that is reported here made it (behaviour 1).
+    #: Whether the root was missing, and this scan made it (behaviour 1).
     made: bool = False
-    #: The directories with which something is wrong, the worst first: at most ``directories.MAX_REPORTED``.
+    #: The directories with problems, the worst first: at most ``directories.MAX_REPORTED``.
     directories: tuple[DirectoryReport, ...] = ()
-    #: How many there are of each condition.
+    #: How many directories are in each condition.
     conditions: tuple[tuple[DirectoryCondition, int], ...] = ()
-    #: How often ``kubelet.sock`` was removed, and made again.
+    #: How often ``kubelet.sock`` was removed and made again.
     remade: int = 0
 
     @property
     def degraded_by(self) -> DirectoryReport | None:
-        """The worst of the directories, if the node does less because of it."""
+        """The worst of the directories, if it limits what the node does."""
         return next((directory for directory in self.directories if directory.condition.degrades), None)
 
 
 @value
 class Holder:
-    """A plugin that had a name."""
+    """The last plugin that had a name."""
 
     uid: int | None
     socket: str
@@ -222,7 +217,7 @@ class NamePassed:
 
 @value
 class PluginDisplaced:
-    """A registered plugin that may not use its endpoint now, because of ``reason``; None if it may again."""
+    """A registered plugin may not use its endpoint now, because of ``reason``; None if it may again."""
 
     socket: str
     generation: int
@@ -231,10 +226,10 @@ class PluginDisplaced:
 
 @value
 class RegisterCalled:
-    """A device plugin called Register, for this resource; None if that is no valid name."""
+    """A device plugin called Register for this resource; None if the name is not valid."""
 
     resource: str | None
-    #: Whether it was registered; else it was refused, or has left before it was answered.
+    #: Whether the call succeeded. Otherwise it was refused, or the caller left before the answer.
     registered: bool
 
 
@@ -243,7 +238,7 @@ class RegisterRefused:
     """A call of Register in the directory ``root`` was refused, with this reason."""
 
     root: str
-    #: What the caller named, which may be any text.
+    #: The names in the call, which can be any text.
     resource: str
     endpoint: str
     uid: int
@@ -253,7 +248,7 @@ class RegisterRefused:
 
 @value
 class HandlersChanged:
-    """The set of plugin types that have a handler changed to these."""
+    """The plugin types that have a handler have changed."""
 
     types: tuple[str, ...]
 
@@ -268,9 +263,8 @@ class ActorRestarted:
 
 @value
 class StepBlocked:
-    """A step of a handler's call blocked the loop (fault 83); sent to the watchdog."""
+    """A step of a handler's call blocked the loop (fault 83). Sent to the watchdog."""
 
-    #: The type of the handler.
     type: str
     #: ``validate``, ``register`` or ``deregister``.
     call: str
@@ -284,18 +278,18 @@ class LoopBlocked:
 
     time: float
     seconds: float
-    #: The calls under way, the innermost first, in one line; None if they are not known.
+    #: The stack of calls, the innermost first, in one line; None if it is not known.
     stack: str | None
-    #: The step of a handler that blocked it, if it was one.
+    #: The step of a handler that blocked the loop, if it was one.
     step: StepBlocked | None
-    #: Seconds of CPU that the loop's thread used meanwhile. Few of them mean that the code waited, or that the machine
-    #: was busy and gave the process no turn.
+    #: CPU seconds that the loop's thread used meanwhile. If there are few, the code waited, or the machine was too busy
+    #: to run the process.
     cpu_seconds: float
 
 
 @value
 class SnapshotAsked:
-    """A caller asks for everything that is known now."""
+    """A caller asks for the whole view."""
 
     reply: Address[Snapshot]
 
@@ -309,14 +303,14 @@ class CountsAsked:
 
 @value
 class ScansAwaited:
-    """A caller waits until a scan of each root was tried; answered with True, at once if that is so."""
+    """A caller waits until a scan of each root was tried. The answer is True."""
 
     reply: Address[bool]
 
 
 @value
 class Subscribed:
-    """A caller wants every change from now on; the first message is the whole view.
+    """A caller subscribes to all changes; the first message is the whole view.
 
     A subscriber whose inbox is full is dropped. Once there is room, :class:`Lagged` is its last message.
     """
@@ -326,12 +320,12 @@ class Subscribed:
 
 @value
 class Unsubscribed:
-    """The subscriber wants no more changes."""
+    """The subscriber leaves."""
 
     subscriber: Address[ViewMessage]
 
 
-#: What the links are told of the role of an instance.
+#: The messages to the links about the role of an instance.
 LinkMessage = RoleChanged | PluginDisplaced
 
 
@@ -384,9 +378,9 @@ class PluginChanged:
 
     time: float
     plugin: PluginStatus
-    #: What has happened besides, if that is why: ``facts: max-volumes is 8, was 16``.
+    #: The event that caused the change, if it is no change of state: ``facts: max-volumes is 8, was 16``.
     event: str | None = None
-    #: Whether nothing but the facts of the plugin has changed, which lists of plugins do not show.
+    #: Whether only the facts of the plugin have changed, which lists of plugins do not show.
     only_facts: bool = False
 
 

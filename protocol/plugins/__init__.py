@@ -1,4 +1,1 @@
-"""What plugins are: their info and its rules, their health, their devices, and the state of their registration.
-
-These are the values of which all other rooms speak.
-"""
+"""The values that all rooms use: a plugin's info and its rules, health, devices, and the state of its registration."""

@@ -1,4 +1,4 @@
-"""Devices as values: what a device plugin lists, and what is shown of the resources that its devices make up."""
+"""Devices as values: the lists of device plugins, and what is shown of the resources that their devices make up."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ..values import value
 #: One device plugin: its socket and its generation.
 Key = tuple[str, int]
 
-#: The only word of the API that means healthy; each other one means unhealthy.
+#: The only word of the API that means healthy; every other word means unhealthy.
 HEALTHY = "Healthy"
-#: What is shown of a device that was healthy when its plugin was last heard of.
+#: Shown for a device that was healthy when its plugin was lost.
 UNHEALTHY = "Unhealthy"
 
 
@@ -24,12 +24,12 @@ class Device:
 
     id: str
     health: str = HEALTHY
-    #: The NUMA nodes that it is near to; most devices have one or none.
+    #: The NUMA nodes of the device; most devices have one or none.
     numa: tuple[int, ...] = ()
 
     @property
     def healthy(self) -> bool:
-        """Whether the plugin called it exactly ``Healthy``."""
+        """Whether the plugin reported exactly ``Healthy``."""
         return self.health == HEALTHY
 
 
@@ -42,9 +42,9 @@ class DeviceOptions:
 
 
 def differing_options(called: DeviceOptions | None, answered: DeviceOptions) -> str | None:
-    """Return in what the options of a call of Register differ from those ``answered`` later, which count.
+    """Describe how the options of a call of Register differ from those ``answered`` later, which count.
 
-    None if in nothing, or if the call named none. The kubelet never looks at those of the call.
+    None if they are equal, or if the call had none. The kubelet ignores the options of the call.
     """
     if called is None or called == answered:
         return None
@@ -66,18 +66,18 @@ def _word(option: bool) -> str:
 
 
 class _Token:
-    """Tells a list from all others, without keeping it."""
+    """Identifies a list without keeping it."""
 
     __slots__ = ()
 
 
 @value
 class Difference:
-    """What sets one list apart from another."""
+    """The difference between two lists."""
 
-    #: Devices that are new, or not as they were.
+    #: Devices that are new or have changed.
     changed: tuple[Device, ...] = ()
-    #: The ids of those that are in the other list alone.
+    #: The ids of the devices that are only in the other list.
     removed: tuple[str, ...] = ()
 
 
@@ -85,26 +85,24 @@ _NO_DIFFERENCE = Difference()
 
 
 class DeviceList:
-    """The whole set of devices that a plugin has listed, by id, in the order of its message.
+    """All devices that a plugin has listed, by id, in the order of its message. A list never changes.
 
-    A list that was made from another one by :meth:`but` remembers in what they differ. So it costs little to make, and
-    little to apply, however long the list is. A list never changes.
+    A list made by :meth:`replacing` keeps its differences, so making and comparing it costs little, however long it is.
     """
 
     __slots__ = ("_base", "_difference", "_token", "devices", "healthy")
 
     def __init__(self, devices: Iterable[Device] = ()) -> None:
-        """Make a list of ``devices``; of two with one id the last is kept, in the place of the first."""
+        """Make a list of ``devices``; of two with one id the last is kept, at the place of the first."""
         self.devices: Mapping[str, Device] = {device.id: device for device in devices}
-        #: How many of the devices are healthy.
         self.healthy = sum(device.health == HEALTHY for device in self.devices.values())
         self._token = _Token()
-        #: The list that this one was made from, and what is different here.
+        #: The list from which this one was made, and the differences.
         self._base: _Token | None = None
         self._difference = _NO_DIFFERENCE
 
     def replacing(self, devices: Iterable[Device]) -> DeviceList:
-        """Return a list that has ``devices`` in the place of those with their ids; ids that are new come last."""
+        """Return a list in which ``devices`` replace those with their ids; new ids come last."""
         given = tuple(devices)
         if not given:
             return self
@@ -120,13 +118,13 @@ class DeviceList:
         return made
 
     def compared(self, before: DeviceList) -> Difference:
-        """Return in what this list differs from ``before``: at once if it was made from that one."""
+        """Return how this list differs from ``before``; that is fast if it was made from ``before``."""
         if self._token is before._token:
             return _NO_DIFFERENCE
         if self._base is before._token:
             return self._difference
         old = before.devices
-        # Most devices are the same objects, which takes less time to see than that two are equal.
+        # Most devices are the same objects, and identity is faster to check than equality.
         changed = tuple(
             device
             for device in self.devices.values()
@@ -156,15 +154,14 @@ class DeviceList:
 class ResourceState(enum.StrEnum):
     """The states of a resource, by the names that users see."""
 
-    #: Known from before a restart, while no plugin has registered for it.
+    #: Known from before a restart; no plugin has registered for it.
     AWAITED = "awaited"
-    #: A plugin has registered, and has listed no device yet.
+    #: A plugin has registered, and has not listed its devices yet.
     STARTING = "starting"
     #: A plugin keeps the list of its devices up to date.
     LISTED = "listed"
-    #: No plugin does any more; its devices count as unhealthy, and it goes when the grace is over.
+    #: No plugin updates the list; its devices count as unhealthy, and it goes when the grace is over.
     LOST = "lost"
-    #: It is no longer known.
     GONE = "gone"
 
 
@@ -178,7 +175,7 @@ class KnownResource:
 
 @value
 class DeviceStatus:
-    """One device, as it is shown; ``since`` is ``trio.current_time()`` when its health became what it is."""
+    """One device, as it is shown; ``since`` is ``trio.current_time()`` of the last change of its health."""
 
     id: str
     health: str
@@ -187,7 +184,7 @@ class DeviceStatus:
 
     @property
     def healthy(self) -> bool:
-        """Whether it may be given to somebody."""
+        """Whether the device can be leased."""
         return self.health == HEALTHY
 
 
@@ -198,7 +195,7 @@ class InstanceStatus:
     socket: str
     generation: int
     endpoint: str
-    #: How it has registered, in words.
+    #: How it registered, in words.
     source: str
     options: DeviceOptions
     #: Whether its list is the one that counts.
@@ -209,10 +206,10 @@ class InstanceStatus:
     #: How many devices its last list has, and how many of them are healthy.
     devices: int = 0
     healthy: int = 0
-    #: Since when it sends no lists any more, and why.
+    #: Since when no lists come, and why.
     lost_since: float | None = None
     reason: str | None = None
-    #: What is wrong with its options.
+    #: The warning about its options.
     warning: str | None = None
 
 
@@ -222,15 +219,15 @@ class ResourceStatus:
 
     name: str
     state: ResourceState
-    #: When it came into this state.
+    #: When it entered this state.
     since: float
-    #: Why it is in this state, for ``lost``, ``awaited`` and ``gone``.
+    #: The reason for the states ``lost``, ``awaited`` and ``gone``.
     reason: str | None = None
     #: When it goes, unless its plugin is back.
     until: float | None = None
-    #: The plugins that have registered for it, the first one first.
+    #: The plugins that have registered for it, in order.
     instances: tuple[InstanceStatus, ...] = ()
-    #: The socket of the plugin whose list this is; it is kept while the resource is lost.
+    #: The socket of the plugin whose list counts; it is kept while the resource is lost.
     socket: str | None = None
     listed: DeviceList = attrs.field(factory=DeviceList)
     changed: Mapping[str, float] = attrs.field(factory=dict, hash=False)
@@ -256,7 +253,7 @@ class ResourceStatus:
 
 
 def shown(device: Device, since: float, lost_since: float | None) -> DeviceStatus:
-    """Return ``device`` as it is shown: one that was healthy is unhealthy since its plugin is lost."""
+    """Return ``device`` as it is shown: if it was healthy, it is unhealthy since its plugin was lost."""
     if lost_since is None or not device.healthy:
         return DeviceStatus(device.id, device.health, since, device.numa)
     return DeviceStatus(device.id, UNHEALTHY, lost_since, device.numa)
@@ -266,15 +263,14 @@ def shown(device: Device, since: float, lost_since: float | None) -> DeviceStatu
 class DevicesSnapshot:
     """All resources at one moment, ordered by name."""
 
-    #: ``trio.current_time()`` of this moment.
     time: float
     resources: tuple[ResourceStatus, ...] = ()
-    #: What is wrong with the file of known resources; None if nothing is, or there is none.
+    #: The problem with the file of known resources; None if there is none.
     problem: str | None = None
     #: How often that file could not be read or written.
     state_failures: int = 0
-    #: For metrics: how many devices are healthy, and how many are not; and how often the stream of a plugin has ended.
-    #: Both by the name of the resource, of which the first 64 have one; the others count as ``other``.
+    #: For metrics: how many devices are healthy and unhealthy, and how often the stream of a plugin has ended. By the
+    #: name of the resource; all but the first 64 resources count as ``other``.
     counts: Mapping[str, tuple[int, int]] = attrs.field(factory=dict, hash=False)
     streams_ended: Mapping[str, int] = attrs.field(factory=dict, hash=False)
 

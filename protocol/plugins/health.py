@@ -1,8 +1,7 @@
-"""What a handler reports of a registered plugin: its health and facts, within bounds, and not too often.
+"""A handler's reports about a registered plugin: its health and facts, within bounds, and not too often.
 
-A handler may report as often as it likes. :class:`HealthReports` joins the reports of one plugin to one a second, and
-the newest of them counts. It never delays that a plugin is no longer healthy, and never its first facts. Nothing here
-reads a clock.
+A handler can report at any rate. :class:`HealthReports` joins the reports of one plugin to one a second, the newest.
+The loss of health and the first facts are never delayed. Nothing here reads a clock.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from ..text import cut, quoted
 from ..values import record, value
 from ..words import Health
 
-__all__ = ["Health"]  # what is defined elsewhere
+__all__ = ["Health"]  # defined elsewhere
 
-#: How many facts are kept of one plugin, and how many bytes of UTF-8 their keys and texts may have together.
+#: How many facts of one plugin are kept, and the bytes of UTF-8 of their keys and texts together.
 MAX_FACTS = 64
 MAX_FACT_BYTES = 16 * 1024
-#: Characters of the key of a fact in a warning.
+#: Characters of a fact's key in a warning.
 _MAX_KEY = 64
 #: Characters of a reason that are kept (fault 94).
 MAX_REASON = 1024
-#: How many warnings are kept that come with facts.
+#: How many warnings about facts are kept.
 MAX_WARNINGS = 8
 #: Seconds between two reports of one plugin.
 INTERVAL = 1.0
@@ -43,9 +42,9 @@ class Report:
     health: Health = Health.UNKNOWN
     reason: str = ""
     facts: Facts = ()
-    #: What is wrong with what the plugin says, and what was cut off, in words.
+    #: Problems with what the plugin says, and a note if facts were cut off.
     warnings: tuple[str, ...] = ()
-    #: How many checks have failed in a row, if they say how the plugin is.
+    #: How many checks have failed in a row, if the health comes from checks.
     failed_checks: int = 0
 
 
@@ -57,11 +56,11 @@ def bounded(
     failed_checks: int = 0,
     warnings: Iterable[str] = (),
 ) -> Report:
-    """Return a report within the bounds; without ``facts`` those of the report ``before`` hold, and its warnings.
+    """Return a report within the bounds. Without ``facts``, it has the facts and warnings of the report ``before``.
 
     Raises:
-      TypeError: if a fact or the reason is no text.
-      ValueError: if ``health`` is none.
+      TypeError: if a fact or the reason is not a string.
+      ValueError: if ``health`` is not valid.
     """
     if not isinstance(reason, str):
         raise TypeError(f"the reason {reason!r} is no text")
@@ -76,14 +75,14 @@ def bounded(
 
 
 def _cut_off(facts: Mapping[str, str], kept: int) -> str:
-    """Say that only the first facts are kept, and which one is the first that is not."""
+    """Return the warning that only the first facts are kept, with the first key that is not."""
     first = quoted(cut(str(next(islice(facts, kept, None))), _MAX_KEY))
     size = f"{MAX_FACTS} with {MAX_FACT_BYTES // 1024} KiB are kept"
     return f"{len(facts) - kept} of {len(facts)} facts were cut off, from {first} on: at most {size}"
 
 
 def _facts_fit(facts: Mapping[str, str]) -> bool:
-    """Return whether all facts are texts and there is room for them, as there mostly is."""
+    """Return whether all facts are strings and within the bounds, as is usual."""
     if len(facts) > MAX_FACTS:
         return False
     try:
@@ -105,7 +104,7 @@ def _within_bounds(facts: Mapping[object, object]) -> Iterator[tuple[str, str]]:
 
 
 def _size(text: str) -> int:
-    # A text that is too long is not encoded: it has no more characters than bytes.
+    # A text with more characters than the bound is not encoded, since it has at least as many bytes.
     return len(text) if len(text) > MAX_FACT_BYTES else len(text.encode("utf-8", "backslashreplace"))
 
 
@@ -113,11 +112,11 @@ def _size(text: str) -> int:
 class HealthReports:
     """The reports of one plugin on their way to the status actor."""
 
-    #: What was sent last; None if nothing was.
+    #: The last report that was sent; None if there was none.
     _sent: Report | None = attrs.field(init=False, default=None)
     _sent_at: float = attrs.field(init=False, default=-math.inf)
     _has_sent_facts: bool = attrs.field(init=False, default=False)
-    #: What is to be sent next; None if that is nothing new.
+    #: The next report; None if there is no news.
     _next: Report | None = attrs.field(init=False, default=None)
 
     @property
@@ -126,16 +125,16 @@ class HealthReports:
         return self._next or self._sent or Report()
 
     def put(self, report: Report) -> None:
-        """Take a newer report, which replaces one that was not sent."""
+        """Set a newer report, which replaces one that was not sent."""
         self._next = None if report == self._sent else report
 
     def put_again(self) -> None:
-        """Have the newest report sent, even if it was sent before: it may have been lost."""
+        """Send the newest report again, since it may have been lost."""
         self._next, self._sent = self.newest, None
 
     @property
     def due(self) -> float:
-        """When the next report is to be sent; infinity if there is none."""
+        """When the next report must be sent; infinity if there is none."""
         if self._next is None:
             return math.inf
         if self._sent is not None and self._sent.health is Health.HEALTHY and self._next.health is not Health.HEALTHY:
@@ -145,7 +144,7 @@ class HealthReports:
         return self._sent_at + INTERVAL
 
     def take(self, now: float) -> Report | None:
-        """Return the report that is to be sent now, which counts as sent; None if there is none."""
+        """Return the report that is due and mark it as sent; None if there is none."""
         if self.due > now:
             return None
         assert self._next is not None, "it is due"

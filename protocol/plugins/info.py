@@ -1,8 +1,7 @@
 """The rules for a plugin's info: types, names, versions and endpoints.
 
-This module checks everything that a plugin announces before a handler gets it. The limits hold for every type
-(faults 51, 72 and 73). The further rules of a type belong to its handler; they are here too, as functions without a
-clock or a socket.
+Everything that a plugin announces is checked here before a handler gets it. The limits hold for every type (faults 51,
+72 and 73). The rules of single types are here too, as functions without a clock or a socket.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from ..values import value
 from ..words import BUILT_IN_TYPES, CSI, DEVICE, DRA
 from .devices import DeviceOptions
 
-__all__ = ["BUILT_IN_TYPES", "CSI", "DEVICE", "DRA"]  # what is defined elsewhere
+__all__ = ["BUILT_IN_TYPES", "CSI", "DEVICE", "DRA"]  # defined elsewhere
 
-#: How many plugins may be registered under one name. A node has one driver of a name, and two during an update.
+#: How many plugins can be registered under one name. A node has one driver of a name, and two during an update.
 MAX_INSTANCES = 64
 
 
@@ -36,10 +35,10 @@ class InstancePolicy(enum.Enum):
     #: All are registered. The latest registration is active; the others are on standby.
     NEWEST = "newest"
     #: All are registered. The one with the highest version is active, or the newest among equal versions. A version is
-    #: two or more numbers, as in ``1.2.0``; what follows them, such as ``-rc.1``, does not count.
+    #: two or more numbers, as in ``1.2.0``; a suffix such as ``-rc.1`` does not count.
     HIGHEST_VERSION = "highest-version"
-    #: Only the first is registered; others are refused while it exists. One of root or of the user that runs plugind is
-    #: registered besides one of another user, and is the active one then.
+    #: Only the first is registered; others are refused while it exists. A plugin of root or of the user that runs
+    #: plugind is registered besides one of another user, and is then the active one.
     REJECT = "reject"
 
 
@@ -59,13 +58,13 @@ class InfoLimits:
     max_versions: int = attrs.field(default=128, validator=at_least_one)
 
 
-#: The numbers of a version, as the kubelet reads them: what comes after them does not count.
+#: The numbers of a version, as the kubelet reads them; the rest does not count.
 _VERSION = re.compile(r"[\t\n\f\r ]*v?([0-9]+(?:\.[0-9]+)*)(.*)")
 _MAX_NUMBER = 2**64 - 1
 
 
 def _significant(numbers: tuple[int, ...]) -> tuple[int, ...]:
-    """Return ``numbers`` without the zeros at the end, which do not count: 1.0 and 1.0.0 are equal."""
+    """Return ``numbers`` without trailing zeros, which do not count: 1.0 and 1.0.0 are equal."""
     length = len(numbers)
     while length > 1 and not numbers[length - 1]:
         length -= 1
@@ -80,7 +79,7 @@ class Version:
 
     @property
     def rank(self) -> tuple[int, ...]:
-        """What compares as the version does, and faster."""
+        """A tuple with the same order as the version, which is faster to compare."""
         return _significant(self.numbers)
 
     @property
@@ -94,9 +93,9 @@ class Version:
 
 @functools.lru_cache(maxsize=256)
 def parse_version(text: str) -> Version:
-    """Parse ``text`` as the kubelet does: two or more numbers, then anything at all.
+    """Parse ``text`` as the kubelet does: two or more numbers, and an arbitrary suffix.
 
-    White space and one ``v`` may come first. Only the first number must not begin with a zero.
+    White space and one ``v`` can come first. Only the first number must not have leading zeros.
 
     Raises:
       ValidationError: if it is not a version; the text of the error is the kubelet's.
@@ -113,7 +112,7 @@ def parse_version(text: str) -> Version:
 
 
 def _number(part: str, text: str) -> int:
-    # The length is looked at first: int() refuses a text of thousands of digits.
+    # The length is checked first, because int() refuses a text of thousands of digits.
     digits = part.lstrip("0")
     if len(digits) > 20 or (number := int(digits or "0")) > _MAX_NUMBER:
         why = f"strconv.ParseUint: parsing {quoted(part)}: value out of range"
@@ -122,7 +121,7 @@ def _number(part: str, text: str) -> int:
 
 
 def highest_version(versions: tuple[str, ...], *, below: float = math.inf) -> Version | None:
-    """Return the highest of ``versions`` whose major number is under ``below``, the last of equal ones, or None.
+    """Return the highest of ``versions`` with a major number under ``below``, the last of equal ones, or None.
 
     Texts that are not versions are skipped.
     """
@@ -141,12 +140,12 @@ def _version_or_none(text: str) -> Version | None:
         return None
 
 
-#: No CSI driver is used with a version whose major number is this or higher.
+#: CSI drivers are used only with versions whose major number is lower than this.
 CSI_BELOW = 2
 
 
 class Versions(tuple[str, ...]):
-    """The versions that a plugin announced, as texts. They are parsed when they are first compared, and only once."""
+    """The texts of the versions that a plugin announced. They are parsed once, at the first comparison."""
 
     @functools.cached_property
     def highest(self) -> Version | None:
@@ -159,7 +158,7 @@ class Versions(tuple[str, ...]):
         return highest_version(self, below=CSI_BELOW)
 
 
-#: Versions of so few characters are made once for all plugins that announce them: nearly all announce the same.
+#: Versions with at most so many characters are shared by all plugins that announce them, which nearly all do.
 _FEW_CHARACTERS = 64
 
 
@@ -177,33 +176,34 @@ def _shared(versions: tuple[str, ...]) -> Versions:
 
 @value
 class PluginInfo:
-    """What a plugin said about itself, as :func:`check_info` accepted it; ``endpoint`` is never empty.
+    """A plugin's info, as :func:`check_info` accepted it; ``endpoint`` is never empty.
 
-    Of an info that was refused, only type and name are kept, to be shown.
+    Of a refused info, only type and name are kept, to be shown.
     """
 
     type: str
     name: str
     endpoint: str
     versions: Versions = attrs.field(converter=_as_versions)
-    #: The user whose process answered, as far as is known: the name belongs to that user (fault 80).
+    #: The user whose process answered, if known. The name belongs to that user (fault 80).
     uid: int | None = None
-    #: The plugin gave it with a call of Register. So it is not asked for it, and after a refusal it has to call again.
+    #: Whether the info came with a call of Register. Then the plugin is not asked for it, and must call again after a
+    #: refusal.
     called: bool = False
-    #: That call was answered yes. The plugin does not call again then, so a failure is tried again by the backoff.
+    #: Whether that call has succeeded. The plugin then does not call again, so failures are retried by the backoff.
     answered: bool = attrs.field(default=False, eq=False)
 
     @property
     def version(self) -> Version | None:
-        """The version with which the plugin is used: the highest, and for CSI drivers the highest below 2.0."""
+        """The version that is used with the plugin: the highest, and for CSI drivers the highest below 2.0."""
         return self.versions.highest_for_csi if self.type == CSI else self.versions.highest
 
 
 @attrs.frozen
 class Plugin:
-    """One instance of a plugin, as it is passed to handlers.
+    """One instance of a plugin, as handlers get it.
 
-    Two instances may share ``type`` and ``name``; ``socket`` and ``generation`` tell them apart (behaviour 37).
+    Two instances can have the same ``type`` and ``name``; ``socket`` and ``generation`` tell them apart (behaviour 37).
     """
 
     type: str
@@ -216,12 +216,12 @@ class Plugin:
     generation: int
     #: Whether the socket is in a root that is marked deprecated (behaviour 16).
     found_in_deprecated_dir: bool = False
-    #: Whether it is of root or of the user that runs plugind. Such a plugin may succeed any of another user (fault 80),
+    #: Whether it is of root or of the user that runs plugind. Such a plugin can replace one of another user (fault 80),
     #: so a handler must not refuse it because of one that is not privileged.
     privileged: bool = True
     #: The process that called Register for it, 0 if that is in another pid namespace; None if it was discovered.
     called_by: int | None = None
-    #: The options that a device plugin named in that call; None if it named none. Its answer to GetDevicePluginOptions
+    #: The options in that call of a device plugin; None if there were none. Its answer to GetDevicePluginOptions
     #: counts.
     called_with: DeviceOptions | None = None
 
@@ -232,7 +232,7 @@ class Plugin:
 
 
 def source_of(socket: str, called_by: int | None) -> str:
-    """Return how a plugin announced itself, in words: by its ``socket``, or by a call of Register of that process."""
+    """Return how a plugin announced itself, in words: by its ``socket``, or by the call of a process."""
     if called_by is None:
         return f"socket {socket}"
     return f"Register call of pid {called_by}" if called_by else "Register call from another pid namespace"
@@ -248,7 +248,7 @@ def check_info(
     limits: InfoLimits,
     uid: int | None = None,
 ) -> PluginInfo:
-    """Return what the plugin of user ``uid`` said; an empty endpoint becomes the ``socket``.
+    """Return the info of a plugin of user ``uid``; an empty endpoint becomes the ``socket``.
 
     Raises:
       ValidationError: if a text is empty, too long or holds control characters, if there are too many versions, or if
@@ -260,12 +260,12 @@ def check_info(
     for version in versions:
         _check_text("version", version, limits.max_string)
     path = _check_endpoint(endpoint, limits) if endpoint else socket
-    # Of a text that thousands of plugins have in common, and of a path that is known, no copy is kept.
+    # No copies are kept of the type, which thousands of plugins share, and of a known path.
     return PluginInfo(sys.intern(plugin_type), name, socket if path == socket else path, versions, uid)
 
 
 def info_to_show(plugin_type: str, name: str, *, limits: InfoLimits) -> PluginInfo | None:
-    """Return what is shown of an info that :func:`check_info` refused: type and name, or None if one of them is bad."""
+    """Return the type and name of an info that :func:`check_info` refused; None if one of them is not valid."""
     try:
         _check_identity(plugin_type, name, limits)
     except ValidationError:
@@ -279,7 +279,7 @@ def _check_identity(plugin_type: str, name: str, limits: InfoLimits) -> None:
 
 
 def check_name(name: str, limits: InfoLimits) -> None:
-    """Check a plugin's name as far as it is the same for all types.
+    """Check a plugin's name by the rules for all types.
 
     Raises:
       ValidationError: if it is empty, too long or holds control characters.
@@ -317,14 +317,14 @@ def _check_endpoint(endpoint: str, limits: InfoLimits) -> str:
 _DNS_LABEL = r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?"
 _DNS_SUBDOMAIN = re.compile(rf"{_DNS_LABEL}(?:\.{_DNS_LABEL})*")
 _RESOURCE_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
-#: Characters in the domain of an extended resource: 253, less those of ``requests.``, which a quota has before it.
+#: Characters in the domain of an extended resource: 253, less the prefix ``requests.`` of a quota.
 MAX_DOMAIN = 244
 #: Characters in the name of an extended resource, after its slash.
 MAX_RESOURCE = 63
 
 
 def check_csi_versions(versions: tuple[str, ...], *, deprecated: bool = False) -> Version:
-    """Return the version with which a CSI driver is used, which must be 1.x.
+    """Return the version that is used with a CSI driver, which must be 1.x.
 
     A driver in a ``deprecated`` root must have 0.x instead (behaviour 16), which the kubelet no longer accepts
     anywhere.
@@ -350,7 +350,7 @@ def check_csi_versions(versions: tuple[str, ...], *, deprecated: bool = False) -
 def csi_version(versions: tuple[str, ...]) -> Version:
     """Return the highest of a CSI driver's ``versions`` below 2.0, the last of equal ones.
 
-    The others are passed over: 2.0 and above, and texts that are not versions.
+    Texts that are not versions are skipped.
 
     Raises:
       ValidationError: if there is none; the text of the error is the kubelet's.
@@ -365,7 +365,7 @@ def csi_version(versions: tuple[str, ...]) -> Version:
 
 
 def _first_error(versions: tuple[str, ...]) -> str:
-    """Return why the first text that is not a version is none, in the kubelet's words."""
+    """Return the error for the first text that is not a version, in the kubelet's words."""
     for text in versions:
         try:
             parse_version(text)
@@ -395,7 +395,7 @@ def check_extended_resource(name: str) -> None:
     """Check that ``name`` is an extended resource, ``vendor.domain/name``, as device plugins require.
 
     Raises:
-      ValidationError: if it is not; the text of the error is the kubelet's, and then says which part is invalid.
+      ValidationError: if it is not; the text of the error is the kubelet's, followed by the invalid part.
     """
     wrong = wrong_with_resource(name)
     if wrong is not None:
@@ -404,13 +404,13 @@ def check_extended_resource(name: str) -> None:
         )
 
 
-#: A quota of an extended resource has this before its name, and must have a valid name too.
+#: The prefix of a quota's name for an extended resource, which must be a valid name too.
 _QUOTA = "requests."
 _NATIVE = "kubernetes.io/"
 
 
 def wrong_with_resource(name: str) -> str | None:
-    """Return which part of ``name`` keeps it from being an extended resource; None if it is one."""
+    """Return why ``name`` is not an extended resource; None if it is one."""
     domain, slash, resource = name.partition("/")
     if not slash or not domain:
         return "it is not of the form vendor.domain/name"
@@ -434,7 +434,7 @@ DRA_SERVICES = ("v1.DRAPlugin", "v1beta1.DRAPlugin")
 
 
 def choose_dra_service(versions: tuple[str, ...]) -> str:
-    """Return the first of a driver's ``versions`` that is one of :data:`DRA_SERVICES`: the driver's own order counts.
+    """Return the first of a driver's ``versions`` that is in :data:`DRA_SERVICES`: the driver's order counts.
 
     Raises:
       ValidationError: if there is none; the text of the error is the kubelet's.

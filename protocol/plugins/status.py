@@ -1,7 +1,7 @@
 """The values that describe a plugin's registration to people and programs: state, operation, outcome, status.
 
-The JSON forms are in ``plugind.protocol.status.json``. The messages are made of these values, so this module imports no
-message.
+The JSON forms are in ``plugind.protocol.status.json``. Messages consist of these values, so this module imports no
+messages.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..words import Health, StateName, Step, Watching
 from .health import Facts
 from .info import source_of
 
-__all__ = ["StateName", "Watching"]  # what is defined elsewhere
+__all__ = ["StateName", "Watching"]  # defined elsewhere
 
 
 class Operation(enum.StrEnum):
@@ -36,7 +36,7 @@ class Outcome(enum.StrEnum):
     REFUSED = "refused"
     #: The other side failed, or broke the protocol.
     FAILED = "failed"
-    #: The handler raised an exception that is no refusal: it has a bug, or what it needs fails.
+    #: The handler raised an exception that is no refusal: it has a bug, or something that it needs fails.
     BROKEN = "broken"
     TIMED_OUT = "timed-out"
     #: A newer event made the operation pointless.
@@ -49,7 +49,6 @@ class Finished:
 
     operation: Operation
     outcome: Outcome
-    #: Seconds that it took.
     seconds: float
 
 
@@ -68,11 +67,11 @@ class PluginCounts:
     """How many plugins are in each state."""
 
     by_state: Mapping[StateName, int]
-    #: How many of the registered ones do not serve: nobody listens on their sockets.
+    #: How many registered plugins do not serve: nobody listens on their sockets.
     not_serving: int = 0
-    #: Why roots cannot be used now, such as one whose parent directory is missing.
+    #: Why roots cannot be used now, for example because a parent directory is missing.
     unusable: tuple[str, ...] = ()
-    #: How many sockets wait for a dial slot. One that has not had any is in no state yet.
+    #: How many sockets wait for a dial slot. A socket that never had a slot has no state yet.
     queued: int = 0
 
 
@@ -84,15 +83,15 @@ class HistoryEntry:
     state: StateName
     reason: str | None
     attempt: int
-    #: The error alone, without the words of the reference around it.
+    #: The error alone, without the reference's text around it.
     cause: str | None = None
-    #: Where the try was that was under way, if one was.
+    #: The step of the try, if a try was under way.
     step: Step | None = None
 
 
 @value
 class PluginStatus:
-    """Everything that is known about one socket; times are ``trio.current_time()`` in seconds."""
+    """The status of one socket; times are ``trio.current_time()`` in seconds."""
 
     socket: str
     root: str
@@ -109,40 +108,38 @@ class PluginStatus:
     registered_in: float | None = None
     #: None if the plugin is not registered.
     active: bool | None = None
-    #: For example that the socket lies in a deprecated directory.
+    #: Warnings, for example that the socket lies in a deprecated directory.
     warnings: tuple[str, ...] = ()
     #: The user and the process that listened when the socket was dialed.
     uid: int | None = None
     pid: int | None = None
-    #: The error alone, in few words: ``reason`` has the words that the plugin is told. In a later try it is what the
-    #: plugin answered, or was told, in an earlier one.
+    #: The error alone, in few words; ``reason`` is the text that the plugin gets. A later try keeps the error of an
+    #: earlier one.
     cause: str | None = None
     history: tuple[HistoryEntry, ...] = ()
-    #: Whether somebody listens on the socket of a registered plugin, as far as is known; None if it is not registered.
+    #: Whether somebody listens on the socket of a registered plugin, as far as known; None if it is not registered.
     serving: bool | None = None
-    #: Why not, in words.
+    #: Why nobody listens, in words.
     not_serving: str | None = None
-    #: When it was found that nobody listens.
+    #: When that was found.
     not_serving_since: float | None = None
-    #: Whether the plugin announced itself by a call of Register.
     called: bool = False
-    #: The user that the file of the socket belongs to; the process that listens may be another user's.
+    #: The user who owns the socket's file; the process that listens can be another user's.
     owner: int | None = None
-    #: How the plugin is, as its handler reports; None if it reports nothing.
+    #: The health by the plugin's handler; None if it reports none.
     health: Health | None = None
     health_reason: str | None = None
-    #: When this health began.
     health_since: float | None = None
-    #: What its handler knows of it.
+    #: The facts by the plugin's handler.
     facts: Facts = ()
-    #: How many checks have failed in a row, if they say how the plugin is.
+    #: How many checks have failed in a row, if the health comes from checks.
     failed_checks: int = 0
-    #: Whether type and name are those of the plugin that was last at the path. This one has not said any yet, and waits
-    #: because the lives before it were short.
+    #: Whether type and name are those of the last plugin at the path. The present one has not answered yet, and waits
+    #: because earlier lives were short.
     last_known: bool = False
-    #: Where the try is that is under way, if one is.
+    #: The step of the try, if one is under way.
     step: Step | None = None
-    #: How many seconds each step took of the try that is under way or has led to this state, as far as it has ended.
+    #: How many seconds each completed step of the present or last try took.
     steps: tuple[tuple[Step, float], ...] = ()
 
     @property

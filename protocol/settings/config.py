@@ -26,9 +26,9 @@ from ..trust.users import Trust
 from ..values import value
 from ..wire.limits import REGISTRATION_LIMITS, Limits
 
-__all__ = ["Root", "Timeouts"]  # what is defined elsewhere
+__all__ = ["Root", "Timeouts"]  # defined elsewhere
 
-#: When an expected plugin is of use.
+#: The state in which an expected plugin counts.
 ReadyWhen = Literal["registered", "healthy"]
 #: How many characters of a wrong name are shown.
 _SHOWN = 64
@@ -40,7 +40,7 @@ def _directories(paths: Iterable[str | os.PathLike[str]] | None) -> tuple[str, .
 
 
 def device_plugins_beside(roots: Iterable[str]) -> str:
-    """Return the usual directory for device plugins: beside the kubelet's root of plugins."""
+    """Return the usual directory for device plugins, beside the kubelet's root of plugins."""
     registry = os.path.basename(DEFAULT_ROOT)
     beside = next((root for root in roots if os.path.basename(root) == registry), DEFAULT_ROOT)
     return os.path.join(os.path.dirname(beside), USUAL_NAME)
@@ -48,10 +48,10 @@ def device_plugins_beside(roots: Iterable[str]) -> str:
 
 @value
 class DevicePluginDirectory:
-    """Where device plugins call Register, on ``kubelet.sock``, and have their sockets.
+    """The directory in which device plugins call Register, on ``kubelet.sock``, and have their sockets.
 
-    The sockets in it are deleted when the node starts. So it has to be empty or missing, to be named
-    ``device-plugins``, or to have been used by plugind before.
+    The sockets in it are deleted when the node starts. So it must be empty or missing, have the name
+    ``device-plugins``, or have been used by plugind before.
     """
 
     #: An absolute path. A :class:`pathlib.Path` is converted.
@@ -81,79 +81,76 @@ class Config:
     roots: tuple[Root, ...] = attrs.field(default=(Root(DEFAULT_ROOT),), validator=each_instance_of(Root))
     #: Seconds between rescans, more than 0, with a jitter of a tenth (behaviour 14).
     rescan: float = attrs.field(default=10.0, validator=above_zero)
-    #: Who may register plugins: the users whose processes may listen on sockets in the roots (fault 40).
+    #: The users who may register plugins: their processes may listen on sockets in the roots (fault 40).
     trust: Trust = attrs.field(factory=Trust, validator=instance_of(Trust))
     #: The deadlines of single steps.
     timeouts: Timeouts = attrs.field(factory=Timeouts, validator=instance_of(Timeouts))
     #: The delays between attempts to register a plugin.
     backoff: Backoff = attrs.field(factory=Backoff, validator=instance_of(Backoff))
-    #: A plugin that ends within so many seconds of being told that it is registered, or that it is not, or of the first
-    #: dial if it was told nothing, has had a short life: the next socket at its path waits, twice as long after each
-    #: (fault 49). With 0 none does. A plugin that has been registered for so long also ends a row of crashes of its
-    #: registration (fault 85).
+    #: A plugin that ends within so many seconds of being told that it is registered, or that it is not, or else of its
+    #: first dial, has had a short life: the next socket at its path waits, twice as long after each (fault 49). With 0
+    #: no life is short. A registered life of this length also ends a row of crashes of the registration (fault 85).
     stable_after: float = attrs.field(default=10.0, validator=not_negative)
-    #: How often actors may crash before the node gives up.
+    #: How often actors can crash before the node gives up.
     intensity: RestartIntensity = attrs.field(factory=RestartIntensity, validator=instance_of(RestartIntensity))
-    #: How long the texts and lists in a plugin's GetInfo may be.
+    #: The limits of texts and lists in a plugin's GetInfo.
     info_limits: InfoLimits = attrs.field(factory=InfoLimits, validator=instance_of(InfoLimits))
-    #: How many plugins may be registered under one (type, name). One more waits like one that is refused for its name.
+    #: How many plugins can be registered under one (type, name). A further one waits as if its name was refused.
     max_instances: int = attrs.field(default=MAX_INSTANCES, validator=at_least_one)
-    #: Limits of one connection: sizes, frames and bytes (faults 50 to 65). The defaults are those of a call with one
-    #: small answer, which ``Limits()`` are not; ``attrs.evolve(Config().wire_limits, pings=10)`` changes one of them.
+    #: Limits of one connection: sizes, frames and bytes (faults 50 to 65). The defaults fit a call with one small
+    #: answer, unlike ``Limits()``; ``attrs.evolve(Config().wire_limits, pings=10)`` changes one of them.
     wire_limits: Limits = attrs.field(default=REGISTRATION_LIMITS, validator=instance_of(Limits))
     #: Whether to deregister all plugins when the node stops (behaviour 42).
     deregister_at_stop: bool = False
     #: Whether to deregister a plugin on whose socket nobody listens, until somebody does again (fault 39).
     deregister_not_serving: bool = False
-    #: Whether to observe only, beside a kubelet that registers the plugins: they are asked what they are and how they
-    #: are, and are told nothing. No root is made or locked.
+    #: Whether to observe only, beside a kubelet that registers the plugins: they are asked for their info and health,
+    #: and are told nothing. No root is made or locked.
     observe: bool = False
-    #: In observe mode, the seconds after which a plugin is asked again what it is, with a jitter of a fifth. None asks
-    #: each socket once.
+    #: In observe mode, the seconds after which a plugin is asked for its info again, with a jitter of a fifth. None
+    #: asks each socket once.
     observe_again: float | None = attrs.field(default=60.0, validator=or_none(above_zero))
-    #: Whether to be as strict with plugins as the kubelet: it does not open the stream of a device plugin's lists again
-    #: once that has ended, until the plugin registers anew, and refuses a CSI driver without NodeGetInfo.
+    #: Whether to be as strict with plugins as the kubelet: it does not open an ended stream of device lists again until
+    #: the plugin registers anew, and refuses a CSI driver without NodeGetInfo.
     strict: bool = False
     #: Whether to accept symbolic links that resolve to a socket inside their root (behaviour 7).
     follow_symlinks_inside_root: bool = False
-    #: Where endpoints may be that are not the plugin's own socket (fault 43). None: in each root and, beside a root
-    #: named ``plugins_registry``, in ``plugins``, ``csi-plugins`` and ``device-plugins``, where drivers have them.
+    #: The directories in which endpoints may lie that are not the plugin's own socket (fault 43). None: each root and,
+    #: beside a root named ``plugins_registry``, the usual ``plugins``, ``csi-plugins`` and ``device-plugins``.
     endpoint_directories: tuple[str, ...] | None = attrs.field(default=None, converter=_directories)
-    #: Where device plugins may also register by a call, as nearly all do. None: nowhere.
+    #: The directory in which device plugins can register by a call, as nearly all do. None: nowhere.
     device_plugins: DevicePluginDirectory | None = attrs.field(
         default=None, validator=or_none(instance_of(DevicePluginDirectory))
     )
-    #: How the endpoints of registered plugins are checked, and of which types they are not.
+    #: How the endpoints of registered plugins are checked, and which types are not checked.
     health_checks: HealthChecks = attrs.field(factory=HealthChecks, validator=instance_of(HealthChecks))
-    #: How DRA drivers are used: when one is gone, and of which of them the health of devices is watched.
+    #: How DRA drivers are used: when one is gone, and which drivers' device health is watched.
     dra: DRAConfig = attrs.field(factory=DRAConfig, validator=instance_of(DRAConfig))
     #: How CSI drivers are asked about the node.
     csi: CSIConfig = attrs.field(factory=CSIConfig, validator=instance_of(CSIConfig))
-    #: Names of plugins without which the node is not ready (behaviour 40).
+    #: The names of plugins without which the node is not ready (behaviour 40).
     expected: tuple[str, ...] = attrs.field(default=())
-    #: The resources without so many healthy devices of which the node is not ready, by name (behaviour 40).
+    #: The number of healthy devices of each resource without which the node is not ready (behaviour 40).
     expected_devices: Mapping[str, int] = attrs.field(factory=dict)
-    #: Whether an expected plugin must be healthy, too, or only ``registered``, for the node to be ready.
+    #: Whether an expected plugin must be healthy, or only ``registered``, for the node to be ready.
     ready_when: ReadyWhen = attrs.field(default="registered")
-    #: An actor hangs when messages wait for it and it has taken none for so long; the node is not ready then, and its
-    #: health is ``failed``. No actor has a reason to wait for that long before its next message. None looks for no such
-    #: actor.
+    #: An actor hangs when messages wait for it and it has taken none for this time; the node is then not ready, and its
+    #: health is ``failed``. No actor works that long between two messages. None disables the check.
     hung_after: float | None = attrs.field(default=10.0, validator=or_none(above_zero))
-    #: The loop is blocked when it has not turned for so long: the log, the health and a metric say so, and name the
-    #: handler (fault 83). None looks for no such thing.
+    #: The loop is blocked when it has not turned for this time: the log, the health and a metric report it with the
+    #: handler (fault 83). None disables the check.
     blocked_after: float | None = attrs.field(default=1.0, validator=or_none(above_zero))
-    #: Whether the program handles SIGINT, as ``plugind run`` does. Then a :exc:`KeyboardInterrupt` out of a handler is
-    #: the handler's own, and fails the call like any other error. Otherwise it may be the one of Ctrl-C, and ends the
-    #: block of the node; the log says which handler was called.
+    #: Whether the program handles SIGINT, as ``plugind run`` does. Then a :exc:`KeyboardInterrupt` from a handler is an
+    #: error like any other, and fails the call. Otherwise it can come from Ctrl-C, and ends the block of the node; the
+    #: log names the handler.
     handles_sigint: bool = False
-    #: The directory of the file that keeps what must outlive a restart: the leases, and the resources for which device
-    #: plugins are awaited. None: there is no file.
+    #: The directory of the file that keeps the leases and the awaited resources over a restart. None: there is no file.
     state: str | None = None
     #: Who may lease which devices of device plugins.
     leases: LeasesConfig = attrs.field(factory=LeasesConfig, validator=instance_of(LeasesConfig))
-    #: Where metrics are served by HTTP over TCP, besides the status socket; by default nowhere.
+    #: The address on which metrics are served by HTTP over TCP, besides the status socket; by default none.
     metrics: MetricsConfig = attrs.field(factory=MetricsConfig, validator=instance_of(MetricsConfig))
-    #: How many lines the log has of one socket, root, actor or user, and in all. None leaves nothing out.
+    #: How many log lines each socket, root, actor or user gets, and all together. None: no limits.
     log_limits: LogLimits | None = attrs.field(factory=LogLimits, validator=or_none(instance_of(LogLimits)))
     #: The seed of the jitter of backoff and rescans. None takes one from the system.
     seed: int | None = None

@@ -1,4 +1,4 @@
-"""Configuration files: their values, and all that is wrong with them. ``tomllib`` is imported for the first of them."""
+"""Configuration files: their values, and their problems. ``tomllib`` is imported for the first file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PARTS: Final = re.compile(_PART)
 
 
 def lines_of(text: str) -> dict[Path, int]:
-    """Return the first line of each key and of each table, from 1."""
+    """Return the first line of each key and of each table, counted from 1."""
     lines: dict[Path, int] = {}
     lengths: dict[Path, int] = {}
     table: Path = ()
@@ -44,11 +44,11 @@ def lines_of(text: str) -> dict[Path, int]:
 
 
 def line_of(lines: dict[Path, int], path: Path) -> int | None:
-    """Return the line of a key, or of the table that it is in; None if neither is found."""
+    """Return the line of a key, or of its table; None if neither is found."""
     for length in range(len(path), 0, -1):
         if path[:length] in lines:
             return lines[path[:length]]
-    # A key with dots may begin a table that has no line of its own.
+    # A dotted key can begin a table that has no line of its own.
     return min((line for other, line in lines.items() if other[: len(path)] == path), default=None)
 
 
@@ -56,12 +56,11 @@ def _path(key: str) -> Path:
     return tuple(part.strip("\"'") for part in _PARTS.findall(key))
 
 
-#: How many problems of one file are told.
+#: How many problems of one file are reported.
 MOST_PROBLEMS: Final = 20
 #: How many characters of an unknown key are shown, and compared with others.
 _SHOWN: Final = 64
-#: tomllib takes memory with the square of the number of parts that a dotted key has (a gigabyte for 30,000). So a line
-#: may have so many dots.
+#: The most dots of a line. tomllib's memory grows with the square of the parts of a dotted key (1 GB for 30,000 parts).
 MOST_DOTS: Final = 200
 _AT_LINE: Final = re.compile(r" \(at line (\d+), column (\d+)\)$")
 _AT_END: Final = " (at end of document)"
@@ -69,17 +68,17 @@ _AT_END: Final = " (at end of document)"
 
 @attrs.frozen
 class Parsed:
-    """What a file says."""
+    """The contents of a file."""
 
     given: tuple[Given, ...]
-    #: All that is wrong with it; nothing of it may be used then.
+    #: All problems. If there are any, no value may be used.
     problems: tuple[SettingProblem, ...] = ()
-    #: Of the lists in which something is wrong, the values with which nothing is: they serve to find more problems.
+    #: The good values of lists that also have bad values; they are checked to find more problems.
     rest: tuple[Given, ...] = ()
 
 
 def parse(name: str, raw: bytes) -> Parsed:
-    """Return what the file ``name`` with the content ``raw`` says."""
+    """Return the settings in the file ``name`` with the content ``raw``."""
     import tomllib
 
     if raw.startswith(codecs.BOM_UTF8):
@@ -165,7 +164,7 @@ def _dotted(path: tuple[str, ...]) -> str:
 
 
 def _meant(key: str) -> str | None:
-    """Return the key that is most like ``key``: in its table, if that is there, else in any."""
+    """Return the key that is most like ``key``: in its table, if the table exists, else in any."""
     from difflib import get_close_matches
 
     keys = [*settings(), *PARTS]
@@ -173,7 +172,7 @@ def _meant(key: str) -> str | None:
     # Of equal names the first one counts.
     elsewhere = {other.rpartition(".")[2]: other for other in reversed(keys)}
     beside = {last: other for other in keys for above, _, last in [other.rpartition(".")] if above == table}
-    # The table of the key is there, so it is not what is meant.
+    # The key's own table is not meant, since the key names it correctly.
     whole = {other: other for other in keys if other != table}
     by_name = [(name, beside), (name, elsewhere)]
     for word, others in [*by_name, (key, whole)] if table in ("", *PARTS) else [(key, whole), *by_name]:
@@ -184,7 +183,7 @@ def _meant(key: str) -> str | None:
 
 
 def unknown_key(key: str, shown_as: str | None = None) -> str:
-    """Return what is wrong with a key that no setting has, and which one may be meant."""
+    """Return the text about an unknown key, with a suggestion if one is similar."""
     found = _meant(key[:_SHOWN])
     meant = "" if found is None else f": did you mean {found}?"
     return f"unknown key {cut(escaped(shown_as or key), _SHOWN)}{meant}"

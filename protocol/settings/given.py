@@ -1,4 +1,4 @@
-"""Values that somebody gave to settings, where they come from, and which of them are in force."""
+"""Values that were given for settings, their sources, and which of them are in force."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import attrs
 from ..errors import ConfigError
 from ..values import value
 
-#: Where a value comes from. A later one has precedence over those before it.
+#: The source of a value. Later kinds have precedence.
 SourceKind = Literal["default", "file", "variable", "flag"]
 
 
 @value
 class Source:
-    """Where a value comes from."""
+    """The place from which a value comes."""
 
     kind: SourceKind
     #: The path of a file, the name of a variable, or an option.
     name: str = ""
-    #: The line of a file where a search finds the key; None if it finds none.
+    #: The line of the file with the key; None if it was not found.
     line: int | None = None
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ class Given:
 
 @attrs.frozen
 class SettingProblem:
-    """What is wrong with a configuration, and where."""
+    """A problem of a configuration, and its place."""
 
     source: Source
     text: str
@@ -58,7 +58,7 @@ class SettingProblem:
 
 
 class SettingsError(ConfigError):
-    """Some settings cannot be used. The text is the first problem, and says how many more there are."""
+    """Some settings cannot be used. The text is the first problem, and the number of others."""
 
     def __init__(self, problems: tuple[SettingProblem, ...]) -> None:
         more = ""
@@ -70,12 +70,11 @@ class SettingsError(ConfigError):
             file = f" {quote(name)}" if kind == "file" and not others else ""
             more = f" (and {len(problems) - 1} more: see 'plugind config check{file}')"
         super().__init__(f"{problems[0]}{more}")
-        #: All that is wrong.
         self.problems = problems
 
 
 def merged(layers: Iterable[Iterable[Given]]) -> dict[str, Given]:
-    """Return which value of each key is in force: that of the last layer. Tables are joined, type by type."""
+    """Return the value of each key that is in force: that of the last layer. Tables are merged."""
     result: dict[str, Given] = {}
     for layer in layers:
         for given in layer:

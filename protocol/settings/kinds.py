@@ -1,7 +1,7 @@
-"""How the value of a setting is written: in a configuration file, and as text in a variable or an option.
+"""The forms of a setting's values: in a configuration file, and as text in a variable or an option.
 
-A file has values with types, and they are taken as they are: ``true`` is no number, and a string is no list. In text,
-numbers and words stand for themselves, and a list has separators.
+A file has typed values, which are not converted: ``true`` is no number, and a string is no list. In text, numbers and
+words stand for themselves, and a list has separators.
 """
 
 from __future__ import annotations
@@ -17,64 +17,63 @@ from ..text import cut, escaped, quoted
 from ..trust.users import MAX_UID, Trust, parse_trusted_user
 from ..values import value
 
-#: The word for "no such thing", since TOML has no value for that.
+#: The word for None, which TOML lacks.
 OFF: Final = "off"
-#: In a list, it stands for what is there by default.
+#: In a list, the word for the default entries.
 DEFAULT: Final = "default"
 #: How many characters of a wrong value are shown.
 _SHOWN: Final = 64
 
 
 class WrongValueError(ValueError):
-    """A setting cannot have this value. Each text says what it must be; it may begin with "is", after the key."""
+    """A setting cannot have this value. A text that begins with "is" or "must" continues the key."""
 
     def __init__(self, *texts: str, rest: Any = None, places: Iterable[tuple[str, ...]] = ()) -> None:
         super().__init__("; ".join(texts))
-        #: All that is wrong with the value.
         self.texts = texts
-        #: Of each text, where in the value that is: the index in a list, from 0, and the key in a table.
+        #: For each text, its place in the value: the index in a list, from 0, and the key in a table.
         self.places = (*places,) or ((),) * len(texts)
-        #: Of a list, the values with which nothing is wrong: what else may be wrong with them can be found, too.
+        #: The good values of a list, which are checked for more problems.
         self.rest = rest
 
     def with_key(self, key: str) -> str:
-        """Return the texts with the key before each."""
+        """Return the texts, each after the key."""
         return "; ".join(self.each_with_key(key))
 
     def each_with_key(self, key: str) -> tuple[str, ...]:
-        """Return each text, with the key before it."""
+        """Return each text after the key."""
         return tuple(f"{key} {text}" if text.startswith(("is ", "must ")) else f"{key}: {text}" for text in self.texts)
 
 
 class Kind(Protocol):
-    """How the values of a setting are written."""
+    """The form of a setting's values."""
 
     @property
     def words(self) -> str:
-        """What a value is, for people: ``a number of seconds``."""
+        """A description of a value for people: ``a number of seconds``."""
 
     def from_toml(self, value: object) -> Any:
-        """Return what ``value`` of a file stands for.
+        """Convert a ``value`` from a file.
 
         Raises:
-          WrongValueError: if it stands for nothing.
+          WrongValueError: if it is not valid.
         """
 
     def from_text(self, text: str, here: str) -> Any:
-        """Return what ``text`` stands for, with ``here`` for the directory to which paths are relative.
+        """Convert ``text``. Paths are relative to the directory ``here``.
 
         Raises:
-          WrongValueError: if it stands for nothing.
+          WrongValueError: if it is not valid.
         """
 
 
 def wrong(value: object, words: str) -> WrongValueError:
-    """Return the error that ``value`` is not what ``words`` say."""
+    """Return the error for a ``value`` that does not match ``words``."""
     return WrongValueError(f"is {shown(value)}: it must be {words}")
 
 
 def shown(value: object) -> str:
-    """Return a value of a file for an error."""
+    """Format a value of a file for an error."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -94,14 +93,14 @@ def shown(value: object) -> str:
 
 @value
 class Number:
-    """A finite number from ``least`` to ``most``. Whether the field takes it is for the field to check."""
+    """A finite number from ``least`` to ``most``. The field checks its own limits."""
 
     least: float = -math.inf
     most: float = math.inf
 
     @property
     def words(self) -> str:
-        """What a value is."""
+        """A description of a value."""
         if math.isfinite(self.most):
             return f"a number from {self.least:g} to {self.most:.10g}"
         return "a number" if self.least == -math.inf else f"a number, {self.least:g} or more"
@@ -119,7 +118,7 @@ class Number:
         return number
 
     def from_text(self, text: str, here: str) -> Any:  # noqa: ARG002
-        """Return the number that ``text`` is."""
+        """Parse a number."""
         try:
             return self.from_toml(float(text))
         except ValueError:
@@ -134,11 +133,11 @@ class Integer:
 
     @property
     def words(self) -> str:
-        """What a value is."""
+        """A description of a value."""
         return "a whole number" if self.least is None else f"a whole number, {self.least} or more"
 
     def from_toml(self, value: object) -> Any:
-        """Return the number, which must have no point."""
+        """Return the number, which must be an integer."""
         if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 2**63:
             raise wrong(value, self.words)
         if self.least is not None and value < self.least:
@@ -146,7 +145,7 @@ class Integer:
         return value
 
     def from_text(self, text: str, here: str) -> Any:  # noqa: ARG002
-        """Return the number that ``text`` is."""
+        """Parse a number."""
         if not re.fullmatch(r"-?[0-9]{1,19}", text):
             raise wrong(text, self.words)
         return self.from_toml(int(text))
@@ -165,17 +164,17 @@ class Switch:
         return value
 
     def from_text(self, text: str, here: str) -> Any:  # noqa: ARG002
-        """Return what ``text`` says."""
+        """Parse ``true`` or ``false``."""
         if text not in ("true", "false"):
             raise wrong(text, self.words)
         return text == "true"
 
 
 def _of_toml(text: str, advice: str) -> Any:
-    """Return the value that ``text`` is in TOML.
+    """Parse ``text`` as a TOML value.
 
     Raises:
-      WrongValueError: if it is none; its text ends with ``advice``.
+      WrongValueError: if it is not valid; its text ends with ``advice``.
     """
     import tomllib
 
@@ -183,42 +182,42 @@ def _of_toml(text: str, advice: str) -> Any:
         found = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):
         found = {}
-    if len(found) != 1:  # After a line break there may be other keys.
+    if len(found) != 1:  # After a line break there can be other keys.
         raise WrongValueError(f"is {shown(text)}: {advice}")
     return found["value"]
 
 
 class _AsString:
-    """A value that is a string in a file and in text."""
+    """A value that is a string both in a file and in text."""
 
     def _parse(self, text: str, here: str | None) -> Any:
         raise NotImplementedError
 
     @property
     def words(self) -> str:
-        """What a value is."""
+        """A description of a value."""
         raise NotImplementedError
 
     def from_toml(self, value: object) -> Any:
-        """Return what the string means."""
+        """Parse the string."""
         if not isinstance(value, str):
             raise wrong(value, self.words)
         return self._parse(value, None)
 
     def from_text(self, text: str, here: str) -> Any:
-        """Return what the text means."""
+        """Parse the text."""
         return self._parse(text, here)
 
 
 @value
 class Word(_AsString):
-    """One of some words."""
+    """One of several words."""
 
     of: tuple[str, ...]
 
     @property
     def words(self) -> str:
-        """What a value is."""
+        """A description of a value."""
         return " or ".join(f'"{word}"' for word in self.of)
 
     def _parse(self, text: str, here: str | None) -> Any:  # noqa: ARG002
@@ -229,7 +228,7 @@ class Word(_AsString):
 
 @value
 class Text(_AsString):
-    """Some text that is not empty."""
+    """Text that is not empty."""
 
     words: str = "a string that is not empty"
 
@@ -241,12 +240,12 @@ class Text(_AsString):
 
 @value
 class Path(_AsString):
-    """A path: an absolute one in a file. One in text is relative to the working directory."""
+    """A path. In a file it must be absolute; in text it can be relative to the working directory."""
 
     words: str = "an absolute path"
-    #: Words that may stand in the place of a path.
+    #: Words that can replace a path.
     or_words: tuple[str, ...] = ()
-    #: Whether a relative path in text stays one: the path of a socket has to be short.
+    #: Whether a relative path in text stays relative: the path of a socket must be short.
     relative: bool = False
 
     def _parse(self, text: str, here: str | None) -> Any:
@@ -300,13 +299,13 @@ class Group:
 
 @value
 class OrOff:
-    """A value of another kind, or ``"off"``, which is None."""
+    """A value of another kind, or ``"off"`` for None."""
 
     kind: Kind
 
     @property
     def words(self) -> str:
-        """What a value is."""
+        """A description of a value."""
         return f'{self.kind.words}, or "{OFF}"'
 
     def from_toml(self, value: object) -> Any:
@@ -328,16 +327,16 @@ class OrOff:
 
 @value
 class ListOf:
-    """A list of values, without those that were there before. In text it has separators, or is a list of TOML."""
+    """A list of values, without repetitions. In text it has separators, or is a TOML list."""
 
     kind: Kind
     separator: str = ","
-    #: Whether a value that is there twice counts once. Otherwise both are returned.
+    #: Whether repeated values are joined.
     joins_equal: bool = True
 
     @property
     def words(self) -> str:
-        """What a value is."""
+        """A description of a value."""
         return f"a list, of which each is {self.kind.words}"
 
     def from_toml(self, value: object) -> Any:
@@ -359,9 +358,9 @@ class ListOf:
         )
 
     def _each_parsed(self, parse: Callable[[Any], Any], values: Iterable[object]) -> tuple[Any, ...]:
-        """Return what each of the values means, or raise one error with all that is wrong with any."""
+        """Return the parsed values, or raise one error with the problems of all."""
         found = list[Any]()
-        # What is wrong in the same words with several values is said of the first one.
+        # Of values with the same problem, only the first is reported.
         wrong_at = dict[str, tuple[str, ...]]()
         for index, given in enumerate(values):
             try:
@@ -377,15 +376,15 @@ class ListOf:
 
 @value
 class ByType:
-    """A table of numbers by plugin type or resource; in text, ``TYPE=NUMBER,…`` or a table of TOML in braces."""
+    """A table of numbers by plugin type or resource; in text, ``TYPE=NUMBER,…`` or a TOML table in braces."""
 
     kind: Number | Integer
-    #: What has a number each.
+    #: The kind of the keys.
     of: str = "plugin type"
 
     @property
     def words(self) -> str:
-        """What a value is."""
+        """A description of a value."""
         return f"a table, in which each {self.of} has {self.kind.words}"
 
     def from_toml(self, value: object) -> Any:

@@ -1,4 +1,4 @@
-"""Pools of devices, as they are written in a file, a variable or an option."""
+"""Pools of devices in a file, a variable or an option."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _POOL_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 @value
 class PoolGiven:
-    """A pool as it is written: its users may have names."""
+    """A pool as it was given; its users can be names."""
 
     name: str
     resource: str
@@ -31,7 +31,7 @@ class PoolGiven:
 
 @value
 class PoolKind:
-    """A pool: a table with ``name``, ``resource``, ``ids`` and ``users``; in text, that of ``--pool``."""
+    """A pool: a table with ``name``, ``resource``, ``ids`` and ``users``; in text, the form of ``--pool``."""
 
     words: str = "a table with a name, a resource, and perhaps ids and users"
 
@@ -56,7 +56,7 @@ class PoolKind:
         return PoolGiven(**found)
 
     def from_text(self, text: str, here: str) -> Any:
-        """Return the pool of ``NAME=RESOURCE[:ID,...][@USER,...]``."""
+        """Parse ``NAME=RESOURCE[:ID,...][@USER,...]``."""
         name, given, rest = text.partition("=")
         if not given or not _POOL_NAME.fullmatch(name):
             raise WrongValueError(
@@ -75,7 +75,7 @@ class PoolKind:
 def _meant(key: str) -> str | None:
     from difflib import get_close_matches
 
-    # A key of any length may stand in a file, and to compare a long one takes long.
+    # A key in a file can have any length, and comparing a long one would be slow.
     close = get_close_matches(key[:_SHOWN], _FIELDS, 1)
     return f"did you mean {close[0]}?" if close else None
 
@@ -103,7 +103,7 @@ def _list_of(kind: Kind) -> Callable[[object], Any]:
     return lambda given: () if given is None else ListOf(kind).from_toml(given)
 
 
-#: The fields of a pool in a file, and how each is read; None stands for a field that is not there.
+#: The fields of a pool in a file, and their parsers, which get None for a missing field.
 _FIELDS: Final[Mapping[str, Callable[[object], Any]]] = {
     "name": _name,
     "resource": _resource,

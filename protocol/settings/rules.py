@@ -1,6 +1,6 @@
-"""The rules by which a node takes plugins: whom it trusts, where it discovers plugins, and where endpoints may be.
+"""The rules by which a node takes plugins: trusted users, roots, and directories for endpoints.
 
-A node says them on its status socket, and ``plugind probe`` judges by them.
+A node reports them on its status socket, and ``plugind probe`` applies them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from .config import Root
 class Rules:
     """Whose plugins a node takes, and from where."""
 
-    #: Who may register, with ``users``, what the system of the node says about them.
+    #: The users who may register; ``users`` is what the node's system reports about users.
     trust: Trust = attrs.field(factory=Trust)
     users: Users = AS_ROOT
-    #: Where plugins are discovered.
+    #: The directories in which plugins are discovered.
     roots: tuple[Root, ...] = ()
-    #: Where endpoints may be.
+    #: The directories for endpoints.
     endpoint_directories: tuple[str, ...] = ()
 
     def trusts(self, uid: int) -> bool:
@@ -32,12 +32,12 @@ class Rules:
         return self.trust.includes(uid, self.users)
 
     def distrust(self, uid: int, pid: int) -> str | None:
-        """Return why process ``pid`` of this user is not trusted, and what to do; None if it is (fault 40)."""
+        """Return why process ``pid`` of this user is not trusted, with advice; None if it is trusted (fault 40)."""
         return self.trust.refusal(uid, pid, self.users)
 
 
 def rules_to_json(rules: Rules) -> dict[str, Json]:
-    """Return the rules for a client. The names of users are replaced by their uids."""
+    """Return the rules for a client, with uids instead of the names of users."""
     return {
         "uid": rules.users.own,
         "overflow_uid": rules.users.overflow,

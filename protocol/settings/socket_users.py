@@ -1,4 +1,4 @@
-"""Who may connect to the status socket, besides root and the user of the daemon."""
+"""The users who may connect to the status socket, besides root and the user of the daemon."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from ..values import value
 
 
 class Visitors(Protocol):
-    """Users who may connect to the status socket, and the mode that it needs for that."""
+    """Users who may connect to the status socket, and the mode that this needs."""
 
     @property
     def uids(self) -> frozenset[int]:
-        """Users without a group in common."""
+        """Users who need not be in the group."""
 
     @property
     def group(self) -> int | None:
-        """The group to which the socket is given; None if it stays with the daemon's."""
+        """The group that gets the socket; None if the group is not changed."""
 
     @property
     def socket_mode(self) -> int:
-        """The mode of the socket: a group can be let in alone, and users without one cannot."""
+        """The mode of the socket. Users outside of the group need a mode for everybody."""
 
 
 @value
 class SocketUsers:
-    """Those who may lease devices, and those who may read: whoever connects is asked who it is."""
+    """The users who may lease devices, and those who may read. The server identifies each client."""
 
     leasing: LeaseUsers = attrs.field(factory=LeaseUsers)
-    #: The members of this group may read everything.
+    #: Members of this group may read everything.
     readers: int | None = None
 
     @property
@@ -41,7 +41,7 @@ class SocketUsers:
 
     @property
     def group(self) -> int | None:
-        """See :class:`Visitors`. A file has one group: two are let in by the mode alone."""
+        """See :class:`Visitors`. A file has one group, so two groups need a mode for everybody."""
         return next(iter(self._groups)) if len(self._groups) == 1 else None
 
     @property

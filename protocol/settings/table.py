@@ -1,7 +1,7 @@
 """The table of all settings: every field of :class:`Config` and of its parts has a key, and so have log and status.
 
-The keys are read from the fields, so that a field cannot be forgotten. A kind follows from the type of the field;
-those that need another one are in ``_KINDS``.
+The keys are derived from the fields, so that none is missing. A kind follows from the type of the field, unless
+``_KINDS`` has another one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from .kinds import (
 )
 from .pools import PoolKind
 
-#: The parts of the configuration: their key, and the class whose fields are its settings.
+#: The parts of the configuration: their key, and the class whose fields are settings.
 PARTS: Final[Mapping[str, type]] = {
     "trust": Trust,
     "timeouts": Timeouts,
@@ -62,8 +62,8 @@ PARTS: Final[Mapping[str, type]] = {
     "metrics": MetricsConfig,
     "log_limits": LogLimits,
 }
-#: Fields that are no settings: those of a root are the keys of :data:`_OF_ROOTS`, and the others are for programs that
-#: embed a node. ``plugind run`` handles SIGINT, and must not lease devices without a state.
+#: Fields that are no settings: the keys of :data:`_OF_ROOTS` replace the fields of a root, and the others are for
+#: programs that embed a node. ``plugind run`` handles SIGINT, and must not lease devices without a state.
 NO_SETTINGS: Final = frozenset({"roots", "handles_sigint", "leases.without_state"})
 _DAY: Final = 86_400.0
 _ABSOLUTE: Final = ListOf(Path(), ":")
@@ -122,9 +122,9 @@ _BY_TYPE: Final[Mapping[str, Kind]] = {
 }
 #: The variables that are not named after their key.
 _VARIABLES: Final[Mapping[str, str]] = {"roots": "PLUGIND_ROOT"}
-#: What cannot be checked without the other settings.
+#: Settings whose check depends on other settings.
 _CHECKED_LATER: Final = frozenset({"endpoint_directories", "expected", "expected_devices"})
-#: How a validator of a field begins its text.
+#: The beginning of the text of a field's validator.
 _OF_FIELD: Final = re.compile(r"^(?:\w+\.)?\w+ (?=is |must )")
 
 
@@ -132,12 +132,12 @@ _OF_FIELD: Final = re.compile(r"^(?:\w+\.)?\w+ (?=is |must )")
 class Setting:
     """One setting."""
 
-    #: Its parts have dots between them: ``timeouts.get_info``.
+    #: The key, with dots between its parts: ``timeouts.get_info``.
     key: str
     kind: Kind
-    #: What holds if nobody gives a value; None also where that depends on other settings.
+    #: The default value; also None if it depends on other settings.
     default: Any
-    #: The class of which it is a field, to check a value; None if there is none.
+    #: The class with this field, used to check a value; None if there is none.
     owner: type | None = None
 
     @property
@@ -146,7 +146,7 @@ class Setting:
         return _VARIABLES.get(self.key) or f"PLUGIND_{self.key.upper().replace('.', '_')}"
 
     def from_toml(self, value: object) -> Any:
-        """Return what ``value`` of a file stands for.
+        """Convert a ``value`` from a file.
 
         Raises:
           WrongValueError: if the setting cannot have it.
@@ -154,7 +154,7 @@ class Setting:
         return self._checked(self.kind.from_toml(value))
 
     def from_text(self, text: str, here: str) -> Any:
-        """Return what ``text`` stands for, with ``here`` for the directory to which paths are relative.
+        """Convert ``text``. Paths are relative to the directory ``here``.
 
         Raises:
           WrongValueError: if the setting cannot have it.
@@ -187,7 +187,7 @@ def _is_own(attribute: attrs.Attribute[Any]) -> bool:
 
 def _of_part(key: str, owner: type) -> Iterator[Setting]:
     default = _default_of(key)
-    # A directory for device plugins has no default, and its fields have no checks that their kinds do not make.
+    # A directory for device plugins has no default, and its fields have no checks besides those of their kinds.
     checked = None if default is None else owner
     for attribute in attrs.fields(owner):
         name = f"{key}.{attribute.name}"
@@ -196,7 +196,7 @@ def _of_part(key: str, owner: type) -> Iterator[Setting]:
 
 
 def _default_of(key: str) -> Any:
-    """Return the part that a daemon has by default; None if it has none."""
+    """Return the part of a daemon's default configuration; None if there is none."""
     part: Any = Config()
     for name in key.split("."):
         part = getattr(part, name)
@@ -213,7 +213,7 @@ def _setting(prefix: str, owner: type | None, default: Any, attribute: attrs.Att
 
 
 def _as_given(value: Any) -> Any:
-    """Return the value of a field as a kind returns it."""
+    """Return the value of a field in the form that a kind returns."""
     return tuple(sorted(value)) if isinstance(value, frozenset) else value
 
 

@@ -1,14 +1,14 @@
 """The names of the environment variables that are settings.
 
-The table of settings has them, too. They are repeated here, since that table takes longer to load than anything else
-that a daemon needs for its start, and many a daemon has variables that begin like these and are no settings.
+The table of settings has them, too, but it takes longer to load than anything else that a daemon needs at its start,
+and a daemon may have variables that begin like these and are no settings.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-#: How all of them begin.
+#: The prefix of all variables.
 PREFIX: Final = "PLUGIND_"
 _WITHOUT_PREFIX: Final = """
     BACKOFF_CAP BACKOFF_FACTOR BACKOFF_INITIAL BACKOFF_JITTER BLOCKED_AFTER CSI_REFRESH CSI_TOPOLOGY_COLLISIONS
@@ -30,28 +30,27 @@ _WITHOUT_PREFIX: Final = """
     WIRE_LIMITS_SMALL_DATA WIRE_LIMITS_STREAM_WINDOW WIRE_LIMITS_TOTAL_BYTES WIRE_LIMITS_UNKNOWN_FRAMES
     WIRE_LIMITS_UNPARSED_BYTES WIRE_LIMITS_WINDOW_UPDATES
 """
-#: All of them.
 NAMES: Final = frozenset(PREFIX + name for name in _WITHOUT_PREFIX.split())
-#: The one that names the configuration file, which is no setting.
+#: The variable with the configuration file, which is no setting.
 CONFIG_VARIABLE: Final = PREFIX + "CONFIG"
-#: Variables of plugind that are no settings: those of its unit and of its tests, and those that lessees are given.
+#: Variables of plugind that are no settings: those of its unit, its tests and lessees.
 _OTHERS: Final = frozenset(PREFIX + name for name in ("CONFIG", "DEVICES", "LEASE", "MARKERS", "NODES", "OPTIONS"))
-#: What Kubernetes sets for each service, and so for one that is called plugind, or plugind-metrics.
+#: The variables that Kubernetes sets for each service, and so for one called plugind or plugind-metrics.
 _OF_KUBERNETES: Final = r"(?s)(?:.*_)?(?:PORT(_.*)?|SERVICE_(HOST|PORT(_.*)?))"
-#: How alike a name and that of a setting are that is misspelt. One letter too many or too few always is.
+#: How similar a misspelt name must be to a setting's. One letter too many or too few always is.
 _ALIKE: Final = 0.85
 #: Characters of a name that are compared.
 _COMPARED: Final = 64
 
 
 def meant_by(name: str) -> str | None:
-    """Return the variable that was probably meant by ``name``, which is none; None if it is nothing like one.
+    """Return the variable that was probably meant by the unknown ``name``; None if none is similar.
 
-    A program may have variables of its own that begin so: ``PLUGIND_OPTIONS`` is one of the service's unit.
+    A program can have its own variables with this prefix: ``PLUGIND_OPTIONS`` is used by the service's unit.
     """
     if name in _OTHERS:
         return None
-    # Few daemons have such a variable.
+    # Imported late: few daemons have such a variable.
     import difflib
     import re
 

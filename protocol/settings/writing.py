@@ -25,7 +25,7 @@ def to_json(value: Any) -> Any:
 
 
 def _item(value: Any) -> Any:
-    """Return one value of a list; one of two numbers is a range of uids."""
+    """Return one value of a list; a pair of numbers is a range of uids."""
     match value:
         case (first, last):
             return f"{first}-{last}"
@@ -37,7 +37,7 @@ def _item(value: Any) -> Any:
 
 
 def to_toml(value: Any) -> str:
-    """Return a value of JSON as TOML, in one line; null is ``"off"``."""
+    """Return a JSON value as TOML, in one line; null is ``"off"``."""
     match value:
         case None:
             return string(OFF)
@@ -55,7 +55,7 @@ def to_toml(value: Any) -> str:
 
 
 def string(text: str) -> str:
-    """Return ``text`` as a string of TOML in which each character shows."""
+    """Return ``text`` as a TOML string in which each character is visible."""
     return f'"{"".join(map(_character, text))}"'
 
 

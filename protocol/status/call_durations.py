@@ -1,4 +1,4 @@
-"""How long calls to drivers took, as histograms with a bounded number of labels (fault 92)."""
+"""The durations of calls to drivers, as histograms with a bounded number of labels (fault 92)."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from ..values import record
 from .histograms import Histogram
 from .metrics import ResourceLabels
 
-#: The kubelet's bounds, for each family. Those for DRA grow exponentially to 40.
+#: The kubelet's bounds for each family. Those for DRA grow exponentially to 40.
 BUCKETS = {
     CallFamily.CSI: (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0),
     CallFamily.DRA: tuple(round(0.1 * 400.0 ** (number / 14), 3) for number in range(15)),
 }
-#: The words of grpc-go for the codes whose names here do not only differ in case.
+#: grpc-go's names of the codes that are not simply these names in camel case.
 _CODES = {"OK": "OK", "CANCELLED": "Canceled"}
 
 
 def code_word(code: str) -> str:
-    """Return the name that grpc-go has for a status code, as the kubelet's metrics say it: ``DeadlineExceeded``."""
+    """Return grpc-go's name of a status code, which the kubelet's metrics use: ``DeadlineExceeded``."""
     return _CODES.get(code) or "".join(part.capitalize() for part in code.split("_"))
 
 
 @record
 class CallDurations:
-    """How long calls took, by family, driver, method and status code."""
+    """The durations of calls, by family, driver, method and status code."""
 
     _labels: dict[CallFamily, ResourceLabels] = attrs.field(
         init=False, factory=lambda: {family: ResourceLabels() for family in CallFamily}
@@ -35,7 +35,7 @@ class CallDurations:
     _durations: dict[tuple[CallFamily, str, str, str], Histogram] = attrs.field(init=False, factory=dict)
 
     def observe(self, call: CallEnded) -> None:
-        """Count a call. The first drivers of a family have a label of their own, and the others share one."""
+        """Count a call. The first drivers of a family have their own labels, and the others share one."""
         key = call.family, self._labels[call.family].label(call.name), call.method, call.code
         durations = self._durations.get(key)
         if durations is None:

@@ -10,7 +10,7 @@ from ..values import record
 
 #: Upper bounds in seconds. A local call takes fractions of a millisecond; the longest deadline is two minutes.
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
-#: Those of the kubelet's histograms that name none: the default ones of Prometheus' client for Go.
+#: The bounds of the kubelet's histograms without own bounds: the defaults of Prometheus' client for Go.
 KUBELET_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -18,7 +18,6 @@ KUBELET_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0
 class Histogram:
     """The number of observations in each bucket, and their sum."""
 
-    #: The upper bounds of the buckets.
     bounds: tuple[float, ...] = BUCKETS
     counts: list[int] = attrs.field()
     total: float = 0.0

@@ -1,4 +1,4 @@
-"""The JSON forms of a plugin's status, as the status socket and the commands print them."""
+"""The JSON forms of a plugin's status in the status socket and the commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from ..text import encodable
 from ..version import STATUS_VERSION
 from ..words import Step
 
-#: A value that JSON can hold.
 Json = Mapping[str, "Json"] | Sequence["Json"] | str | int | float | None
 
 
@@ -20,7 +19,6 @@ def _text(text: str | None) -> str | None:
 
 
 def _seconds(seconds: float | None) -> float | None:
-    """Round to the microsecond."""
     return None if seconds is None else round(seconds, 6)
 
 
@@ -29,7 +27,7 @@ def _time_of(moment: float | None, now: float, unix: float) -> str | None:
 
 
 def _state(of: PluginStatus | HistoryEntry, version: int) -> dict[str, Json]:
-    """Return the state; in version 1 of the status socket each step has a state of its own."""
+    """Return the state; in version 1 of the status socket each step is a state."""
     if version < 2:
         return {"state": of.state.value}
     if of.step is None:
@@ -38,10 +36,10 @@ def _state(of: PluginStatus | HistoryEntry, version: int) -> dict[str, Json]:
 
 
 def plugin_to_json(plugin: PluginStatus, now: float, unix: float, version: int = STATUS_VERSION) -> dict[str, Json]:
-    """Return the JSON form of a status at the moment that Trio's clock calls ``now`` and the wall clock ``unix``.
+    """Return the JSON form of a status. ``now`` is Trio's clock, and ``unix`` the wall clock at the same moment.
 
-    A time of day is that of the wall clock now, less its age. So it is right after the clock was set (fault 90).
-    ``version`` is that of the status socket which the client knows.
+    Times of day are computed from the present wall clock and the age, so they are right after the clock was set
+    (fault 90). ``version`` is the version of the status socket that the client knows.
     """
     age = max(0.0, now - plugin.since)
     next_try_in = None if plugin.next_try is None else max(0.0, plugin.next_try - now)
@@ -106,7 +104,7 @@ def described_to_json(plugin: PluginStatus, now: float, unix: float, version: in
 
 
 def retried_to_json(answers: Sequence[RetryAnswer]) -> dict[str, Json]:
-    """Return the JSON form of the answers to a retry; ``sockets`` are those that are tried."""
+    """Return the JSON form of the answers to a retry; ``sockets`` are those that are tried now."""
     return {
         "sockets": [encodable(answer.socket) for answer in answers if answer.tried],
         "answers": [

@@ -1,7 +1,7 @@
 """Counters and histograms as values, with a few hundred label combinations at most.
 
-The number of labels is bounded, whatever plugins announce (fault 92). The type of a plugin is one of the built-in types
-or of those that have had a handler, and otherwise ``other``; it is ``unknown`` until the plugin has given its info.
+The number of labels is bounded, whatever plugins announce (fault 92). A plugin's type is the label if it is built in or
+has had a handler; otherwise the label is ``other``, and ``unknown`` until the plugin has sent its info.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..values import record
 from .histograms import Histogram
 from .view import Row
 
-#: How many plugin types have a label of their own.
+#: How many plugin types have their own label.
 MAX_TYPES = 32
 UNKNOWN = "unknown"
 _REGISTERED = StateName.REGISTERED
@@ -30,7 +30,7 @@ _IN_USE = (_REGISTERED, StateName.OBSERVED)
 OTHER = "other"
 
 
-#: How many resources have a label of their own (fault 92).
+#: How many resources have their own label (fault 92).
 MAX_RESOURCES = 64
 
 
@@ -41,7 +41,7 @@ class ResourceLabels:
     _own: set[str] = attrs.field(init=False, factory=set)
 
     def label(self, resource: str, *, may_be_new: bool = True) -> str:
-        """Return the label of ``resource``; it gets one of its own only if it ``may_be_new``."""
+        """Return the label of ``resource``, which gets its own label only if it ``may_be_new``."""
         if may_be_new and resource not in self._own and len(self._own) < MAX_RESOURCES:
             self._own.add(resource)
         return resource if resource in self._own else OTHER
@@ -49,20 +49,20 @@ class ResourceLabels:
 
 @record
 class ByResource:
-    """A counter for each label of resources; names that no resource can have count with those that share one."""
+    """A counter for each label of resources; invalid names count under the shared label."""
 
     counts: dict[str, int] = attrs.field(init=False, factory=dict)
     _labels: ResourceLabels = attrs.field(factory=ResourceLabels)
 
     def count(self, resource: str | None, *, may_be_new: bool = True) -> None:
-        """Count one more of ``resource``; None is a name that no resource can have."""
+        """Count one more of ``resource``; None stands for an invalid name."""
         label = OTHER if resource is None else self._labels.label(resource, may_be_new=may_be_new)
         self.counts[label] = self.counts.get(label, 0) + 1
 
 
 @record
 class RootCounters:
-    """What the watchers counted in the life of the daemon; a watcher that is restarted counts from zero."""
+    """The watchers' counts in the life of the daemon. A restarted watcher counts from zero."""
 
     scans: int = 0
     failures: int = 0
@@ -76,7 +76,7 @@ _BEFORE_INFO = (Operation.DIAL, Operation.GET_INFO)
 
 
 def _zeros() -> dict[tuple[Operation, str, Outcome], int]:
-    """Return zero for every series that can exist from the start: a rate needs a first value."""
+    """Return zero for every series that can exist from the start, because a rate needs a first value."""
     return {
         (operation, plugin_type, outcome): 0
         for operation in Operation
@@ -101,43 +101,42 @@ class Metrics:
     durations: dict[tuple[Operation, str], Histogram] = attrs.field(factory=dict)
     registration: Histogram = attrs.field(factory=Histogram)
     restarts: dict[str, int] = attrs.field(factory=dict)
-    #: How often the loop was blocked, and for how many seconds in all (fault 83).
+    #: How often and for how many seconds the loop was blocked (fault 83).
     blocks: int = 0
     blocked_seconds: float = 0.0
-    #: How often the status socket could not be made again.
     socket_failures: int = 0
-    #: How often the configuration was read again and used, and how often it could not be used.
+    #: How often a reload succeeded, and how often the configuration could not be used.
     reloads: int = 0
     refused_reloads: int = 0
-    #: Whether the configuration that was read last cannot be used.
+    #: Whether the configuration of the last reload cannot be used.
     config_refused: bool = False
     roots: RootCounters = attrs.field(factory=RootCounters)
-    #: How often a handler's follow was started again, by plugin type.
+    #: How often a follow was started again, by plugin type.
     link_restarts: dict[str, int] = attrs.field(factory=lambda: dict.fromkeys(BUILT_IN_TYPES, 0))
-    #: Checks of endpoints by plugin type and how they ended, and how long they took.
+    #: Checks of endpoints by plugin type and result, and their durations.
     checks: dict[tuple[str, Outcome], int] = attrs.field(factory=_no_checks)
     check_durations: dict[str, Histogram] = attrs.field(factory=dict)
-    #: Calls of Register, by the resource that was named.
+    #: Calls of Register, by the resource in the call.
     register_calls: ByResource = attrs.field(factory=ByResource)
     _types: set[str] = attrs.field(factory=lambda: set(BUILT_IN_TYPES))
     _reports: dict[str, RootReported] = attrs.field(factory=dict)
 
     def label(self, plugin_type: str | None) -> str:
-        """Return the label of a plugin type; there is a bounded number of them."""
+        """Return the label of a plugin type; the number of labels is bounded."""
         if plugin_type is None:
             return UNKNOWN
         return plugin_type if plugin_type in self._types else OTHER
 
     def learn_types(self, types: Iterable[str]) -> None:
-        """Give these types labels of their own, up to :data:`MAX_TYPES` types in all."""
+        """Give these types their own labels, up to :data:`MAX_TYPES` types in all."""
         for plugin_type in types:
             if len(self._types) < MAX_TYPES:
                 self._types.add(plugin_type)
 
     def count(self, change: StateChanged, row: Row | None) -> None:
-        """Count the operations that ended with ``change``, and the registration if that is complete.
+        """Count the operations that ended with ``change``, and the registration if it is complete.
 
-        ``row`` is the row of the socket, which holds its type.
+        ``row`` is the row of the socket, which has its type.
         """
         info = change.info or (None if row is None else row.info)
         label = UNKNOWN if info is None else info.type
@@ -166,7 +165,7 @@ class Metrics:
         self._reports[report.root] = report
 
     def forget_root(self, root: str) -> None:
-        """Count the directories of a root no more; what its watcher has counted stays."""
+        """Stop counting the directories of a root; its watcher's counts stay."""
         self._reports.pop(root, None)
 
     def directories(self) -> dict[DirectoryCondition, int]:
@@ -178,7 +177,7 @@ class Metrics:
         return counts
 
     def directory_reports(self) -> Iterator[DirectoryReport]:
-        """Yield the directories with which something is wrong, a bounded number for each root."""
+        """Yield the directories with problems, a bounded number for each root."""
         for report in self._reports.values():
             yield from report.directories
 
@@ -189,7 +188,7 @@ class Metrics:
         return kind
 
     def count_link_restart(self, plugin_type: str) -> None:
-        """Count that a handler's follow is started again."""
+        """Count a restart of a handler's follow."""
         label = self.label(plugin_type)
         self.link_restarts[label] = self.link_restarts.get(label, 0) + 1
 
@@ -211,19 +210,19 @@ class Metrics:
         return counts
 
 
-#: The states of a socket whose plugin is not registered, and nothing is under way.
+#: The states of a socket whose plugin is not registered while no try is under way.
 _AT_REST = frozenset({StateName.WAITING, StateName.PARKED, StateName.STALE})
-#: The cause of an entry that is not taken for a plugin.
+#: The cause of an entry that is not treated as a plugin.
 ENTRY_REFUSED = "entry-refused"
-#: The cause of a plugin whose type has no handler, or that another plugin keeps from its name.
+#: The cause of a plugin whose type has no handler, or whose name another plugin has.
 CLAIM_REFUSED = "claim-refused"
 
 
 def causes(metrics: Metrics, rows: Iterable[Row]) -> dict[tuple[str, str], int]:
-    """Return the number of ``rows`` whose plugin is not registered, by type and by why not.
+    """Return the number of ``rows`` whose plugin is not registered, by type and by cause.
 
-    That is the step that failed last and how, as :attr:`Metrics.operations` counts them; ``other`` if none did. There
-    is nothing for a cause that no plugin has now.
+    The cause is the last failed step with its outcome, as in :attr:`Metrics.operations`, or ``other``. Causes that no
+    plugin has now are left out.
     """
     counts: dict[tuple[str, str], int] = {}
     for row in rows:
@@ -246,7 +245,7 @@ def _cause_of(row: Row) -> str | None:
     return OTHER if state in _AT_REST else None
 
 
-#: Every way to watch a root.
+#: All values of ``watching``.
 _WATCHING = (
     *(Watching.EVENTS, Watching.POLLING, Watching.INSECURE, Watching.SERVING),
     *(Watching.TAKEN, Watching.ABSENT, Watching.UNAVAILABLE),
@@ -254,7 +253,7 @@ _WATCHING = (
 
 
 def watched(roots: Iterable[RootReported]) -> dict[str, int]:
-    """Return the number of roots that are watched in each way, or cannot be used."""
+    """Return the number of roots for each way of being watched."""
     counts = dict.fromkeys(_WATCHING, 0)
     for root in roots:
         counts[root.watching] = counts.get(root.watching, 0) + 1
@@ -262,7 +261,9 @@ def watched(roots: Iterable[RootReported]) -> dict[str, int]:
 
 
 def expected_useful(names: Iterable[str], rows: Iterable[Row], *, healthy: bool) -> dict[str, bool]:
-    """Return for each expected name whether a plugin of that name is of use; with ``healthy``, also healthy."""
+    """Return for each expected name whether a plugin of that name is of use; with ``healthy``, also whether it is
+    healthy.
+    """
     wanted = dict.fromkeys(names, False)
     if wanted:
         for row in rows:
@@ -273,17 +274,17 @@ def expected_useful(names: Iterable[str], rows: Iterable[Row], *, healthy: bool)
 
 
 def healthy_devices(names: Iterable[str], resources: Iterable[ResourceStatus]) -> dict[str, int]:
-    """Return how many healthy devices each of the resources ``names`` has; one that nobody lists has none."""
+    """Return how many healthy devices each of the resources ``names`` has; an unlisted resource has none."""
     there = {resource.name: resource.allocatable for resource in resources}
     return {name: there.get(name, 0) for name in names}
 
 
-#: The other names of two words are a kind and a path, or a kind and a plugin type.
+#: The names of two words that are kinds. In others, the second word is a path or a plugin type.
 _NAMES_OF_TWO_WORDS = frozenset({"device server", "dial slots"})
 
 
 def kind_of(actor: str) -> str:
-    """Return the kind of an actor, the label of what is counted of it: its name without a path or a plugin type."""
+    """Return the kind of an actor, used as a label: its name without a path or a plugin type."""
     if actor in _NAMES_OF_TWO_WORDS:
         return actor
     return actor.partition(":")[0].partition(" ")[0].partition("/")[0] or OTHER
@@ -300,7 +301,7 @@ def not_serving(metrics: Metrics, rows: Iterable[Row]) -> dict[str, int]:
 
 
 def healths(metrics: Metrics, rows: Iterable[Row]) -> dict[tuple[str, Health], int]:
-    """Return the number of plugins in each health, by type; those whose handler reports nothing do not count."""
+    """Return the number of plugins by type and health; plugins without a report do not count."""
     counts = {(label, health): 0 for label in BUILT_IN_TYPES for health in Health}
     for row in rows:
         if row.health is not None:
@@ -309,12 +310,12 @@ def healths(metrics: Metrics, rows: Iterable[Row]) -> dict[tuple[str, Health], i
     return counts
 
 
-#: The health of a DRA driver that is connected to.
+#: The health of a DRA driver that has a connection.
 _CONNECTED = (Health.HEALTHY, Health.UNHEALTHY)
 
 
 def dra_instances(rows: Iterable[Row]) -> dict[bool, int]:
-    """Return the number of instances of DRA drivers in use that are connected, and of those that are not."""
+    """Return the number of connected and of other instances of DRA drivers in use."""
     counts = {True: 0, False: 0}
     for row in rows:
         if row.type == DRA and row.last.state in _IN_USE:
@@ -333,7 +334,7 @@ def count_worlds(rows: Iterable[Row]) -> dict[str, int]:
 
 
 def worlds(rows: Iterable[Row]) -> Iterable[tuple[str, str]]:
-    """Yield each socket path with each world of the kubelet that it is in (behaviour 39)."""
+    """Yield each socket path with each world of the kubelet that contains it (behaviour 39)."""
     for row in rows:
         if row.last.state is not StateName.LEAVING and not row.refused:
             yield row.last.socket, DESIRED_STATE

@@ -1,4 +1,4 @@
-"""Where a node serves its metrics by HTTP over TCP, and by which names clients may ask there."""
+"""The address on which a node serves its metrics over TCP, and the host names that clients can use."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 _ADDRESS: Final = re.compile(r"(?:(?P<host>\[[^][]*\]|[^][:]*):)?(?P<port>[0-9]{1,5})")
 _NAME: Final = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*")
-#: The header ``Host``: a name or an address, and perhaps a port.
+#: The header ``Host``: a name or an address, with an optional port.
 _HOST: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^][:@/?#\s]+)(?::[0-9]{0,5})?")
 _MOST_PORTS: Final = 65535
-#: More characters than a name or an address has.
+#: A bound for the length of a name or an address.
 _MOST: Final = 255
 _LOCALHOST: Final = "localhost"
 _SHOWN: Final = 64
@@ -28,7 +28,7 @@ _HOW = "give HOST:PORT, where HOST is an IP address or localhost, or a port alon
 
 @value
 class TcpAddress:
-    """An IP address and a port. Port 0 stands for one that the kernel chooses."""
+    """An IP address and a port. With port 0 the kernel chooses the port."""
 
     host: str
     port: int
@@ -40,7 +40,7 @@ class TcpAddress:
         return found is not None and found.is_loopback
 
     def __str__(self) -> str:
-        """Return it as it stands in a URL."""
+        """Return the form in a URL."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
@@ -50,20 +50,20 @@ def _lower(names: Iterable[str]) -> tuple[str, ...]:
 
 @attrs.frozen
 class MetricsConfig:
-    """Where a node serves its metrics by HTTP over TCP, besides its status socket, and who may ask.
+    """The address on which a node serves its metrics over TCP, besides its status socket, and the names of its hosts.
 
-    Everybody who can connect may read them: by default there is no such port, and a port alone is one of 127.0.0.1. A
-    web page whose name leads to this address, too, reads nothing, since each request has to name a host that is known
-    here: ``localhost`` or an IP address, on a loopback address one of these, or one of ``hosts``.
+    Everybody who can connect can read the metrics. By default there is no port, and a port alone is one of 127.0.0.1. A
+    web page whose name is resolved to this address cannot read them, since each request must name a known host:
+    ``localhost``, an IP address (only a loopback one if the port has one), or one of ``hosts``.
 
     Raises:
-      ConfigError: if the address is none, or a name cannot be that of a host.
+      ConfigError: if the address is not valid, or a name cannot be that of a host.
     """
 
     #: ``HOST:PORT``, where HOST is an IP address, one of version 6 in brackets, or ``localhost``; or a port alone. With
-    #: port 0 the system chooses one, and the log says which. None: there is no port.
+    #: port 0 the system chooses the port, and logs it. None: there is no port.
     address: str | None = attrs.field(default=None)
-    #: By which other names of this machine clients may ask, without a port.
+    #: Other names of this machine that clients can use, without a port.
     hosts: tuple[str, ...] = attrs.field(default=(), converter=_lower)
 
     @address.validator
@@ -79,10 +79,10 @@ class MetricsConfig:
 
 
 def tcp_address(text: str) -> TcpAddress:
-    """Return the address that ``HOST:PORT`` or ``PORT`` means.
+    """Return the address for ``HOST:PORT`` or ``PORT``.
 
     Raises:
-      ConfigError: if it is none.
+      ConfigError: if the text is not valid.
     """
     found = _ADDRESS.fullmatch(text)
     if found is None or int(found["port"]) > _MOST_PORTS:
@@ -99,8 +99,8 @@ def tcp_address(text: str) -> TcpAddress:
 
 
 def _ip_address(text: str) -> IPv4Address | IPv6Address | None:
-    """Return the IP address that a text is; one of version 4 that is written as one of version 6 is the former."""
-    # Few daemons have a port, and all import this module.
+    """Parse an IP address; convert one of version 4 in the form of version 6."""
+    # Imported late: few daemons have a port, and all import this module.
     from ipaddress import IPv6Address, ip_address
 
     try:
@@ -112,14 +112,14 @@ def _ip_address(text: str) -> IPv4Address | IPv6Address | None:
 
 @value
 class HostRule:
-    """By which hosts clients may ask (DNS rebinding): a name that others can lead here is not among them."""
+    """The host names that clients can use. Names that others can direct here are excluded (DNS rebinding)."""
 
-    #: Whether only loopback addresses count, and no other IP address.
+    #: Whether the only IP addresses allowed are loopback addresses.
     loopback: bool
     names: frozenset[str]
 
     def admits(self, host: str | None) -> bool:
-        """Whether a request for this ``host``, as its header names it, is answered."""
+        """Whether a request with this ``Host`` header is answered."""
         found = None if host is None or len(host) > _MOST else _HOST.fullmatch(host)
         if found is None:
             return False

@@ -1,8 +1,7 @@
 """The newest value of each key, for readers that read at their own pace.
 
-A change replaces what was there, so a reader that reads rarely gets the newest value of each key once, however often it
-has changed. A reader is a number, the revision up to which it has read: nothing is kept for it, and a slow one makes
-nothing grow.
+A change replaces the value, so a slow reader gets the newest value of each key once, however often it has changed. A
+reader is only a number, the revision up to which it has read, so a slow reader uses no memory.
 """
 
 from __future__ import annotations
@@ -14,19 +13,19 @@ import attrs
 
 from ..values import value
 
-#: How many keys that are gone are remembered, for the readers that have not read that yet.
+#: How many removed keys are kept for the readers that have not read the removal yet.
 GONE_REMEMBERED = 4096
 
 
 @value
 class Due:
-    """What a reader has not read yet."""
+    """The changes that a reader has not read yet."""
 
-    #: Whether the reader forgets all that it had before: it begins, or it has read too long ago.
+    #: Whether the reader must drop its earlier state, because it is new or its revision is too old.
     anew: bool
-    #: The keys, in the order in which they have changed. The newest value is looked up when a key is read.
+    #: The keys in the order of their changes. A key's newest value is looked up when the key is read.
     keys: tuple[str, ...]
-    #: Up to where it has read once it has read these.
+    #: The reader's revision after reading these keys.
     revision: int
 
 
@@ -35,17 +34,16 @@ class ChangeTable:
     """A table of keys and values, in the order of their latest changes."""
 
     _most_gone: int = GONE_REMEMBERED
-    #: The number of changes so far.
     revision: int = attrs.field(init=False, default=0)
-    #: The revision of each key, and its value; None for one that is gone.
+    #: The revision of each key, and its value; None for a removed key.
     _held: dict[str, tuple[int, str | None]] = attrs.field(init=False, factory=dict)
-    #: The keys that are gone, in the order in which they went.
+    #: The removed keys, in the order of removal.
     _gone: dict[str, None] = attrs.field(init=False, factory=dict)
-    #: Whoever has read up to an earlier revision may have missed that a key is gone.
+    #: A reader with an earlier revision may have missed a removal.
     _complete_from: int = attrs.field(init=False, default=0)
 
     def __len__(self) -> int:
-        """Return the number of keys that have a value."""
+        """Return the number of keys with a value."""
         return len(self._held) - len(self._gone)
 
     def put(self, key: str, value: str) -> None:
@@ -70,7 +68,7 @@ class ChangeTable:
             self.remove(key)
 
     def get(self, key: str) -> str | None:
-        """Return the newest value of ``key``, None if it has none."""
+        """Return the newest value of ``key``; None if it has none."""
         held = self._held.get(key)
         return None if held is None else held[1]
 
@@ -80,7 +78,7 @@ class ChangeTable:
         self._held[key] = (self.revision, value)
 
     def after(self, revision: int | None) -> Due:
-        """Return what has changed after ``revision``; None is that of a reader that begins."""
+        """Return the changes after ``revision``; None is the revision of a new reader."""
         if revision is None or revision < self._complete_from:
             return Due(
                 anew=True, keys=tuple(key for key in self._held if key not in self._gone), revision=self.revision

@@ -1,8 +1,8 @@
-"""The view: what is known about every socket. Everything that users and programs see comes from it.
+"""The view: the state of every socket, from which everything that users and programs see is made.
 
-Each socket is a :class:`Row`, an immutable tuple that a change replaces. A copy of the view is a copy of references, so
-a reader can keep the view of one moment for as long as it needs. A :class:`PluginStatus` is built from a row only when
-it is read, so a change takes about a microsecond.
+Each socket is a :class:`Row`, an immutable tuple that a change replaces. A copy of the view copies references, so a
+reader can keep the view of one moment. A :class:`PluginStatus` is built from a row only when it is read, so a change
+takes about a microsecond.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from ..words import STATE_IN, Step
 HISTORY = 32
 #: How many sockets that are gone are kept for ``describe``.
 GONE_KEPT = 100
-#: How many causes are remembered as logged for each socket; one before these would be logged again.
+#: How many logged causes are kept for each socket. An older cause would be logged again.
 CAUSES = 8
 _GONE = StateName.GONE
 _REGISTERED = StateName.REGISTERED
 _OBSERVED = StateName.OBSERVED
-#: The states of plugins that can be used, as far as is known: those that have said what they are, and are followed.
+#: The states of plugins that can be used: they have sent their info, and are followed.
 _IN_USE = (_REGISTERED, _OBSERVED)
-#: The states in which a plugin's handler may report its health. The handler may begin before this is known here. A
-#: plugin that has to be notified again waits and is dialed, and its handler has it all the time. Any other one leaves
-#: before it waits.
+#: The states in which a plugin's handler can report its health. The handler can begin before the view has its state. A
+#: plugin that must be notified again waits and is dialed while its handler has it. Any other plugin leaves before it
+#: waits.
 _HAS_LINK = (
     StateName.VALIDATING,
     StateName.REGISTERING,
@@ -54,84 +54,79 @@ _HAS_LINK = (
     StateName.WAITING,
     StateName.DIALING,
 )
-#: The steps that are counted; how long a claim takes depends on other plugins.
+#: The steps that are counted. The time of a claim depends on other plugins.
 _STEPS = {phase.operation: phase.step for phase in Phase if phase.operation and phase.step}
-#: Reason, attempt and cause of most entries of a history: those of a plugin at which nothing fails.
+#: Reason, attempt and cause of most entries of a history, in which nothing failed.
 _USUAL = (None, 1, None)
 DEPRECATED = "the socket lies in a deprecated directory"
 
 
 #: A state and its cause.
 Said = tuple[StateName, str | None]
-#: The end of a socket is logged. This holds from the first for a socket that is seen only once its plugin leaves: an
-#: entry that was refused was in its place, and is gone again.
+#: The logged end of a socket. A socket that appears with a leaving plugin has this from the start: a refused entry was
+#: in its place, and is gone again.
 ENDED: Said = (_GONE, None)
 
 
 class Row(NamedTuple):
-    """What is known of one socket at one moment."""
+    """The state of one socket at one moment."""
 
-    #: The last change of its state.
     last: StateChanged
-    #: When that state began; a change of the reason alone does not count.
+    #: When the state began; a change of the reason alone does not count.
     since: float
     info: PluginInfo | None
     registered_in: float | None
     uid: int | None
     pid: int | None
     active: bool | None
-    #: Time, state, reason, attempt and cause of each entry in turn, of the usual ones time and state alone. The state
-    #: of a try is its step. It is flat because it takes much of the memory.
+    #: The entries in turn: time, state, reason, attempt and cause, or only time and state of a usual entry. The state
+    #: of a try is its step. The list is flat to save memory.
     history: list[Any]
-    #: What lines of the log said of this generation since it was registered last: each is said once.
+    #: The logged states of this generation since it was last registered; each is logged once.
     logged: tuple[Said, ...] = ()
-    #: That nobody listens on the socket of a registered plugin; None while somebody does.
+    #: Set while nobody listens on the socket of a registered plugin.
     unserved: ServingChanged | None = None
-    #: Why the endpoint of a registered plugin cannot be used; None as far as is known.
+    #: Why the endpoint of a registered plugin cannot be used, if that is known.
     endpoint_problem: str | None = None
-    #: Why the endpoint is for another plugin now; None as far as it is this one's.
+    #: Why another plugin has the endpoint now; None if this plugin has it.
     displaced: str | None = None
-    #: What the plugin's handler reported last; None if it reports nothing. Its time is when this health began.
+    #: The last report of the plugin's handler, with the time when this health began.
     health: HealthReported | None = None
-    #: The step that failed last; None once the plugin is registered. A notification that succeeded is that of a claim
-    #: that was refused.
+    #: The last failed step; None once the plugin is registered. A notification with outcome OK means a refused claim.
     failed: Finished | None = None
-    #: The steps of the present or last try that had ended before the last change.
+    #: The steps of the present or last try that ended before the last change.
     finished: tuple[Finished, ...] = ()
 
     @property
     def type(self) -> str | None:
-        """The plugin's type; until it has said that, the type of the one that was last at the path, if it is known."""
+        """The plugin's type. Until its info has come, the type of the last plugin at the path, if known."""
         info = self.info or self.last.last_known
         return None if info is None else info.type
 
     @property
     def name(self) -> str | None:
-        """The plugin's name; until it has said that, the name of the one that was last at the path, if it is known."""
+        """The plugin's name. Until its info has come, the name of the last plugin at the path, if known."""
         info = self.info or self.last.last_known
         return None if info is None else info.name
 
     @property
     def refused(self) -> bool:
-        """Whether the entry at the path is not taken for a plugin: no attempt was made, and none will be."""
+        """Whether the entry at the path is not treated as a plugin: no attempt was made, and none will be."""
         return self.last.state is StateName.PARKED and self.last.attempt == 0
 
     @property
     def is_unserved(self) -> bool:
-        """Whether the plugin is registered, and nobody listens on its socket, as far as is known."""
+        """Whether the plugin is registered and known not to listen on its socket."""
         return self.last.state is _REGISTERED and self.unserved is not None
 
     @property
     def useful(self) -> bool:
-        """Whether the plugin is registered, and somebody listens on its endpoint, as far as is known (fault 39).
-
-        One that is observed counts as well: another consumer registers it.
-        """
+        """Whether the plugin is registered or observed, and its endpoint is not known to be unserved (fault 39)."""
         return self.last.state in _IN_USE and (self.unserved is None or self.unserved.endpoint_serves)
 
     @property
     def healthy(self) -> bool:
-        """Whether the plugin is of use, and healthy, as its handler reports. If it reports nothing, that is unknown."""
+        """Whether the plugin is of use and its handler reports that it is healthy."""
         return self.useful and self.health is not None and self.health.health is Health.HEALTHY
 
     @property
@@ -153,7 +148,7 @@ class Row(NamedTuple):
             None if info is None else info.endpoint or None,
             None if info is None else info.versions,
             self.registered_in if registered else None,
-            # A registered plugin is active unless a role says otherwise, or another one has its endpoint.
+            # A registered plugin is active unless a role says otherwise, or another plugin has its endpoint.
             self.active is not False and self.displaced is None if registered else None,
             self._warnings,
             self.uid,
@@ -176,7 +171,7 @@ class Row(NamedTuple):
 
     @property
     def steps(self) -> tuple[tuple[Step, float], ...]:
-        """How many seconds each step took of the present or last try; one that was made twice in it counts as one."""
+        """How many seconds each step of the present or last try took; repetitions of a step are added."""
         seconds: dict[Step, float] = {}
         for finished in self.finished + self.last.finished:
             step = _STEPS.get(finished.operation)
@@ -210,7 +205,7 @@ def _entries(flat: Sequence[Any]) -> Iterator[HistoryEntry]:
 
 
 def _size(flat: Sequence[Any], start: int) -> int:
-    """Return how many values the entry of a history has that begins at ``start``: a time follows a short one."""
+    """Return the number of values of the entry at ``start``. After a short entry comes the time of the next."""
     is_short = start + 2 == len(flat) or isinstance(flat[start + 2], int | float)
     return 2 if is_short else 2 + len(_USUAL)
 
@@ -223,7 +218,7 @@ def _shorten(flat: list[Any], most: int) -> None:
 
 
 def _failed(before: Finished | None, change: StateChanged) -> Finished | None:
-    """Return the step that failed last after ``change``, if ``before`` was that until then."""
+    """Return the last failed step after ``change``; ``before`` was the last one until then."""
     if change.state in _IN_USE:
         return None
     for finished in change.finished:
@@ -232,10 +227,10 @@ def _failed(before: Finished | None, change: StateChanged) -> Finished | None:
 
 
 def _failed_by(before: Finished | None, finished: Finished) -> Finished | None:
-    """Return the step that failed last after one that has ``finished``.
+    """Return the last failed step after a step has ``finished``.
 
-    How a plugin failed that answered stays, though it does not listen any more, as its cause does. No step is that of a
-    claim: a plugin that was notified of a refusal, although no step had failed, was refused its name.
+    If a plugin that has answered stops listening, its earlier failure stays, as its cause does. A claim has no step: if
+    a plugin was notified although no step had failed, its claim was refused.
     """
     if finished.outcome is Outcome.SUPERSEDED:
         return before
@@ -246,7 +241,7 @@ def _failed_by(before: Finished | None, finished: Finished) -> Finished | None:
     return finished
 
 
-#: How a root is watched in which no plugin can be found.
+#: Values of ``watching`` for a root in which no plugin can be found.
 _UNUSABLE = (Watching.TAKEN, Watching.ABSENT, Watching.UNAVAILABLE)
 
 
@@ -258,10 +253,10 @@ class View:
         self.roots: dict[str, RootReported] = {}
         self.handlers: tuple[str, ...] = ()
         self._gone: collections.deque[Row] = collections.deque(maxlen=gone_kept)
-        #: The highest generation of a socket that was ever gone: no look at those that are is needed for a newer one.
+        #: The highest generation that is gone. A newer one need not be searched in ``_gone``.
         self._newest_gone = 0
         self._history = history
-        #: A history with so many values at most has no more entries than that.
+        #: A history with at most this number of values cannot have too many entries.
         self._surely_short = 2 * history
 
     def counts(self) -> PluginCounts:
@@ -271,11 +266,11 @@ class View:
         return PluginCounts(states, sum(row.is_unserved for row in self.rows.values()), tuple(unusable))
 
     def directory_warnings(self, path: str) -> list[str]:
-        """Return what is wrong with the directories in which ``path`` lies."""
+        """Return the problems of the directories above ``path``."""
         return [directory.reason for directory in self._directories_above(path)]
 
     def why_not_taken(self, path: str) -> list[str]:
-        """Return why nothing new is taken at ``path``, and what to do: what is wrong with the directories above it."""
+        """Return why no new plugin is accepted at ``path``, with advice: the problems of the directories above it."""
         named = [
             f"directory {encodable(directory.path)} is {directory.condition}: {encodable(directory.reason)}"
             for directory in self._directories_above(path)
@@ -284,7 +279,7 @@ class View:
         return named or [*self._unnamed(path)]
 
     def _unnamed(self, path: str) -> Iterator[str]:
-        """Yield that it may be one of the directories that the report of the root only counts."""
+        """Yield a hint for each root that has more directories with problems than its report lists."""
         for root, report in self.roots.items():
             number = sum(count for condition, count in report.conditions if condition.degrades)
             if number > len(report.directories) and path.startswith(f"{root}/"):
@@ -298,9 +293,9 @@ class View:
         return (directory for directory in directories if path.startswith(f"{directory.path}/"))
 
     def apply(self, change: StateChanged) -> tuple[Row | None, Row | None]:
-        """Apply ``change`` and return the rows before and after it; the row after is None if the change is ignored.
+        """Apply ``change``; return the rows before and after it. The row after is None if the change is ignored.
 
-        Changes that arrive late are ignored: those of an older generation, and the end of a socket that is not known.
+        Late changes are ignored: those of an older generation, and the end of an unknown socket.
         """
         socket = change.socket
         before = self.rows.get(socket)
@@ -315,7 +310,7 @@ class View:
         else:
             after = self._next(before, change)
         flat = after.history
-        # Written out, as most entries are usual.
+        # Inlined, because most entries are usual.
         state = change.step or change.state
         if change.reason is None and change.cause is None and change.attempt == 1:
             flat += (change.time, state)
@@ -332,9 +327,9 @@ class View:
         return before, after
 
     def _is_overtaken(self, change: StateChanged) -> bool:
-        """Whether a newer entry of the path is gone already: one that was refused, while a plugin's end was under way.
+        """Whether a newer entry of the path is gone already: one that was refused while a plugin was leaving.
 
-        That the plugin leaves is shown, since that may last.
+        A plugin that still leaves is shown, since leaving can take long.
         """
         if change.state is StateName.LEAVING or change.generation > self._newest_gone:
             return False
@@ -343,7 +338,7 @@ class View:
 
     @staticmethod
     def _first(change: StateChanged, history: list[Any]) -> Row:
-        """Return the first row of a generation: nothing is known of its plugin, and the history of the path goes on."""
+        """Return the first row of a generation, which knows nothing of its plugin and continues the path's history."""
         logged = (ENDED,) if change.state is StateName.LEAVING else ()
         return Row(
             change,
@@ -361,13 +356,13 @@ class View:
     @staticmethod
     def _next(before: Row, change: StateChanged) -> Row:
         uid, pid = change.uid, change.pid
-        # A plugin that is registered anew has just answered.
+        # A plugin that is registered again has just answered.
         stays = change.state in _IN_USE and before.last.state is change.state
-        # One that is observed no more waits or is dialed without its handler, and a registered one never is.
+        # A plugin that is no longer observed waits or is dialed without its handler; a registered one never is.
         has_link = change.state in _HAS_LINK and (before.last.state is not _OBSERVED or change.state is _OBSERVED)
-        # A try that begins has a step, as has one that goes on; what is shown again says nothing that has ended.
+        # A try always has a step. A repeated report has no finished steps.
         is_same_try = before.last.step is not None or not (change.step or change.finished)
-        # Not Row(...), which is one more call of a Python function: this is done for each change.
+        # Not Row(...), which is one more call of a Python function for each change.
         return tuple.__new__(
             Row,
             (
@@ -390,17 +385,17 @@ class View:
         )
 
     def is_behind(self, socket: str, generation: int) -> bool:
-        """Whether nothing was reported yet of this generation of a socket."""
+        """Whether this generation of a socket was not reported yet."""
         row = self.rows.get(socket)
         return row is None or row.last.generation < generation
 
     def set_logged(self, row: Row, said: Said) -> None:
-        """Note what the log says of the socket of ``row``, which is its present row."""
+        """Note that ``said`` was logged about the socket of ``row``, its present row."""
         earlier = () if said[0] in _IN_USE else row.logged[-CAUSES + 1 :]
         self.rows[row.last.socket] = row._replace(logged=(*earlier, said))
 
     def set_active(self, socket: str, generation: int, *, active: bool) -> Row | None:
-        """Note that an instance is active or stands by; return its row if that changed (behaviour 37)."""
+        """Set whether an instance is active; return its row if that changed (behaviour 37)."""
         before = self.rows.get(socket)
         if before is None or before.last.generation != generation or before.active is active:
             return None
@@ -408,7 +403,7 @@ class View:
         return after
 
     def set_owner(self, change: OwnerChanged) -> Row | None:
-        """Note that the file of a socket belongs to another user; return its row if it is known."""
+        """Set the owner of a socket's file; return the row if it is known."""
         before = self.rows.get(change.socket)
         if before is None or before.last.generation != change.generation:
             return None
@@ -416,13 +411,13 @@ class View:
         return after
 
     def set_serving(self, change: ServingChanged) -> Row | None:
-        """Note whether somebody listens on the socket of a registered plugin; return its row if that changed."""
+        """Set whether somebody listens on the socket of a registered plugin; return its row if that changed."""
         before = self.rows.get(change.socket)
         if before is None or before.last.state is not _REGISTERED or before.last.generation != change.generation:
             return None
         unserved = None if change.serving else change
         if unserved is not None and before.unserved is not None:
-            # Another reason is no other beginning.
+            # Another reason does not change the beginning.
             unserved = attrs.evolve(unserved, time=before.unserved.time)
         if (unserved and unserved.reason) == (before.unserved and before.unserved.reason):
             return None
@@ -430,7 +425,7 @@ class View:
         return after
 
     def set_endpoint(self, change: EndpointChanged) -> Row | None:
-        """Note whether the endpoint of a registered plugin can be used; return its row if that changed."""
+        """Set whether the endpoint of a registered plugin can be used; return its row if that changed."""
         before = self.rows.get(change.socket)
         if before is None or before.last.state not in _IN_USE or before.last.generation != change.generation:
             return None
@@ -440,7 +435,7 @@ class View:
         return after
 
     def set_displaced(self, change: PluginDisplaced) -> Row | None:
-        """Note which plugin has the endpoint of this one instead of it; return its row if that changed (fault 79)."""
+        """Set which other plugin has the endpoint of this one; return its row if that changed (fault 79)."""
         before = self.rows.get(change.socket)
         if before is None or before.last.generation != change.generation or before.displaced == change.reason:
             return None
@@ -448,10 +443,7 @@ class View:
         return after
 
     def add_remark(self, socket: str, generation: int, time: float, remark: str) -> Row | None:
-        """Add an entry to the history of a socket, which is no change of its state; return its row if it is known.
-
-        The socket may be gone already.
-        """
+        """Add a remark to the history of a socket, which can be gone; return its row if it is known."""
         rows = (row for row in (self.rows.get(socket), *self._gone) if row is not None)
         row = next((row for row in rows if (row.last.socket, row.last.generation) == (socket, generation)), None)
         if row is None:
@@ -461,28 +453,28 @@ class View:
         return row
 
     def set_health(self, change: HealthReported) -> tuple[HealthReported | None, Row] | None:
-        """Note what a handler reported; return what it had reported before, and the row if that changed.
+        """Set a handler's report; return the one before and the row, or None if nothing has changed.
 
-        The report of a plugin that is not registered any more came too late.
+        A report about a plugin that is no longer registered comes too late, and is ignored.
         """
         before = self.rows.get(change.socket)
         if before is None or before.last.state not in _HAS_LINK or before.last.generation != change.generation:
             return None
         reported = before.health
         if reported is not None and reported.health is change.health:
-            # Another reason is no other beginning.
+            # Another reason does not change the beginning.
             change = _since(reported.time, change)
         if reported == change:
             return None
         after = self.rows[change.socket] = before._replace(health=change)
         if has_only_other_facts(reported, change) and reported is not None and reported.facts == change.facts:
-            return None  # One more check has failed as the one before: it is shown, and no news.
+            return None  # One more check has failed like the last one: that is shown, but is no news.
         return reported, after
 
     def find(self, target: str) -> list[Row]:
-        """Return the rows of the socket path ``target`` or of the plugin name ``target``.
+        """Return the rows of the socket path or plugin name ``target``.
 
-        A path may be given as it is shown, with escapes (fault 21), or as a file name alone if one socket has it.
+        A path can be given as it is shown, with escapes (fault 21), or as a file name alone if one socket has it.
         Sockets that are gone are returned only if no other matches, the latest first.
         """
         exact = self.rows.get(target)
@@ -497,13 +489,13 @@ class View:
         return [row for row in reversed(self._gone) if row.last.socket == target or _is_target(row, target)]
 
     def with_file_name(self, name: str) -> list[Row]:
-        """Return the rows of the sockets whose files have that name: lists show it for sockets without a name."""
+        """Return the rows of sockets with that file name, which lists show for sockets without a plugin name."""
         return [row for row in self.rows.values() if _is_shown(row.last.socket.rpartition("/")[2], name)]
 
 
 def has_only_other_facts(before: HealthReported | None, after: HealthReported | None) -> bool:
-    """Return whether two reports differ in nothing that lists of plugins show."""
-    # Each driver that is registered comes here twice, and to make a third report in order to compare it takes longer.
+    """Whether two reports differ in nothing that lists of plugins show."""
+    # Called twice for each registered driver; making a third report for the comparison would take longer.
     return (
         before is not None
         and after is not None
@@ -516,7 +508,7 @@ def has_only_other_facts(before: HealthReported | None, after: HealthReported | 
 
 
 def _since(time: float, change: HealthReported) -> HealthReported:
-    """Return a report with the time of the one before."""
+    """Return ``change`` with another time."""
     return HealthReported(
         change.socket,
         change.generation,
@@ -534,7 +526,7 @@ def _is_target(row: Row, target: str) -> bool:
 
 
 def _is_shown(text: str, shown: str) -> bool:
-    """Return whether ``text`` is, or looks like ``shown`` in JSON, on a terminal, or on one that has only ASCII."""
+    """Whether ``text`` is, or looks like ``shown`` in JSON, on a terminal, or on one that has only ASCII."""
     if text == shown or (text.isascii() and text.isprintable()):
         return text == shown
     plain = escaped(encodable(text))

@@ -1,7 +1,7 @@
-"""How much more a peer may send that costs us work.
+"""Budgets for what a peer can send that costs us work.
 
-For each kind of frame that carries nothing there is a budget for each period (faults 54 to 60). For each call there is
-a budget of all frames, of header work and of bytes (faults 53 to 64): whatever a peer sends, it ends.
+There is a budget in each period for each kind of frame that carries nothing (faults 54 to 60), and budgets in each call
+for frames, header work and bytes (faults 53 to 64). So whatever a peer sends, it ends.
 """
 
 from typing import Final
@@ -9,12 +9,12 @@ from typing import Final
 from .errors import WireError, WireProblem, over_limit
 from .limits import Limits
 
-#: What a connection may hold to count as one that holds little. 4,096 of them fit into half of 4 MiB.
+#: The most bytes of a connection that counts as holding little. 4,096 such connections fit into half of 4 MiB.
 LITTLE: Final = 512
 
 
 class UnparsedBytes:
-    """How many bytes all connections hold, of at most ``limit``."""
+    """The bytes that all connections hold, at most ``limit``."""
 
     __slots__ = ("kept", "limit")
 
@@ -23,7 +23,9 @@ class UnparsedBytes:
         self.kept = 0
 
     def change(self, before: int, after: int) -> WireError | None:
-        """Let a connection that held ``before`` bytes hold ``after``; or return why not, with nothing changed."""
+        """Change the bytes of a connection from ``before`` to ``after``; return an error, with nothing changed, if that
+        fails.
+        """
         kept = self.kept + after - before
         if after > before and kept > (self.limit if after <= LITTLE else self.limit // 2):
             return over_limit(WireProblem.UNPARSED_BYTES, self.limit, "unparsed bytes of all conversations together")
@@ -61,29 +63,29 @@ _KINDS: Final = (
 
 
 class Budgets:
-    """The frames counted so far in this period, and what is left for the call that began last."""
+    """The frames counted in this period, and the budgets left for the latest call."""
 
     __slots__ = ("_call_limits", "_limits", "bytes_left", "counted", "frames_left", "header_bytes_left", "spent")
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits.budgets
         self._call_limits = limits.call_budgets
-        #: What the peer may still send: frames of all kinds, header work, bytes.
+        #: The frames, header work and bytes that the peer can still send.
         self.frames_left, self.header_bytes_left, self.bytes_left = limits.call_budgets
-        #: Frames of each kind in this period, less those that our own frames asked for.
+        #: Frames of each kind in this period, minus those that our own frames caused.
         self.spent = [0] * len(_KINDS)
         #: Frames of all kinds in this period.
         self.counted = 0
 
     def begin_call(self) -> None:
-        """Fill the budgets of a call: one begins."""
+        """Refill the budgets of a call at its start."""
         self.frames_left, self.header_bytes_left, self.bytes_left = self._call_limits
 
     def spend_frame(self) -> None:
         """Count one frame of any kind for the call.
 
         Raises:
-            WireError: it is one too many.
+            WireError: there are too many.
         """
         self.frames_left -= 1
         if self.frames_left < 0:
@@ -93,7 +95,7 @@ class Budgets:
         """Count header work for the call.
 
         Raises:
-            WireError: it is too much.
+            WireError: there is too much.
         """
         self.header_bytes_left -= size
         if self.header_bytes_left < 0:
@@ -103,7 +105,7 @@ class Budgets:
         """Count bytes for the call.
 
         Raises:
-            WireError: they are too many.
+            WireError: there are too many.
         """
         self.bytes_left -= size
         if self.bytes_left < 0:
@@ -113,20 +115,20 @@ class Budgets:
         """Count one frame.
 
         Raises:
-            WireError: it is one too many.
+            WireError: there are too many.
         """
         self.counted += 1
         self.charge(kind, 1)
 
     def is_used_up(self, kind: int) -> bool:
-        """Whether one more frame is one too many."""
+        """Whether one more frame would exceed the budget."""
         return self.spent[kind] >= self._limits[kind]
 
     def charge(self, kind: int, count: int) -> None:
-        """Charge a budget with ``count``, for frames that are counted already.
+        """Charge a budget with ``count``, for frames that were counted before.
 
         Raises:
-            WireError: it is too much.
+            WireError: the budget is exceeded.
         """
         spent = self.spent[kind] = self.spent[kind] + count
         if spent > self._limits[kind]:
@@ -134,6 +136,6 @@ class Budgets:
             raise over_limit(problem, self._limits[kind], what)
 
     def replenish(self) -> None:
-        """Begin a new period: all budgets are full again."""
+        """Begin a new period with full budgets."""
         self.spent = [0] * len(_KINDS)
         self.counted = 0

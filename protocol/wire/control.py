@@ -1,4 +1,4 @@
-"""Frames that carry no part of a response: what they do to a connection and its streams (RFC 9113 section 6).
+"""Frames that are not part of a response: their effect on a connection and its streams (RFC 9113 section 6).
 
 Each of them costs a budget, so that a flood of any kind ends (faults 54 to 60).
 """
@@ -40,7 +40,7 @@ from .hpack_cache import ResponsePrefix
 from .limits import MAX_WINDOW
 from .sending import Sender, Stream
 
-#: How many acknowledgements may wait because the peer does not read.
+#: How many acknowledgements can wait because the peer does not read.
 MAX_UNREAD_ACKS: Final = 1000
 
 
@@ -61,7 +61,7 @@ class Control:
         """Handle one frame of a type that is not DATA, HEADERS or CONTINUATION.
 
         Raises:
-            WireError: the frame breaks a rule, or is one too many of its kind; the connection cannot go on.
+            WireError: the frame breaks a rule, or there are too many of its kind; the connection must end.
         """
         handler = _HANDLERS.get(kind)
         if handler is None:
@@ -70,9 +70,9 @@ class Control:
             handler(self, flags, stream_id, payload)
 
     def take_settings(self, prefix: ResponsePrefix) -> bool:
-        """Apply the SETTINGS that a whole response begins with.
+        """Apply the SETTINGS with which a whole response begins.
 
-        Return False, with nothing changed, if they are over the budget or missing where they must come first.
+        Return False, with nothing changed, if they exceed the budget, or are missing where they must come first.
         """
         limits, spent = self._sender.limits, self._budgets.spent
         frames = spent[SETTINGS_FRAMES] + prefix.settings_frames
@@ -104,7 +104,7 @@ class Control:
             stream.on_reset(WORD.unpack(payload)[0])
 
     def _on_goaway(self, _: int, stream_id: int, payload: bytes) -> None:
-        """GOAWAY: the calls beyond the last that the peer will answer are over (section 6.8)."""
+        """GOAWAY: the calls after the last one that the peer will answer have failed (section 6.8)."""
         if stream_id or len(payload) < 8:
             raise WireError(WireProblem.PROTOCOL if stream_id else WireProblem.FRAME_SIZE, "malformed GOAWAY")
         self._budgets.spend(RESETS)
@@ -121,14 +121,14 @@ class Control:
             raise WireError(WireProblem.FRAME_SIZE, "SETTINGS of a wrong size")
         self._budgets.spend(SETTINGS_FRAMES)
         if payload:
-            # They are counted before one of them is looked at.
+            # The entries are counted before they are read.
             self._budgets.charge(SETTINGS_ENTRIES, len(payload) // SETTING_BYTES)
         self._settle()
         if not flags & ACK:
             self._apply_settings(payload)
 
     def _settle(self) -> None:
-        """The first SETTINGS end the limit of streams that we assume before them."""
+        """Drop the limit of streams that is assumed before the first SETTINGS."""
         if not self.settled:
             self.settled = True
             self._sender.max_streams = None
@@ -190,7 +190,7 @@ class Control:
             self._acknowledge(frame(PING, ACK, 0, payload))
 
     def _acknowledge(self, answer: bytes) -> None:
-        """Answer the peer. A peer that asks for ever and reads no answer loses its connection (fault 65)."""
+        """Answer the peer. A peer that asks forever and reads no answers loses its connection (fault 65)."""
         outgoing = self._sender.outgoing
         self._unread_acks = self._unread_acks + 1 if outgoing else 0
         if self._unread_acks > MAX_UNREAD_ACKS:

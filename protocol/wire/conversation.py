@@ -1,19 +1,17 @@
-"""Conversations that are known by their bytes.
+"""Conversations that are recognized by their bytes.
 
-What a client of gRPC sends is a function of what it is asked to call and of what it receives. The servers of one gRPC
-library answer the same method with the same bytes, except for the message and the payload of a PING. So once the
-machine, ``ClientConnection``, has led a conversation, the next one of the same form takes a few look-ups, and needs no
-machine.
+The bytes that a gRPC client sends are a function of its calls and of the bytes that it receives. The servers of one
+gRPC library answer a method with the same bytes, except for the message and the payload of a PING. So once the machine,
+``ClientConnection``, has held a conversation, the next one of the same form takes a few look-ups, and needs no machine.
 
-``KnownConversations`` of the module ``learning`` remembers conversations as paths that begin at its first ``State``. A
-step of a path is a request or a frame of the peer, and has the bytes that the machine then adds to what it sends. This
-is exact. To be in a state means that the same was said in the same order as in a conversation that the machine led
-without an error, except for what does not matter to the machine: the payload of a PING is only sent back, and a message
-is so small that it concerns no limit and no window. It does not matter either where the peer cuts what it sends, as
-long as that is between two frames.
+``KnownConversations`` of the module ``learning`` stores conversations as paths that begin at its first ``State``. A
+step of a path is a request or a frame of the peer, and has the bytes that the machine then sends. This is exact: a
+state is reached by the same steps in the same order as in a conversation that the machine held without an error, except
+for what does not matter to the machine. The payload of a PING is only sent back, and a message is so small that it
+concerns no limit and no window. The peer can split its bytes between any two frames.
 
-As soon as anything else is said, the machine takes over: :func:`replay` brings it to the same state. What was sent
-until then is what the machine would have sent.
+At the first unknown step the machine takes over: :func:`replay` brings it to the same state. The bytes sent until then
+are those that the machine would have sent.
 """
 
 import struct
@@ -27,18 +25,18 @@ from .grpc import ClientCall, frame_message, request_head
 from .http2 import ClientConnection
 from .responses import PREFIX_BYTES
 
-#: The largest message that is taken by its bytes.
+#: The largest message in a recognized conversation.
 MAX_MESSAGE: Final = 4096
-#: How many whole responses a state remembers: each costs a look for one that is of none of these forms.
+#: How many whole responses a state keeps: each costs a look for a response of another form.
 MAX_RESPONSES: Final = 4
 
 HEAD_BYTES: Final = 9
 PING_PAYLOAD: Final = 8
 PING_HEAD: Final = frame(PING, 0, 0, bytes(PING_PAYLOAD))[:HEAD_BYTES]
-#: The kinds of frames that are compared as they are.
+#: The kinds of frames that are compared byte by byte.
 COMPARED: Final = frozenset({HEADERS, SETTINGS, WINDOW_UPDATE})
 
-#: The head of a DATA frame with a whole message, and gRPC's own five bytes.
+#: The head of a DATA frame with a whole message, and gRPC's five bytes.
 _MESSAGE_HEAD: Final = struct.Struct(">HBHIBI")
 _MESSAGE_START: Final = _MESSAGE_HEAD.size
 
@@ -49,36 +47,36 @@ Said = Request | bytes
 
 
 class State:
-    """Where a path has led to. It stands for one state of the machine."""
+    """The end of a path. It stands for one state of the machine."""
 
     __slots__ = ("ended", "responses", "steps")
 
     def __init__(self, *, ended: bool) -> None:
-        #: Whether the call under way has ended well.
+        #: Whether the call under way has succeeded.
         self.ended = ended
-        #: By what may be said here: the next state, and what the machine adds to what it sends. Where that answers a
-        #: PING, it is without the payload.
+        #: By each possible next step: the next state, and the bytes that the machine sends. If they answer a PING, they
+        #: lack its payload.
         self.steps: dict[Said, tuple[State, bytes]] = {}
-        #: Responses that begin here, the newest first: a shortcut for one that comes at once.
+        #: Responses that begin here, the newest first: a shortcut for a response that comes in one read.
         self.responses: tuple[CallResponse, ...] = ()
 
     def remember(self, response: "CallResponse") -> None:
-        """Take the shortcut from now on, instead of the oldest one if there are too many."""
+        """Add a shortcut, in place of the oldest one if there are too many."""
         if response not in self.responses:
             self.responses = (response, *self.responses[: MAX_RESPONSES - 1])
 
 
 @attrs.frozen
 class CallResponse:
-    """A response to a call: frames that are the same each time, a message, and such frames again."""
+    """A response to a call: constant frames, a message, and constant frames again."""
 
     head: bytes
     tail: bytes
     stream: int
-    #: What they lead to, and what the machine adds to what it sends.
+    #: The state after them, and the bytes that the machine sends.
     state: State
     added: bytes
-    #: Where the message begins.
+    #: The position of the message.
     start: int = attrs.field(init=False)
 
     @start.default
@@ -87,17 +85,16 @@ class CallResponse:
 
 
 class KnownConversation:
-    """One conversation, as long as it is known."""
+    """One conversation, as long as it is recognized."""
 
     __slots__ = ("_max_message", "log", "message", "sent", "state", "unsent")
 
     def __init__(self, start: State, max_message: int) -> None:
-        #: Where it has come to.
         self.state = start
         self._max_message = max_message
-        #: What was said so far, in order.
+        #: The steps so far, in order.
         self.log: list[Said] = []
-        #: What is to be sent; see :meth:`note_sent`.
+        #: The bytes to send; see :meth:`note_sent`.
         self.unsent = b""
         #: How many bytes were sent.
         self.sent = 0
@@ -105,7 +102,7 @@ class KnownConversation:
         self.message: bytes | None = None
 
     def say(self, request: Request) -> bool:
-        """Make a call. Return False, with nothing changed, if the machine has to take over."""
+        """Make a call. Return False, with nothing changed, if the machine must take over."""
         step = self.state.steps.get(request)
         if step is None:
             return False
@@ -116,7 +113,7 @@ class KnownConversation:
         return True
 
     def note_sent(self, size: int) -> bool:
-        """Note that so much of ``unsent`` was sent. Return whether that is all of it."""
+        """Note that ``size`` bytes of ``unsent`` were sent. Return whether that is all of them."""
         self.sent += size
         if size != len(self.unsent):
             return False
@@ -124,7 +121,7 @@ class KnownConversation:
         return True
 
     def hear(self, data: bytes) -> bool:
-        """Take the next bytes of the peer. Return False, with nothing changed, if the machine has to take over."""
+        """Process the next bytes of the peer. Return False, with nothing changed, if the machine must take over."""
         if not (self._hear_response(data) or self._hear_frames(data)):
             return False
         self.log.append(data)
@@ -135,7 +132,7 @@ class KnownConversation:
             if data.startswith(response.head) and data.endswith(response.tail):
                 start, end = response.start, len(data) - len(response.tail)
                 size = end - start
-                # A message head follows the head, as the size of the message says.
+                # The message's own head must match the size of the message.
                 if 0 <= size <= self._max_message and data.startswith(
                     _message_head(response.stream, size), start - _MESSAGE_START
                 ):
@@ -168,7 +165,7 @@ class KnownConversation:
 
 
 def open_key(data: bytes, start: int, end: int, max_message: int) -> bytes:
-    """Return what stands for a frame of which a part may differ, a PING or a whole message; empty if it is neither."""
+    """Return the key of a frame with a variable part, a PING or a whole message; empty for other frames."""
     if end > len(data):
         return b""
     head = data[start : start + HEAD_BYTES]
@@ -181,7 +178,7 @@ def open_key(data: bytes, start: int, end: int, max_message: int) -> bytes:
 
 
 def _message_head(stream: int, size: int) -> bytes:
-    """Return all that comes before a message of ``size`` bytes that is neither compressed nor cut."""
+    """Return all bytes before an uncompressed, whole message of ``size`` bytes."""
     length = size + PREFIX_BYTES
     return _MESSAGE_HEAD.pack(length >> 8, length & 0xFF, DATA << 8, stream, 0, size)
 
@@ -192,7 +189,7 @@ def bytes_heard(log: Iterable[Said]) -> int:
 
 
 def begin(connection: ClientConnection, request: Request, authority: str) -> ClientCall | None:
-    """Make a call at once; None if that is impossible."""
+    """Make a call at once; return None if that is impossible."""
     path, message = request
     call = ClientCall(connection.sender, unary=True)
     head, data = request_head(path, authority), frame_message(message)
@@ -200,7 +197,7 @@ def begin(connection: ClientConnection, request: Request, authority: str) -> Cli
 
 
 def replay(connection: ClientConnection, log: Iterable[Said], authority: str) -> ClientCall | None:
-    """Have a new connection say and hear what was said so far. Return the call under way."""
+    """Repeat the conversation so far on a new connection. Return the call under way."""
     call: ClientCall | None = None
     for said in log:
         if isinstance(said, bytes):

@@ -1,13 +1,13 @@
 """The errors of connections to plugins, as exceptions with a reason.
 
-``DialError`` means that there is no connection; ``WireError`` means that there was one, and that it broke a rule or a
-limit. Both carry an enum member and a message: a caller decides by the member and shows the message.
+``DialError`` means that there is no connection; ``WireError`` means that a connection broke a rule or a limit. Both
+have an enum member, by which a caller decides, and a message to show.
 """
 
 import enum
 from typing import Final
 
-#: How many bytes of a peer's own text a reason repeats (fault 94).
+#: How many bytes of a peer's own text are repeated (fault 94).
 SHOWN_BYTES: Final = 200
 
 
@@ -18,15 +18,15 @@ class DialFailure(enum.Enum):
     GONE = "gone"
     #: No process listens, and the grace between bind and listen is over (behaviour 12, fault 28).
     REFUSED = "refused"
-    #: Another file than the one that was to be reached is at the path (fault 41).
+    #: Another file than the expected one is at the path (fault 41).
     REPLACED = "replaced"
     #: The permissions of the socket or of a directory above it forbid it (fault 29).
     DENIED = "denied"
     #: The socket is of another type, such as datagram (fault 31).
     NOT_A_STREAM = "not a stream socket"
-    #: The user whose process listens may not register plugins, or is not the one that is expected (fault 40).
+    #: The user whose process listens may not register plugins, or is not the expected one (fault 40).
     UNTRUSTED = "untrusted"
-    #: The backlog is full, and the caller waits itself for room in it (fault 30).
+    #: The backlog is full, and the caller itself waits for room in it (fault 30).
     FULL = "backlog full"
     #: The deadline passed, with the backlog full or while refused (fault 30).
     TIMED_OUT = "timed out"
@@ -39,7 +39,9 @@ class DialFailure(enum.Enum):
 
 
 class DialError(Exception):
-    """No connection to ``path``; ``kind`` says why, ``message`` in words, and ``cause`` in words without the path."""
+    """No connection to ``path``: ``kind`` is the reason, ``message`` describes it, and ``cause`` does so without the
+    path.
+    """
 
     def __init__(self, kind: DialFailure, path: str, message: str, cause: str | None = None) -> None:
         super().__init__(message)
@@ -50,11 +52,11 @@ class DialError(Exception):
 
 
 class WireProblem(enum.Enum):
-    """Which rule or limit ended a connection or a call. A limit's value is the name of its field in ``Limits``."""
+    """The rule or limit that ended a connection or a call. A limit's value is the name of its field in ``Limits``."""
 
     #: The peer closed the connection, or it broke.
     CLOSED = "closed"
-    #: The peer sent GOAWAY, and this call is not among those that it will answer.
+    #: The peer sent GOAWAY, and will not answer this call.
     GOING_AWAY = "going away"
     #: The peer uses another protocol (fault 66).
     NOT_HTTP2 = "not HTTP/2"
@@ -135,7 +137,7 @@ class ErrorCode(enum.IntEnum):
 
 
 def code_name(code: int) -> str:
-    """Return the name of an error code, or its number where RFC 9113 has no name for it."""
+    """Return the name of an error code, or its number if RFC 9113 does not define it."""
     return ErrorCode(code).name if 0 <= code <= 0xD else f"error code {code:#x}"
 
 
@@ -151,7 +153,7 @@ _CODES: Final = {
 
 
 class WireError(Exception):
-    """A broken rule or limit ended a connection or a call. ``problem`` says which; the message says it in words."""
+    """A broken rule or limit ended a connection or a call: ``problem`` identifies it, and ``message`` describes it."""
 
     def __init__(self, problem: WireProblem, message: str) -> None:
         super().__init__(message)

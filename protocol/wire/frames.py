@@ -1,4 +1,4 @@
-"""HTTP/2 frames as bytes, and the pieces of HPACK that our own requests need (RFC 9113 section 4, RFC 7541)."""
+"""HTTP/2 frames as bytes, and the parts of HPACK that our own requests need (RFC 9113 section 4, RFC 7541)."""
 
 import struct
 from collections.abc import Iterator
@@ -10,10 +10,10 @@ from .limits import MAX_WINDOW
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
 END_STREAM, ACK, END_HEADERS, PADDED, WITH_PRIORITY = 0x1, 0x1, 0x4, 0x8, 0x20
 
-#: The settings of a server that concern what we send (RFC 9113 section 6.5.2).
+#: The settings of a server that affect what we send (RFC 9113 section 6.5.2).
 MAX_STREAMS, INITIAL_WINDOW, FRAME_BYTES = 0x3, 0x4, 0x5
 
-#: The largest frame that we accept: we announce no other (RFC 9113 section 4.2).
+#: The largest frame that we accept, which is the default (RFC 9113 section 4.2).
 MAX_FRAME: Final = 16_384
 MAX_STREAM_ID: Final = 2**31 - 1
 
@@ -21,7 +21,7 @@ MAX_STREAM_ID: Final = 2**31 - 1
 HEAD: Final = struct.Struct(">HBBBI")
 WORD: Final = struct.Struct(">I")
 SETTINGS_ACK: Final = HEAD.pack(0, 0, SETTINGS, ACK, 0)
-#: Sets the size of the table that our header blocks use to zero (RFC 7541 section 6.3).
+#: Sets the size of the dynamic table for our header blocks to zero (RFC 7541 section 6.3).
 NO_DYNAMIC_TABLE: Final = b"\x20"
 
 _SETTING: Final = struct.Struct(">HI")
@@ -69,9 +69,9 @@ def not_http2(start: bytes) -> WireError:
 
 
 def other_protocol(start: bytes) -> WireError | None:
-    """Return the error for a peer that begins as one of another well-known protocol does, if it does (fault 66).
+    """Return an error if a peer begins like one of another well-known protocol; otherwise None (fault 66).
 
-    The whole of a TLS alert is shorter than the head of a frame, and some servers of HTTP/1 answer with a bare page.
+    A TLS alert is shorter than the head of a frame, and some HTTP/1 servers answer with a bare page.
     """
     if start.startswith((b"HTTP/", b"<!", b"<html", b"<HTML")):
         return WireError(WireProblem.NOT_HTTP2, "the peer answers in HTTP/1, not in HTTP/2 as gRPC does")
@@ -81,7 +81,7 @@ def other_protocol(start: bytes) -> WireError | None:
 
 
 def read_settings(payload: bytes) -> Iterator[tuple[int, int]]:
-    """Check a server's settings, and yield those that concern us (RFC 9113 section 6.5.2).
+    """Check a server's settings, and yield those that affect us (RFC 9113 section 6.5.2).
 
     The header table size belongs to a table that we do not use. The rest is advice or unknown.
     """

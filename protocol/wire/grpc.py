@@ -1,7 +1,7 @@
 """gRPC over HTTP/2, the client half of one call: frames in, messages and one outcome out.
 
-A ``ClientCall`` assembles messages and decides the outcome of the call; the module ``outcomes`` has the mappings that
-it uses. A call has exactly one ``outcome``, the first that was decided.
+A ``ClientCall`` assembles messages and decides the outcome of the call; the module ``outcomes`` has the mappings for
+that. A call has exactly one ``outcome``, the first one decided.
 """
 
 import struct
@@ -32,7 +32,7 @@ _heads: dict[tuple[str, str], bytes] = {}
 
 
 def request_head(path: str, authority: str) -> bytes:
-    """Return the header block of a request without deadline and metadata. It is the same for every call of a method."""
+    """Return the header block of a request without deadline and metadata; it is the same for all calls of a method."""
     head = _heads.get((path, authority))
     if head is None:
         if len(_heads) >= _MAX_HEADS:
@@ -71,17 +71,16 @@ def metadata_fields(metadata: MetadataLike) -> bytes:
 
 
 def frame_message(message: bytes) -> bytes:
-    """Return a message behind gRPC's prefix, which says that it is not compressed, and its length."""
+    """Return a message with gRPC's prefix: the flag for no compression, and the length."""
     return _PREFIX.pack(0, len(message)) + message
 
 
 @attrs.frozen
 class Newest:
-    """The newest of the messages that waited, and how many there were."""
+    """The newest of the waiting messages, and their number."""
 
-    #: The last message that came.
     message: bytes
-    #: The messages that waited, this one included.
+    #: The number of waiting messages, this one included.
     count: int
     #: The bytes of all of them, prefixes included.
     size: int
@@ -105,7 +104,7 @@ class ClientCall(Stream):
     def __init__(self, sender: Sender, *, unary: bool) -> None:
         super().__init__()
         self._sender = sender
-        #: True where the response is exactly one message.
+        #: True if the response must be exactly one message.
         self.unary = unary
         #: The response headers, once they have come.
         self.head: ResponseBlock | None = None
@@ -115,16 +114,16 @@ class ClientCall(Stream):
         self.outcome: CallOutcome | None = None
         #: Messages received and not yet taken; None until the first has come.
         self.messages: deque[bytes] | None = None
-        #: The beginning of a message whose rest has not come; never empty.
+        #: The beginning of an unfinished message; never empty.
         self._partial: bytearray | None = None
         #: Bytes in ``messages``, prefixes included.
         self._queued = 0
-        #: Bytes received and not yet credited to the peer, because too many messages are queued.
+        #: Bytes received and not credited to the peer yet, because too many messages are queued.
         self._uncredited = 0
 
     @property
     def kept(self) -> int:
-        """Bytes of messages that were not taken, and of the one whose rest has not come."""
+        """Bytes of messages that were not taken, and of the unfinished one."""
         return self._queued + len(self._partial or b"")
 
     # Questions and requests of the caller.
@@ -146,7 +145,7 @@ class ClientCall(Stream):
         return bool(self.messages) or self.outcome is not None
 
     def can_send(self) -> bool:
-        """True when there is room in the windows, or the request is over so that waiting makes no sense."""
+        """True when there is room in the windows, or the request has ended so that waiting is pointless."""
         return not self.local_open or (self.send_window > 0 and self._sender.send_window > 0)
 
     def take(self) -> bytes:
@@ -167,7 +166,7 @@ class ClientCall(Stream):
         return newest
 
     def _credit(self) -> None:
-        """Let the peer send as much as it could not while too many messages were queued."""
+        """Credit the bytes that were withheld while too many messages were queued."""
         if self._uncredited and self._queued <= self._sender.limits.stream_window:
             self._sender.used(self, self._uncredited)
             self._uncredited = 0
@@ -199,7 +198,7 @@ class ClientCall(Stream):
             self._decide(self._end_problem(block) or trailers_outcome(block))
 
     def on_data(self, data: bytes, *, end: bool) -> None:
-        """A piece of the messages has come; HTTP/2 may cut them anywhere."""
+        """A piece of the messages has come; HTTP/2 can split them anywhere."""
         size = len(data)
         limits = self._sender.limits
         if (
@@ -211,7 +210,7 @@ class ClientCall(Stream):
             self._add(data[PREFIX_BYTES:])
         elif size:
             self._assemble(data)
-        # Messages that are not taken stop the peer; an unfinished one does not, since its length is within the limit.
+        # Untaken messages stop the peer; an unfinished one does not, since its length is within the limit.
         if self._queued > limits.stream_window:
             self._uncredited += size
         else:
@@ -249,7 +248,7 @@ class ClientCall(Stream):
         self._queued += len(message) + PREFIX_BYTES
 
     def _assemble(self, data: bytes) -> None:
-        """Add a piece that is not one whole message."""
+        """Add a piece that is not exactly one whole message."""
         partial = bytearray() if self._partial is None else self._partial
         partial += data
         position = 0
@@ -266,7 +265,7 @@ class ClientCall(Stream):
         self._partial = partial or None
 
     def _check_prefix(self, partial: bytearray, position: int) -> int | None:
-        """Return the length of the message at ``position``; None if it must not be received (faults 50, 68)."""
+        """Return the length of the message at ``position``; None if it must be refused (faults 50, 68)."""
         if partial[position]:
             self._violate("a compressed message, though no compression was agreed on")
             return None
@@ -281,12 +280,12 @@ class ClientCall(Stream):
     # The outcome.
 
     def _violate(self, what: str) -> None:
-        """End the call for a rule of gRPC that the plugin broke (faults 68, 70)."""
+        """End the call because the plugin broke a rule of gRPC (faults 68, 70)."""
         error = WireError(WireProblem.PROTOCOL, f"the peer sent {what}")
         self._decide(CallOutcome(Status.INTERNAL, error.message, error))
 
     def _end_problem(self, trailers: ResponseBlock | None) -> CallOutcome | None:
-        """Return what is wrong with the messages at the end of a response that the plugin itself calls a success."""
+        """Return the problem with the messages of a response that ends with success; None if there is none."""
         if trailers is not None and trailers.grpc_status != "0":
             return None
         if self._partial is not None:

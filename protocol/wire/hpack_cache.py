@@ -1,14 +1,13 @@
 """Response header blocks: decoded once, then recognized by their bytes.
 
-A plugin answers with the same few header blocks again and again, and the plugins of one gRPC library answer with much
-the same blocks. What a block means depends only on its bytes and on the content of HPACK's dynamic table before it.
-Each content of the table is therefore a ``TableState``, which remembers what the blocks seen in it meant and which
-state followed: a dictionary per state, one look-up per block. A block that is not found goes through the ``hpack``
-library, with a decoder that is filled with the state's entries. No connection keeps a decoder (RFC 7541 section 2.3.3,
-and section 4 for eviction).
+A plugin answers with the same few header blocks each time, and plugins of one gRPC library answer with similar blocks.
+The meaning of a block depends only on its bytes and on the contents of HPACK's dynamic table. Each contents of the
+table is a ``TableState``, which stores the meaning of the blocks seen in it and the state after each: one look-up per
+block. An unknown block is decoded by the ``hpack`` library, with a decoder that is filled with the state's entries. No
+connection keeps a decoder (RFC 7541 section 2.3.3, and section 4 for eviction).
 
-The memory is bounded. There is a maximum number of blocks in all, after which everything is forgotten, and a maximum
-number of new blocks for each connection, so that a single hostile plugin cannot empty the cache for the others.
+The memory is bounded by a maximum number of blocks in all, after which everything is dropped, and a maximum number of
+new blocks for each connection, so that a single hostile plugin cannot empty the cache for the others.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,13 +23,13 @@ from .limits import DEFAULT_LIMITS
 
 MAX_BLOCKS: Final = 512
 MAX_BLOCK_BYTES: Final = 2048
-#: How many lengths of prefixes one state remembers: each costs a look-up for a response that is new.
+#: How many lengths of prefixes one state stores: each costs a look-up for a new response.
 MAX_PREFIX_SIZES: Final = 8
 NEW_BLOCKS_PER_CONNECTION: Final = 8
 
 _CONNECTION_FIELDS: Final = frozenset({"connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade"})
 
-#: What an entry of the dynamic table counts as header work: each block that is decoded fills a table with all of them.
+#: The header work of one table entry, since all entries are filled into a table for each decoded block.
 ENTRY_BYTES: Final = 32
 
 Entry = tuple[bytes, bytes]
@@ -46,13 +45,13 @@ class ResponseBlock:
     size: int
     #: The value of ``:status``; None in trailers.
     http_status: int | None
-    #: Which rule of RFC 9113 section 8 the block breaks; empty if none.
+    #: The broken rule of RFC 9113 section 8; empty if none.
     malformed: str
     content_type: str | None
     grpc_status: str | None
     #: As sent, percent-encoded.
     grpc_message: str | None
-    #: True for response headers of the usual kind, which need no further check.
+    #: True for usual response headers, which need no further check.
     plain: bool
 
 
@@ -67,7 +66,7 @@ def interpret(raw: Sequence[Entry], size: int) -> ResponseBlock:
 
 
 def _check(fields: Iterable[tuple[str, str]]) -> tuple[str, int | None]:
-    """Return which rule is broken, or an empty string, and the HTTP status, if any."""
+    """Return the broken rule, or an empty string, and the HTTP status, if any."""
     status: int | None = None
     regular = False
     for name, value in fields:
@@ -97,7 +96,7 @@ def _field_problem(name: str, value: str) -> str:
 
 @attrs.define(eq=False)
 class TableState:
-    """One content of the dynamic table, and the blocks seen while the table had it."""
+    """One contents of the dynamic table, and the blocks seen with it."""
 
     #: Newest first.
     entries: tuple[Entry, ...]
@@ -109,7 +108,7 @@ class TableState:
     prefix_sizes: tuple[int, ...] = attrs.field(default=(), init=False, repr=False)
 
     def forget(self) -> None:
-        """Forget what was seen in this state."""
+        """Drop everything seen in this state."""
         self.blocks.clear()
         self.prefixes.clear()
         self.prefix_sizes = ()
@@ -117,7 +116,7 @@ class TableState:
 
 @attrs.define(eq=False)
 class ResponseSuffix:
-    """The bytes after a message, and what they mean: trailers."""
+    """The bytes after a message, and their meaning: trailers."""
 
     data: bytes
     trailers: ResponseBlock
@@ -129,13 +128,13 @@ class ResponseSuffix:
 
 @attrs.define(eq=False)
 class ResponsePrefix:
-    """The bytes before a message, and what they mean: SETTINGS and acknowledgements, then plain response headers."""
+    """The bytes before a message, and their meaning: SETTINGS and acknowledgements, then plain response headers."""
 
     data: bytes
     size: int
     stream_id: int
     settings_frames: int
-    #: How many entries they have together.
+    #: The number of their entries together.
     settings_entries: int
     #: The payloads of the SETTINGS to apply.
     settings: tuple[bytes, ...]
@@ -146,7 +145,7 @@ class ResponsePrefix:
 
 
 class _Table(Protocol):
-    """What we use of ``hpack.table.HeaderTable``."""
+    """The part of ``hpack.table.HeaderTable`` that is used here."""
 
     maxsize: int
 
@@ -171,7 +170,7 @@ class HeaderCache:
         return self._count
 
     def clear(self) -> None:
-        """Forget every block. Open connections keep their table states and go on from them."""
+        """Drop every block. Open connections keep their table states and continue from them."""
         for state in self._states.values():
             state.forget()
         self.root.forget()
@@ -179,9 +178,9 @@ class HeaderCache:
         self._count = 0
 
     def learn(self, state: TableState, block: bytes, found: ResponseBlock, following: TableState) -> TableState:
-        """Remember what ``block`` means in ``state``.
+        """Store the meaning of ``block`` in ``state``.
 
-        Return the state to go on with: ``following``, or an equal one from before.
+        Return the state to go on with: ``following``, or an equal earlier one.
         """
         if len(block) > MAX_BLOCK_BYTES:
             return following
@@ -195,11 +194,11 @@ class HeaderCache:
         return following
 
     def learn_response(self, state: TableState, prefix: ResponsePrefix, suffix: ResponseSuffix) -> None:
-        """Remember a response that began in ``state``."""
+        """Store a response that began in ``state``."""
         if self._count >= MAX_BLOCKS:
             self.clear()
         if self._states.get((state.entries, state.max_size)) is not state:
-            # The state was forgotten meanwhile, so the response would never be found in it.
+            # The state was dropped meanwhile, so the response would never be found in it.
             return
         if prefix.data not in state.prefixes:
             sizes = state.prefix_sizes
@@ -235,7 +234,7 @@ class HeaderReader:
 
         Raises:
             WireError: the block is not valid HPACK, its list is over the limit, or the header work of the call is over
-                its budget; the connection cannot go on.
+              its budget; the connection must end.
         """
         budgets = self._budgets
         budgets.spend_header_bytes(len(block) + ENTRY_BYTES * len(self.state.entries))
@@ -253,11 +252,11 @@ class HeaderReader:
         return hit[0]
 
     def learn(self, state: TableState, prefix: ResponsePrefix, suffix: ResponseSuffix) -> None:
-        """Remember a whole response that began in ``state``."""
+        """Store a whole response that began in ``state``."""
         self._cache.learn_response(state, prefix, suffix)
 
     def _decode(self, block: bytes) -> ResponseBlock:
-        # No more is decoded than there is budget for. A limit of 0 would be none.
+        # Not more is decoded than the budget allows. A limit of 0 would mean none.
         limit = max(1, min(self._limit, self._budgets.header_bytes_left))
         decoder = Decoder(limit)
         table: _Table = decoder.header_table

@@ -1,19 +1,19 @@
 """The client half of HTTP/2 by prior knowledge, as gRPC uses it (RFC 9113): bytes in, events out.
 
-Everything that decides what a frame means is here and in the modules beside this one; nothing here waits, logs or reads
-a clock. A connection has three parts. ``ClientConnection`` receives: bytes go into ``receive``, in any pieces, and the
-events go to the ``Stream`` that a frame belongs to: ``on_headers``, ``on_data``, ``on_reset``, ``on_failed``.
-``Control`` handles the frames that belong to no response. ``Sender`` begins requests and holds the open streams.
-What must be sent gathers in ``outgoing``.
+Everything that interprets frames is here and in the neighbouring modules; nothing here waits, logs or reads a clock. A
+connection has three parts. ``ClientConnection`` receives: ``receive`` takes bytes in any pieces, and calls
+``on_headers``, ``on_data``, ``on_reset`` or ``on_failed`` of the ``Stream`` of a frame. ``Control`` handles the frames
+that belong to no response. ``Sender`` begins requests and holds the open streams. The bytes to send gather in
+``outgoing``.
 
-A turn bounds the work that ``receive`` does at once: what is left over waits in ``pending`` until ``go_on``.
+A turn bounds the work of one ``receive``: the rest waits in ``pending`` until ``go_on``.
 
 ``receive`` raises nothing. Whatever the peer does, either the connection goes on, or it has a ``failure``: a
-``WireError`` that names the broken rule or limit. In that case every open stream has got ``on_failed``, and a GOAWAY is
-in ``outgoing``.
+``WireError`` with the broken rule or limit. Then every open stream has got ``on_failed``, and a GOAWAY is in
+``outgoing``.
 
-Data is credited to the connection when it arrives, and to its stream when the stream says that it was used. A slow
-reader therefore stops only its own stream.
+Data is credited to the connection when it arrives, and to its stream when the stream has used it. So a slow reader
+stops only its own stream.
 """
 
 from collections.abc import Callable
@@ -82,29 +82,29 @@ class ClientConnection:
         #: The sending half: begins requests, sends data, resets streams.
         self.sender = sender
         self._control = Control(sender, budgets)
-        #: What must be sent: the same object as ``sender.outgoing``.
+        #: The bytes to send: the same object as ``sender.outgoing``.
         self.outgoing = sender.outgoing
         #: The streams that got an event: the same object as ``sender.touched``.
         self.touched = sender.touched
         #: The open streams: the same object as ``sender.streams``.
         self._streams = sender.streams
-        #: Why the connection is over, if it is.
+        #: Why the connection has ended, if it has.
         self.failure: WireError | None = None
         #: Bytes received so far, counted only where there is a limit.
         self._received = 0
         #: Bytes that our window for the connection still allows the peer.
         self._receive_window = limits.connection_window
-        #: The beginning of a frame whose rest has not come; never empty.
+        #: The beginning of an unfinished frame; never empty.
         self._buffer: bytearray | None = None
-        #: How many bytes ``_buffer`` must have before it is worth a look.
+        #: How many bytes ``_buffer`` needs before it is looked at.
         self._wanted = 9
         self._headers = HeaderReader(limits.header_list_bytes, cache, budgets)
-        #: How many more responses this connection may add to the cache.
+        #: How many more responses this connection can add to the cache.
         self._may_learn = NEW_RESPONSES_PER_CONNECTION
-        #: A header block whose end has not come. Only CONTINUATION frames of ``_block_stream`` may follow.
+        #: An unfinished header block. Only CONTINUATION frames of ``_block_stream`` may follow.
         self._block: bytearray | None = None
         self._block_stream = 0
-        #: True where the stream ends with ``_block``.
+        #: Whether the stream ends with ``_block``.
         self._block_end = False
         #: CONTINUATION frames in ``_block`` so far.
         self._block_parts = 0
@@ -121,17 +121,16 @@ class ClientConnection:
 
     @property
     def unparsed(self) -> int:
-        """Bytes that are kept until more come or somebody takes them."""
+        """Bytes that are kept until more come or they are taken."""
         if self._buffer is None and self._block is None and not self._streams:
             return 0
         return self.buffered + sum(stream.kept for stream in self._streams.values())
 
     def fail(self, error: WireError) -> None:
-        """End the connection: every stream gets ``error``, and the peer gets its code. The first cause is kept."""
+        """End the connection: every stream gets ``error``, and the peer gets its code. Only the first error counts."""
         if self.failure is not None:
             return
-        # Its traceback would keep the frames of this connection, and so whatever they were reading, until the garbage
-        # collector comes.
+        # A traceback would keep the frames of this connection, and what they read, until the next garbage collection.
         self.failure = error.with_traceback(None)
         self._buffer = self._block = None
         self.outgoing += frame(GOAWAY, 0, 0, WORD.pack(0) + WORD.pack(error.code))
@@ -139,14 +138,14 @@ class ClientConnection:
 
     @property
     def pending(self) -> bool:
-        """True while there are whole frames for which the turn had no more room."""
+        """True while there are whole frames that did not fit into the turn."""
         return self._buffer is not None and len(self._buffer) >= self._wanted
 
     def receive(self, data: bytes, turn: int = UNLIMITED) -> None:
-        """Take the next bytes of the peer, and handle frames until that is as much work as ``turn``.
+        """Process the next bytes of the peer, handling frames until their work reaches ``turn``.
 
-        A frame counts 1, and one more for every two bytes of a header block and every entry of the table that decodes
-        it. A frame that costs more than a whole turn is handled by ``go_on`` alone.
+        A frame counts 1, plus 1 for every two bytes of a header block and every entry of the table that decodes it. A
+        frame that costs more than a whole turn is left to ``go_on``.
         """
         if self.failure is not None:
             return
@@ -168,7 +167,7 @@ class ClientConnection:
             self.fail(error)
 
     def go_on(self, turn: int = UNLIMITED) -> None:
-        """Handle frames of ``pending``: at least one, and then more while ``turn`` allows it."""
+        """Handle frames of ``pending``: at least one, and more while ``turn`` allows it."""
         if self._buffer is None:
             return
         try:
@@ -199,9 +198,9 @@ class ClientConnection:
             raise over_limit(WireProblem.TOTAL_BYTES, limit, "bytes received on this connection")
 
     def _take_response(self, data: bytes, start: int) -> int:
-        """Take the whole response at ``start`` if its shape was seen before. Return where it ends, or ``start``.
+        """Process the whole response at ``start`` if its shape is known. Return where it ends, or ``start``.
 
-        Everything else is taken frame by frame, which has the same effect and explains what is wrong.
+        Everything else is processed frame by frame, with the same effect and with errors that explain the problem.
         """
         found = match_response(self._headers.state, data, start, self.limits)
         if found is None or self._block is not None:
@@ -230,9 +229,9 @@ class ClientConnection:
         return end
 
     def _take_more(self, data: bytes, start: int) -> int:
-        """Take the whole responses from ``start`` on, as far as their shapes were seen before. Return where they end.
+        """Process the whole responses from ``start`` on whose shapes are known. Return where they end.
 
-        Calls that were made at once are often answered at once.
+        Concurrent calls are often answered at once.
         """
         end = self._take_response(data, start)
         while start < end < len(data):
@@ -240,7 +239,7 @@ class ClientConnection:
         return end
 
     def _take_new(self, data: bytes, turn: int) -> None:
-        """Take frames one by one, and remember the shapes of whole responses as most servers send them."""
+        """Process frames one by one, and store the shapes of whole responses of the usual form."""
         state, whole = self._headers.state, self._block is None
         self._take_frames(data, turn)
         if self._may_learn and whole and self._buffer is None and len(data) <= MAX_LEARNT_BYTES:
@@ -250,7 +249,7 @@ class ClientConnection:
                 state = suffix.state
 
     def _take_frames(self, data: bytes, turn: int, *, at_least_one: bool = False) -> None:
-        """Handle the whole frames of ``data`` that ``turn`` has room for, and keep the rest (fault 65)."""
+        """Handle the whole frames of ``data`` that fit into ``turn``, and keep the rest (fault 65)."""
         position, size = 0, len(data)
         while size - position >= 9:
             high, low, kind, flags, stream_id = HEAD.unpack_from(data, position)
@@ -271,7 +270,7 @@ class ClientConnection:
             if self._block is not None and (kind != CONTINUATION or stream_id & MAX_STREAM_ID != self._block_stream):
                 raise WireError(WireProblem.PROTOCOL, "a header block was interrupted by another frame")
             if kind == HEADERS and flags & ~END_STREAM == END_HEADERS:
-                # Nearly all header blocks come like this: whole, and without padding or priority.
+                # Nearly all header blocks are like this: whole, and without padding or priority.
                 self._on_block(stream_id & MAX_STREAM_ID, data[start:end], end=flags & END_STREAM != 0)
             else:
                 handler = _HANDLERS.get(kind)
@@ -293,7 +292,7 @@ class ClientConnection:
             raise WireError(WireProblem.FRAME_SIZE, f"a frame of {length} bytes, over the {MAX_FRAME} announced")
 
     def header_cost(self, length: int) -> int:
-        """How much of a turn it takes to handle a part of a header block; with the last part all of it is decoded."""
+        """Return the cost of a part of a header block. With the last part, the whole block is decoded."""
         return 1 + len(self._headers.state.entries) + (length + len(self._block or b"")) // 2
 
     def _on_data(self, flags: int, stream_id: int, payload: bytes) -> None:
@@ -332,7 +331,7 @@ class ClientConnection:
                     self._streams.pop(stream_id, None)
 
     def _count_small(self, data: bytes, *, end: bool) -> None:
-        """Charge the budgets with a DATA frame that costs more to handle than to send (fault 56)."""
+        """Charge the budgets for a DATA frame that costs more to handle than to send (fault 56)."""
         if data:
             if self.limits.small_data is not None:
                 self.budgets.spend(SMALL_DATA)
@@ -407,7 +406,7 @@ _HANDLERS: Final = ClientConnection.HANDLERS
 
 
 def _misplaced(stream: Stream, block: ResponseBlock) -> str:
-    """Which rule of section 8.1 a header block breaks by its place in the response."""
+    """Return the rule of section 8.1 that the place of a header block in the response breaks."""
     if not stream.head_done:
         return "no :status"
     return ":status in trailers" if block.http_status is not None else "trailers that do not end the stream"

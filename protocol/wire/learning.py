@@ -1,7 +1,7 @@
-"""How conversations come to be known by their bytes: the machine leads them again, frame by frame.
+"""Learning of conversations: the machine repeats them frame by frame.
 
-The memory is bounded: there is a maximum number of steps in all, after which nothing is learnt for a while, and then
-everything is forgotten. So neither the time nor the memory that peers cost grows that say something new each time.
+The memory is bounded by a maximum number of steps in all. When it is reached, nothing is learnt for a while, and then
+everything is dropped. So peers that send something new each time cost neither more time nor more memory.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,46 +31,46 @@ from .http2 import ClientConnection
 from .limits import REGISTRATION_LIMITS, Limits
 from .outcomes import SUCCESS
 
-#: A conversation that is remembered has at most so many calls, bytes of the peer, frames that cost a budget, and so
-#: much work as ``ClientConnection.receive`` counts it.
+#: The most calls, bytes of the peer, frames that cost a budget, and work (as ``ClientConnection.receive`` counts it) of
+#: a conversation that is stored.
 MAX_CALLS: Final = 2
 MAX_BYTES: Final = 4096
 MAX_COUNTED: Final = 8
 MAX_WORK: Final = 128
-#: How many steps are remembered: about forty conversations that have nothing in common.
+#: How many steps are stored: about forty conversations without common parts.
 MAX_STEPS: Final = 512
-#: How many conversations that are not known pass until a full table is emptied.
+#: How many unknown conversations pass before a full table is emptied.
 MOST_MISSED: Final = 1024
 
 
 class KnownConversations:
-    """The conversations seen so far, all within the same limits. The connections of a node share them."""
+    """The conversations seen so far, all with the same limits. The connections of a node share them."""
 
     __slots__ = ("_max_message", "_missed", "_start", "_steps", "authority", "limits")
 
     def __init__(self, limits: Limits = REGISTRATION_LIMITS, authority: str = "localhost") -> None:
         self.limits = limits
         self.authority = authority
-        #: The state of a connection on which nothing was said.
+        #: The state of a new connection.
         self._start = State(ended=False)
-        #: The largest message that is taken by its bytes; negative if none is.
+        #: The largest message in a recognized conversation; negative if there can be none.
         self._max_message = _max_message(limits)
         self._steps = 0
-        #: How many conversations could not be remembered since there is no room left.
+        #: How many conversations were not stored since the table is full.
         self._missed = 0
 
     def __len__(self) -> int:
         return self._steps
 
     def begin(self) -> KnownConversation:
-        """Return a conversation in which nothing was said."""
+        """Return a new conversation."""
         return KnownConversation(self._start, self._max_message)
 
     def know_next(self, conversation: KnownConversation, request: Request) -> None:
-        """Know that a conversation may go on with ``request``, unless it is too long, or there are too many steps.
+        """Learn that a conversation can continue with ``request``, unless it is too long or there are too many steps.
 
-        A request depends on nothing that the peer says after it. So in a wave of conversations the first one that makes
-        a call teaches the others that call, before it has ended.
+        A request does not depend on what the peer sends after it. So the first of many concurrent conversations makes
+        its call known to the others before it has ended.
         """
         if self._steps < MAX_STEPS and request not in conversation.state.steps:
             steps = _Lesson(self.limits, self.authority, self._max_message).steps_to((*conversation.log, request))
@@ -79,10 +79,9 @@ class KnownConversations:
                 self._steps += 1
 
     def learn(self, log: Sequence[Said]) -> None:
-        """Remember what was said in a conversation, in order, whose calls have ended well.
+        """Store a conversation, given in order, whose calls have succeeded.
 
-        The bytes of the peer may be cut anywhere. A conversation that is long, or has frames of unusual kinds, is not
-        remembered.
+        The bytes of the peer can be split anywhere. A long conversation, or one with unusual frames, is not stored.
         """
         if self._steps >= MAX_STEPS:
             self._missed += 1
@@ -101,7 +100,7 @@ class KnownConversations:
 
 
 def _max_message(limits: Limits) -> int:
-    """Return how long a message may be that concerns no limit, whatever else is in the conversation."""
+    """Return the largest length of a message that concerns no limit, whatever else is in the conversation."""
     total = MAX_BYTES + MAX_CALLS * MAX_MESSAGE
     enough = all(limit is None or limit >= total for limit in (limits.call_bytes, limits.total_bytes))
     return min(MAX_MESSAGE, limits.message_bytes) if enough and limits.small_data is None else -1
@@ -109,43 +108,43 @@ def _max_message(limits: Limits) -> int:
 
 @attrs.frozen
 class _Step:
-    """A step to remember."""
+    """A step to store."""
 
     key: Said
     #: The frame itself; empty for a request.
     frame: bytes
-    #: What the machine adds to what it sends.
+    #: The bytes that the machine sends.
     added: bytes
-    #: Whether the call has ended well with it.
+    #: Whether the call has succeeded with this step.
     ended: bool
 
     @property
     def always_added(self) -> bytes:
-        """What is added whatever the open part of the frame is."""
+        """The part of ``added`` that does not depend on the variable part of the frame."""
         return self.added[:-PING_PAYLOAD] if self.key == PING_HEAD else self.added
 
 
 class _Lesson:
-    """A conversation that the machine leads again."""
+    """A conversation that the machine repeats."""
 
     def __init__(self, limits: Limits, authority: str, max_message: int) -> None:
         self._connection = ClientConnection(limits)
         self._authority = authority
         self._max_message = max_message
         self._call: ClientCall | None = None
-        #: How many bytes the steps so far have added; the preamble of the connection goes with the first.
+        #: How many bytes the steps so far have added. The connection's preamble belongs to the first step.
         self._added = 0
         self._calls = 0
         self._work = 0
         self._ended = False
 
     def steps_of(self, log: Sequence[Said]) -> Sequence[_Step]:
-        """Return the steps of a conversation whose calls have ended; none if it must not be remembered."""
+        """Return the steps of a conversation whose calls have ended; none if it must not be stored."""
         steps = self.steps_to(log)
         return steps if self._ended else ()
 
     def steps_to(self, log: Sequence[Said]) -> Sequence[_Step]:
-        """Return the steps of a conversation so far; none if it must not be remembered."""
+        """Return the steps of a conversation so far; none if it must not be stored."""
         if bytes_heard(log) > MAX_BYTES:
             return ()
         steps = list[_Step]()
@@ -170,14 +169,14 @@ class _Lesson:
         return _Step(key, frame, added, self._ended)
 
     def _say(self, request: Request) -> Request:
-        # A call before it that has not ended was given up, of which the log says nothing.
+        # An earlier call that has not ended was given up, which the log does not contain.
         may_say = self._ended or not self._calls
         self._call = begin(self._connection, request, self._authority) if may_say else None
         self._calls += 1
         return request
 
     def _hear(self, frame: bytes) -> bytes:
-        """Pass a frame to the machine, and return its key; empty if it must not be remembered."""
+        """Pass a frame to the machine, and return its key; empty if it must not be stored."""
         if not frame or (frame[3] == DATA and not self._is_answer(frame)):
             return b""
         self._work += self._connection.header_cost(len(frame) - HEAD_BYTES) if frame[3] == HEADERS else 1
@@ -185,7 +184,7 @@ class _Lesson:
         return frame if frame[3] in COMPARED else open_key(frame, 0, len(frame), self._max_message)
 
     def _is_answer(self, data: bytes) -> bool:
-        """Whether a DATA frame belongs to the call under way; the machine drops what comes late."""
+        """Whether a DATA frame belongs to the call under way; the machine drops late frames."""
         return self._call is not None and not self._ended and data[5:HEAD_BYTES] == self._call.id.to_bytes(4, "big")
 
 
@@ -208,7 +207,7 @@ def _join(steps: Iterable[_Step]) -> bytes:
 
 
 def _requests_and_frames(log: Iterable[Said]) -> Iterator[Said]:
-    """Yield the requests and the frames in order; something empty for less than a frame."""
+    """Yield the requests and the frames in order, and an empty value for an incomplete frame."""
     for heard, parts in groupby(log, lambda said: isinstance(said, bytes)):
         if heard:
             yield from _frames(b"".join(part for part in parts if isinstance(part, bytes)))

@@ -2,11 +2,11 @@
 
 The budgets of control frames are per connection and per ``budget_period``: keep-alive is answered on a stream that
 lives for hours, and a flood ends within one period. The parsers have no clock, so the code that drives a connection
-calls ``Budgets.replenish`` when a period has passed.
+calls ``Budgets.replenish`` after each period.
 
-The budgets of a call are full again whenever a call begins. ``Limits()`` has none, so that a stream may run for ever;
-``REGISTRATION_LIMITS`` are those of a call with one small answer, and ``ENDPOINT_LIMITS`` those of the connection to an
-endpoint, on which a plugin sends lists of devices for as long as it lives.
+The budgets of a call are refilled whenever a call begins. ``Limits()`` has none, so that a stream can last forever;
+``REGISTRATION_LIMITS`` are for calls with one small answer, and ``ENDPOINT_LIMITS`` for the connection to an endpoint,
+on which a plugin sends lists of devices as long as it lives.
 """
 
 import struct
@@ -20,7 +20,7 @@ DEFAULT_WINDOW: Final = 65_535
 MAX_WINDOW: Final = 2**31 - 1
 #: A DATA frame with fewer bytes costs more to handle than to send.
 SMALL_DATA_BYTES: Final = 64
-#: Stands for a budget that never ends.
+#: The value of a budget without a limit.
 UNLIMITED: Final = sys.maxsize
 
 
@@ -52,8 +52,7 @@ class Limits:
     settings_entries: int = attrs.field(default=256, validator=_positive)
     #: DATA frames without a byte of data in one period (fault 56).
     empty_data: int = attrs.field(default=100, validator=_positive)
-    #: DATA frames with fewer than ``SMALL_DATA_BYTES`` bytes, but some, in one period; None if any number may come
-    #: (fault 56).
+    #: DATA frames with 1 to ``SMALL_DATA_BYTES - 1`` bytes in one period; None for no limit (fault 56).
     small_data: int | None = attrs.field(default=None, validator=attrs.validators.optional(_positive))
     #: 1xx header blocks in one period (fault 57).
     informational: int = attrs.field(default=16, validator=_positive)
@@ -63,31 +62,31 @@ class Limits:
     priorities: int = attrs.field(default=100, validator=_positive)
     #: Frames of types that RFC 9113 does not define, in one period (fault 58).
     unknown_frames: int = attrs.field(default=100, validator=_positive)
-    #: GOAWAY frames, and RST_STREAM frames for calls that are over, in one period (fault 60).
+    #: GOAWAY frames, and RST_STREAM frames for calls that have ended, in one period (fault 60).
     resets: int = attrs.field(default=100, validator=_positive)
-    #: HEADERS and DATA frames for calls that are over, in one period or since the last call that we cancelled.
+    #: HEADERS and DATA frames for calls that have ended, in one period or since the last call that we cancelled.
     late_frames: int = attrs.field(default=4096, validator=_positive)
-    #: Bytes that a connection may receive in all; None if a stream may run for ever (fault 64).
+    #: Bytes that a connection can receive in all; None for no limit (fault 64).
     total_bytes: int | None = attrs.field(default=None, validator=attrs.validators.optional(_positive))
-    #: Frames of all kinds that may come for one call; None if a call may run for ever (faults 53 to 60).
+    #: Frames of all kinds for one call; None for no limit (faults 53 to 60).
     call_frames: int | None = attrs.field(default=None, validator=attrs.validators.optional(_positive))
     #: Header work for one call: the bytes of header blocks and of the lists that they decode to, and 32 for each entry
     #: of the dynamic table at each block (faults 57 and 61).
     call_header_bytes: int | None = attrs.field(default=None, validator=attrs.validators.optional(_positive))
-    #: Bytes that may come for one call, frames and padding included (fault 64).
+    #: Bytes that are received for one call, frames and padding included (fault 64).
     call_bytes: int | None = attrs.field(default=None, validator=attrs.validators.optional(_positive))
-    #: Bytes that all connections of a node may hold unparsed, together (fault 65). With what buffers take beyond their
-    #: content, that is about 8 MiB of memory.
+    #: Bytes that all connections of a node can hold unparsed, together (fault 65). With the overhead of buffers, that
+    #: is about 8 MiB of memory.
     unparsed_bytes: int = attrs.field(default=4 * 1024 * 1024, validator=_positive)
-    #: Bytes of one call that may be under way or kept unread, beyond one message (fault 65).
+    #: Bytes of one call that can be under way or kept unread, beyond one message (fault 65).
     stream_window: int = attrs.field(default=256 * 1024, validator=_window)
-    #: Bytes of all calls of a connection that may be under way.
+    #: Bytes of all calls of a connection that can be under way.
     connection_window: int = attrs.field(default=1024 * 1024, validator=_window)
-    #: Seconds after which the budgets of frames are full again.
+    #: Seconds after which the budgets of frames are refilled.
     budget_period: float = attrs.field(default=10.0, validator=attrs.validators.gt(0))
     #: The limits of frames in the order of ``plugind.protocol.wire.budgets``.
     budgets: tuple[int, ...] = attrs.field(init=False, repr=False, eq=False)
-    #: The budgets of one call: frames, header work and bytes; ``UNLIMITED`` where there is no limit.
+    #: The budgets of one call: frames, header work and bytes; ``UNLIMITED`` for no limit.
     call_budgets: tuple[int, int, int] = attrs.field(init=False, repr=False, eq=False)
     #: The first bytes of a connection with these limits: preface, SETTINGS, WINDOW_UPDATE.
     preamble: bytes = attrs.field(init=False, repr=False, eq=False)
@@ -120,7 +119,7 @@ class Limits:
     def _make_preamble(self) -> bytes:
         values = ((0x2, 0), (0x4, self.stream_window), (0x6, self.header_list_bytes))
         settings = b"".join(struct.pack(">HI", key, min(max(value, 0), 2**32 - 1)) for key, value in values)
-        # Defaults come before validation, which refuses what is clamped here.
+        # Defaults are computed before the validation, which refuses the values that are clamped here.
         more = max(0, min(self.connection_window, MAX_WINDOW) - DEFAULT_WINDOW)
         update = struct.pack(">HBBBII", 0, 4, 8, 0, 0, more) if more else b""
         return PREFACE + struct.pack(">HBBBI", 0, len(settings), 4, 0, 0) + settings + update
@@ -140,8 +139,8 @@ REGISTRATION_LIMITS: Final = Limits(
     connection_window=DEFAULT_WINDOW,
 )
 
-#: The limits of the connection to an endpoint. A list of 10,000 devices has about 600 KiB, and none may be larger than
-#: a message of grpc-go. A list that is sent in small frames, or many tiny lists, would cost more than it is worth.
+#: The limits of the connection to an endpoint. A list of 10,000 devices has about 600 KiB, and a list cannot be larger
+#: than a message of grpc-go. A list in small frames, or many tiny lists, would cost too much.
 ENDPOINT_LIMITS: Final = Limits(
     message_bytes=4 * 1024 * 1024,
     header_list_bytes=16 * 1024,

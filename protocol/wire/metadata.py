@@ -1,4 +1,4 @@
-"""The metadata of a response, as gRPC writes it in header fields."""
+"""The metadata of a response in its header fields."""
 
 import binascii
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ _RESERVED = frozenset({"te", "content-type", "user-agent"})
 def decode_metadata(fields: Iterable[tuple[str, str]]) -> list[tuple[str, str | bytes]]:
     """Return the custom metadata among header fields, with binary values (``-bin``) as bytes.
 
-    A binary field may hold several values, joined with commas, and without padding. Invalid base64 is left out.
+    A binary field can have several values, joined with commas, and without padding. Invalid base64 is left out.
     """
     found: list[tuple[str, str | bytes]] = []
     for name, value in fields:

@@ -1,4 +1,4 @@
-"""How a call ended, and the gRPC status that follows from each way to end: the mappings that gRPC defines."""
+"""The outcome of a call and its gRPC status: the mappings that gRPC defines."""
 
 from typing import Final
 from urllib.parse import unquote
@@ -22,7 +22,7 @@ _HTTP_STATUS: Final = {
     504: Status.UNAVAILABLE,
 }
 
-#: gRPC's mapping of RST_STREAM codes; any other that RFC 9113 knows is INTERNAL, and the rest UNKNOWN.
+#: gRPC's mapping of RST_STREAM codes; other codes of RFC 9113 are INTERNAL, and the rest UNKNOWN.
 _RESET_STATUS: Final = {
     ErrorCode.REFUSED_STREAM: Status.UNAVAILABLE,
     ErrorCode.CANCEL: Status.CANCELLED,
@@ -36,7 +36,7 @@ _STATUSES: Final = {str(status.value): status for status in Status}
 
 @attrs.frozen
 class CallOutcome:
-    """How a call ended. It has a ``cause`` where the status is ours and not the plugin's."""
+    """How a call ended. It has a ``cause`` if the status comes from us and not from the plugin."""
 
     status: Status
     message: str = ""
@@ -47,12 +47,12 @@ SUCCESS: Final = CallOutcome(Status.OK)
 
 
 def status_text(error: GRPCError) -> str:
-    """Return ``error`` in words, such as ``INVALID_ARGUMENT: no such device``; its own text is the repr of a tuple."""
+    """Return the text of ``error``, such as ``INVALID_ARGUMENT: no such device``; its ``str`` is that of a tuple."""
     return f"{error.status.name}: {error.message or 'no message'}"
 
 
 def reset_outcome(code: int) -> CallOutcome:
-    """Return the outcome of a call that the peer reset; :data:`REFUSED` if it has done nothing about it."""
+    """Return the outcome of a call that the peer reset; :data:`REFUSED` if the peer has not processed it."""
     return REFUSED if code == ErrorCode.REFUSED_STREAM else _reset_outcome(code)
 
 
@@ -63,7 +63,7 @@ def _reset_outcome(code: int) -> CallOutcome:
     return CallOutcome(status, error.message, error)
 
 
-#: The outcome of a call that the peer did not take: it may be made again.
+#: The outcome of a call that the peer did not process; it can be made again.
 REFUSED: Final = _reset_outcome(ErrorCode.REFUSED_STREAM)
 
 
@@ -75,14 +75,14 @@ def failure_outcome(error: WireError) -> CallOutcome:
 
 
 def head_problem(block: ResponseBlock, *, trailers_only: bool) -> CallOutcome | None:
-    """Return what is wrong with response headers, before any message (fault 67)."""
+    """Return the problem with response headers, before any message; None if there is none (fault 67)."""
     if block.http_status != 200:
         if trailers_only and block.grpc_status is not None:
             return None
         error = WireError(WireProblem.PROTOCOL, f"the peer answered with HTTP status {block.http_status}")
         return CallOutcome(_HTTP_STATUS.get(block.http_status or 0, Status.UNKNOWN), error.message, error)
     kind = block.content_type
-    # Of the variants of "application/grpc", the generated code reads only protobuf.
+    # The generated code reads only the protobuf variants of "application/grpc".
     if kind in ("application/grpc", "application/grpc+proto") or (kind and kind.startswith("application/grpc;")):
         return None
     if trailers_only and block.grpc_status is not None:
@@ -93,7 +93,7 @@ def head_problem(block: ResponseBlock, *, trailers_only: bool) -> CallOutcome | 
 
 
 def trailers_outcome(block: ResponseBlock) -> CallOutcome:
-    """Return the outcome that trailers announce (fault 67)."""
+    """Return the outcome in trailers (fault 67)."""
     sent = block.grpc_status
     if sent == "0":
         return SUCCESS

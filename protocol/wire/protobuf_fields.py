@@ -1,7 +1,7 @@
 """The fields of a protobuf message, read from its bytes one after another.
 
-This is for messages of which only a part is to be parsed, or which cost too much to parse as a whole. What is accepted
-and what is not is exactly as in protobuf's own parser; the tests compare the two.
+This is for messages of which only a part is needed, or which are too expensive to parse as a whole. It accepts exactly
+what protobuf's own parser accepts; the tests compare the two.
 """
 
 from typing import Final
@@ -9,7 +9,7 @@ from typing import Final
 #: The wire type that ends a group.
 _END_GROUP: Final = 4
 
-#: How deep messages and groups may be nested.
+#: The deepest nesting of messages and groups.
 MAX_DEPTH: Final = 100
 _MAX_TAG: Final = 2**32 - 1
 _MAX_SIZE: Final = 2**31 - 1
@@ -17,15 +17,15 @@ _NO_NUMBER: Final = "a field has no valid number"
 
 
 class InvalidMessageError(ValueError):
-    """The bytes are no message; the text says why."""
+    """The bytes are not a valid message; the text is the reason."""
 
 
 class TooManyFieldsError(InvalidMessageError):
-    """A message has too many fields that its parser does not know."""
+    """A message has too many unknown fields."""
 
 
 class FieldReader:
-    """Reads the fields of a message, and bounds how many of them its parser may not know."""
+    """Reads the fields of a message, and limits the number of unknown ones."""
 
     __slots__ = ("_unknown_left", "most_unknown")
 
@@ -34,11 +34,11 @@ class FieldReader:
         self._unknown_left = most_unknown
 
     def skip(self, data: bytes, position: int, stop: int, tag: int, depth: int = 0) -> int:
-        """Return the position after the value of a field that is not known, ``depth`` levels deep.
+        """Return the position after the value of an unknown field, ``depth`` levels deep.
 
         Raises:
           InvalidMessageError: if it is not valid.
-          TooManyFieldsError: if it is one too many.
+          TooManyFieldsError: if there are too many.
         """
         self._unknown_left -= 1
         if self._unknown_left < 0:
@@ -63,7 +63,7 @@ class FieldReader:
         if depth > MAX_DEPTH:
             raise InvalidMessageError(f"it is nested more than {MAX_DEPTH} levels deep")
         while True:
-            # In a group protobuf does not mind a field of the number 0.
+            # In a group, protobuf accepts a field with the number 0.
             tag, position = varint(data, position, stop, 5)
             if tag > _MAX_TAG:
                 raise InvalidMessageError(_NO_NUMBER)
@@ -92,7 +92,7 @@ def tag_at(data: bytes, position: int, stop: int) -> tuple[int, int]:
     """Return the tag at ``position``, and the position after it.
 
     Raises:
-      InvalidMessageError: if there is none.
+      InvalidMessageError: if there is no valid tag.
     """
     tag, after = varint(data, position, stop, 5)
     if tag > _MAX_TAG or not tag >> 3:
@@ -101,10 +101,10 @@ def tag_at(data: bytes, position: int, stop: int) -> tuple[int, int]:
 
 
 def span(data: bytes, position: int, stop: int) -> tuple[int, int]:
-    """Return where the bytes of a field begin and end, whose size is at ``position``.
+    """Return the start and end of the bytes of a field whose size is at ``position``.
 
     Raises:
-      InvalidMessageError: if the message ends before.
+      InvalidMessageError: if the message ends too early.
     """
     size, start = varint(data, position, stop, 5)
     if size > _MAX_SIZE:
@@ -116,7 +116,7 @@ def varint(data: bytes, position: int, stop: int, most: int = 10) -> tuple[int, 
     """Return the number at ``position``, which has at most ``most`` bytes, and the position after it.
 
     Raises:
-      InvalidMessageError: if the message ends before, or the number is longer.
+      InvalidMessageError: if the message ends too early, or the number is longer.
     """
     number = 0
     for shift in range(0, 7 * most, 7):
@@ -131,7 +131,7 @@ def varint(data: bytes, position: int, stop: int, most: int = 10) -> tuple[int, 
 
 
 def int64(number: int) -> int:
-    """Return a number as a field of the type int64 means it."""
+    """Convert a number to the value of an int64 field."""
     number &= 2**64 - 1
     return number - 2**64 if number >= 2**63 else number
 

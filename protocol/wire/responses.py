@@ -1,11 +1,11 @@
 """Whole responses, recognized by their bytes.
 
-The answers of one gRPC library to one method differ in their message and in little else. The bytes before the message
-are therefore a ``ResponsePrefix`` of one state of HPACK's dynamic table, and the bytes after it a ``ResponseSuffix`` of
-that prefix: a response of a shape seen before costs two look-ups and the message's own head. This is exact. A prefix
-and a suffix mean what their frames and blocks meant when they were handled one by one without an error, and apart from
-the table's state that meaning depends only on what ``ClientConnection`` checks each time: windows, budgets, limits, and
-the state of the stream.
+The answers of one gRPC library to one method differ in little but their message. The bytes before the message are a
+``ResponsePrefix`` of one state of HPACK's dynamic table, and the bytes after it a ``ResponseSuffix`` of that prefix, so
+a response of a known shape costs two look-ups and the parsing of the message's head. This is exact: a prefix and a
+suffix mean what their frames and blocks meant when they were handled one by one without an error. Apart from the
+table's state, that depends only on what ``ClientConnection`` checks each time: windows, budgets, limits, and the state
+of the stream.
 """
 
 import struct
@@ -16,12 +16,12 @@ from .frames import ACK, DATA, END_HEADERS, END_STREAM, HEAD, HEADERS, MAX_FRAME
 from .hpack_cache import ResponsePrefix, ResponseSuffix, TableState
 from .limits import Limits
 
-#: How many responses one connection may add to the cache.
+#: How many responses one connection can add to the cache.
 NEW_RESPONSES_PER_CONNECTION: Final = 2
-#: Longer responses are not remembered.
+#: Longer responses are not stored.
 MAX_LEARNT_BYTES: Final = 2048
 
-#: What gRPC puts before a message: a byte that says whether it is compressed, and its length.
+#: gRPC's prefix of a message: a byte for the compression, and the length.
 PREFIX_BYTES: Final = 5
 
 #: The largest message that fits into one frame.
@@ -34,10 +34,10 @@ _MESSAGE_HEAD_BYTES: Final = _MESSAGE_HEAD.size
 def match_response(
     state: TableState, data: bytes, first: int, limits: Limits
 ) -> tuple[ResponsePrefix, bytes, ResponseSuffix, int] | None:
-    """Return the response at ``first`` if its shape was seen in ``state``: prefix, message, suffix, and where it ends.
+    """Return the response at ``first`` if its shape is known in ``state``: prefix, message, suffix, and its end.
 
-    The message includes gRPC's five bytes; it is neither compressed nor cut, and within ``limits``. Everything that the
-    bytes alone can tell is checked here; the caller checks what depends on the connection.
+    The message includes gRPC's five bytes; it is uncompressed, whole, and within ``limits``. All checks of the bytes
+    alone are made here; the caller makes those that depend on the connection.
     """
     for size in state.prefix_sizes:
         place = first + size
@@ -65,15 +65,15 @@ def match_response(
 
 
 def _frame(data: bytes, start: int) -> bytes:
-    """Return the frame at ``start``, or what has come of it."""
+    """Return the frame at ``start``, or the part of it that has come."""
     return data[start : start + 9 + int.from_bytes(data[start : start + 3], "big")]
 
 
 def split_responses(state: TableState, data: bytes) -> Iterator[tuple[ResponsePrefix, ResponseSuffix]]:
-    """Yield the parts of the responses to remember. ``data`` was handled whole, and without an error, in ``state``.
+    """Yield the parts of the responses to store. ``data`` was handled as a whole in ``state``, without an error.
 
-    They are those at its beginning that are any number of SETTINGS frames, then HEADERS, DATA and HEADERS of one stream
-    in plain form.
+    These are the responses at its beginning that consist of any number of SETTINGS frames, then HEADERS, DATA and
+    HEADERS of one stream in plain form.
     """
     while True:
         prefix = _prefix(state, data)

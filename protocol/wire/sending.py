@@ -1,7 +1,7 @@
-"""What we send on an HTTP/2 connection: requests, data within the peer's windows, resets, credit (RFC 9113).
+"""Sending on an HTTP/2 connection: requests, data within the peer's windows, resets, credit (RFC 9113).
 
-No header field that we send goes through HPACK's dynamic table. The first block of a connection sets the table's size
-to zero, which is within any limit that the peer announces (RFC 7541 section 4.2); after that a block is a constant.
+No header field that we send uses HPACK's dynamic table. The first block of a connection sets the table's size to zero,
+which is within any limit that the peer announces (RFC 7541 section 4.2); after that a block is a constant.
 """
 
 from typing import Final
@@ -26,21 +26,18 @@ from .frames import (
 from .hpack_cache import ResponseBlock
 from .limits import DEFAULT_WINDOW, Limits
 
-#: How many calls may begin before the peer announces its limit; no server should have a lower one (section 6.5.2).
+#: How many calls can begin before the peer announces its limit; no server should have a lower one (section 6.5.2).
 STREAMS_BEFORE_SETTINGS: Final = 100
 
 
-#: How many of the streams that we reset are remembered, so that their windows still hold.
+#: How many of the streams that we reset are kept, so that their windows still apply.
 MAX_ABANDONED: Final = 100
-#: Stands for the window of a stream all of whose late frames are dropped, since the peer was answered already.
+#: The window of a stream whose late frames are all dropped, because the peer was answered already.
 _ANSWERED: Final = -1
 
 
 class Stream:
-    """One request and its response: the state that HTTP/2 keeps for it, and the events that it gets.
-
-    Subclasses define what the events mean.
-    """
+    """One request and its response: the state that HTTP/2 keeps for it, and its events, which subclasses define."""
 
     __slots__ = ("head_done", "id", "local_open", "receive_window", "remote_open", "send_window", "unacknowledged")
 
@@ -51,7 +48,7 @@ class Stream:
         self.send_window = 0
         #: Bytes that our window for this stream still allows the peer.
         self.receive_window = 0
-        #: Bytes that were used and not yet credited to the peer.
+        #: Bytes that were used and not credited to the peer yet.
         self.unacknowledged = 0
         #: True until the request has ended.
         self.local_open = False
@@ -69,18 +66,18 @@ class Stream:
         raise NotImplementedError
 
     def on_response(self, head: ResponseBlock, data: bytes, trailers: ResponseBlock) -> None:
-        """A whole response has come at once: headers, one piece of the body, trailers. The stream is over."""
+        """A whole response has come at once: headers, one piece of the body, trailers. The stream has ended."""
         self.on_headers(head, end=False)
         self.on_data(data, end=False)
         self.on_headers(trailers, end=True)
 
     @property
     def kept(self) -> int:
-        """Bytes of the body that are kept for the caller; a stream that keeps any says so."""
+        """Bytes of the body that are kept for the caller; subclasses that keep any override this."""
         return 0
 
     def on_reset(self, code: int) -> None:
-        """The peer ended the stream with an error code, which may be NO_ERROR."""
+        """The peer ended the stream with an error code, possibly NO_ERROR."""
         raise NotImplementedError
 
     def on_failed(self, error: WireError) -> None:
@@ -89,7 +86,7 @@ class Stream:
 
 
 class Sender:
-    """The sending half of a connection, and the streams that are open on it."""
+    """The sending half of a connection, and its open streams."""
 
     __slots__ = (
         "_budgets",
@@ -109,22 +106,22 @@ class Sender:
     def __init__(self, limits: Limits, budgets: Budgets) -> None:
         self.limits = limits
         self._budgets = budgets
-        #: What must be sent. The code that sends a part of it deletes that part. Never replaced by another object.
+        #: The bytes to send. The code that sends a part deletes that part. Never replaced by another object.
         self.outgoing = bytearray(limits.preamble)
         #: The open streams by number. Never replaced by another object.
         self.streams: dict[int, Stream] = {}
-        #: The last streams that we reset and the peer has not ended: how many bytes our windows still allow it. It is
-        #: negative where the peer was told that there were too many, or that the stream was closed.
+        #: The last streams that we reset and the peer has not ended, with the bytes that our windows still allow it.
+        #: Negative if the peer was told that there were too many bytes, or that the stream was closed.
         self.abandoned: dict[int, int] = {}
-        #: The streams that got an event or room to send; the code that reads it clears it. Never replaced.
+        #: The streams that got an event or room to send. The reader clears it. Never replaced by another object.
         self.touched: list[Stream] = []
-        #: Why no new stream can be opened: the peer sent GOAWAY, or the connection is over.
+        #: Why no new stream can be opened: the peer sent GOAWAY, or the connection has ended.
         self.refused: WireError | None = None
         #: Bytes that the peer's window for the connection still allows.
         self.send_window = DEFAULT_WINDOW
         #: The largest frame that we send.
         self.max_frame = MAX_FRAME
-        #: How many streams the peer takes at once; None where it sets no limit.
+        #: How many concurrent streams the peer accepts; None if it sets no limit.
         self.max_streams: int | None = STREAMS_BEFORE_SETTINGS
         #: The peer's window for a new stream.
         self.initial_window = DEFAULT_WINDOW
@@ -132,20 +129,20 @@ class Sender:
 
     @property
     def can_open(self) -> bool:
-        """True while the peer takes one more stream."""
+        """True while the peer accepts one more stream."""
         if self.refused or self._next_id > MAX_STREAM_ID:
             return False
         return self.max_streams is None or len(self.streams) < self.max_streams
 
     @property
     def refusal(self) -> WireError | None:
-        """Why no stream can ever be opened again, if so."""
+        """Why no stream can ever be opened again, if that is so."""
         if self._next_id > MAX_STREAM_ID:
             return WireError(WireProblem.GOING_AWAY, "the connection has used up its stream numbers")
         return self.refused
 
     def find(self, stream_id: int, kind: str) -> Stream | None:
-        """Return the stream that a frame of type ``kind`` belongs to; None if it is over.
+        """Return the stream of a frame of type ``kind``; None if the stream has ended.
 
         Raises:
             WireError: the stream was never opened.
@@ -182,7 +179,7 @@ class Sender:
             kind, flags = CONTINUATION, 0
 
     def request(self, stream: Stream, block: bytes, data: bytes) -> bool:
-        """Begin and end a request in one step. Return False, with nothing changed, if it is not that simple.
+        """Begin and end a request at once. Return False, with nothing changed, if that is not possible.
 
         ``can_open`` must be true.
         """
@@ -214,9 +211,9 @@ class Sender:
         return True
 
     def send(self, stream: Stream, data: bytes | memoryview, *, end: bool) -> int:
-        """Send as much of ``data`` as the windows allow, with ``end`` after its last byte. Return how many bytes."""
+        """Send as much of ``data`` as the windows allow, with ``end`` after the last byte. Return how many bytes."""
         size = len(data)
-        # A frame without data needs no window, even where SETTINGS made it negative (section 6.9.2).
+        # A frame without data needs no window, even if SETTINGS made it negative (section 6.9.2).
         if not size or (size <= self.max_frame and size <= self.send_window and size <= stream.send_window):
             self._send_frame(stream, data, size, end=end)
             return size
@@ -239,11 +236,11 @@ class Sender:
             stream.local_open = False
 
     def _expect_answers(self) -> None:
-        """Leave the budgets for what a peer sends when it takes one frame of data."""
+        """Leave room in the budgets for what a peer sends when it accepts one frame of data."""
         spent = self._budgets.spent
         # It credits the data twice: to the stream and to the connection.
         spent[WINDOW_UPDATES] -= 2
-        # A server of grpc-go measures by a PING how long a round trip takes.
+        # A grpc-go server measures the round-trip time by a PING.
         spent[PINGS] -= 1
 
     def reset(self, stream: Stream, code: ErrorCode = ErrorCode.CANCEL) -> None:
@@ -252,7 +249,7 @@ class Sender:
             remote_open, stream.local_open, stream.remote_open = stream.remote_open, False, False
             if self.streams.pop(stream.id, None) is not None:
                 self.outgoing += frame(RST_STREAM, 0, stream.id, WORD.pack(code))
-                # What the peer sent before it received this is not its error.
+                # Frames that the peer sent before it received this are no errors.
                 self._budgets.spent[LATE_FRAMES] = 0
                 if remote_open:
                     self._abandon(stream.id, stream.receive_window)
@@ -263,11 +260,10 @@ class Sender:
         self.abandoned[stream_id] = window
 
     def late_data(self, stream_id: int, size: int, *, end: bool) -> None:
-        """Count DATA, or HEADERS without a size, for a stream that is over.
+        """Count DATA, or HEADERS with size 0, for a stream that has ended.
 
-        What the peer had sent before it received our reset is dropped, but only as far as the stream's window went
-        (sections 5.1 and 6.9.1). Any more is answered by a reset that says so. So is any frame on a stream that the
-        peer has ended itself.
+        Data that the peer sent before it received our reset is dropped, up to the stream's window (sections 5.1 and
+        6.9.1). Data beyond that, and any frame on a stream that the peer itself has ended, is answered by a reset.
         """
         left = self.abandoned.get(stream_id)
         if left is None:
@@ -282,20 +278,20 @@ class Sender:
             self.abandoned[stream_id] = left - size
 
     def _answer(self, stream_id: int, code: ErrorCode) -> None:
-        """Reset a stream that is over: once, and not for a peer that does not read."""
+        """Reset a stream that has ended: once, and not for a peer that does not read."""
         self.abandoned.pop(stream_id, None)
         self._abandon(stream_id, _ANSWERED)
         if len(self.outgoing) <= MAX_FRAME:
             self.outgoing += frame(RST_STREAM, 0, stream_id, WORD.pack(code))
 
     def fail(self, stream: Stream, error: WireError) -> None:
-        """End one stream for an error of the peer that concerns no other stream (section 5.4.2)."""
+        """End one stream for an error of the peer that affects no other stream (section 5.4.2)."""
         self.reset(stream, error.code)
         self.touched.append(stream)
         stream.on_failed(error)
 
     def refuse(self, error: WireError, last: int = 0) -> None:
-        """Open no more streams. ``error`` says why, and ends the open streams with numbers above ``last``."""
+        """Open no more streams, because of ``error``, which ends the open streams with numbers above ``last``."""
         self.refused = error
         for stream in [stream for stream in self.streams.values() if stream.id > last]:
             del self.streams[stream.id]
@@ -304,7 +300,7 @@ class Sender:
             stream.on_failed(error)
 
     def used(self, stream: Stream, size: int) -> None:
-        """``size`` bytes of the stream's body are no longer kept: the peer may send as many more (section 6.9)."""
+        """Credit ``size`` bytes of the stream's body that are no longer kept to the peer (section 6.9)."""
         stream.unacknowledged += size
         if stream.unacknowledged * 2 >= self.limits.stream_window and stream.remote_open:
             self.outgoing += frame(WINDOW_UPDATE, 0, stream.id, WORD.pack(stream.unacknowledged))

@@ -1,7 +1,7 @@
-"""Several unary calls of one connection that are made at once.
+"""Several concurrent unary calls on one connection.
 
-All requests go out in one piece, and one task waits for the answers, which often come in one piece too. Calls that are
-made one after another cost a write, a deadline and a pass of Trio's loop or two each.
+All requests are sent in one write, and one task waits for the answers, which often come in one read too. Successive
+calls would each cost a write, a deadline and one or two passes of Trio's loop.
 """
 
 from collections.abc import Sequence
@@ -25,20 +25,20 @@ class UnaryRequest:
     """The whole request of a call."""
 
     path: str
-    #: The message behind gRPC's prefix.
+    #: The message with gRPC's prefix.
     data: bytes
 
 
 class CallsAtOnce:
-    """The calls of one connection that were begun together. Only one task may wait for them."""
+    """Concurrent calls on one connection. Only one task can wait for them."""
 
     __slots__ = ("_began", "_driver", "_ended", "_has_looked", "_last", "_pending", "calls")
 
     def __init__(self, driver: Driver, requests: Sequence[UnaryRequest], timeout: float) -> None:
-        """Send all requests that the peer takes at once. It is told that each has ``timeout`` seconds."""
+        """Send all requests that the peer accepts at once; the peer is told that each has ``timeout`` seconds."""
         sender, authority, field = driver.sender, driver.authority, timeout_field(timeout)
         self._driver = driver
-        #: All calls, in the order of the requests. Those that were not begun have no number.
+        #: All calls, in the order of the requests. Calls that were not begun have no number.
         self.calls: list[ClientCall] = []
         for request in requests:
             call = ClientCall(sender, unary=True)
@@ -47,17 +47,17 @@ class CallsAtOnce:
             self.calls.append(call)
         driver.flush()
         self._pending = [call for call in self.calls if call.id]
-        #: When they began, when each has ended, and when one ended last, on Trio's clock.
+        #: When the calls began, when each ended, and when the last one so far ended, on Trio's clock.
         self._began = self._last = trio.current_time()
         self._ended: dict[ClientCall, float] = {}
         self._has_looked = False
 
     def is_refused(self, call: ClientCall) -> bool:
-        """Whether the peer did not take the call together with the others: it has done nothing about it."""
+        """Whether the peer refused the call because there were too many; then it has done nothing for it."""
         if not call.id or call.outcome is REFUSED:
             return True
-        # It may also call it a violation that there are more than it allows (RFC 9113 section 5.1.2), though it says
-        # that only after they came.
+        # A peer can also treat too many streams as a violation (RFC 9113 section 5.1.2), even if it sent its limit
+        # late.
         most, outcome = self._driver.sender.max_streams, call.outcome
         if most is None or most >= len(self.calls) or outcome is None or outcome.cause is None:
             return False
@@ -68,9 +68,9 @@ class CallsAtOnce:
         return self._ended.get(call, self._last) - self._began
 
     async def wait(self, call: ClientCall, timeout: float) -> None:
-        """Wait until the call has ended. It has ``timeout`` seconds from the moment when another one ended last.
+        """Wait until the call has ended. It has ``timeout`` seconds from the end of the call that ended last.
 
-        A peer that answers one call at a time therefore has as much time for each as if they were made in turn.
+        So a peer that answers one call at a time has as much time for each as for successive calls.
         """
         try:
             if not self._has_looked:

@@ -1,7 +1,7 @@
-"""A gRPC channel on Trio: it offers what grpclib's generated stubs use of ``grpclib.client.Channel``, without asyncio.
+"""A gRPC channel on Trio, with the part of ``grpclib.client.Channel`` that generated stubs use, without asyncio.
 
-A channel is one connection without a background task: see ``plugind.actors.grpc.client.driver``. Nothing reads an
-idle channel. A task that must learn when the connection ends, and have keep-alive answered meanwhile, waits in
+A channel is one connection without a background task: see ``plugind.actors.grpc.client.driver``. Nothing reads an idle
+channel. A task that must learn when the connection ends, and have keep-alive answered meanwhile, waits in
 ``Channel.wait_closed``.
 """
 
@@ -39,12 +39,11 @@ async def the_answer(stream: ClientStream[SendT, RecvT]) -> RecvT:
 
 
 class Channel(Driver):
-    """One connection to a plugin, for any number of calls one after another or at once.
+    """One connection to a plugin, for any number of successive or concurrent calls.
 
-    ``peer`` is the process that listens at the other end, where the kernel can tell. ``shared`` is what the connections
-    of a node have together; without it, the connection is alone. Calls raise
-    ``grpclib.exceptions.GRPCError``. Where the status is ours and not the plugin's, its ``__cause__`` is the
-    ``WireError`` that says which rule or limit ended the call.
+    ``peer`` is the process that listens at the other end, if the kernel knows it. ``shared`` is the state that the
+    connections of a node share. Calls raise ``grpclib.exceptions.GRPCError``. If the status comes from plugind and not
+    from the plugin, its ``__cause__`` is the ``WireError`` with the rule or limit that ended the call.
     """
 
     __slots__ = ()
@@ -71,10 +70,10 @@ class Channel(Driver):
         deadline: Deadline | float | None = None,
         metadata: MetadataLike | None = None,
     ) -> ClientStream[SendT, RecvT]:
-        """Return one call of the method ``name``; nothing is sent yet. Generated stubs call this.
+        """Return a call of the method ``name``, of which nothing is sent yet. Generated stubs call this.
 
-        ``timeout`` is seconds from now; ``deadline`` is a time on Trio's clock or grpclib's ``Deadline``. The earlier
-        one counts.
+        ``timeout`` is in seconds from now; ``deadline`` is a time on Trio's clock or grpclib's ``Deadline``. The
+        earlier one counts.
         """
         if isinstance(deadline, Deadline):
             deadline = trio.current_time() + deadline.time_remaining()
@@ -85,7 +84,7 @@ class Channel(Driver):
 
     def stub(self, stub: Callable[[grpclib.client.Channel], StubT]) -> StubT:
         """Return a generated stub on this channel: ``channel.stub(RegistrationStub)``."""
-        # The stub's annotation demands grpclib's channel, but a stub uses nothing of it that is not here.
+        # The stub's annotation requires grpclib's channel, but a stub uses only what is here.
         return stub(cast("grpclib.client.Channel", self))
 
     async def unary(self, path: str, request: SendT, reply_type: type[RecvT]) -> RecvT:
@@ -101,7 +100,7 @@ class Channel(Driver):
 
     @property
     def takes_calls(self) -> bool:
-        """Whether more calls can be made: it has not ended, and the peer has not said that it goes away."""
+        """Whether more calls can be made: the connection has not failed, and the peer has not sent GOAWAY."""
         return self.connection.failure is None and self.connection.sender.refusal is None
 
     @property
@@ -111,7 +110,7 @@ class Channel(Driver):
 
     @property
     def needs_reader(self) -> bool:
-        """Whether it is open, and no task waits on it."""
+        """Whether the channel is open and no task waits on it."""
         return not (self.closed or self._leading or self._parked)
 
     async def wait_closed(self) -> WireError:

@@ -25,11 +25,11 @@ from .registration_channel import RegistrationChannel
 from .transport import SocketTransport
 from .turns import Shared
 
-#: Pauses between attempts, in seconds; each is twice as long as the one before.
+#: Pauses between attempts, in seconds; each is twice as long as the last.
 _FIRST_PAUSE: Final = 0.0005
 _LONGEST_PAUSE: Final = 0.05
 
-#: Returns why the process that listens must not be called; None if it may be.
+#: Returns why the process that listens must not be called; None if it may be called.
 Judge = Callable[[Credentials], str | None]
 
 _KINDS: Final = {
@@ -63,12 +63,11 @@ async def dial(
     """Connect to the unix stream socket at ``path``, within ``timeout`` seconds.
 
     A socket that refuses is tried again for ``refused_grace`` seconds, since its process may be between bind and listen
-    (behaviour 12). One with a full backlog is tried until the deadline, or once unless ``wait_if_full`` (fault 30).
-    This function does not wait, and so does not checkpoint, when the socket accepts at once.
+    (behaviour 12). One with a full backlog is tried until the deadline, or once unless ``wait_if_full`` (fault 30). If
+    the socket accepts at once, this function does not wait, and so does not checkpoint.
 
-    With an ``identity``, only that very file is connected to (fault 41), and for a file below one of ``roots`` no
-    directory on the way may be a link. A link is then not followed, unless ``follow_symlinks`` makes it stand for the
-    file that it leads to.
+    With an ``identity``, only that file is connected to (fault 41), and for a file below one of ``roots`` no directory
+    on the way may be a link. A link at ``path`` is followed only with ``follow_symlinks``.
 
     ``judge`` decides by the credentials of the process that listens, before anything is sent (fault 40).
 
@@ -93,9 +92,9 @@ async def dial_registration(
     conversations: KnownConversations,
     shared: Shared | None = None,
 ) -> RegistrationChannel:
-    """Connect for one registration, as :func:`dial` does for any calls. A full backlog is an error at once.
+    """Connect for one registration; see :func:`dial`. A full backlog is an error at once.
 
-    The socket was found in ``root``.
+    ``root`` is the root in which the socket was found.
 
     Raises:
         DialError: there is no connection; its ``kind`` says why.
@@ -118,7 +117,7 @@ async def _reach(
     *,
     wait_if_full: bool,
 ) -> Credentials:
-    """Connect, and return who listens; the connection is closed if that fails."""
+    """Connect, and return the peer's credentials; close the connection if that fails."""
     try:
         problem = attempt()
         if problem is not None:
@@ -139,7 +138,7 @@ def _peer_of(connection: socket.socket, path: str) -> Credentials:
 
 
 def check_peer(path: str, peer: Credentials, judge: Judge | None) -> None:
-    """Raise DialError if ``judge`` says that the process that listens on ``path`` must not be called (fault 40)."""
+    """Raise DialError if ``judge`` rejects the process that listens on ``path`` (fault 40)."""
     problem = None if judge is None else judge(peer)
     if problem is not None:
         raise DialError(DialFailure.UNTRUSTED, path, f"cannot trust {path!r}: {problem}", problem)
@@ -164,9 +163,9 @@ async def retry(
     *,
     wait_if_full: bool = True,
 ) -> None:
-    """Repeat ``attempt`` until it succeeds, as long as its error can pass by itself; ``error`` is the first one.
+    """Repeat ``attempt`` until it succeeds, as long as its error can pass; ``error`` is the first one.
 
-    This is the rule of ``dial``. A simulated node, which makes its attempts in memory, follows it too.
+    A simulated node, which makes its attempts in memory, uses this rule of ``dial`` too.
 
     Raises:
         DialError: the last error cannot pass, or the time for it is over.

@@ -23,18 +23,18 @@ from ...io.unix_socket import Credentials
 from .transport import Transport
 from .turns import TURN, Shared
 
-#: How a call ends whose deadline passed.
+#: The outcome of a call whose deadline has passed.
 TIMED_OUT: Final = CallOutcome(Status.DEADLINE_EXCEEDED, "the deadline of the call passed")
 
 #: How many control frames a connection may get before the driver reads the clock for their budget.
 _UNTIMED_FRAMES: Final = 8
 
-#: Stands for the end of the connection, where a task says what it waits for.
+#: What a task waits for that waits for the end of the connection.
 END: Final = "end"
 
 _Key = ClientCall | Literal["end"] | None
 
-#: How often a connection is read that accepts no more bytes: the reason is at the start, and a flood has no end.
+#: How many reads follow a failed send: the reason comes first, and a flood would not end.
 _LAST_READS: Final = 4
 
 
@@ -76,16 +76,16 @@ class Driver:
         #: True once ``close`` was called. From then on no task is parked, none parks, and the transport is not used.
         self.closed = False
 
-        #: Called each time the connection has used up a turn, in which its peer sent more than a small answer.
+        #: Called each time the connection has used up a turn, because its peer sent more than a small answer.
         self.on_used_up: Callable[[], None] | None = None
 
-        #: Called when a task has waited and no other does: from then on nobody reads.
+        #: Called when the last task that waited is done; nobody reads from then on.
         self.on_idle: Callable[[], None] | None = None
 
-        #: True while the next thing to do is to wait for another turn.
+        #: True while the connection must wait for its next turn.
         self._used_up = False
 
-        #: How many bytes of the account in ``_shared`` are this connection's.
+        #: How many bytes of the account in ``_shared`` are charged for this connection.
         self._kept = 0
 
         #: True while a task, the leader, is in ``Transport.receive`` or waits for another turn.
@@ -113,15 +113,15 @@ class Driver:
         #:   again, and leads or parks again if it does not hold.
         self._parked: dict[_Key, list[trio.lowlevel.Task]] | None = None
 
-        #: How many tasks are in ``flushed``, waiting until ``outgoing`` is empty. That is an event of no call, so the
-        #: leader wakes all parked tasks for it, but only if this is not 0.
+        #: How many tasks are in ``flushed``, waiting until ``outgoing`` is empty. That event belongs to no call, so the
+        #: leader wakes all parked tasks for it, if this is not 0.
         self._flushers = 0
 
         #: When the current period of the budgets began, on Trio's clock; None until there were enough frames to look.
         self._period_began: float | None = None
 
     def close(self) -> None:
-        """Close the connection at once. Calls that still wait raise ``trio.ClosedResourceError``. May be repeated."""
+        """Close the connection at once. Waiting calls raise ``trio.ClosedResourceError``. Can be repeated."""
         if not self.closed:
             self.closed = True
             self._transport.close()
@@ -134,7 +134,7 @@ class Driver:
     # Sending.
 
     async def open(self, call: ClientCall, head: bytes, deadline: float | None, *, end: bool) -> None:
-        """Begin a request as soon as the peer takes one more. Not needed where ``sender.can_open`` is true."""
+        """Begin a request as soon as the peer accepts one more. Not needed if ``sender.can_open`` is true."""
         sender = self.sender
         await self.until(self._may_open, call, deadline)
         if sender.refusal is not None:
@@ -146,9 +146,9 @@ class Driver:
         return self.sender.can_open or self.sender.refusal is not None
 
     def request_now(self, call: ClientCall, head: bytes, data: bytes) -> bool:
-        """Send a whole small request without waiting. Return False, with nothing done, if it is not that simple.
+        """Send a whole small request without waiting. Return False, with nothing done, if that is not possible.
 
-        Some of it may stay in ``outgoing``.
+        A part can stay in ``outgoing``.
         """
         if self.closed:
             raise trio.ClosedResourceError("this channel was closed")
@@ -158,7 +158,9 @@ class Driver:
         return True
 
     def send_now(self, call: ClientCall, data: bytes, *, end: bool) -> int:
-        """Send what goes of a framed message without waiting. Return how much; some may stay in ``outgoing``."""
+        """Send as much of a framed message as possible without waiting. Return how much; a part can stay in
+        ``outgoing``.
+        """
         if self.closed:
             raise trio.ClosedResourceError("this channel was closed")
         sent = self.sender.send(call, data, end=end)
@@ -189,7 +191,7 @@ class Driver:
         return not self.connection.outgoing
 
     def flush(self) -> None:
-        """Send what goes without waiting."""
+        """Send as much as possible without waiting."""
         outgoing = self.connection.outgoing
         if not outgoing or self.closed:
             return
@@ -206,7 +208,7 @@ class Driver:
             self._transport.wake()
 
     def _break(self, error: OSError) -> None:
-        """Handle a peer that accepts no more bytes; its last bytes may contain the reason."""
+        """Handle a peer that accepts no more bytes; its last bytes can contain the reason."""
         self.connection.go_on()
         try:
             for _ in range(_LAST_READS):
@@ -245,7 +247,7 @@ class Driver:
     async def wait(self, ready: Callable[[], bool], call: _Key) -> None:
         """Return when ``ready`` is true or the connection has failed: lead, or park while another task leads.
 
-        To lead is to send what is to be sent and to read once, on behalf of every call.
+        The leader sends ``outgoing`` and reads once, for all calls.
         """
         connection = self.connection
         try:
@@ -254,7 +256,7 @@ class Driver:
                     raise trio.ClosedResourceError("this channel was closed")
                 if self._leading:
                     if connection.outgoing:
-                        # Credit for messages that this task took, for example. The leader may wait for long.
+                        # For example credit for messages that this task took. The leader may wait for long.
                         self._flush_for_all()
                         if ready():
                             return
@@ -263,7 +265,7 @@ class Driver:
                 if connection.outgoing:
                     self._flush_for_all()
                     if not connection.outgoing:
-                        # That may be all that ``ready`` asks for.
+                        # ``ready`` may require only that.
                         continue
                 if connection.failure is not None:
                     return
@@ -284,9 +286,9 @@ class Driver:
                     self.on_idle()
 
     async def look(self) -> None:
-        """Let other tasks run, and take what has come by then. Often that is the answer, and needs no deadline.
+        """Let other tasks run, and take what has come by then. Often that is the answer, which then needs no deadline.
 
-        A task whose calls have not ended waits for them after that.
+        A task whose calls have not ended must wait for them after that.
         """
         connection = self.connection
         if self._leading or self._used_up or connection.outgoing or connection.failure is not None:
@@ -310,7 +312,7 @@ class Driver:
                 self.on_idle()
 
     def _receive(self) -> Awaitable[bytes | None]:
-        """Wait for bytes; or, after a turn that was used up, for another one, and return nothing."""
+        """Wait for bytes; or, if the turn is used up, wait for another one and return None."""
         if self._used_up:
             return self._go_on_later()
         return self._transport.receive(unsent=bool(self.connection.outgoing))
@@ -320,7 +322,7 @@ class Driver:
         self._used_up = False
 
     async def wait_turn(self) -> None:
-        """Let others run, until it is the turn of this connection among those of the node that have much to do."""
+        """Let other tasks run until this connection has its turn among the busy connections of the node."""
         await self._shared.turns.wait()
 
     def _flush_for_all(self) -> None:
@@ -329,7 +331,7 @@ class Driver:
             self._wake(everyone=True)
 
     def _take(self, data: bytes | None) -> None:
-        """Pass the read bytes to the connection, and wake the tasks that they concern."""
+        """Pass the bytes to the connection, and wake the tasks that wait for their contents."""
         connection = self.connection
         if data:
             if connection.budgets.counted > _UNTIMED_FRAMES:
@@ -352,33 +354,33 @@ class Driver:
             self._send_goaway()
 
     def _use_up(self) -> None:
-        """Have the connection wait for another turn before it goes on."""
+        """Make the connection wait for another turn before it goes on."""
         self._used_up = True
         if self.on_used_up is not None:
             self.on_used_up()
 
     def _account(self, unparsed: int) -> None:
-        """Charge the account with what the connection holds, or end the connection if there is no room for it."""
+        """Charge the account for what the connection holds; end the connection if there is no room."""
         error = self._keep(unparsed)
         if error is not None:
             self.connection.fail(error)
             self._keep(0)
 
     def _keep(self, size: int) -> WireError | None:
-        """Change what the account is charged with for this connection; or return why that is impossible."""
+        """Change the charge for this connection; return an error if there is no room."""
         error = self._shared.unparsed.change(self._kept, size)
         if error is None:
             self._kept = size
         return error
 
     def _send_goaway(self) -> None:
-        """Send the GOAWAY that says why, as far as it goes; nothing else will be sent."""
+        """Send as much as possible of the GOAWAY with the reason; nothing else will be sent."""
         with contextlib.suppress(OSError):
             self._transport.send(self.connection.outgoing)
         self.connection.outgoing.clear()
 
     def _check_period(self) -> None:
-        """Fill the budgets of frames again if their period is over."""
+        """Refill the budgets of frames if their period is over."""
         now = trio.current_time()
         if self._period_began is None:
             self._period_began = now
@@ -387,7 +389,7 @@ class Driver:
             self.connection.budgets.replenish()
 
     async def _park(self, call: _Key) -> None:
-        """Wait until something came for the call, or this task is to lead."""
+        """Wait until something has come for the call, or this task must lead."""
         if self._parked is None:
             self._parked = {}
         parked = self._parked
@@ -407,7 +409,7 @@ class Driver:
         await trio.lowlevel.wait_task_rescheduled(abort)
 
     def _wake(self, *, everyone: bool = False) -> None:
-        """Wake the tasks whose calls have new events, and those that wait for any."""
+        """Wake the tasks whose calls have new events, and those that wait for any event."""
         connection = self.connection
         if self._parked:
             everyone = everyone or connection.failure is not None
@@ -420,7 +422,6 @@ class Driver:
         connection.touched.clear()
 
     def _wake_next(self) -> None:
-        """Wake the task that parked first, so that it leads."""
         if self._parked:
             call, tasks = next(iter(self._parked.items()))
             trio.lowlevel.reschedule(tasks.pop(0))

@@ -1,12 +1,11 @@
-"""The channel of one registration, whose calls are made by their bytes as long as the plugin says what others said.
+"""The channel of one registration, whose calls are sent and answered as known bytes as long as the plugin answers so.
 
-A ``RegistrationChannel`` follows a ``KnownConversation``. It gets a :class:`Channel` only when the plugin says what is
-not known, or is to be told that. The channel takes over in the state in which it would be; for the plugin and for the
-caller that makes no difference. When a call has ended well that a channel made, it is remembered with all that was said
-before it.
+A ``RegistrationChannel`` follows a ``KnownConversation``. When an answer or a request is not known, a :class:`Channel`
+takes over in the state that it would have; the plugin and the caller see no difference. When a call of that channel has
+succeeded, its bytes are remembered with those of the calls before it.
 
-A plugin that has bound its socket and does not serve yet says nothing for seconds. A caller may cancel its wait for
-such a plugin, and go on with it (:meth:`RegistrationChannel.patient_unary`).
+A plugin that has bound its socket and does not serve yet is silent for seconds. A caller can cancel its wait for such a
+plugin, and resume it (:meth:`RegistrationChannel.patient_unary`).
 """
 
 from collections.abc import Callable
@@ -28,7 +27,7 @@ from .turns import Shared
 
 
 class UnaryCalls(Protocol):
-    """What a registration needs of its connection. A :class:`Channel` has it too."""
+    """The interface that a registration needs of its connection. A :class:`Channel` has it too."""
 
     #: See ``Driver``.
     on_used_up: Callable[[], None] | None
@@ -41,7 +40,7 @@ class UnaryCalls(Protocol):
 
 
 class RegistrationChannel:
-    """One connection to a plugin, for calls one after another."""
+    """One connection to a plugin, for successive calls."""
 
     __slots__ = (
         "_channel",
@@ -69,24 +68,23 @@ class RegistrationChannel:
         self._conversations = conversations
         self._shared = shared
         self._conversation = conversations.begin()
-        #: What has taken over; None while all that was said is known.
+        #: The channel that has taken over; None while the conversation is known.
         self._channel: _RecordingChannel | None = None
-        #: How many bytes of the account in ``_shared`` are this connection's; the channel has an account of its own.
+        #: How many bytes of the account in ``_shared`` are charged here; the channel has its own charge.
         self._kept = 0
         #: See ``Driver``.
         self.on_used_up: Callable[[], None] | None = None
-        #: What is called when the peer of a patient call first says something; None from then on.
+        #: Called when the peer of a patient call first answers; None from then on.
         self._on_heard: Callable[[], None] | None = None
         #: Whether a call is under way whose wait was cancelled.
         self._waits = False
-        #: The process that listens at the other end, where the kernel can tell.
+        #: The process that listens at the other end, if the kernel knows it.
         self.peer = peer
-        #: True once ``close`` was called.
         self.closed = False
 
     @property
     def is_known(self) -> bool:
-        """Whether all that was said so far is known."""
+        """Whether everything said so far is known."""
         return self._channel is None
 
     def close(self) -> None:
@@ -100,7 +98,7 @@ class RegistrationChannel:
             self._channel.close()
 
     async def unary(self, path: str, request: SendT, reply_type: type[RecvT]) -> RecvT:
-        """See :class:`Channel`. One call follows the other."""
+        """See :class:`Channel`. Calls are made one after the other."""
         if not self._begin((path, request.SerializeToString())):
             return await (self._channel or self._take_over()).unary(path, request, reply_type)
         return await self._answer(path, request, reply_type)
@@ -108,10 +106,10 @@ class RegistrationChannel:
     async def patient_unary(
         self, path: str, request: SendT, reply_type: type[RecvT], on_heard: Callable[[], None]
     ) -> RecvT:
-        """Make a call, or go on with it: if it is cancelled before the peer has said anything, it stays under way.
+        """Make a call, or resume it: if it is cancelled before the peer has answered anything, it stays under way.
 
-        It is reset when the channel is closed, or used for anything else. ``on_heard`` is called as soon as the call
-        does not stay any more when it is cancelled, unless it has ended by then.
+        It is reset when the channel is closed or used otherwise. ``on_heard`` is called when a later cancellation would
+        end the call, unless the call has ended by then.
         """
         if not self._waits and not self._begin((path, request.SerializeToString())):
             on_heard()
@@ -128,7 +126,7 @@ class RegistrationChannel:
             self._on_heard = None
 
     def is_idle(self) -> bool:
-        """Whether the peer of a patient call has neither said anything nor read all that it was sent."""
+        """Whether the peer of a patient call has neither answered nor read the whole request."""
         stays = self._waits or self._on_heard is not None
         return stays and not self.closed and self._transport.is_unread()
 
@@ -137,7 +135,7 @@ class RegistrationChannel:
             raise trio.ClosedResourceError("this channel was closed")
 
     def _begin(self, request: Request) -> bool:
-        """Make a call by its bytes. Return False, with nothing changed, if that is impossible."""
+        """Send a call as known bytes. Return False, with nothing changed, if that is impossible."""
         self._check_open()
         self._reset_waiting()
         if self._channel is not None:
@@ -170,7 +168,7 @@ class RegistrationChannel:
         return await channel.resume(path, request, reply_type)
 
     async def _listen(self, reply_type: type[RecvT]) -> bytes | OSError | None:
-        """Go on until the call under way has ended. Otherwise the channel has to take over, with what is returned."""
+        """Go on until the call has ended and return None; otherwise return what the channel must take over with."""
         conversation, transport = self._conversation, self._transport
         try:
             while self._send():
@@ -195,7 +193,7 @@ class RegistrationChannel:
             on_heard()
 
     def _may_wait(self, message: bytes, reply_type: type[RecvT]) -> bool:
-        """Whether a message can be kept until its trailers come, and be read then (faults 65 and 72)."""
+        """Whether a message can be kept until its trailers come, and be parsed then (faults 65 and 72)."""
         try:
             reply_type.FromString(message)
         except DecodeError:
@@ -203,21 +201,21 @@ class RegistrationChannel:
         return self._keep(PREFIX_BYTES + len(message))
 
     def _keep(self, size: int) -> bool:
-        """Have the account charged with ``size`` bytes. Return False, with nothing changed, if that is too much."""
+        """Charge the account with ``size`` bytes. Return False, with nothing changed, if that is too much."""
         if self._shared is not None and self._shared.unparsed.change(self._kept, size) is not None:
             return False
         self._kept = size
         return True
 
     def _send(self) -> bool:
-        """Send what is to be sent. Return False if not all of it goes: then the channel has to take over."""
+        """Send the unsent bytes. Return False if a part is left: then the channel must take over."""
         unsent = self._conversation.unsent
         if not unsent:
             return True
         try:
             return self._conversation.note_sent(self._transport.send(unsent))
         except OSError:
-            # The channel tries again, and does what there is to do.
+            # The channel tries again, and handles the error.
             return False
 
     def _take_over(self) -> "_RecordingChannel":
@@ -229,7 +227,7 @@ class RegistrationChannel:
 
 
 class _RecordingChannel(Channel):
-    """Goes on with a conversation that is not known, and has it remembered."""
+    """Continues a conversation that is not known, and remembers it."""
 
     __slots__ = ("_conversations", "_log", "_room", "_under_way")
 
@@ -245,11 +243,10 @@ class _RecordingChannel(Channel):
             transport, authority=conversations.authority, limits=conversations.limits, peer=peer, shared=shared
         )
         self._conversations = conversations
-        #: What was said, in order, until it is too much to be remembered.
+        #: The conversation in order, until it is too long to be remembered.
         self._log = so_far.log
-        #: How many more bytes of the peer may be remembered; negative if there were too many.
+        #: How many more bytes of the peer can be remembered; negative if there were too many.
         self._room = MAX_BYTES - bytes_heard(so_far.log)
-        #: The call that was under way.
         self._under_way = replay(self.connection, so_far.log, conversations.authority)
         del self.connection.outgoing[: so_far.sent]
 
@@ -259,7 +256,7 @@ class _RecordingChannel(Channel):
         return self._remembered(await super().unary(path, request, reply_type))
 
     def hear(self, heard: bytes | OSError | None) -> None:
-        """Take what was read last, or why nothing was."""
+        """Take the bytes that were read last, or the error."""
         if isinstance(heard, OSError):
             self._lose(heard)
             heard = None

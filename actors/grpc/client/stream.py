@@ -29,7 +29,7 @@ RecvT = TypeVar("RecvT", bound=Message)
 
 Metadata = MultiDict[str | bytes]
 
-#: How a call ends that its caller gives up.
+#: The outcome of a call that its caller gives up.
 CANCELLED: Final = CallOutcome(Status.CANCELLED, "the call was cancelled")
 
 
@@ -77,7 +77,7 @@ class ClientStream(Generic[SendT, RecvT]):
 
     @property
     def peer(self) -> Credentials | None:
-        """The process that listens at the other end, where the kernel can tell."""
+        """The process that listens at the other end, if the kernel knows it."""
         return self._driver.peer
 
     @property
@@ -96,7 +96,7 @@ class ClientStream(Generic[SendT, RecvT]):
         return MultiDict(decode_metadata(self._call.trailers.fields))
 
     def resume(self, call: ClientCall) -> None:
-        """Go on with a unary call whose request was sent."""
+        """Continue a unary call whose request was sent."""
         self._call, self._sent, self._ended = call, True, True
 
     async def send_request(self, *, end: bool = False) -> None:
@@ -115,7 +115,7 @@ class ClientStream(Generic[SendT, RecvT]):
         return call
 
     def _open(self, *, end: bool) -> ClientCall:
-        """Begin the request if the peer takes one more now; otherwise the call stays without a number."""
+        """Begin the request if the peer accepts one more now; otherwise the call has no number."""
         driver = self._driver
         if driver.closed:
             raise trio.ClosedResourceError("this channel was closed")
@@ -157,7 +157,7 @@ class ClientStream(Generic[SendT, RecvT]):
             await self._driver.send_rest(self._started(), data, len(data), self._deadline, end=True)
 
     def _send_whole(self, data: bytes) -> bool:
-        """Send the whole request in one step, if that is possible; some of it may stay in the connection."""
+        """Send the whole request at once, if possible; a part can stay in the connection."""
         driver = self._driver
         call = ClientCall(driver.sender, unary=not self._streams_in)
         if not driver.request_now(call, self._head(), data):
@@ -172,7 +172,7 @@ class ClientStream(Generic[SendT, RecvT]):
         self._ended = end
         if not call.id:
             await driver.open(call, self._head(), self._deadline, end=False)
-        # The peer may have answered, or reset the call, before it has the whole request.
+        # The peer can answer or reset the call before it has the whole request.
         if call.local_open:
             sent = driver.send_now(call, data, end=end)
             if sent != len(data) or driver.connection.outgoing:
@@ -233,14 +233,14 @@ class ClientStream(Generic[SendT, RecvT]):
         await self._driver.until(call.has_ended, call, self._deadline)
 
     async def wait_turn(self) -> None:
-        """Let others run in the middle of work that a message has caused; of such work one piece is done at a time."""
+        """Let other tasks run within the work for a message; only one connection does such work at a time."""
         await self._driver.wait_turn()
 
     async def recv_newest(self) -> Newest | None:
         """Return the newest message that has come, as bytes; None at the end of the response.
 
-        Older messages that were not received are dropped. This is for a stream in which each message replaces the one
-        before. The peer can be ahead by the stream's window, so that what waits stays bounded however much it sends.
+        Older unreceived messages are dropped. This is for streams in which each message replaces the one before. The
+        peer can be ahead by the stream's window, so the waiting messages are bounded.
 
         Raises:
             GRPCError: the call failed.
@@ -281,7 +281,7 @@ class ClientStream(Generic[SendT, RecvT]):
             while not call.has_ended():
                 await self._driver.until(call.has_ended_or_message, call, self._deadline)
                 while call.messages and call.outcome is None:
-                    # These are not wanted any more, and messages that are not taken stop the peer.
+                    # Messages that are not taken would stop the peer.
                     call.take()
         assert call.outcome is not None
         if call.outcome.status is not Status.OK:
@@ -335,7 +335,7 @@ class ClientStream(Generic[SendT, RecvT]):
 
 
 class _AtMost:
-    """Stands for the class of an answer where that is parsed, and refuses one that is too long."""
+    """Replaces the class of an answer for parsing, and refuses one that is too long."""
 
     def __init__(self, parsed: type[Message], most: int) -> None:
         self._parsed = parsed
@@ -349,16 +349,16 @@ class _AtMost:
 
 
 def at_most(most: int, reply_type: type[RecvT]) -> type[RecvT]:
-    """Return what parses an answer of at most ``most`` bytes. A longer one is refused before any of it is parsed.
+    """Return a parser of answers of at most ``most`` bytes. A longer one is refused before it is parsed.
 
-    An answer of 4 MB may have two million entries, of which objects are made in a tenth of a second.
+    An answer of 4 MB can have two million entries; making objects of them takes a tenth of a second.
     """
-    # A call uses nothing of the type of its answer but what _AtMost has.
+    # A call uses only these attributes of the type of its answer.
     return cast("type[RecvT]", _AtMost(reply_type, most))
 
 
 def undecodable(reply_type: type[Message], error: DecodeError) -> CallOutcome:
-    """Return the outcome of a call whose answer is no message of this type (fault 72)."""
+    """Return the outcome of a call whose answer is no valid message of this type (fault 72)."""
     return CallOutcome(Status.INTERNAL, f"the response is no valid {reply_type.__name__}: {error}")
 
 

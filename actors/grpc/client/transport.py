@@ -1,7 +1,7 @@
-"""What a ``Channel`` is built on: a connected unix socket, or its counterpart in a simulated node.
+"""The base of a ``Channel``: a connected unix socket, or its counterpart in a simulated node.
 
-The interface is small because one task at a time drives a channel: it sends what goes without waiting, then waits until
-there is something to read or room to send.
+The interface is small because one task at a time drives a channel: it sends as much as possible without waiting, then
+waits until there is something to read or room to send.
 """
 
 import fcntl
@@ -15,21 +15,21 @@ import trio
 
 #: How many bytes are read at once.
 READ_BYTES: Final = 16 * 1024
-#: How many bytes of a connection on which large messages come.
+#: The same for a connection with large messages.
 LARGE_READ_BYTES: Final = 128 * 1024
-#: How the kernel says what of a socket's output was not read: SIOCOUTQ, which has the number of TIOCOUTQ.
+#: The kernel's answer to SIOCOUTQ, the unread output of a socket; its number is that of TIOCOUTQ.
 _QUEUED: Final = struct.Struct("i")
 
 
 class Transport(Protocol):
-    """Bytes to a peer and back. Errors of the operating system pass through."""
+    """Bytes to a peer and back. Errors of the operating system are passed on."""
 
     @property
     def read_bytes(self) -> int:
         """How many bytes are read at once."""
 
     def send(self, data: bytes | bytearray) -> int:
-        """Send from the start of ``data`` what goes without waiting. Return how many bytes that was."""
+        """Send as much of ``data`` as possible without waiting. Return the number of bytes."""
 
     async def receive(self, *, unsent: bool) -> bytes | None:
         """Wait for bytes, or with ``unsent`` also for room to send.
@@ -41,10 +41,10 @@ class Transport(Protocol):
         """Return what can be read without waiting: None if nothing, ``b""`` at the end."""
 
     def expect_nothing(self) -> None:
-        """Note that the peer will most likely say nothing soon: ``receive`` is to wait at once."""
+        """Note that the peer will probably be silent for some time, so ``receive`` must not try to read first."""
 
     def is_unread(self) -> bool:
-        """Whether the peer has not read all that was sent; False where that cannot be known."""
+        """Whether the peer has not read all that was sent; False if that is not known."""
 
     def wake(self) -> None:
         """Make a waiting ``receive`` return None."""
@@ -54,23 +54,22 @@ class Transport(Protocol):
 
 
 class SocketTransport:
-    """A connected, non-blocking stream socket, which it owns."""
+    """A connected, non-blocking stream socket, owned by this object."""
 
     __slots__ = ("_closed", "_reads_first", "_socket", "_waits_on", "_woken", "read_bytes")
 
     def __init__(self, connected: socket.socket, read_bytes: int = READ_BYTES) -> None:
         self._socket = connected
-        #: How many bytes are read at once.
         self.read_bytes = read_bytes
-        #: The descriptor that ``receive`` waits on, the socket's own or that of an epoll; -1 while it does not wait.
+        #: The descriptor that ``receive`` waits for, of the socket or an epoll; -1 while it does not wait.
         self._waits_on = -1
         #: True once ``close`` was called.
         self._closed = False
         #: True if ``wake`` was called since ``receive`` began.
         self._woken = False
-        #: True while ``receive`` tries to read before it waits. A wait costs more system calls than a read. Where other
-        #: tasks are busy, the answer to a short call is there once they have had their turn. A connection on which it
-        #: was not there once, such as an idle stream, waits first from then on.
+        #: True while ``receive`` tries to read before it waits, since a wait costs more system calls than a read. If
+        #: other tasks are busy, the answer to a short call is there after their turns. After one failed attempt, as on
+        #: an idle stream, ``receive`` waits first from then on.
         self._reads_first = True
 
     def send(self, data: bytes | bytearray) -> int:
@@ -102,7 +101,7 @@ class SocketTransport:
         except BlockingIOError:
             return None
         except trio.ClosedResourceError:
-            # This is how a wake-up arrives; the socket is still open then.
+            # A wake-up arrives like this; the socket is still open then.
             if self._closed:
                 raise
             return None
@@ -110,7 +109,7 @@ class SocketTransport:
             self._waits_on = -1
 
     async def _receive_or_room(self) -> bytes | None:
-        """Wait for bytes or for room: an epoll descriptor is readable when what it watches is ready."""
+        """Wait for bytes or for room: an epoll descriptor is readable when a watched descriptor is ready."""
         with select.epoll(1) as either:
             either.register(self._socket, select.EPOLLIN | select.EPOLLOUT)
             self._waits_on = either.fileno()
@@ -136,10 +135,10 @@ class SocketTransport:
         self._reads_first = False
 
     def is_unread(self) -> bool:
-        """See ``Transport``. The kernel keeps what was sent at once until all of that is read."""
+        """See ``Transport``. The kernel keeps the bytes of one send until all of them are read."""
         try:
             (unread,) = _QUEUED.unpack(fcntl.ioctl(self._socket, termios.TIOCOUTQ, bytes(_QUEUED.size)))
-        except (OSError, ValueError):  # Other kernels may not tell; a socket that was closed has no descriptor.
+        except (OSError, ValueError):  # Other kernels may not support this; a closed socket has no descriptor.
             return False
         return bool(unread)
 

@@ -1,10 +1,9 @@
-"""What the connections of one node share: the turns of those that have used up one, and the account of unparsed bytes.
+"""The shared state of a node's connections: the turns of busy connections, and the account of unparsed bytes.
 
-A connection reads at most ``Transport.read_bytes`` at once and handles frames until that is as much work as
-:data:`TURN`; then other tasks run. A plugin whose answer needs no more never waits for that. One that needs more is
-probably a flooder, and there may be hundreds of them: if each had a turn in each pass of Trio's loop, the others would
-wait for all of these turns in each of their steps. So the connections that have used up a turn line up, and one of them
-goes on in each pass of the loop.
+A connection reads at most ``Transport.read_bytes`` at once and handles frames up to :data:`TURN`; then other tasks run.
+A plugin whose answer needs no more never waits. One that needs more is probably a flooder, and there can be hundreds:
+if each had a turn in each pass of Trio's loop, other tasks would wait for all of them in each step. So one connection
+that has used up its turn goes on in each pass of the loop, in order.
 """
 
 from typing import Final
@@ -14,8 +13,8 @@ import trio
 from ....protocol.wire.budgets import UnparsedBytes
 from ....protocol.wire.limits import UNLIMITED
 
-#: How much work a connection may cause before others run, as ``ClientConnection.receive`` counts it. The answer to a
-#: registration call costs less than 20, or 100 while its headers have not been seen before.
+#: How much work a connection can cause before others run, as ``ClientConnection.receive`` counts it. The answer to a
+#: registration call costs less than 20, or 100 if its headers are new.
 TURN: Final = 128
 
 
@@ -26,7 +25,7 @@ class PassTurns:
 
     def __init__(self) -> None:
         self._line = trio.lowlevel.ParkingLot()
-        #: A task has the turn of the next pass.
+        #: Whether a task has the turn of the next pass.
         self._taken = False
 
     async def wait(self) -> None:
@@ -50,7 +49,7 @@ class PassTurns:
 
 
 class Shared:
-    """What all connections of a node have together."""
+    """The shared state of all connections of a node."""
 
     __slots__ = ("turns", "unparsed")
 

@@ -1,11 +1,11 @@
-"""Frame budgets: limits of the frames that a client may send besides calls, counted before they are parsed.
+"""Frame budgets: limits of the frames that a client can send besides calls, counted before they are parsed.
 
 HTTP/2 allows a peer to send any number of frames that cost it nothing, but cost the server a parse, an answer or a
-stream that is set up and torn down: PING, SETTINGS, PRIORITY, empty DATA, frames of unknown types, resets. h2 limits
-none of them (faults 54 to 60). :class:`FrameBudget` reads only the nine-byte frame headers, so it recognizes a flood
-before the frames are parsed.
+stream that is set up and torn down: PING, SETTINGS, PRIORITY, empty DATA, unknown types, resets. h2 limits none of them
+(faults 54 to 60). :class:`FrameBudget` reads only the nine-byte frame headers, so it recognizes a flood before the
+frames are parsed.
 
-A budget is a bucket of tokens for each kind. It is full at first and refilled by time, so that years of keep-alive are
+A budget is a bucket of tokens for each kind. It is full at first and refilled by time, so years of keep-alive are
 allowed and ten thousand PINGs in one write are not. Nothing here waits or reads a clock: the time is an argument.
 """
 
@@ -22,7 +22,7 @@ _HEADER = 9
 
 
 class FrameKind(enum.Enum):
-    """The kinds of frames that are counted, each in a bucket of its own."""
+    """The kinds of frames that are counted, each in its own bucket."""
 
     PING = "PING"
     SETTINGS = "SETTINGS"
@@ -37,7 +37,7 @@ class FrameKind(enum.Enum):
 
 @attrs.frozen
 class Allowance:
-    """How many frames of one kind may come at once (``burst``), and how many a second in the long run (``rate``)."""
+    """How many frames of one kind can come at once (``burst``), and how many per second in the long run (``rate``)."""
 
     burst: float
     rate: float
@@ -68,7 +68,7 @@ class FloodError(Exception):
 
 
 class OverlongFrameError(Exception):
-    """A frame announces more bytes than we accept; it is refused before its bytes are kept (fault 50)."""
+    """A frame announces more bytes than the limit; it is refused before its bytes are kept (fault 50)."""
 
 
 class FrameBudget:
@@ -77,18 +77,18 @@ class FrameBudget:
     def __init__(self, allowances: Mapping[FrameKind, Allowance], *, max_frame_size: int, now: float) -> None:
         self._allowances = allowances
         self._max_frame_size = max_frame_size
-        #: What is left in the buckets that are not full.
+        #: The tokens in the buckets that are not full.
         self._tokens: dict[FrameKind, float] = {}
         self._refilled_at = now
         self._skip = len(PREFACE)
         self._partial = b""
 
     def feed(self, data: bytes | bytearray, now: float) -> None:
-        """Count the frames that begin in ``data``, which arrived at ``now`` seconds. After an error, feed no more.
+        """Count the frames that begin in ``data``, which arrived at ``now``. Must not be called again after an error.
 
         Raises:
           FloodError: if there are more frames of a kind than its budget allows.
-          OverlongFrameError: if a frame is longer than we accept.
+          OverlongFrameError: if a frame is too long.
         """
         self._refill(now)
         at = 0
@@ -117,7 +117,7 @@ class FrameBudget:
             raise FloodError(kind)
 
     def credit(self, kind: FrameKind) -> None:
-        """Return one token of ``kind``, up to the burst, since the client had a valid reason to send such a frame."""
+        """Return one token of ``kind``, up to the burst, because the client had a valid reason for such a frame."""
         if kind in self._tokens:
             self._set(kind, self._tokens[kind] + 1)
 
@@ -161,7 +161,7 @@ _KINDS: Mapping[int, FrameKind | None] = {
 
 
 def _kind(frame_type: int, flags: int, length: int) -> FrameKind | None:
-    """The bucket that a frame is charged to; None if it is not counted."""
+    """Return the bucket that a frame is charged to; None if it is not counted."""
     if frame_type == _DATA and length == 0 and not flags & _END_STREAM:
         return FrameKind.EMPTY_DATA
     return _KINDS.get(frame_type, FrameKind.UNKNOWN)
@@ -169,25 +169,25 @@ def _kind(frame_type: int, flags: int, length: int) -> FrameKind | None:
 
 @attrs.frozen
 class ServerLimits:
-    """What one client may cost; sizes in bytes, times in seconds."""
+    """The limits of one client; sizes in bytes, times in seconds."""
 
     max_message: int = 4 * 1024 * 1024
     max_header_list: int = 65536
-    #: Calls at once on one connection; those over it are refused with REFUSED_STREAM, which clients retry.
+    #: Concurrent calls on one connection; further ones are refused with REFUSED_STREAM, which clients retry.
     max_streams: int = 100
-    #: Connections at once on one listener; those over it are closed at once.
+    #: Concurrent connections on one listener; further ones are closed at once.
     max_connections: int = 512
-    #: Of these, those of one process, if that has a number in our pid namespace; None if there is no such limit.
+    #: Concurrent connections of one process that has a pid in our namespace; None for no limit.
     max_connections_per_process: int | None = None
     #: From the connection to the client's preface and SETTINGS, in total.
     handshake_timeout: float = 10.0
     #: Without a call in progress and without a PING. gRPC clients reconnect by themselves.
     idle_timeout: float = 3600.0
-    #: For a request message to arrive whole.
+    #: Until a request message is complete.
     receive_timeout: float = 30.0
-    #: For the client's windows to take one message.
+    #: Until the client's windows have taken one message.
     send_timeout: float = 60.0
-    #: For the client to read what is written to it.
+    #: Until the client has read what is written to it.
     write_timeout: float = 30.0
     #: For the GOAWAY of a connection that ends.
     farewell: float = 1.0

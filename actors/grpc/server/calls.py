@@ -40,7 +40,7 @@ class _OpenCall:
 
 
 class Calls:
-    """Starts a task for each request, hands it what arrives for it, and ends its stream when the handler returns."""
+    """Starts a task for each request, passes its data to it, and ends its stream when the handler returns."""
 
     def __init__(
         self,
@@ -68,11 +68,11 @@ class Calls:
         return len(self._open)
 
     def refuse_more(self) -> None:
-        """Refuse every call from here on; those in progress go on."""
+        """Refuse every call from now on; calls in progress go on."""
         self._closed = True
 
     def abandon(self) -> None:
-        """Cancel every call without an answer, since the connection ends."""
+        """Cancel all calls without answers, because the connection ends."""
         self._closed = True
         for call in self._open.values():
             call.scope.cancel()
@@ -80,14 +80,14 @@ class Calls:
     # What arrives
 
     def take_request(self, event: h2.events.RequestReceived, nursery: trio.Nursery) -> None:
-        """Start a call in ``nursery``, or answer at once why there is none.
+        """Start a call in ``nursery``, or answer at once with an error.
 
         Raises:
           FloodError: if the client goes on sending calls that are refused.
         """
         stream_id = event.stream_id
         if len(self._open) >= self._limits.max_streams or self._closed:
-            # Charged, since a client that knows the limit and goes on costs a reset for each call.
+            # Charged, because each further call of a client that knows the limit costs a reset.
             self._budget.charge(FrameKind.RESET)
             self._sender.reset(stream_id, ErrorCodes.REFUSED_STREAM)
             return
@@ -102,7 +102,7 @@ class Calls:
             self._sender.answer(stream_id, reply_headers() + status_headers(error.status, error.message))
 
     def take_data(self, event: h2.events.DataReceived) -> None:
-        """Hand DATA to its call.
+        """Pass DATA to its call.
 
         Raises:
           FloodError: if the client sends a message in too many tiny pieces.
@@ -115,7 +115,7 @@ class Calls:
             self._budget.charge(FrameKind.FRAGMENT)
 
     def take_end(self, stream_id: int) -> None:
-        """Take note that the client has ended its side of a call."""
+        """Note that the client has ended its side of a call."""
         if (call := self._open.get(stream_id)) is not None:
             call.request.end()
 

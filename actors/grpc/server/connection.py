@@ -1,8 +1,8 @@
 """One connection of the gRPC server: a reader, one writer, and a task for each call, in one nursery.
 
-The reader feeds h2 and hands its events on; every task queues its frames in h2's buffer, which only the writer sends.
-So nothing is locked, and the frames of one reply leave in one write. Whatever a client does ends its own connection
-with an :class:`~.reports.ConnectionEnding`, and nothing else.
+The reader feeds h2 and passes on its events; every task queues its frames in h2's buffer, which only the writer sends.
+So no locks are needed, and the frames of one reply leave in one write. Whatever a client does ends only its own
+connection, with a :class:`~.reports.ConnectionEnding`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _CONFIG = h2.config.H2Configuration(client_side=False, header_encoding=None, val
 class _ServerHalf(h2.connection.H2Connection):
     """h2's connection, except that a client's GOAWAY does not end it.
 
-    A client that sends GOAWAY, as Node's do in answer to ours, still waits for the calls that it began (RFC 9113
-    section 6.8). h2 would refuse every frame after it, even those of the same read.
+    A client that sends GOAWAY, as Node's do in answer to ours, still waits for its calls (RFC 9113 section 6.8). h2
+    would refuse every frame after it, even those of the same read.
     """
 
     def _receive_goaway_frame(self, frame: GoAwayFrame) -> tuple[list[Frame], list[h2.events.Event]]:
@@ -43,12 +43,12 @@ class _ServerHalf(h2.connection.H2Connection):
 
 
 class _LenientSettings(h2.settings.Settings):
-    """Settings that announce one limit of streams and let h2 enforce a higher one.
+    """Settings that announce one limit of streams and make h2 enforce a higher one.
 
-    h2 ends the whole connection for a stream over the limit. A client may open some before it has read our SETTINGS,
-    so :class:`~.calls.Calls` refuses those over the announced limit one by one, and h2 steps in only far
-    above it. The value must not be announced high first and lowered later: gRPC's C core starts as many calls as the
-    first SETTINGS allows, fails those above the second, and retries them without end.
+    h2 ends the whole connection for a stream over the limit. A client can open some before it has read our SETTINGS, so
+    :class:`~.calls.Calls` refuses those over the announced limit one by one, and h2 steps in only far above it. The
+    value must not be announced high first and lowered later: gRPC's C core starts as many calls as the first SETTINGS
+    allow, fails those above the second, and retries them without end.
     """
 
     def __init__(self, announced: Mapping[h2.settings.SettingCodes, int]) -> None:
@@ -56,7 +56,7 @@ class _LenientSettings(h2.settings.Settings):
 
     @property
     def max_concurrent_streams(self) -> int:
-        """What h2 enforces; what is announced is the item of the mapping."""
+        """The limit that h2 enforces; the mapping's item is the announced one."""
         return 2 * super().max_concurrent_streams + 1000
 
     @max_concurrent_streams.setter
@@ -65,7 +65,7 @@ class _LenientSettings(h2.settings.Settings):
 
 
 def server_half(limits: ServerLimits) -> h2.connection.H2Connection:
-    """h2's state of one connection, with our SETTINGS and windows queued to be sent."""
+    """Return h2's state of one connection, with our SETTINGS and windows queued."""
     connection = _ServerHalf(_CONFIG)
     codes = h2.settings.SettingCodes
     connection.local_settings = _LenientSettings(
@@ -76,7 +76,7 @@ def server_half(limits: ServerLimits) -> h2.connection.H2Connection:
     )
     connection.decoder.max_header_list_size = limits.max_header_list
     connection.initiate_connection()
-    # So that one stream that is not read does not starve the others of its connection.
+    # So that an unread stream does not starve the others of its connection.
     connection.increment_flow_control_window(1 << 20)
     return connection
 
@@ -85,7 +85,7 @@ _CHUNK = 65536
 
 
 class ServerConnection:
-    """Serves ``routes`` on one stream; :meth:`run` is the one way in."""
+    """Serves ``routes`` on one stream, in :meth:`run`."""
 
     #: Holds the reader, the writer and every call while :meth:`run` serves.
     _nursery: trio.Nursery
@@ -114,11 +114,11 @@ class ServerConnection:
         )
         #: Set once, when the connection begins to end.
         self._ending: ConnectionEnding | None = None
-        #: The client's SETTINGS have come.
+        #: Whether the client's SETTINGS have come.
         self._handshake_done = False
-        #: The client has sent GOAWAY, and waits for the calls that it began.
+        #: Whether the client has sent GOAWAY; it still waits for its calls.
         self._peer_leaves = False
-        #: Holds the reader; its deadline is that of the handshake, of idleness or of the grace, whichever counts now.
+        #: The scope of the reader; its deadline is that of the handshake, of idleness or of the grace.
         self._quiet = trio.CancelScope(deadline=trio.current_time() + limits.handshake_timeout)
 
     async def run(self) -> ConnectionEnding:
@@ -147,7 +147,7 @@ class ServerConnection:
     # Ending
 
     def _finish(self, ending: ConnectionEnding) -> None:
-        """Begin to end: calls are cancelled, what is queued is written within the farewell time, then all stops."""
+        """Begin to end: cancel the calls, and write the queue within the farewell time; then all stops."""
         if self._ending is not None:
             return
         self._ending = ending
@@ -155,7 +155,7 @@ class ServerConnection:
         self._writer.close()
 
     async def _close(self, code: ErrorCodes) -> None:
-        """Close the stream, with a GOAWAY before it if the connection had not begun to end."""
+        """Close the stream, after a GOAWAY if the connection had not begun to end."""
         if self._ending is None:
             self._sender.goaway(code)
             await self._writer.send_rest()
@@ -193,7 +193,7 @@ class ServerConnection:
         return ConnectionEnding(EndReason.IDLE)
 
     def _extend(self) -> None:
-        """Restart the idle time, because the client sent something; it has no limit while calls are in progress."""
+        """Restart the idle time, because the client sent something; there is none while calls are in progress."""
         if not self._stopping.is_set() and self._handshake_done:
             idle = self._limits.idle_timeout
             self._quiet.deadline = float("inf") if self._calls else trio.current_time() + idle
@@ -224,7 +224,7 @@ class ServerConnection:
             if ending is not None:
                 return self._finish(ending)
             self._end_if_drained()
-            # Answers to a client that does not read must not pile up, so no more is read before some are sent.
+            # Answers to a client that does not read must not pile up, so reading stops until some are sent.
             while self._writer.full and self._ending is None:
                 await self._writer.room.park()
         return None
@@ -273,6 +273,6 @@ class ServerConnection:
 
 
 def _first(group: BaseExceptionGroup[Exception]) -> Exception:
-    """The first error of a group, since it caused those after it."""
+    """Return the first error of a group, since it caused those after it."""
     first = group.exceptions[0]
     return _first(first) if isinstance(first, BaseExceptionGroup) else first

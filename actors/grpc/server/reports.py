@@ -1,4 +1,4 @@
-"""What the server reports: how each connection ended, and which handlers failed. Values only."""
+"""The server's reports: how each connection ended, and which handlers failed. Values only."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from ...io.unix_socket import Credentials
 
 @attrs.frozen
 class Peer:
-    """The client of a connection, with the methods that handlers written for grpclib expect of it."""
+    """The client of a connection, with the methods that handlers written for grpclib expect."""
 
-    #: None where the connection is no socket.
+    #: None if the connection is no socket.
     credentials: Credentials | None = None
 
     def addr(self) -> str:
-        """What grpclib calls the address; a unix client has none, so an empty string."""
+        """Return an empty string, since a unix client has no address."""
         return ""
 
     def cert(self) -> None:
-        """There is no transport security, so there never is a certificate."""
+        """Return None, since there is no transport security."""
         return
 
 
@@ -36,19 +36,19 @@ class EndReason(enum.Enum):
     #: The server was told to stop.
     STOPPED = "server stopped"
     IDLE = "idle for too long"
-    #: It was closed at once, since so many are open.
+    #: Closed at once, because too many connections are open.
     TOO_MANY = "too many connections"
     HANDSHAKE = "no HTTP/2 handshake in time"
     PROTOCOL = "HTTP/2 broken by the client"
     FLOOD = "frame budget exceeded"
     NOT_READING = "client does not read"
-    #: h2 or the server itself raised an error that nothing foresaw; it is contained in its connection.
+    #: An unexpected error in h2 or the server, contained in its connection.
     INTERNAL = "internal error"
 
 
 @attrs.frozen
 class ConnectionEnding:
-    """How one connection ended, with what else is known about it."""
+    """How one connection ended, with details."""
 
     reason: EndReason
     detail: str = ""
@@ -56,7 +56,7 @@ class ConnectionEnding:
 
 @attrs.frozen
 class HandlerFailed:
-    """A handler raised an exception that is no GRPCError; only its own call saw that, as UNKNOWN."""
+    """A handler raised an exception other than GRPCError; its call ended with UNKNOWN."""
 
     method: str
     error: Exception
@@ -64,7 +64,7 @@ class HandlerFailed:
 
 @attrs.frozen
 class ConnectionEnded:
-    """A connection is over; ``error`` is the cause if that was an error of our own."""
+    """A connection has ended; ``error`` is the cause if that was an error of the server."""
 
     peer: Peer
     ending: ConnectionEnding

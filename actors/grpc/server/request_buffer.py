@@ -17,9 +17,9 @@ _TINY = 256
 
 
 class RequestBuffer:
-    """The request of one call: DATA as it arrives, cut into messages only when the handler asks for them.
+    """The request of one call: DATA as it arrives, split into messages only when the handler asks for them.
 
-    Bytes are acknowledged to flow control when they are taken into the message that is being read, so the buffer is
+    Bytes are acknowledged to flow control when they become part of the message that is being read, so the buffer is
     bounded by the stream's window plus one message.
     """
 
@@ -30,18 +30,18 @@ class RequestBuffer:
         self._chunks: deque[tuple[bytes, int]] = deque()
         self._buffer = bytearray()
         self._changed = trio.Event()
-        #: Of the message that is arriving: what has come of its prefix, and how many bytes of its content have not.
+        #: The present message: the part of its prefix that has come, and how many bytes of its content are missing.
         self._prefix = bytearray()
         self._missing = 0
-        #: The client has ended its side.
+        #: Whether the client has ended its side.
         self.ended = False
-        #: The client has reset the call, and must not be answered any more.
+        #: Whether the client has reset the call, which then gets no answer.
         self.reset = False
 
     def put(self, data: bytes, flow_size: int) -> bool:
-        """Keep the content of one DATA frame; ``flow_size`` includes its padding.
+        """Store the content of one DATA frame; ``flow_size`` includes its padding.
 
-        Returns True for a tiny piece that ends neither a message nor its prefix. No client has to send many of those.
+        Return True for a tiny piece that ends neither a message nor its prefix. No client needs many of those.
         """
         self._chunks.append((data, flow_size))
         self._changed.set()
@@ -66,23 +66,23 @@ class RequestBuffer:
         return ends
 
     def end(self) -> None:
-        """Take note that the client has ended its side."""
+        """Note that the client has ended its side."""
         self.ended = True
         self._changed.set()
 
     def abort(self) -> None:
-        """Take note that the client has reset the call."""
+        """Note that the client has reset the call."""
         self.reset = True
 
     def release(self) -> None:
-        """Acknowledge what will not be read, so that other calls of the connection do not starve."""
+        """Acknowledge the bytes that will not be read, so that other calls of the connection do not starve."""
         while self._chunks:
             self._take_chunk()
         self._buffer.clear()
 
     @property
     def empty(self) -> bool:
-        """Whether every byte that has come was part of a message that was handed out."""
+        """Whether all bytes so far belong to messages that were returned."""
         return not self._buffer and not self._chunks
 
     async def next(self) -> bytes | None:
@@ -123,7 +123,7 @@ class RequestBuffer:
             self._take_chunk()
 
     def _needed(self) -> int:
-        """How many bytes the first message in the buffer has with its prefix, as far as is known."""
+        """Return the size of the first message in the buffer with its prefix, as far as it is known."""
         if len(self._buffer) < _PREFIX:
             return _PREFIX
         if self._buffer[0] == 1:

@@ -1,7 +1,7 @@
-"""What is sent on one connection: h2, which knows each stream, makes frames, and a writer sends them.
+"""Sending on one connection: h2, which has the state of each stream, makes frames, and a writer sends them.
 
-h2 takes in all of a read before the first of its events is seen. So a stream may be gone when its request is answered,
-and every method here says what it does then.
+h2 processes a whole read before the first of its events is handled. So a stream can be gone when its request is
+answered, and every method here describes what it does then.
 """
 
 from __future__ import annotations
@@ -30,17 +30,19 @@ MetadataLike = Mapping[str, str | bytes] | Collection[tuple[str, str | bytes]]
 #: gRPC over HTTP/2: one to eight digits and a unit.
 _TIMEOUT = re.compile(r"([0-9]{1,8})([HMSmun])")
 _UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
-#: Bytes of a status message; clients refuse header lists of 8 KiB, and each byte may become three (fault 94).
+#: Bytes of a status message; clients refuse header lists of 8 KiB, and each byte can become three (fault 94).
 _MAX_STATUS_MESSAGE = 1300
 
 
 def header_text(value: bytes | str) -> str:
-    """A field as text, one character for each byte. It never fails; what is not ASCII is refused where it matters."""
+    """Return a field as text, one character for each byte. It never fails; non-ASCII fields are refused where they are
+    used.
+    """
     return value.decode("latin-1") if isinstance(value, bytes) else value
 
 
 def refusal_of(headers: Mapping[str, str]) -> Headers | None:
-    """The HTTP answer to a request that is not gRPC; None for one that is."""
+    """Return the HTTP answer to a request that is not gRPC; None for a gRPC request."""
     if headers.get(":method") != "POST":
         return [(":status", "405")]
     content_type = headers.get("content-type", "")
@@ -50,7 +52,7 @@ def refusal_of(headers: Mapping[str, str]) -> Headers | None:
 
 
 def parse_timeout(value: str) -> float:
-    """The seconds in a grpc-timeout field.
+    """Return the seconds in a grpc-timeout field.
 
     Raises:
       ValueError: if the field does not have gRPC's form.
@@ -62,7 +64,7 @@ def parse_timeout(value: str) -> float:
 
 
 def parse_metadata(headers: Headers) -> MultiDict[str | bytes]:
-    """The invocation metadata among the fields of a request.
+    """Return the invocation metadata among the fields of a request.
 
     Raises:
       ValueError: if the value of a ``-bin`` key is not base64.
@@ -71,17 +73,17 @@ def parse_metadata(headers: Headers) -> MultiDict[str | bytes]:
 
 
 def metadata_fields(metadata: MetadataLike | None) -> Headers:
-    """The fields that carry ``metadata``."""
+    """Return the fields for ``metadata``."""
     return cast(Headers, list(encode_metadata(metadata))) if metadata else []
 
 
 def reply_headers() -> Headers:
-    """The fields with which every reply begins."""
+    """Return the fields with which every reply begins."""
     return [(":status", "200"), ("content-type", "application/grpc+proto")]
 
 
 def status_headers(status: Status, message: str | None) -> Headers:
-    """The grpc-status and grpc-message fields; a long message is cut, what is not UTF-8 is replaced (fault 94)."""
+    """Return the grpc-status and grpc-message fields; cut a long message and replace what is not UTF-8 (fault 94)."""
     headers = [("grpc-status", str(status.value))]
     if message is not None:
         text = message.encode("utf-8", "replace")[:_MAX_STATUS_MESSAGE].decode("utf-8", "ignore")
@@ -94,7 +96,7 @@ _HIGH_WATER = 262144
 
 
 class Writer:
-    """A bounded queue of bytes and the task that sends them. It needs no lock, since nothing else writes."""
+    """A bounded queue of bytes and the task that sends them. No lock is needed, because nothing else writes."""
 
     def __init__(self, stream: trio.abc.SendStream, *, write_timeout: float, farewell: float) -> None:
         self._stream = stream
@@ -103,31 +105,31 @@ class Writer:
         self._queue = bytearray()
         self._work = trio.Event()
         self._scope = trio.CancelScope()
-        #: No more is expected, and :meth:`run` ends soon.
+        #: Whether no more bytes will be queued, so that :meth:`run` ends soon.
         self.closing = False
         self._mid_write = False
-        #: Where tasks wait for room in the queue, or for a window of the client's.
+        #: Tasks wait here for room in the queue, or for a window of the client.
         self.room = trio.lowlevel.ParkingLot()
 
     @property
     def full(self) -> bool:
-        """Whether enough is queued; a task waits at ``room`` and looks again."""
+        """Whether the queue is full; a task then waits at ``room`` and checks again."""
         return len(self._queue) > _HIGH_WATER
 
     def put(self, data: bytes) -> None:
-        """Queue bytes. A task that adds many asks ``full`` before."""
+        """Queue bytes. Before many bytes, the caller must check ``full``."""
         if data:
             self._queue += data
             self._work.set()
 
     def close(self) -> None:
-        """Let :meth:`run` end once everything is written, or the farewell time is over."""
+        """Make :meth:`run` end once everything is written, or the farewell time is over."""
         self.closing = True
         self._scope.deadline = trio.current_time() + self._farewell
         self._work.set()
 
     async def run(self) -> ConnectionEnding | None:
-        """Send until closed; returns how the transport ended, None if it did not."""
+        """Send until closed; return how the transport ended, None if it did not."""
         with self._scope:
             while not (self.closing and not self._queue):
                 await self._work.wait()
@@ -159,7 +161,7 @@ class Writer:
         return None
 
     async def send_rest(self) -> None:
-        """Send what is queued although the caller is cancelled, unless a write was cut off within a frame."""
+        """Send the queue even though the caller is cancelled, unless a write was cut off within a frame."""
         if not self._mid_write:
             with trio.move_on_after(self._farewell, shield=True):
                 await self._send(bytes(self._queue))
@@ -175,17 +177,17 @@ class FrameSender:
 
     @property
     def closing(self) -> bool:
-        """Whether the connection ends, so that nothing more is answered."""
+        """Whether the connection ends, and nothing more is answered."""
         return self._writer.closing
 
     def flush(self) -> None:
-        """Hand the writer what h2 has to send."""
+        """Pass h2's output to the writer."""
         self._writer.put(self._h2.data_to_send())
 
     def goaway(self, code: ErrorCodes = ErrorCodes.NO_ERROR) -> None:
-        """Queue GOAWAY; the calls in progress may still be answered.
+        """Queue GOAWAY; calls in progress can still be answered.
 
-        It is made by hand, since h2 takes a connection for closed once it has sent GOAWAY itself.
+        The frame is made here, because h2 treats a connection as closed once it has sent GOAWAY itself.
         """
         last = self._h2.highest_inbound_stream_id
         self._writer.put(GoAwayFrame(0, last_stream_id=last, error_code=code).serialize())
@@ -203,7 +205,7 @@ class FrameSender:
         self.flush()
 
     def answer(self, stream_id: int, headers: Headers) -> None:
-        """Queue HEADERS that are the whole answer; a stream that is gone gets none."""
+        """Queue HEADERS that are the whole answer; do nothing if the stream is gone."""
         with contextlib.suppress(StreamTerminatedError):
             self.send_headers(stream_id, headers, end_stream=True)
 
@@ -228,13 +230,13 @@ class FrameSender:
             await self._writer.room.park()
 
     def reset(self, stream_id: int, code: ErrorCodes) -> None:
-        """Queue RST_STREAM; a stream that is gone needs none."""
+        """Queue RST_STREAM; do nothing if the stream is gone."""
         with contextlib.suppress(h2.exceptions.ProtocolError):
             self._h2.reset_stream(stream_id, code)
         self.flush()
 
     def acknowledge(self, stream_id: int, size: int) -> None:
-        """Give ``size`` flow-controlled bytes back to the client, unless the connection ends."""
+        """Return ``size`` flow-controlled bytes to the client, unless the connection ends."""
         if not self.closing:
             with contextlib.suppress(h2.exceptions.ProtocolError):
                 self._h2.acknowledge_received_data(size, stream_id)

@@ -1,12 +1,12 @@
 """A gRPC server on Trio: serves grpclib's generated service bases over unix sockets and over any Trio stream.
 
-The fake plugin, the example plugin and the simulated plugins are built on it. It uses h2, since it is not the hot half,
-and adds what h2 leaves open: frame budgets, a deadline for every wait, and handlers whose failures concern only their
-own call. Each listener has a nursery, and each connection has a nursery within it.
+The fake plugin, the example plugin and the simulated plugins use it. It is based on h2, because speed matters less
+here, and adds frame budgets, a deadline for every wait, and handlers whose failures concern only their own call. Each
+listener has a nursery, and each connection has a nursery within it.
 
 * :func:`serve_unix` binds a path, serves until it is cancelled or stopped, and removes its own socket.
-* :func:`serve_stream` serves one connection, for instance one end of ``trio.testing.memory_stream_pair()``.
-  Lockstep streams deadlock, since both sides of HTTP/2 begin by sending.
+* :func:`serve_stream` serves one connection, for instance one end of ``trio.testing.memory_stream_pair()``. Lockstep
+  streams deadlock, since both sides of HTTP/2 begin by sending.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ __all__ = [
 ]
 
 _log = logging.getLogger("plugind.serving")
-#: Endings that need no attention.
+#: Endings that are only logged at the level DEBUG.
 _USUAL = frozenset({EndReason.PEER_CLOSED, EndReason.STOPPED, EndReason.IDLE})
 DEFAULT_LIMITS = ServerLimits()
 
 
 class Service(Protocol):
-    """What grpclib's generated ``...Base`` classes offer: a mapping of paths to handlers."""
+    """The interface of grpclib's generated ``...Base`` classes: a mapping of paths to handlers."""
 
     def __mapping__(self) -> Mapping[str, Handler]:
-        """The path of each method, with its handler, cardinality and message types."""
+        """Return the handler of each method by path, with its cardinality and message types."""
 
 
 def log_report(what: HandlerFailed | ConnectionEnded) -> None:
-    """Log what is reported; the default of every ``report`` parameter."""
+    """Log a report; the default of every ``report`` parameter."""
     match what:
         case HandlerFailed(method, error):
             _log.error("handler failed: method=%s", method, exc_info=error)
@@ -110,10 +110,10 @@ async def serve_unix(
 ) -> None:
     """Bind ``path``, listen, and serve until cancelled, or until ``stopping`` is set and all calls have ended.
 
-    The socket is removed at the end if it still is ours. Cancellation stops at once, with a GOAWAY to each client.
+    The socket is removed at the end if it is still ours. A cancellation stops at once, with a GOAWAY to each client.
 
     Raises:
-      OSError: if the path cannot be bound, as :func:`~plugind.actors.io.unix_socket.listen` does.
+      OSError: if the path cannot be bound; see :func:`~plugind.actors.io.unix_socket.listen`.
     """
     listener = listen(path, mode=mode, backlog=backlog, remove_stale=remove_stale)
     await serve_listener(services, listener, limits=limits, report=report, stopping=stopping, task_status=task_status)
@@ -132,7 +132,7 @@ async def serve_listener(
 ) -> None:
     """Serve the connections of ``listener`` as :func:`serve_unix` does, and close it at the end.
 
-    With ``keep_open`` it is not closed, so that it can be served again: who connects meanwhile waits in its backlog.
+    With ``keep_open`` it stays open, so that it can be served again; clients wait in its backlog meanwhile.
     ``on_exhausted`` is called with each error of accept() while there are no descriptors left.
     """
     stopping = trio.Event() if stopping is None else stopping
@@ -167,7 +167,7 @@ async def _accept_until(
 
 
 def _close_above(accepted: trio.socket.SocketType, limit: int, report: Report) -> None:
-    """Close a connection that is one more than there may be."""
+    """Close a connection beyond the limit."""
     with accepted:
         try:
             peer = Peer(peer_credentials(accepted))
@@ -201,7 +201,7 @@ async def _serve_socket(
 
 @contextmanager
 def _counted(by_process: collections.Counter[int], peer: Peer, limit: int | None) -> Iterator[bool]:
-    """Count a connection of its process, and say whether the process has no more than it may."""
+    """Count a connection of its process; yield whether the process is within its limit."""
     pid = 0 if peer.credentials is None else peer.credentials.pid
     if limit is None or not pid:
         yield True

@@ -1,4 +1,4 @@
-"""One call as its handler sees it: what grpclib's generated service bases expect of ``grpclib.server.Stream``.
+"""One call in its handler: the interface of ``grpclib.server.Stream`` that grpclib's generated service bases expect.
 
 A handler written for grpclib runs here unchanged: ``recv_message``, ``send_initial_metadata``, ``send_message``,
 ``send_trailing_metadata``, ``cancel``, ``async for``, ``metadata``, ``deadline``, ``peer``. Deadlines are times on
@@ -53,7 +53,7 @@ class ServerStream(Generic[RecvT, SendT]):
         self._ended = False
         #: Invocation metadata, keys in lower case; values of ``-bin`` keys are bytes.
         self.metadata = metadata
-        #: The point in Trio's time at which the client gives up; None when it set no timeout.
+        #: The time on Trio's clock at which the client gives up; None if it set no timeout.
         self.deadline = deadline
         self.peer = peer
 
@@ -65,11 +65,11 @@ class ServerStream(Generic[RecvT, SendT]):
     async def recv_message(self) -> RecvT | None:
         """Receive the next message, or None when the client has ended its side.
 
-        A unary request has a total time to arrive, and so has each message of a streamed one from its first byte on
-        (fault 63).
+        A unary request must arrive within a total time, and each message of a streamed one within a time from its first
+        byte on (fault 63).
 
         Raises:
-          GRPCError: DEADLINE_EXCEEDED if the message takes longer, and as :meth:`RequestBuffer.next` does.
+          GRPCError: DEADLINE_EXCEEDED if the message takes longer; see also :meth:`RequestBuffer.next`.
         """
         if self._received and not self._cardinality.client_streaming:
             return None
@@ -93,7 +93,7 @@ class ServerStream(Generic[RecvT, SendT]):
             raise GRPCError(Status.INTERNAL, "a request message cannot be parsed") from error
 
     async def send_initial_metadata(self, *, metadata: MetadataLike | None = None) -> None:
-        """Send the headers of the reply; the first message does so if the handler did not."""
+        """Send the headers of the reply. Without this call, the first message sends them."""
         if self._headers_sent:
             raise ProtocolError("Initial metadata was already sent")
         headers = reply_headers()
@@ -134,7 +134,7 @@ class ServerStream(Generic[RecvT, SendT]):
         status_details: object = None,
         metadata: MetadataLike | None = None,
     ) -> None:
-        """End the call with a status; the handler's return does so if the handler did not.
+        """End the call with a status. Without this call, the return of the handler ends it.
 
         ``status_details`` is part of grpclib's signature; its rich error model is not supported.
         """
@@ -164,7 +164,7 @@ class ServerStream(Generic[RecvT, SendT]):
         await trio.lowlevel.checkpoint()
 
     def __aiter__(self) -> Self:
-        # Not a generator, which a handler that breaks out of its loop would have to close.
+        # Not a generator, which a handler that leaves its loop early would have to close.
         return self
 
     async def __anext__(self) -> RecvT:
@@ -175,5 +175,5 @@ class ServerStream(Generic[RecvT, SendT]):
 
     @property
     def owes_message(self) -> bool:
-        """Whether a handler that returned now would leave its unary call without an answer."""
+        """Whether the unary call would have no answer if the handler returned now."""
         return not self._message_sent and not self._cardinality.server_streaming

@@ -1,4 +1,4 @@
-"""The handler of CSI drivers: it asks a driver who it is when it registers, and then how it is, again and again.
+"""The handler of CSI drivers: it asks a driver for its identity at registration, and then follows its health and facts.
 
 The rules are in ``plugind.protocol.handlers``.
 """

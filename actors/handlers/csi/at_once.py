@@ -1,9 +1,9 @@
-"""The calls by which a CSI driver is registered, made at once on one connection.
+"""The calls that register a CSI driver, made concurrently on one connection.
 
-A driver sees all of them together, and may answer in any order, or one at a time. Its answers are looked at in the
-order of the calls. Each call has the time that it would have if it were made once the one before it has ended.
+A driver gets all calls together and can answer in any order. The answers are examined in the order of the calls. Each
+call has as much time as if it were made after the end of the call before it.
 
-A driver that does not take so many calls at once is asked the others again, each in its turn.
+Calls that a driver refuses because there are too many at once are made again, one after the other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .methods import A, AnyMethod, Counted, Method, Q, ask
 
 
 class AskedAtOnce:
-    """Asks a driver several things at once. Leaving the block ends the calls whose answers were not looked at."""
+    """Makes several calls to a driver at once. Leaving the block ends the calls whose answers were not examined."""
 
     def __init__(self, channel: Channel, methods: Sequence[AnyMethod], counted: Counted) -> None:
         self._channel = channel
@@ -32,7 +32,7 @@ class AskedAtOnce:
         self._under_way = CallsAtOnce(
             channel, [method.sent for method in methods], sum(method.timeout for method in methods)
         )
-        #: The calls whose answers were not looked at.
+        #: The calls whose answers were not examined yet.
         self._left = dict(zip(methods, self._under_way.calls, strict=True))
 
     def __enter__(self) -> Self:
@@ -47,7 +47,7 @@ class AskedAtOnce:
                 self._count(method, call)
 
     async def answer(self, method: Method[Q, A]) -> A | GRPCError:
-        """Return what the driver answers to the call of ``method``, or how the call has failed."""
+        """Return the driver's answer to ``method``, or the error with which the call failed."""
         call = self._left[method]
         if call.outcome is None:
             await self._under_way.wait(call, method.timeout)
@@ -65,7 +65,7 @@ class AskedAtOnce:
 
 
 def _said(method: Method[Q, A], call: ClientCall) -> A | GRPCError:
-    """Return what a call that has ended was answered."""
+    """Return the answer to a call that has ended, or its error."""
     outcome = call.outcome
     assert outcome is not None, "it has ended"
     if outcome is not SUCCESS:

@@ -1,4 +1,4 @@
-"""What a CSI driver is asked, and what its answers mean: who it is, what it can do, where it runs and how it is.
+"""The questions to a CSI driver and the checks of its answers: identity, capabilities, node and health.
 
 The calls themselves are in :mod:`.methods`.
 """
@@ -43,20 +43,19 @@ from .methods import (
     call,
 )
 
-#: How many capabilities are looked at. The specification defines six.
+#: How many capabilities are read. The specification defines six.
 _MAX_CAPABILITIES = 64
 
-#: Takes each call that has ended.
 Count = Callable[[CallEnded], None]
 
 
-#: The calls by which a driver is registered, in the order in which their answers are looked at.
+#: The calls that register a driver, in the order in which the answers are examined.
 _REGISTER: Final = (GET_PLUGIN_INFO, GET_PLUGIN_CAPABILITIES, NODE_GET_CAPABILITIES, NODE_GET_INFO)
 
 
 @attrs.frozen
 class Said:
-    """What a driver has said when it was registered."""
+    """A driver's answers at its registration."""
 
     vendor_version: str
     of_driver: Capabilities
@@ -65,22 +64,22 @@ class Said:
 
 
 class DriverCalls:
-    """Asks one driver. Each method but :meth:`ask` makes one call.
+    """Calls one driver. Each method but :meth:`ask` makes one call.
 
-    A failure is raised as :exc:`PluginError`, with what the plugin is told of it.
+    A failure is raised as :exc:`PluginError`, with the text that the plugin gets.
     """
 
     def __init__(self, plugin: Plugin, count: Count, *, strict: bool = False) -> None:
-        """Give ``count`` each call; if ``strict``, a driver must implement NodeGetInfo."""
-        #: The driver.
+        """Pass each ended call to ``count``. If ``strict``, a driver must implement NodeGetInfo."""
         self.plugin = plugin
         self._count = count
         self._strict = strict
 
     async def ask(self, channel: Channel) -> Said:
-        """Make all calls at once by which the driver is registered.
+        """Make all calls that register the driver, at once.
 
-        The answers are looked at in the order of the calls. The first one that refuses the driver ends the others.
+        The answers are examined in the order of the calls. The first answer that refuses the driver ends the other
+        calls.
         """
         with AskedAtOnce(channel, _REGISTER, self._counted) as asked:
             return Said(
@@ -91,33 +90,33 @@ class DriverCalls:
             )
 
     async def get_plugin_info(self, channel: Channel) -> str:
-        """Return the driver's own version, once it has said the name that its registrar gave."""
+        """Return the driver's own version, after checking that its name is the one that its registrar gave."""
         return self.vendor_version(await ask(channel, GET_PLUGIN_INFO, self._counted))
 
     async def get_plugin_capabilities(self, channel: Channel) -> Capabilities:
-        """Return what the driver can do as a whole; that it says nothing of that is no error."""
+        """Return the capabilities of the whole driver; a driver that does not answer is no error."""
         return _of_driver(await ask(channel, GET_PLUGIN_CAPABILITIES, self._counted))
 
     async def node_get_capabilities(self, channel: Channel) -> Capabilities:
-        """Return what the driver can do on this node; that it says nothing of that is no error."""
+        """Return the capabilities of the driver on this node; a driver that does not answer is no error."""
         return _of_node(await ask(channel, NODE_GET_CAPABILITIES, self._counted))
 
     async def node_get_info(self, channel: Channel) -> NodeInfo:
-        """Return what the driver says about this node, once it was checked."""
+        """Return the checked answer of the driver about this node."""
         return self.node_info(await ask(channel, NODE_GET_INFO, self._counted))
 
     def _counted(self, method: AnyMethod, status: Status, seconds: float) -> None:
         self._count(CallEnded(CallFamily.CSI, self.plugin.name, method.path, status.name, seconds))
 
     def vendor_version(self, said: api.GetPluginInfoResponse | GRPCError) -> str:
-        """Return what it means that GetPluginInfo was answered so."""
+        """Return the version in the answer to GetPluginInfo; raise an error if the driver is refused."""
         if isinstance(said, GRPCError):
             raise self._failed(GET_PLUGIN_INFO, said) from said
         check_driver_name(said.name, self.plugin.name, self.plugin.endpoint)
         return said.vendor_version
 
     def node_info(self, said: api.NodeGetInfoResponse | GRPCError) -> NodeInfo:
-        """Return what it means that NodeGetInfo was answered so."""
+        """Return the checked answer to NodeGetInfo; raise an error if the driver is refused."""
         if not isinstance(said, GRPCError):
             return checked_node_info(said.node_id, said.max_volumes_per_node, said.accessible_topology.segments)
         if said.status is Status.UNIMPLEMENTED and not self._strict:
@@ -130,12 +129,12 @@ class DriverCalls:
 
 
 async def probe(channel: Channel) -> None:
-    """Ask a driver whether it is ready, as the check of its health, which has a deadline itself.
+    """Ask a driver whether it is ready. The caller sets the deadline.
 
     Raises:
-      NotReadyError: if it says that it is not ready.
-      PluginError: if it says that it is in no state to work: the text is its own.
-      GRPCError: if it does not answer the question.
+      DriverNotReadyError: if the driver is not ready.
+      PluginError: if the driver reports a failed precondition; the text is its own.
+      GRPCError: if the call fails otherwise.
     """
     try:
         said = await call(channel, PROBE, None)
@@ -169,7 +168,7 @@ def _no_capabilities(error: GRPCError) -> Capabilities:
     return () if error.status is Status.UNIMPLEMENTED else NotKnown(_words(error, SHORT_TIMEOUT))
 
 
-#: The names that the specification has for capabilities. What a newer one defines is shown as its number.
+#: The specification's names of capabilities. A capability of a newer specification is shown as its number.
 _SERVICES: Final = {number: name for name, number in api.PluginCapability.Service.Type.items()}
 _EXPANSIONS: Final = {number: name for name, number in api.PluginCapability.VolumeExpansion.Type.items()}
 _RPCS: Final = {number: name for name, number in api.NodeServiceCapability.RPC.Type.items()}

@@ -1,11 +1,11 @@
-"""Follows one registered CSI driver: its connection, its health, and what it says about this node.
+"""Follows one registered CSI driver: its connection, its health, and its facts about this node.
 
-The checks call Probe by the rule for all endpoints (``plugind.protocol.health.checks``). A driver that says that it is
-not ready is *starting* for a while after its registration. One that does not implement Probe is healthy while it is
-connected. Nothing here touches the registration: a driver that hangs or is away stays registered.
+The checks call Probe by the rule for all endpoints (``plugind.protocol.health.checks``). A driver that is not ready is
+*starting* for a while after its registration. A driver without Probe is healthy while it is connected. Nothing here
+changes the registration: a driver that hangs or is away stays registered.
 
-NodeGetInfo is called anew each ``CSIConfig.refresh``, or when somebody asks for the facts. If that fails, those from
-before hold. What the driver can do is asked for again as long as it has not said so.
+NodeGetInfo is called every ``CSIConfig.refresh`` seconds, and when somebody asks for the facts. If the call fails, the
+facts stay as they were. A driver that has not told its capabilities is asked for them again.
 """
 
 from __future__ import annotations
@@ -40,37 +40,36 @@ from ..goes_away import GoesAwayError, check_takes_calls
 from ..link import Link
 from .driver import DriverCalls, probe
 
-#: Seconds until a connection that has ended is made again: twice as long after each that ended soon.
+#: The pause before a lost connection is made again. It doubles after each connection that ended soon.
 REDIALS = Backoff(initial=1.0, cap=30.0, jitter=0.0)
-#: Seconds in which a driver must listen then, each time that this is tried.
+#: Seconds in which each of these attempts must reach the driver.
 CONNECT_TIMEOUT = 1.0
-#: Seconds until a driver that has not said what it can do is asked again: twice as long after each time.
+#: The pause before a driver that has not told its capabilities is asked again. It doubles each time.
 ASK_AGAIN = Backoff(initial=30.0, cap=480.0, jitter=0.0)
-#: The largest part of the time between two refreshes by which one is earlier or later, so that those of many drivers
-#: that registered together are spread out.
+#: The largest fraction of a period by which one refresh is shifted, to spread drivers that registered together.
 _JITTER = 0.2
 
 
 @attrs.define
 class DriverAnswers:
-    """What a registered driver has said, and with what warnings."""
+    """A registered driver's answers, and the warnings about them."""
 
     plugin: Plugin
     facts: DriverFacts
-    #: ``trio.current_time()`` when it had said all that it must.
+    #: ``trio.current_time()`` when the last required answer came.
     time: float
     warnings: tuple[str, ...] = ()
 
 
 @attrs.frozen
 class FollowedBy:
-    """What the followers of all drivers have in common."""
+    """What the followers of all drivers share."""
 
-    #: Seconds between two refreshes; None for none.
+    #: Seconds between two refreshes; None for no refreshes.
     refresh: float | None
-    #: Judges what a driver says about this node, and keeps it: it returns the warnings.
+    #: Checks and keeps a driver's facts about this node; returns the warnings.
     admit: Callable[[Plugin, NodeInfo], tuple[str, ...]]
-    #: Reports the calls that were made, and an event.
+    #: Reports the calls that have ended, and an event if there is one.
     report: Callable[[EventNoted | None], Awaitable[None]]
     #: Unix time.
     wall: Callable[[], float]
@@ -86,18 +85,18 @@ class CSIFollower:
         self._link = link
         self._common = common
         self._checked = Checked()
-        #: Of the tasks that begin once there is something to wait for.
+        #: Runs the tasks that start when they are first needed.
         self._nursery: trio.Nursery
         self._is_asking = self._is_ending_start = False
-        #: Whether the driver has said that it is not ready when it was asked last.
+        #: Whether the driver answered the last check that it is not ready.
         self._not_ready = False
-        #: The channel on which it has said that it does not implement Probe.
+        #: The channel on which the driver answered that it does not implement Probe.
         self._without_probe: Channel | None = None
-        #: How often it was asked again for what it can do.
+        #: How often the driver was asked again for its capabilities.
         self._repeats = 0
 
     async def run(self) -> None:
-        """Keep a connection, check it, and ask the driver again, for ever."""
+        """Keep a connection, check it, and ask the driver for its facts again, forever."""
         if not self._is_connected:
             self._report_facts()
         async with trio.open_nursery() as self._nursery:
@@ -111,7 +110,7 @@ class CSIFollower:
 
     @property
     def _is_connected(self) -> bool:
-        """Whether there is a connection, as nearly always is from Register: what is reported at once has the facts."""
+        """Whether there is a connection, as nearly always after Register; the first report can then have the facts."""
         try:
             return self._link.channel.takes_calls
         except NoConnectionError:
@@ -136,7 +135,7 @@ class CSIFollower:
         """Connect, and check the driver until the connection has ended.
 
         Raises:
-          NoConnectionError: if there is none.
+          NoConnectionError: if the driver cannot be reached.
         """
         await self._link.connect(timeout=CONNECT_TIMEOUT)
         self._checked = Checked()
@@ -162,7 +161,7 @@ class CSIFollower:
             self._without_probe = channel
 
     async def _end_start(self) -> None:
-        """Report at the end of the time for which a driver may be starting that it is no longer so."""
+        """Report the health when the time in which a driver can be starting is over."""
         await trio.sleep_until(self._asked.time + STARTING_FOR)
         self._report()
 
@@ -186,7 +185,6 @@ class CSIFollower:
     # --- facts --------------------------------------------------------------------------------------------------------
 
     def _start_asking(self) -> None:
-        """Ask for the facts from now on, each time when that is due or somebody wants it."""
         if not self._is_asking:
             self._is_asking = True
             self._nursery.start_soon(self._ask_again)
@@ -217,7 +215,7 @@ class CSIFollower:
         return trio.current_time() + ASK_AGAIN.delay(self._repeats)
 
     async def _refresh(self) -> None:
-        """Ask the driver for the node again; if that fails, what it has said before holds."""
+        """Call NodeGetInfo again; if that fails, keep the previous answer."""
         asked = self._asked
         if asked.facts.node is None:
             await self._refresh_observed(asked)
@@ -232,7 +230,7 @@ class CSIFollower:
             asked.facts = attrs.evolve(asked.facts, node=node, refreshed=self._now())
 
     async def _refresh_observed(self, asked: DriverAnswers) -> None:
-        """Ask a driver that is only observed who it is; NodeGetInfo is left to the consumer that registers it."""
+        """Call GetPluginInfo of an observed driver. NodeGetInfo is left to the consumer that registers the driver."""
         try:
             version = await self._calls.get_plugin_info(self._link.channel)
         except PluginError as error:
@@ -251,11 +249,11 @@ class CSIFollower:
                 said = await self._calls.node_get_capabilities(self._link.channel)
                 asked.facts = attrs.evolve(asked.facts, node_capabilities=said)
         except NoConnectionError:
-            # It is asked again when that is due next.
+            # The call is repeated when the next repeat is due.
             return
 
     async def _tell(self, before: dict[str, str]) -> None:
-        """Report the facts, and what of them has changed."""
+        """Report the facts, and which of them have changed."""
         self._report_facts()
         changed, plugin = changes(before, self._asked.facts.as_texts()), self._asked.plugin
         event = EventNoted(plugin, PluginEvent.FACTS, changed, trio.current_time())

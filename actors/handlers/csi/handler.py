@@ -1,4 +1,4 @@
-"""The handler of CSI drivers: it asks each who it is and where it runs, and follows it."""
+"""The handler of CSI drivers: it asks each for its identity and its node, and follows it."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from .follower import CSIFollower, DriverAnswers, FollowedBy
     from .ranking import RankedDrivers
 
-#: Seconds until a driver that registers must listen on its endpoint: its registrar may be there first.
+#: Seconds in which the endpoint of a registering driver must listen. Its registrar can start before the driver.
 CONNECT_TIMEOUT = 30.0
 
 
 class CSIHandler:
-    """Accepts CSI drivers of version 1.x, and in deprecated roots those of 0.x, asks what they are, and follows them.
+    """Accepts CSI drivers of version 1.x, and in deprecated roots those of 0.x, and follows them.
 
     A second driver of one name must have a strictly higher version, unless it has the same endpoint. Then it counts as
     the same driver with a restarted registrar; all registrars announce the version "1.0.0". A privileged driver is
     compared with privileged ones only (fault 80).
 
-    A driver is registered once it has answered. Until then an older one of its name stays as it is.
+    A driver is registered once it has answered. Until then an older driver of its name stays registered.
     """
 
     instances = InstancePolicy.HIGHEST_VERSION
@@ -55,20 +55,19 @@ class CSIHandler:
         rng: random.Random | None = None,
         wall: Callable[[], float] | None = None,
     ) -> None:
-        """Tell ``status``, the status actor, how long calls take, and when facts have changed.
+        """Report call durations and changed facts to ``status``, the status actor.
 
         With ``strict`` a driver must implement NodeGetInfo, as the kubelet demands. ``wall`` returns Unix time.
         """
-        #: The drivers that are registered.
         self.drivers = Instances()
-        #: The names for which a second driver was offered: most have one only.
+        #: Ranks the drivers of each name for which a second driver was offered, since most names have only one.
         self._ranked: dict[str, RankedDrivers] = {}
         self._config = config or CSIConfig()
         self._strict = strict
         self._status = status
         self._wall = wall or _unix_time
         self._topologies = Topologies()
-        #: What the drivers have said, by socket and generation, and what asks them.
+        #: The answers of each driver and the object that calls it, by socket and generation.
         self._asked: dict[tuple[str, int], tuple[DriverAnswers, DriverCalls]] = {}
         #: The calls that have ended and were not reported yet.
         self._ended: list[CallEnded] = []
@@ -78,8 +77,8 @@ class CSIHandler:
         """Apply the version rules.
 
         Raises:
-          ValidationError: if the versions are not acceptable, or another driver of that name has them or higher ones;
-            the text is the kubelet's, and names the socket of the other driver.
+          ValidationError: if the versions are not acceptable, or another driver of that name has the same or a higher
+            version; the text is the kubelet's, and names the socket of the other driver.
         """
         try:
             self._check(plugin)
@@ -104,7 +103,7 @@ class CSIHandler:
             )
 
     async def register(self, plugin: Plugin, link: Link) -> None:
-        """Ask the driver who it is, what it can do and where it runs, and keep it.
+        """Ask the driver for its identity, capabilities and node, and keep it.
 
         Raises:
           PluginError: if it does not listen or does not answer in time, or its answers are refused.
@@ -127,11 +126,12 @@ class CSIHandler:
         facts = DriverFacts(
             said.node, said.vendor_version, version, said.of_node, said.of_driver, timestamp(self._wall())
         )
-        # This looks at other drivers and notes this one in one step: of two that collide the second one is told.
+        # Checking against other drivers and noting this one is one step: of two that collide, the second gets the
+        # error.
         return _parts().asked(plugin, facts, trio.current_time(), self._admit(plugin, said.node))
 
     def _admit(self, plugin: Plugin, node: NodeInfo) -> tuple[str, ...]:
-        """Note what a driver says about this node; return what is wrong with it.
+        """Note a driver's facts about this node; return the warnings about them.
 
         Raises:
           ValidationError: if its topology contradicts that of another driver.
@@ -143,19 +143,19 @@ class CSIHandler:
         return node.warnings if collision is None else (*node.warnings, collision)
 
     def keep(self, plugin: Plugin) -> None:
-        """Keep a driver that is registered: others of its name are compared with it."""
+        """Keep a registered driver, with which other drivers of its name are compared."""
         self._forget(plugin)
         self.drivers.add(plugin)
         if plugin.name in self._ranked:
             self._ranked[plugin.name].add(plugin)
 
     async def follow(self, plugin: Plugin, link: Link) -> None:
-        """Keep a connection to the driver, check its health, and ask it again for what may have changed."""
+        """Keep a connection to the driver, check its health, and ask again for facts that can change."""
         asked, calls = self._asked[plugin.socket, plugin.generation]
         await _parts().follower(asked, calls, link, self._followed_by).run()
 
     async def observe(self, plugin: Plugin, link: Link) -> None:
-        """Follow a driver that another consumer registers; it is never asked NodeGetInfo."""
+        """Follow a driver that another consumer registers, without calling NodeGetInfo."""
         from .observer import CSIObserver
 
         calls = _parts().driver_calls(plugin, self._ended.append)
@@ -166,14 +166,14 @@ class CSIHandler:
         return _parts().followed_by(self._config.refresh, self._admit, self._report, self._wall, self._rng)
 
     async def deregister(self, plugin: Plugin) -> None:
-        """Forget this instance of the driver; another of its name stays."""
+        """Drop this instance of the driver; other instances of its name stay."""
         self._asked.pop((plugin.socket, plugin.generation), None)
         self._topologies.remove(plugin)
         self._forget(plugin)
         await self._report(None)
 
     async def _report(self, event: EventNoted | None) -> None:
-        """Report the calls that have ended, and what has happened to a driver."""
+        """Report the calls that have ended, and ``event`` if there is one."""
         calls = tuple(self._ended)
         self._ended.clear()
         if self._status is None:
@@ -188,7 +188,7 @@ class CSIHandler:
             await report(self._status, event)
 
     def _rank(self, name: str) -> RankedDrivers | None:
-        """Return the registered drivers of ``name`` by version; None if there is none."""
+        """Return the registered drivers of ``name``, ranked by version; None if there are none."""
         ranked = self._ranked.get(name)
         if ranked is None and (drivers := self.drivers.named(name)):
             from .ranking import RankedDrivers
@@ -199,7 +199,7 @@ class CSIHandler:
         return ranked
 
     def _forget(self, plugin: Plugin) -> None:
-        """Forget what is kept for the socket of ``plugin``, which may have had another endpoint."""
+        """Drop the driver at the socket of ``plugin``, which may have had another endpoint."""
         self.drivers.remove(plugin)
         if plugin.name in self._ranked and not self._ranked[plugin.name].remove(plugin.socket):
             del self._ranked[plugin.name]
@@ -207,8 +207,6 @@ class CSIHandler:
 
 @value
 class _Parts:
-    """What asks drivers and follows them."""
-
     asked: type[DriverAnswers]
     driver_calls: type[DriverCalls]
     follower: type[CSIFollower]
@@ -217,7 +215,7 @@ class _Parts:
 
 @cache
 def _parts() -> _Parts:
-    """Import what asks drivers and follows them, once: a node that has no CSI driver yet does without it."""
+    """Import the classes that call and follow drivers. A node without CSI drivers does not load them."""
     from .driver import DriverCalls
     from .follower import CSIFollower, DriverAnswers, FollowedBy
 
@@ -225,5 +223,5 @@ def _parts() -> _Parts:
 
 
 def _unix_time() -> float:
-    """Return Unix time, or in a simulated node the time of its clock, so that each run of it shows the same."""
+    """Return Unix time. In a simulated node, return the time of its clock, so that each run gives the same."""
     return trio.current_time() if time_is_virtual() else time.time()

@@ -1,7 +1,7 @@
-"""The methods of a CSI driver by which a node learns who it is, what it can do, where it runs and how it is.
+"""The read-only methods of a CSI driver from which a node learns its identity, capabilities, node and health.
 
-All of them only read. Each has a deadline, and an answer that is longer than :data:`MAX_ANSWER` is refused before any
-of it is parsed: it would be made into objects only to be refused.
+Each method has a deadline. An answer longer than :data:`MAX_ANSWER` is refused before it is parsed, so that no objects
+are made of it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ...grpc.client.at_once import UnaryRequest
 from ...grpc.client.channel import Channel
 from ...grpc.client.stream import at_most
 
-#: Bytes of an answer. The specification allows 4 KiB for its largest part.
+#: The largest answer, in bytes. The specification allows 4 KiB for its largest part.
 MAX_ANSWER = 65_536
 
 Q = TypeVar("Q", bound=Message)
@@ -31,13 +31,13 @@ A = TypeVar("A", bound=Message)
 
 @attrs.frozen(eq=False)
 class Method(Generic[Q, A]):
-    """A method with its request, which says nothing, and the seconds that a call of it has."""
+    """A method, its empty request, and the deadline of a call in seconds."""
 
     path: str
     request: Q
     reply: type[A]
     timeout: float
-    #: The request as it is sent.
+    #: The encoded request.
     sent: UnaryRequest
 
     @property
@@ -66,12 +66,12 @@ NODE_GET_INFO: Final = _method(
 )
 
 AnyMethod = Method[Any, Any]
-#: Takes each call that has ended: its method, its status, and how many seconds it took.
+#: Receives each call that has ended: its method, its status, and its duration in seconds.
 Counted = Callable[[AnyMethod, Status, float], None]
 
 
 async def call(channel: Channel, method: Method[Q, A], timeout: float | None) -> A:
-    """Call a method; without a ``timeout`` the caller has a deadline.
+    """Call a method. Without a ``timeout``, the caller sets the deadline.
 
     Raises:
       GRPCError: if the call fails.
@@ -88,12 +88,12 @@ async def call(channel: Channel, method: Method[Q, A], timeout: float | None) ->
     return answer
 
 
-#: The words for a connection that was closed from our side.
+#: The error text when plugind closed the connection.
 CLOSED: Final = "the connection to the endpoint was closed"
 
 
 async def ask(channel: Channel, method: Method[Q, A], counted: Counted) -> A | GRPCError:
-    """Call a method, and return what it answers, or how the call has failed."""
+    """Call a method; return the answer, or the error with which the call failed."""
     began, code = trio.current_time(), Status.CANCELLED
     try:
         answer = await call(channel, method, method.timeout)

@@ -1,7 +1,7 @@
-"""Follows one CSI driver in observe mode: who it is, what it can do, and how it is.
+"""Follows one CSI driver in observe mode: its identity, capabilities and health.
 
-The driver is asked GetPluginInfo and for its capabilities, and then Probe as a registered driver is. It is never asked
-NodeGetInfo, which may cost a driver something, and which the consumer that registers it asks.
+The driver is asked GetPluginInfo and for its capabilities, and then Probe, as a registered driver is. NodeGetInfo is
+left to the consumer that registers the driver, because the call can be expensive for it.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class CSIObserver:
         self._common = common
 
     async def run(self) -> NoReturn:
-        """Ask the driver what it is once it can be reached, and follow it from then on."""
+        """Ask the driver for its identity once it can be reached, and follow it from then on."""
         asked = await self._ask_until_answered()
         await CSIFollower(asked, self._calls, self._link, self._common).run()
         raise AssertionError("a follower runs until it is cancelled")
 
     async def _ask_until_answered(self) -> DriverAnswers:
-        """Connect to the driver, again and again, and ask it; its connection may end meanwhile."""
+        """Connect to the driver and ask it, until a connection lasts for all the calls."""
         tries = 0
         while True:
             try:

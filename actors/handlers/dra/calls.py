@@ -1,4 +1,4 @@
-"""The calls to DRA drivers: to prepare the devices of claims, and to undo that. Errors have the kubelet's words."""
+"""Calls to DRA drivers that prepare and unprepare the devices of claims. Error texts are the kubelet's."""
 
 from __future__ import annotations
 
@@ -28,38 +28,37 @@ from ...grpc.client.channel import Channel
 from ...grpc.client.stream import at_most
 from .driver import DRAFollower
 
-#: Bytes of an answer for each claim, which has at most 32 devices: more would be made into objects only to be refused.
+#: The largest answer for each claim, in bytes; a claim has at most 32 devices. Longer answers are not parsed.
 MAX_PER_CLAIM = 65_536
 
 Q = TypeVar("Q", bound=Message)
 A = TypeVar("A", bound=Message)
 
-#: Returns the instance that is used now, or raises ``DRADriverUnknownError``.
+#: Returns the instance that is in use, or raises ``DRADriverUnknownError``.
 Used = Callable[[], DRAFollower]
-#: Counts a call.
 Count = Callable[[CallEnded], Awaitable[None]]
 
 
 class DRADriver:
-    """A DRA driver by its name: what it can be asked for resource claims.
+    """A DRA driver by its name: the calls for resource claims.
 
-    Each call goes to the instance that is used then: the newest one that is connected. It may be repeated, as often as
-    it takes: a driver that has prepared a claim already says so. All is used in Trio's loop.
+    Each call goes to the instance in use at that time: the newest connected one. Calls can be repeated until they
+    succeed: a driver that has already prepared a claim answers with the result. All methods must be called in Trio's
+    loop.
     """
 
     def __init__(self, name: str, used: Used, count: Count) -> None:
-        #: The name of the driver.
         self.name = name
         self._used = used
         self._count = count
 
     async def prepare(self, claims: Sequence[DRAClaim]) -> Prepared:
-        """Have the devices of ``claims`` prepared; return them for each claim, by its uid.
+        """Prepare the devices of ``claims``; return the devices of each claim, by its uid.
 
-        Most drivers look up the claims at an API server, so they must be there.
+        Most drivers look up the claims at an API server, so they must exist there.
 
         Raises:
-          DRADriverUnknownError: if no instance of the driver is registered any more.
+          DRADriverUnknownError: if no instance of the driver is registered.
           DRACallError: if the call fails, or has no answer within 45 s.
           DRAClaimError: if the driver fails for a claim.
           DRAAnswerError: if the answer is not for these claims.
@@ -75,10 +74,10 @@ class DRADriver:
         return {uid: tuple(map(_device, said.claims[uid].devices)) for uid in by_uid}
 
     async def unprepare(self, claims: Sequence[DRAClaim]) -> None:
-        """Have it undone that the devices of ``claims`` are prepared.
+        """Undo the preparation of the devices of ``claims``.
 
         Raises:
-          DRADriverUnknownError: if no instance of the driver is registered any more.
+          DRADriverUnknownError: if no instance of the driver is registered.
           DRACallError: if the call fails, or has no answer within 45 s.
           DRAClaimError: if the driver fails for a claim.
           DRAAnswerError: if the answer is not for these claims.
@@ -114,7 +113,7 @@ class DRADriver:
         return said
 
 
-#: The services as drivers announce them, and as they are called. They differ in nothing else that matters here.
+#: The service names that drivers announce, and those in the path of a call. They do not differ otherwise here.
 SERVICES: Mapping[str, str] = {
     "v1.DRAPlugin": "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin",
     "v1beta1.DRAPlugin": "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin",

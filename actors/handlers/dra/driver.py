@@ -1,12 +1,12 @@
-"""One instance of a DRA driver: its connection, which is made in the background, and what is known of it.
+"""One instance of a DRA driver: its connection, its health and its facts.
 
-The connection is the sign of life, as in the kubelet. It is made once the driver is registered, again and again until
-the driver listens, and again after it has ended: after 1 s first, and then after twice as long each time, up to 30 s.
-Of several instances, those that are connected are preferred. An instance counts as connected as long as its link has a
-connection, whether or not the task runs that follows it: a crash of that task is no end of the driver.
+As in the kubelet, the connection is the sign of life. It is made in the background once the driver is registered.
+Failed or ended connections are tried again after 1 s, doubling up to 30 s. Of several instances, connected ones are
+preferred. An instance counts as connected as long as its link has a connection, even if the task that follows it has
+crashed.
 
-A process that hangs keeps its connection. So a driver that serves gRPC's health service is asked for its health, as
-``plugind.protocol.health.checks`` says; one that does not implement it is asked once on each connection.
+A process that hangs keeps its connection. So a driver that serves gRPC's health service is checked by the rules in
+``plugind.protocol.health.checks``; a driver without that service is asked once on each connection.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from ..goes_away import GoesAwayError, check_takes_calls
 from ..link import Link
 from .health import HealthFollower
 
-#: The pauses between tries to connect. A connection that lasted for longer than the longest counts as a success.
+#: The pauses between attempts to connect. A connection that lasted longer than the longest pause counts as a success.
 RETRIES = Backoff(initial=1.0, cap=30.0, jitter=0.0)
 NOT_TRIED = "its endpoint has not been connected to yet"
 UNFOLLOWED = "it is not followed at present"
 
-#: How a server says that it has no health service, or has nothing to say of itself as a whole.
+#: The answers of a server that has no health service, or no status of the server as a whole.
 _NO_HEALTH = (Status.UNIMPLEMENTED, Status.NOT_FOUND)
-#: The words for its answers. Any other number may come, too.
+#: The names of its statuses. A server can also send unknown numbers.
 _WORDS = {number: word for word, number in HealthCheckResponse.ServingStatus.items()}
 
 
@@ -56,9 +56,9 @@ class DRAFollower:
         clock: Clock,
         health_services: tuple[str, ...] = (),
     ) -> None:
-        """Note in ``drivers`` whether the instance is connected, and call ``changed`` with its name after that.
+        """Note in ``drivers`` whether the instance is connected, and then call ``changed`` with the driver's name.
 
-        ``health_services`` are asked for the health of its devices.
+        ``health_services`` are the services that may tell the health of its devices.
         """
         self.plugin = plugin
         self.link = link
@@ -67,22 +67,21 @@ class DRAFollower:
         self._changed = changed
         self._clock = clock
         self._health = HealthFollower(health_services, self.report)
-        #: What the checks have shown, or why there is no connection.
+        #: The result of the last check, or why there is no connection.
         self._checked = Checked()
         self._is_followed = False
-        #: Set when a call has used the connection: if the follow pauses, it shall follow that one at once. Each pause
-        #: has its own.
+        #: Set when a call has made a connection, which ends the pause of the follow. Each pause has its own event.
         self._hurry = trio.Event()
         link.when_disconnected(self._note_disconnected)
 
     async def run(self) -> NoReturn:
-        """Connect, and follow what the driver says, for ever."""
+        """Connect, and follow the driver, forever."""
         self._is_followed = True
         try:
             await self._keep_connected()
         finally:
             self._is_followed = False
-            # Nothing is heard of the devices any more.
+            # The health of the devices is not followed now.
             self.report()
 
     async def _keep_connected(self) -> NoReturn:
@@ -101,9 +100,9 @@ class DRAFollower:
             await self._pause(RETRIES.delay(failures))
 
     async def _pause(self, seconds: float) -> None:
-        """Wait before the next try to connect, unless a call has connected since the last one failed, or does now."""
+        """Wait before the next attempt to connect. Return early once a call has connected."""
         self._hurry = trio.Event()
-        # The link knows it. That the last connection has ended may be noted before this or after it.
+        # The link is up to date: the end of the last connection can be noted before or after this.
         with suppress(NoConnectionError):
             self.link.channel  # noqa: B018
             return
@@ -111,7 +110,7 @@ class DRAFollower:
             await self._hurry.wait()
 
     async def connect(self) -> Channel:
-        """Return the open channel to the driver, or connect now if there is none.
+        """Return the open channel to the driver, or connect if there is none.
 
         Raises:
           NoConnectionError: if there is no connection.
@@ -127,7 +126,7 @@ class DRAFollower:
         return channel
 
     async def _follow_on(self, channel: Channel) -> bool:
-        """Follow the driver on one connection to its end, or until it goes away: then return True."""
+        """Follow the driver until the connection ends; return True if the server took no more calls on it."""
         goes_away = False
         self._checked = Checked()
         self.report()
@@ -135,7 +134,7 @@ class DRAFollower:
             if self._health.is_wanted:
                 nursery.start_soon(self._health.run, channel)
             try:
-                # The connection may have ended again.
+                # The connection can end before the first check.
                 with suppress(NoConnectionError):
                     await self.link.check(_Asking().ask, self._note_checked)
             except GoesAwayError:
@@ -167,13 +166,13 @@ class DRAFollower:
         self._changed(self.plugin.name)
 
     def _note_checked(self, checked: Checked) -> None:
-        # The end of the connection is noted already.
+        # The end of the connection was noted by ``_note_disconnected``.
         if checked.health is not Health.DISCONNECTED:
             self._checked = checked
             self.report()
 
     def report(self) -> None:
-        """Report how the instance is, and what is known of it and of its driver."""
+        """Report the health of the instance, and the facts about it and its driver."""
         health, reason, failures = self._shown_health()
         self.link.report(health, reason, self._facts().as_texts(self._clock), failed_checks=failures)
 
@@ -204,18 +203,18 @@ class DRAFollower:
 
 
 class _Asking:
-    """Asks a driver on one connection how it is, as long as it may have an answer."""
+    """Checks the health of a driver on one connection, unless the driver has no health service."""
 
     def __init__(self) -> None:
         self._has_none = False
 
     async def ask(self, channel: Channel) -> None:
-        """Ask gRPC's health service, unless there is none; the connection alone counts then.
+        """Ask gRPC's health service, if there is one.
 
         Raises:
-          GRPCError: if it fails.
+          GRPCError: if the call fails.
           PluginError: if the driver does not serve.
-          GoesAwayError: if it takes no more calls on this connection.
+          GoesAwayError: if the server takes no more calls on this connection.
         """
         check_takes_calls(channel)
         if self._has_none:

@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from .calls import DRADriver
     from .driver import DRAFollower
 
-#: Seconds for which changes are joined that the other instances of a driver report.
+#: Seconds for which changes to report by the other instances of a driver are collected.
 JOINED = 0.5
-#: How many times are remembered as dates.
+#: How many formatted times are cached.
 _DATES = 4096
 
 
 class DRAHandler:
     """Accepts DRA drivers that serve a service known to this node, and keeps a connection to each instance.
 
-    Rolling updates run two instances of one driver at a time, each on an endpoint of its own. Of several, the newest
-    one that is connected is active, or the newest if none is.
+    Rolling updates run two instances of a driver at a time, each on its own endpoint. The newest connected instance is
+    active, or the newest one if none is connected.
     """
 
     instances = InstancePolicy.NEWEST
@@ -49,19 +49,18 @@ class DRAHandler:
         status: trio.MemorySendChannel[StatusMessage] | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """Tell ``status``, the status actor, which drivers are gone, and how long calls took; ``wall`` is the date."""
+        """Report gone drivers and call durations to ``status``, the status actor; ``wall`` returns Unix time."""
         self._config = DRAConfig() if config is None else config
         self._status = status
         self._wall = wall
         self._clock = lru_cache(_DATES)(self._date)
-        #: The instances that are registered.
         self.drivers = Instances()
         self._states = Drivers(self._config.gone_after)
         self._followers: dict[Key, DRAFollower] = {}
-        #: The drivers of which another number of instances is connected, and when the others of theirs report that.
+        #: The drivers whose number of connected instances has changed, and when their other instances report that.
         self._news: set[str] = set()
         self._report_at = math.inf
-        #: Set when :meth:`serve` has something to do earlier than it waits for.
+        #: Set when :meth:`serve` must wake up before ``_waits_until``.
         self._sooner = trio.Event()
         self._waits_until = 0.0
 
@@ -91,24 +90,24 @@ class DRAHandler:
 
     async def register(self, plugin: Plugin, link: Link) -> None:
         """Keep the instance as the newest of its driver. The connection is made in the background."""
-        # A node that has no DRA driver yet does without it.
+        # The import is late: a node without DRA drivers does not load the module.
         from .driver import DRAFollower
 
         self.drivers.add(plugin)
         self._states.add(plugin, trio.current_time())
         services = self._config.health_services(plugin.versions)
         self._followers[key_of(plugin)] = DRAFollower(plugin, link, self._states, self._changed, self._clock, services)
-        # Until it is connected, those that are come first.
+        # Connected instances come first until this one is connected.
         link.role(usable=False)
-        # It may be the one that is used from now on.
+        # The new instance may be the active one from now on.
         self._changed(plugin.name)
 
     async def follow(self, plugin: Plugin, link: Link) -> None:  # noqa: ARG002 - register was given the same link
-        """Keep a connection to the instance, and report how it is."""
+        """Keep a connection to the instance, and report its health."""
         await self._followers[key_of(plugin)].run()
 
     async def deregister(self, plugin: Plugin) -> None:
-        """Forget the instance; others of its driver stay."""
+        """Drop the instance; other instances of its driver stay."""
         self.drivers.remove(plugin)
         self._followers.pop(key_of(plugin), None)
         self._states.remove(plugin, trio.current_time())
@@ -123,7 +122,7 @@ class DRAHandler:
     # --- calls ---
 
     def driver(self, name: str) -> DRADriver:
-        """Return the driver of that name, to be called.
+        """Return the driver of that name, to call it.
 
         Raises:
           DRADriverUnknownError: if no instance of it is registered.
@@ -140,14 +139,14 @@ class DRAHandler:
         return self._followers[key_of(used)]
 
     async def _count(self, call: CallEnded) -> None:
-        # A caller may have kept a driver of a node that has ended.
+        # A caller can keep a driver after the node has ended.
         with suppress(trio.ClosedResourceError, trio.BrokenResourceError):
             await self._tell(CallsEnded((call,)))
 
     # --- drivers that are gone, and the facts that instances share ---
 
     async def serve(self) -> NoReturn:
-        """Tell when drivers are gone, and how many instances are connected, for ever. It may be run again."""
+        """Report drivers that are gone and numbers of connected instances, forever. It can be run again."""
         while True:
             self._sooner, self._waits_until = trio.Event(), self._next_time()
             with trio.move_on_at(self._waits_until):
@@ -166,10 +165,7 @@ class DRAHandler:
             self._followers[key_of(plugin)].report()
 
     def _changed(self, name: str) -> None:
-        """Take note that another number of instances of a driver is connected.
-
-        All of its instances show that, so those that change together are joined.
-        """
+        """Have the instances of a driver report the number of connected ones; joins changes that come together."""
         self._news.add(name)
         self._report_at = min(self._report_at, trio.current_time() + JOINED)
         self._look_at_times()

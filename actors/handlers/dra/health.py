@@ -1,8 +1,8 @@
-"""Follows what an instance of a DRA driver tells of the health of its devices, by the rules of Kubernetes 1.37.
+"""Follows the health that an instance of a DRA driver reports for its devices, by the rules of Kubernetes 1.37.
 
-The stream is opened while the instance is connected, if the driver announces a service for it
-(``DRAConfig.health``). One that the driver does not implement is never asked for again; a stream that ends in any other
-way is opened again after a few seconds. What becomes of the devices is in ``plugind.protocol.handlers.dra_health``.
+The stream is opened while the instance is connected, if the driver announces a service for it (``DRAConfig.health``). A
+service that the driver does not implement is not tried again. A stream that ends otherwise is opened again after a few
+seconds. ``plugind.protocol.handlers.dra_health`` has the rules for the devices.
 """
 
 from __future__ import annotations
@@ -31,16 +31,15 @@ _STATUSES = {api.HEALTHY: DeviceStatus.HEALTHY, api.UNHEALTHY: DeviceStatus.UNHE
 
 
 class HealthFollower:
-    """Follows the health of the devices of one instance, as long as that is registered."""
+    """Follows the health of the devices of one instance, as long as the instance is registered."""
 
     def __init__(self, services: Iterable[str], note: Callable[[], None]) -> None:
-        """Ask the ``services`` for it, the first that is implemented; call ``note`` after each change."""
+        """Use the first of ``services`` that the driver implements; call ``note`` after each change."""
         self.devices = DeviceHealths()
-        #: Those that the driver may implement.
         self._services = deque(services)
         self._note = note
         self._expiry = trio.Event()
-        #: The service by which the health is told, or why it is not.
+        #: The service that reports the health, or why none does.
         self.state = ""
 
     @property
@@ -49,12 +48,12 @@ class HealthFollower:
         return bool(self._services)
 
     async def run(self, channel: Channel) -> None:
-        """Follow the health of the devices on one connection, until it is known that the driver does not tell it."""
+        """Follow the health of the devices on one connection, until the driver implements none of the services."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._expire)
                 await self._follow_streams(channel)
-                # What the driver has said before holds for its time.
+                # The last reports stay valid until they expire.
                 await trio.sleep_until(self.devices.last_expiry)
                 self._expire_due()
                 nursery.cancel_scope.cancel()
@@ -62,13 +61,13 @@ class HealthFollower:
             self.lose()
 
     def lose(self) -> None:
-        """Note that nothing is heard of the devices any more."""
+        """Note that there are no reports about the devices from now on."""
         self.devices.lose(trio.current_time())
         if self._services:
             self.state = ""
 
     async def _follow_streams(self, channel: Channel) -> None:
-        """Follow one stream after the other. The two versions of the service differ in nothing but the name."""
+        """Follow one stream after the other. The two versions of the service differ only in their names."""
         while self._services:
             service = self._services[0]
             try:

@@ -1,4 +1,4 @@
-"""Follows one instance of a DRA driver in observe mode: whether there is a connection to it, and nothing else."""
+"""Follows the connection to one instance of a DRA driver in observe mode, and nothing else."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class DRAObserver:
             self._warnings = (str(error),)
 
     async def run(self) -> NoReturn:
-        """Keep a connection to the instance, for ever: it is the sign of life, as in the kubelet."""
+        """Keep a connection to the instance, forever. As in the kubelet, the connection is the sign of life."""
         tries = 0
         while True:
             began = trio.current_time()
@@ -50,7 +50,7 @@ class DRAObserver:
         await self._link.check(_ask_nothing, self._note)
 
     def _note(self, checked: Checked) -> None:
-        # Nothing else is known of it: checks that are off make no difference.
+        # No checks are made, so only the end of the connection is reported.
         if checked.health is Health.DISCONNECTED:
             self._report(checked.health, checked.reason, "no")
 
@@ -59,6 +59,6 @@ class DRAObserver:
 
 
 async def _ask_nothing(channel: Channel) -> None:
-    """Find nothing wrong, unless the server of the connection goes away."""
+    """Raise :exc:`GoesAwayError` if the server goes away; otherwise do nothing."""
     check_takes_calls(channel)
     await trio.lowlevel.checkpoint()

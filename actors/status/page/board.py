@@ -1,7 +1,7 @@
-"""What is known of the node, as the page shows it, and the stream of it to each browser (server-sent events).
+"""The state of the node as the page shows it, and its stream to each browser (server-sent events).
 
 A browser gets the newest state of each socket, resource and lease, at most four times a second. A slow one gets fewer
-batches: nothing waits for it but the numbers up to which it has read.
+batches: only its position in each table is kept.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from ...http.server import Send
 PLUGINS: Final = "plugins"
 RESOURCES: Final = "resources"
 LEASES: Final = "leases"
-#: The least seconds between the beginnings of two batches for one browser.
+#: The least seconds between the starts of two batches for one browser.
 BATCH_EVERY: Final = 0.25
-#: Seconds without a batch after which a comment shows the browser that the connection is alive. The program of the page
-#: takes a connection for broken after a silence of four times that (``SILENCE``).
+#: Seconds without a batch after which a comment shows the browser that the connection works. The page's program treats
+#: a silence of four times that as a broken connection (``SILENCE``).
 COMMENT_EVERY: Final = 2.5
-#: How many keys are in one event at most. A batch has as many events as it needs.
+#: The most keys in one event. A batch has as many events as it needs.
 PIECE: Final = 250
 
 
 @attrs.define(eq=False)
 class Board:
-    """The tables, and a few words about the daemon and its health; each of them wakes the browsers' streams."""
+    """The tables, and short texts about the daemon and its health. Each change wakes the browsers' streams."""
 
-    #: The wall clock, in seconds since the epoch.
+    #: Returns the wall clock, in seconds since the epoch.
     _wall: Callable[[], float] = time.time
     tables: Mapping[str, ChangeTable] = attrs.field(
         init=False, factory=lambda: {name: ChangeTable() for name in (PLUGINS, RESOURCES, LEASES)}
     )
-    #: Words about the node by topic, the last ones of each.
+    #: The last text about each topic of the node.
     _words: ChangeTable = attrs.field(init=False, factory=ChangeTable)
     _waiting: trio.lowlevel.ParkingLot = attrs.field(init=False, factory=trio.lowlevel.ParkingLot)
 
@@ -60,7 +60,7 @@ class Board:
         self._waiting.unpark_all()
 
     def tell(self, topic: str, words: Json) -> None:
-        """Set what is said of the node about a topic."""
+        """Set the text about a topic of the node."""
         said = json.dumps(words)
         if self._words.get(topic) != said:
             self._words.put(topic, said)
@@ -87,13 +87,13 @@ class Board:
 
 @attrs.define
 class _BrowserPosition:
-    """How far one browser has read each table."""
+    """The position of one browser in each table."""
 
     _tables: Mapping[str, ChangeTable]
     _read: dict[str, int] = attrs.field(init=False, factory=dict)
 
     def batch(self) -> Iterator[bytes]:
-        """Yield events with all that has changed since the last batch; each has the newest values."""
+        """Yield events with all changes since the last batch, each with the newest values."""
         for name, table in self._tables.items():
             due = table.after(self._read.get(name))
             self._read[name] = due.revision
@@ -108,7 +108,7 @@ def _pieces(keys: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _changes(name: str, table: ChangeTable, keys: Sequence[str]) -> bytes:
-    """Return the event with the newest values of ``keys``; null for one that is gone."""
+    """Return the event with the newest values of ``keys``; null for keys that are gone."""
     entries = ", ".join(f"{json.dumps(key)}: {table.get(key) or 'null'}" for key in keys)
     return f"event: changes\ndata: {{{json.dumps(name)}: {{{entries}}}}}\n\n".encode()
 

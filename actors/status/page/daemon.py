@@ -1,4 +1,4 @@
-"""Follows the watches of a daemon, and keeps the board up to date: also with whether there is a daemon."""
+"""Follows the watches of a daemon, and keeps the board up to date, including whether there is a daemon."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from .board import LEASES, PLUGINS, RESOURCES, Board
 
 @attrs.define
 class UserNames:
-    """The names of local users, in a file of the form of ``/etc/passwd``, which is read again when it has changed.
+    """The names of local users, from a file like ``/etc/passwd``, which is read again when it has changed.
 
-    The name service could ask a directory in the network, and would then hold up all else that the page shows.
+    The name service is not used, since it may ask a directory in the network and delay the page.
     """
 
     _path: Path = attrs.field(default=Path("/etc/passwd"))
-    #: What tells the file that was read from one that has changed since: its inode, time and size.
+    #: Identifies the contents that were read: inode, time and size.
     _read: tuple[int, int, int] | None = attrs.field(init=False, default=None)
     _names: dict[int, str] = attrs.field(init=False, factory=dict)
 
@@ -45,7 +45,7 @@ class UserNames:
 
 
 def _names_in(text: str) -> dict[int, str]:
-    """Return the names by uid; of several users with one uid the first counts, as for the name service."""
+    """Return the names by uid; of several users with one uid the first counts, as in the name service."""
     names: dict[int, str] = {}
     for line in text.splitlines():
         match line.split(":"):
@@ -56,28 +56,28 @@ def _names_in(text: str) -> dict[int, str]:
 
 #: Seconds before a daemon that has gone is asked again.
 AGAIN: Final = 1.0
-#: Seconds before a watch is read anew whose changes the daemon has dropped.
+#: Seconds before a watch with dropped changes is read again from the start.
 AGAIN_IF_LAGGED: Final = 0.5
-#: Seconds before a daemon is asked again for what it does not have, as an older one or one without device plugins.
+#: Seconds before a daemon is asked again for something it does not have, such as device plugins.
 AGAIN_IF_MISSING: Final = 10.0
-#: Seconds between two questions how the daemon is.
+#: Seconds between two health requests.
 HEALTH_EVERY: Final = 5.0
-#: How many parts of it that are not well are named.
+#: How many unhealthy parts are listed.
 MOST_REASONS: Final = 16
-#: Heartbeats of a watch in the time for which a daemon may be silent.
+#: Heartbeats of a watch in the time for which a daemon can be silent.
 _HEARTBEATS: Final = 4
 _GONE: Final = "gone"
 
 
 @attrs.frozen
 class Watch:
-    """A stream of changes of the daemon, and the table that has them."""
+    """A stream of changes of the daemon, and its table."""
 
     path: str
     table: str
     #: The field that identifies an entry.
     key: str
-    #: The fields of an entry that the page shows in its table; a browser asks for more about the one that it looks at.
+    #: The fields of an entry in the table of the page. A browser asks for more about the entry that it shows.
     fields: tuple[str, ...]
 
 
@@ -100,23 +100,23 @@ class WatchEndedError(Exception):
     def __init__(self, reason: str, *, missing: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
-        #: Whether the daemon is there and does not have this watch.
+        #: Whether the daemon runs, but does not have this watch.
         self.missing = missing
 
 
 class WatchLaggedError(Exception):
-    """The daemon has dropped changes: what is watched has to be read anew."""
+    """The daemon has dropped changes, so the watch must be read again from the start."""
 
 
 async def follow(
     path: str, timeout: float, board: Board, wall: Callable[[], float] = time.time, names: UserNames | None = None
 ) -> None:
-    """Follow the daemon whose status socket is at ``path``, and its successors there, for ever.
+    """Follow the daemon whose status socket is at ``path``, and its successors there, forever.
 
-    It may be silent for ``timeout`` seconds. ``names`` has the names of users.
+    A daemon that is silent for ``timeout`` seconds counts as gone. ``names`` has the names of users.
     """
     names = names or UserNames()
-    # One place: that a daemon has come while it is asked is said once more afterwards.
+    # One place is enough: a message that comes during a request causes another request after it.
     came, wake = trio.open_memory_channel[None](1)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_follow_health, path, timeout, board, wake)
@@ -125,9 +125,9 @@ async def follow(
 
 
 async def _follow_health(path: str, timeout: float, board: Board, wake: trio.MemoryReceiveChannel[None]) -> None:
-    """Ask how the daemon is and which version it has, time and again, and at once when one has come.
+    """Ask the daemon for its health and version, regularly, and at once when it has come.
 
-    Nothing is said of one that does not answer: it is away, which the watches say.
+    If it does not answer, nothing is shown here: the watches show that it is away.
     """
     while True:
         for topic, target, words in (("health", "/healthz", _health), ("version", "/", _version)):
@@ -137,7 +137,7 @@ async def _follow_health(path: str, timeout: float, board: Board, wake: trio.Mem
 
 
 async def _asked(path: str, target: str, timeout: float, words: Callable[[Mapping[str, Any]], Json]) -> Json:
-    """Return ``words`` of an answer; None if there is none that the page understands."""
+    """Apply ``words`` to the answer; return None if there is no answer that the page understands."""
     with contextlib.suppress(UnreachableError, WatchEndedError):
         async with ask(path, "GET", target, timeout=timeout) as reply:
             return words(_object_in(await reply.body()))
@@ -145,13 +145,13 @@ async def _asked(path: str, target: str, timeout: float, words: Callable[[Mappin
 
 
 def _version(answer: Mapping[str, Any]) -> Json:
-    """Return the version of a daemon; older ones do not say it."""
+    """Return the version of a daemon; older ones do not have the field."""
     version = answer.get("version")
     return version if isinstance(version, str) else None
 
 
 def _health(answer: Mapping[str, Any]) -> Json:
-    """Return the word for all of a daemon, a line for each part that is not well, and how many sockets are queued."""
+    """Return the overall status, a line for each part that is not ok, and how many sockets are queued."""
     parts = [(root.get("root"), root) for root in _objects(answer.get("roots"))]
     parts += [(actor.get("name"), actor) for actor in _objects(answer.get("actors"))]
     reasons = [
@@ -168,23 +168,21 @@ def _objects(found: object) -> list[Mapping[str, Any]]:
 
 @attrs.define
 class _WatchFollower:
-    """Follows one watch."""
-
     _watch: Watch
     _path: str
     _timeout: float
     _board: Board
     _wall: Callable[[], float]
     _names: UserNames
-    #: Takes the word that a daemon has come.
+    #: Is notified when a daemon has come.
     _came: trio.MemorySendChannel[None]
-    #: When the daemon has said something last, by the wall clock; None if it never has.
+    #: The wall clock time of the daemon's last message; None if there was none.
     _heard: float | None = attrs.field(init=False, default=None)
-    #: Since when there is no such watch, by the wall clock; None while there is one.
+    #: The wall clock time since which the watch is gone; None while it is there.
     _away_since: float | None = attrs.field(init=False, default=None)
 
     async def run(self) -> None:
-        """Follow it for ever."""
+        """Follow the watch forever."""
         while True:
             try:
                 await self._read()
@@ -194,7 +192,7 @@ class _WatchFollower:
                 if error.missing:
                     self._board.keep_only(self._watch.table, set())
                 if self._away_since is None:
-                    # What is shown is from then, which is earlier than now if the daemon has been silent.
+                    # The shown state is from that time. It is earlier than now if the daemon was silent.
                     self._away_since = self._wall() if self._heard is None else self._heard
                 self._tell("missing" if error.missing else "away", error.reason)
                 await trio.sleep(AGAIN_IF_MISSING if error.missing else AGAIN)
@@ -207,7 +205,7 @@ class _WatchFollower:
         """Read the watch until it ends.
 
         Raises:
-          LaggedError: if it has to be read anew.
+          WatchLaggedError: if it must be read again from the start.
           WatchEndedError: otherwise, with the reason.
         """
         pause = min(max(self._timeout / _HEARTBEATS, 0.02), 3600.0)
@@ -225,14 +223,14 @@ class _WatchFollower:
         raise WatchEndedError("the daemon has stopped")
 
     async def _take(self, lines: Lines) -> None:
-        """Take the first list, in whose place what was there before goes, and then each change."""
+        """Take the first list, which replaces the old entries, and then each change."""
         listed: set[str] | None = set()
         async for line in lines:
             self._heard = self._wall()
             if line:
                 entry = _object_in(line)
                 if isinstance(entry.get("error"), str):
-                    # Before the list is whole, it is no list that has become too long.
+                    # An error before the end of the list does not mean that the backlog became too long.
                     raise WatchLaggedError if listed is None else WatchEndedError(entry["error"])
                 key = self._take_entry(entry)
                 if listed is not None:
@@ -242,7 +240,7 @@ class _WatchFollower:
                 self._board.keep_only(self._watch.table, listed)
                 self._away_since = None
                 self._tell("there")
-                with contextlib.suppress(trio.WouldBlock):  # It is said already, and not read yet.
+                with contextlib.suppress(trio.WouldBlock):  # One notification waits already.
                     self._came.send_nowait(None)
                 listed = None
 

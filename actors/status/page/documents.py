@@ -1,7 +1,7 @@
-"""The documents that a browser gets: each is one file of HTML that loads nothing.
+"""The documents for browsers: each is one HTML file that loads nothing.
 
-Their style and their program are files of their own here, and are put into the document when it is made. The policy
-that goes with it (Content-Security-Policy) admits these two by their hashes, and no other.
+Their style and program are separate files here, and are inserted when a document is made. The Content-Security-Policy
+of the document allows only these two, by their hashes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ....protocol.values import value
 from ....protocol.words import STATE_IN, StateName
 
 CONTENT_TYPE = "text/html; charset=utf-8"
-#: For every answer: no browser takes it for something else, and no page of another origin may include it.
+#: For every answer: browsers must not guess another type, and pages of other origins must not include it.
 SAFE_HEADERS = (("X-Content-Type-Options", "nosniff"), ("Cross-Origin-Resource-Policy", "same-origin"))
 _OF_DOCUMENTS = (
     *SAFE_HEADERS,
@@ -24,23 +24,23 @@ _OF_DOCUMENTS = (
     ("X-Frame-Options", "DENY"),
     ("Cache-Control", "no-store"),
 )
-#: In the place of a zero.
+#: Shown instead of a zero.
 _NONE = "\N{EN DASH}"
-#: The states that last, and those of a try. Their columns have this order, as on the page of ``plugind page``.
+#: The states that last, and those of a try. Columns have this order, as on the page of ``plugind page``.
 _LASTING = (StateName.REGISTERED, StateName.OBSERVED, StateName.WAITING, StateName.PARKED, StateName.STALE)
 _TRYING = tuple(dict.fromkeys(STATE_IN.values()))
 
 
 @value
 class Document:
-    """A document, and the headers of the answer that has it."""
+    """A document, and the headers of its answer."""
 
     body: bytes
     headers: tuple[tuple[str, str], ...]
 
 
 def page() -> Document:
-    """Return the page of ``plugind page``. It holds nothing about the node, which its program asks for."""
+    """Return the page of ``plugind page``. It has no data of the node; its program asks for them."""
     style, program = _file("page.css"), _file("page.js")
     text = _file("page.html").replace("/* page.css */", style).replace("/* page.js */", program)
     may = f"script-src {_hash(program)}; connect-src 'self'; require-trusted-types-for 'script'; trusted-types 'none'"
@@ -49,7 +49,7 @@ def page() -> Document:
 
 @value
 class CountsPage:
-    """The page of the metrics port, which has the numbers of sockets and nothing else: everybody may see it."""
+    """The page of the metrics port. It has only the numbers of sockets, since everybody can see it."""
 
     _before: str
     _after: str
@@ -58,7 +58,7 @@ class CountsPage:
     def filled(self, counts: Mapping[tuple[StateName, str], int], version: int = 1) -> bytes:
         """Return the page with these numbers of sockets by state and type, for a ``version`` of the status socket.
 
-        Each state has its column, so that none moves as sockets change. A type without sockets has no line.
+        Each state has a column, so that columns do not move. A type without sockets has no line.
         """
         columns = _columns(version)
         lines = [_line("th", ("type", "all", *columns))]
@@ -78,7 +78,7 @@ def counts_page() -> CountsPage:
 
 
 def _columns(version: int) -> dict[StateName, tuple[StateName, ...]]:
-    """Return the columns and the states that each counts: in version 2 a try has one state, whatever its step."""
+    """Return the columns, and the states that each counts: in version 2, all steps of a try are one state."""
     own = {state: (state,) for state in (*_LASTING, *(_TRYING if version < 2 else ()))}
     trying = {} if version < 2 else {StateName.REGISTERING: _TRYING}
     return {**own, **trying, StateName.LEAVING: (StateName.LEAVING,)}
@@ -98,7 +98,7 @@ def _file(name: str) -> str:
 
 
 def _headers(style: str, *may: str) -> tuple[tuple[str, str], ...]:
-    """Return the headers of a document with this style; ``may`` is what else it may do."""
+    """Return the headers of a document with this style; ``may`` has further permissions."""
     closed = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; img-src data:"
     return (("Content-Security-Policy", "; ".join((closed, f"style-src {_hash(style)}", *may))), *_OF_DOCUMENTS)
 

@@ -1,9 +1,9 @@
-"""What the server of ``plugind page`` answers: the page to everybody, and all about the node to who has the token.
+"""The server of ``plugind page``: it serves the page to everybody, and the state of the node to clients with the token.
 
-Every local user can connect to a port of the loopback address, so the token says who may read. It is a header of each
-request: cookies of one port are sent to all others of the same host, whoever listens there. No page of another origin
-can send that header, since no answer permits it (CORS), and one whose name leads here (DNS rebinding) does not name
-this host.
+Every local user can connect to a port of the loopback address, so reading needs a token. It is a header of each
+request, because cookies of one port are sent to all other ports of the same host, whoever listens there. Pages of other
+origins cannot send that header, since no answer permits it (CORS), and a page whose name is resolved to this address
+(DNS rebinding) does not name this host.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from ...http.server import HttpRequest, HttpResponse, problem
 from .board import Board
 from .documents import CONTENT_TYPE, SAFE_HEADERS, Document
 
-#: Everybody on this machine can connect: all is tighter than on the status socket. Whoever has no token has the places
-#: for health, which the oldest connections lose.
+#: Everybody on this machine can connect, so the limits are tighter than on the status socket. Clients without the token
+#: have the places for health, where the oldest connection makes room.
 LIMITS: Final = HttpLimits(
     unread=64,
     connections=16,
@@ -44,7 +44,7 @@ _SCHEME: Final = "Bearer "
 
 @attrs.frozen
 class AskedDaemon:
-    """The daemon that is asked: the path of its status socket, and for how many seconds it may be silent."""
+    """The daemon to ask: the path of its status socket, and for how many seconds it can be silent."""
 
     path: str
     timeout: float
@@ -60,7 +60,7 @@ class Routes:
     _daemon: AskedDaemon
 
     def place(self, request: HttpRequest) -> Place:
-        """Return which places limit ``request``."""
+        """Return which limit applies to ``request``."""
         if not self._has_token(request):
             return Place.HEALTH
         return Place.STREAM if request.path == STREAM else Place.QUERY
@@ -90,7 +90,7 @@ class Routes:
                 return problem(404, "there is nothing of that name here", _HEADERS)
 
     async def _asked(self, target: str, what: str | None) -> HttpResponse:
-        """Return the answer of the daemon about one thing."""
+        """Return the answer of the daemon about one object."""
         if not what:
             return problem(400, "the request does not say what it is about", _HEADERS)
         quoted = quote(what, safe="", errors="surrogateescape")
