@@ -22,7 +22,7 @@ import trio
 
 from ...protocol.leases import effects as e
 from ...protocol.leases import messages as m
-from ...protocol.leases.book import Leases
+from ...protocol.leases.book import Book
 from ...protocol.leases.values import Lease, LeaseState
 from ..messaging.mailbox import offer, send_answer
 from .cdi_writer import CdiWriter
@@ -44,7 +44,7 @@ class LeaseActor:
     def __init__(
         self,
         inbox: LeasesInbox,
-        book: Leases,
+        book: Book,
         saving: Saving,
         owners: Owners,
         files: CdiWriter,

@@ -12,7 +12,6 @@ import trio
 from ...protocol.errors import ConfigError, StateError
 from ...protocol.leases.cdi import CdiError
 from ...protocol.leases.config import LeasesConfig
-from ...protocol.leases.entries import Sources
 from ...protocol.leases.messages import Kept, LeaseRulesChanged
 from ...protocol.leases.values import Lease, ProcessIdentity
 from ...protocol.logs.lines import Logger
@@ -26,7 +25,7 @@ from .saving import Saving
 from .store import LeaseStore
 
 if TYPE_CHECKING:
-    from ...protocol.leases.book import Leases
+    from ...protocol.leases.book import Book
 
 
 class LaterCdiStore:
@@ -187,12 +186,12 @@ class LeaseUnit:
         self._config, self._operators = config, operators | config.operators
         self.inbox.send_nowait(LeaseRulesChanged(config.pools, config.limits, self._operators, config.permitted))
 
-    def _new_book(self) -> Leases:
-        from ...protocol.leases.book import Leases
+    def _new_book(self) -> Book:
+        from ...protocol.leases.book import Book, Sources
 
         assert self._ports is not None, "it was opened"
         sources = Sources(self._ports.wall, self._ports.clock.now, self._ports.bits)
-        return Leases(
+        return Book(
             self.inbox,
             sources,
             pools=self._config.pools,

@@ -7,16 +7,7 @@ from collections.abc import Collection, Iterable
 from functools import partial
 from itertools import combinations, islice
 
-import attrs
-
-from ..messages.addresses import Address
-from .effects import CallPlugin
-from .entries import LeaseEntry
 from .free import FreeDevices, Nodes, natural
-from .line import Reserved, fits
-from .messages import CallMessage, PreferenceAsked
-from .stock import Stock
-from .values import Wanted
 
 #: On a node with more NUMA nodes than this, not all sets of them are tried.
 MANY_NODES = 8
@@ -87,54 +78,3 @@ def _number(near: Counter[Nodes], nodes: Nodes) -> int:
 
 def _number_inside(near: Counter[Nodes], nodes: Nodes) -> int:
     return sum(number for some, number in near.items() if some <= nodes)
-
-
-@attrs.define(eq=False)
-class Choices:
-    """Chooses the devices of one lease after the other; plugins answer to ``inbox``."""
-
-    _stock: Stock
-    _inbox: Address[CallMessage]
-
-    def choose(self, entry: LeaseEntry, reserved: Reserved) -> list[CallPlugin]:
-        """Take devices for a lease, and return the calls to the plugins that may prefer others."""
-        entry.preferred.clear()
-        self._take(entry, reserved)
-        calls = [call for wanted in entry.lease.request.wanted if (call := self._call(entry, wanted, reserved))]
-        entry.asked = {call.call.resource for call in calls}
-        return calls
-
-    def choose_again(self, entry: LeaseEntry, reserved: Reserved) -> bool:
-        """Choose anew among all that is there by now, as the plugins prefer; return whether it is enough."""
-        self.give_back(entry)
-        entry.lease = attrs.evolve(entry.lease, devices={})
-        if not fits(self._stock, reserved, entry.lease.request):
-            return False
-        self._take(entry, reserved)
-        return True
-
-    def give_back(self, entry: LeaseEntry) -> None:
-        """Take its devices from a lease."""
-        for name, ids in entry.devices.items():
-            self._stock.give_back(name, ids)
-
-    def _take(self, entry: LeaseEntry, reserved: Reserved) -> None:
-        request, devices = entry.lease.request, {}
-        for wanted in request.wanted:
-            name = wanted.resource
-            free, preferred = self._stock.free((name, request.pool)), entry.preferred.get(name, ())
-            devices[name] = request.ids or choose(free, wanted.count, request.include, preferred, reserved.named(name))
-        for name, ids in devices.items():
-            self._stock.take(entry.lease.id, name, ids)
-        entry.lease = attrs.evolve(entry.lease, devices=devices)
-
-    def _call(self, entry: LeaseEntry, wanted: Wanted, reserved: Reserved) -> CallPlugin | None:
-        name, request = wanted.resource, entry.lease.request
-        if request.ids or not self._stock.options(name).get_preferred_allocation_available:
-            return None
-        others = self._stock.free((name, request.pool)).keys() - reserved.named(name)
-        if not others:
-            return None  # There is no choice.
-        available = tuple(sorted(others.union(entry.devices[name])))
-        asked = PreferenceAsked(entry.lease.id, name, available, request.include, wanted.count, self._inbox)
-        return CallPlugin(self._stock.calls(name), asked)

@@ -9,7 +9,7 @@ import attrs
 from ..messages.addresses import Address
 from ..messages.status import Lagged
 from ..plugins.devices import DeviceList, DeviceOptions, Key
-from ..values import value
+from ..values import record, value
 from .config import LeaseLimits
 from .replies import Failure, LeaseChanged, LeasesSnapshot, Problem, Released
 from .values import Answer, Lease, Owner, Pool, ProcessIdentity, Request
@@ -299,6 +299,18 @@ class Kept:
     leases: tuple[Lease, ...] = ()
     #: Why no device may be given to anybody: leases were lost, or could not be read until now. None if all are known.
     withheld: str | None = None
+
+
+@record(eq=False)
+class Notified:
+    """What is remembered of a lease of which somebody was notified."""
+
+    #: Whether the caller gave it its name.
+    named: bool = True
+    #: The tickets of the callers who were notified, and have not left.
+    tickets: set[int] = attrs.field(factory=set)
+    #: Where the end of the lease is awaited, by ticket.
+    ends: dict[int, Address[Lease]] = attrs.field(factory=dict)
 
 
 @value
