@@ -12,19 +12,7 @@ import attrs
 
 from ..logs.lines import timestamp
 from ..text import encodable
-from .asked_json import (
-    LeaseBody,
-    OwnerWish,
-    ProcessWish,
-    asked_from_json,
-    asked_to_json,
-    init_from_json,
-    init_to_json,
-    recovery_from_json,
-    request_to_json,
-    token_from_json,
-)
-from .json_fields import RequestError
+from .asked_json import init_to_json, request_to_json
 from .json_values import (
     WRONG_FORM,
     answer_of,
@@ -55,28 +43,6 @@ from .values import (
 
 if TYPE_CHECKING:
     from ..status.json import Json
-
-__all__ = [
-    "LeaseBody",
-    "LeaseJsonError",
-    "OwnerWish",
-    "ProcessWish",
-    "RequestError",
-    "asked_from_json",
-    "asked_to_json",
-    "failure_from_json",
-    "failure_to_json",
-    "init_from_json",
-    "init_to_json",
-    "lease_from_json",
-    "lease_to_json",
-    "recovery_from_json",
-    "released_from_json",
-    "released_to_json",
-    "snapshot_from_json",
-    "snapshot_to_json",
-    "token_from_json",
-]
 
 
 class LeaseJsonError(ValueError):

@@ -8,7 +8,7 @@ from typing import Final
 
 import attrs
 
-from .line import Reserved, available, fits
+from .choosing import Reserved, available, fits
 from .stock import Missing, Stock, StockedResource
 from .values import Lease, Request, Wanted
 

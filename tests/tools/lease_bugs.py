@@ -16,8 +16,8 @@ from plugind.actors.leases.saving import Saving
 from plugind.actors.simulation.lease_stores import SimulatedLeaseStore
 from plugind.protocol.leases import book, states
 from plugind.protocol.leases.book import Book
+from plugind.protocol.leases.choosing import LeaseLine, Reserved
 from plugind.protocol.leases.effects import DeleteLease, Effect, Write
-from plugind.protocol.leases.line import LeaseLine, Reserved
 from plugind.protocol.leases.messages import Kept, Offer
 from plugind.protocol.leases.states import Action, Event, LeasePhase, Outcome
 from plugind.protocol.leases.stock import Stock

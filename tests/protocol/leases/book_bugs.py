@@ -22,10 +22,9 @@ import hypothesis
 
 from plugind.protocol.leases import book, states
 from plugind.protocol.leases.book import Book
-from plugind.protocol.leases.choosing import choose
+from plugind.protocol.leases.choosing import Reserved, choose
 from plugind.protocol.leases.entries import Ends, LeaseEntry
 from plugind.protocol.leases.limits import Usage
-from plugind.protocol.leases.line import Reserved
 from plugind.protocol.leases.states import Action, Event, LeasePhase
 from plugind.protocol.leases.stock import Stock
 from plugind.tests.protocol.leases.test_book_properties import SCRIPTS, SETTINGS, play

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from plugind.protocol.leases.line import LeaseLine
+from plugind.protocol.leases.choosing import LeaseLine
 from plugind.protocol.leases.stock import Stock
 from plugind.protocol.leases.values import Pool, Request, Wanted
 from plugind.tests.protocol.hypothesis_settings import examples
