@@ -100,8 +100,7 @@ def judged(lease: Lease, uid: int) -> Lease:
     """
     if uid in (0, os.geteuid()):
         return lease
-    from ...protocol.leases.answers import AnswerError
-    from ...protocol.leases.permits import from_daemon
+    from ...protocol.leases.answers import AnswerError, from_daemon
 
     try:
         return from_daemon(lease, uid)

@@ -17,14 +17,13 @@ from ..trust.users import user_words
 from ..values import value
 from . import effects as e
 from . import messages as m
-from .answers import AnswerError, joined
+from .answers import AnswerError, joined, left_out, permitted
 from .cdi import name_of
 from .choosing import LeaseLine, Reserved, choose, fits
 from .config import LeaseLimits
 from .entries import Amendment, Asker, Ends, LeaseEntry
 from .limits import Usage, failure_of, pool_failure_of, reserved_failure_of, same_owner
 from .messages import Failure, Problem
-from .permits import left_out, permitted
 from .shortages import missing_devices, shortage, unhealthy_since
 from .states import Action, Event, LeasePhase, step
 from .stock import Stock

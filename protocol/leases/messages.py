@@ -347,7 +347,7 @@ class LeaseRulesChanged:
     limits: LeaseLimits
     #: Users who may end the leases of others.
     operators: frozenset[int]
-    #: What plugins of other users may put into leases; see :mod:`.permits`.
+    #: What plugins of other users may put into leases; see :mod:`.answers`.
     permitted: tuple[str, ...] = ()
 
 
