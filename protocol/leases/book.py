@@ -27,7 +27,7 @@ from .messages import Failure, Problem
 from .shortages import missing_devices, shortage, unhealthy_since
 from .states import Action, Event, LeasePhase, step
 from .stock import Stock
-from .values import ConnectionOwner, ContainerOwner, Lease, LeaseState, Pool, ProcessOwner, TimeOwner, Wanted
+from .values import ConnectionOwner, ContainerOwner, Lease, LeaseState, Pool, ProcessOwner, Request, TimeOwner, Wanted
 
 #: Seconds for which a lease stays after the end of its container, which may be started again.
 GRACE = 10.0
@@ -110,7 +110,7 @@ class Book:
         #: The leases whose owners are to be stopped when a device is unhealthy.
         self._stoppable: dict[str, LeaseEntry] = {}
         #: Why no device is given to anybody, since leases were lost.
-        self._lost: str | None = None
+        self._withheld: str | None = None
         #: What follows from each awaited write, by its number: a lease goes on, a change of an owner counts, a release
         #: or a recovery is answered.
         self._awaited: dict[int, LeaseEntry | Amendment | tuple[m.ReleaseAsked, m.Released] | m.RecoverAsked] = {}
@@ -130,7 +130,7 @@ class Book:
     @property
     def withheld(self) -> str | None:
         """Why no device is given to anybody, and what to do; None if they are."""
-        return None if self._lost is None else f"all devices are withheld: {self._lost}"
+        return None if self._withheld is None else f"all devices are withheld: {self._withheld}"
 
     def find(self, lease: str) -> Lease | None:
         """Return a lease, or None."""
@@ -140,16 +140,16 @@ class Book:
     def snapshot(self, now: float, problem: str | None = None) -> m.LeasesSnapshot:
         """Return all leases as they are shown; ``problem`` is what is wrong with the file that keeps them."""
         leases = tuple(entry.lease for _, entry in sorted(self._entries.items()))
-        gives_none = self._closed is not None or self._lost is not None
+        gives_none = self._closed is not None or self._withheld is not None
         free = {name: 0 if gives_none else number for name, number in self._stock.free_numbers()}
-        return m.LeasesSnapshot(now, leases, self._lost, problem, free=free)
+        return m.LeasesSnapshot(now, leases, self._withheld, problem, free=free)
 
     # --- events ---
 
     def start(self, kept: m.Kept, now: float) -> list[e.Effect]:
         """Take the leases of this boot that were found in the store, at the start or later."""
         self._begin(now)
-        self._lost = kept.withheld
+        self._withheld = kept.withheld
         for lease in kept.leases:
             self._take_up(lease)
         return self._finish()
@@ -160,7 +160,7 @@ class Book:
         Somebody was ``notified`` of those that are there by their ids. Any other that is held ends.
         """
         self._begin(now)
-        self._lost = kept.withheld
+        self._withheld = kept.withheld
         for lease in kept.leases:
             self._take_up(lease)
             entry = self._entries[lease.id]
@@ -243,7 +243,7 @@ class Book:
 
     def _serve(self) -> None:
         """Give devices to those whose turn has come, and end those that do not wait."""
-        if self._lost is not None or not len(self._line):
+        if self._withheld is not None or not len(self._line):
             return
         for lease, reserved in self._line.take_fitting(self._stock):
             self._reserved = reserved
@@ -267,9 +267,10 @@ class Book:
     def _answer(self, reply: Address[Lease | Failure], answer: Lease | Failure) -> None:
         self._effects.append(e.AnswerAsker(reply, answer))
 
-    def _report_failure(self, resources: tuple[str, ...], uid: int, failure: Failure) -> None:
-        """Note that a caller got no lease."""
-        self._effects.append(e.Failed(resources, uid, failure))
+    def _refuse(self, reply: Address[Lease | Failure], request: Request, uid: int, failure: Failure) -> None:
+        """Answer a caller who gets no lease, and note that."""
+        self._answer(reply, failure)
+        self._effects.append(e.Failed(request.resources, uid, failure))
 
     # --- a row of the table of states ---
 
@@ -365,8 +366,7 @@ class Book:
             if failure is None:
                 entry = self._new_entry(asked)
         if failure is not None:
-            self._answer(asked.reply, failure)
-            self._report_failure(tuple(wanted.resource for wanted in asked.request.wanted), asked.uid, failure)
+            self._refuse(asked.reply, asked.request, asked.uid, failure)
         elif entry is not None:
             entry.tickets.add(asked.ticket)
             self._tickets[asked.ticket] = entry.lease.id
@@ -455,8 +455,7 @@ class Book:
         self._impatient.discard(entry.lease.id)
         for ticket in over:
             failure = self._shortage(entry, problem)
-            self._answer(entry.askers.pop(ticket).reply, failure)
-            self._report_failure(entry.resources, entry.lease.uid, failure)
+            self._refuse(entry.askers.pop(ticket).reply, entry.lease.request, entry.lease.uid, failure)
         self._ends.set(entry.lease.id, entry.next_end())
 
     def _shortage(self, entry: LeaseEntry, problem: Problem) -> Failure:
@@ -466,7 +465,7 @@ class Book:
         request = entry.lease.request
         before = self._line.reserved_before(entry.arrival, self._stock)
         text = shortage(self._stock, before, request, entry.lease.uid)
-        holders = itertools.islice(self._stock.holders(entry.resources), MAX_HOLDERS)
+        holders = itertools.islice(self._stock.holders(request.resources), MAX_HOLDERS)
         return Failure(problem, text, tuple(self._entries[lease].lease for lease in holders))
 
     # --- choosing ---
@@ -545,7 +544,7 @@ class Book:
 
     def _prepare(self, entry: LeaseEntry) -> None:
         """Ask the plugin of the next resource to prepare its devices; go on if all have."""
-        name = next((resource for resource in entry.resources if resource not in entry.answers), None)
+        name = next((resource for resource in entry.lease.request.resources if resource not in entry.answers), None)
         entry.preparing = name
         if name is None:
             self._join(entry)
@@ -613,7 +612,7 @@ class Book:
 
     def _join(self, entry: LeaseEntry) -> None:
         try:
-            answer = joined({name: entry.answers[name] for name in entry.resources})
+            answer = joined({name: entry.answers[name] for name in entry.lease.request.resources})
         except AnswerError as error:
             self._step(entry, Event.REFUSED, Failure(Problem.REFUSED, str(error)))
             return
@@ -660,7 +659,7 @@ class Book:
         for asker in entry.askers.values():
             self._answer(asker.reply, failure)
         if entry.askers:
-            self._report_failure(entry.resources, entry.lease.uid, failure)
+            self._effects.append(e.Failed(entry.lease.request.resources, entry.lease.uid, failure))
         entry.askers.clear()
 
     # --- what is written ---
@@ -680,7 +679,7 @@ class Book:
                 self._amended(amendment, message.error)
             case m.RecoverAsked() as asked:
                 if message.error is None:
-                    self._lost = None
+                    self._withheld = None
                 failure = None if message.error is None else _not_written(message.error)
                 self._effects.append(e.RecoverReply(asked.reply, failure))
             case (asked, released):
@@ -914,7 +913,7 @@ class Book:
         if asked.uid not in self._operators:
             failure = Failure(Problem.FORBIDDEN, "only root and the user of the daemon may do that")
             self._effects.append(e.RecoverReply(asked.reply, failure))
-        elif self._lost is None:
+        elif self._withheld is None:
             self._effects.append(e.RecoverReply(asked.reply, None))
         else:
             self._awaited[self._write(e.EndWithholding(), awaited=True)] = asked

@@ -72,11 +72,6 @@ class LeaseEntry:
         """Until when all of its askers wait for devices; infinity if there are none."""
         return min((asker.deadline or 0.0 for asker in self.askers.values()), default=math.inf)
 
-    @property
-    def resources(self) -> tuple[str, ...]:
-        """The resources that it has or wants."""
-        return tuple(wanted.resource for wanted in self.lease.request.wanted)
-
 
 @value
 class Amendment:

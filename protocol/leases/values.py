@@ -101,6 +101,11 @@ class Request:
     #: Stop the process that owns the lease, by SIGTERM, when a device of it turns unhealthy.
     stop_on_unhealthy: bool = False
 
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """The resources of which it wants devices."""
+        return tuple(wanted.resource for wanted in self.wanted)
+
 
 @value
 class Pool:

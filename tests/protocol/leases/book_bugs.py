@@ -131,11 +131,11 @@ def _ends_never() -> Bug:
 def _serve_though_withheld() -> Bug:
     def anyway(call: Callable[..., Any]) -> Callable[..., Any]:
         def run(self: Book, *arguments: Any) -> Any:
-            kept, self._lost = self._lost, None
+            kept, self._withheld = self._withheld, None
             try:
                 return call(self, *arguments)
             finally:
-                self._lost = kept
+                self._withheld = kept
 
         return run
 
