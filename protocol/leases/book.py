@@ -267,6 +267,12 @@ class Book:
     def _answer(self, reply: Address[Lease | Failure], answer: Lease | Failure) -> None:
         self._effects.append(e.AnswerAsker(reply, answer))
 
+    def _answer_all(self, entry: LeaseEntry, answer: Lease | Failure) -> None:
+        """Answer all who wait for a lease."""
+        for asker in entry.askers.values():
+            self._answer(asker.reply, answer)
+        entry.askers.clear()
+
     def _refuse(self, reply: Address[Lease | Failure], request: Request, uid: int, failure: Failure) -> None:
         """Answer a caller who gets no lease, and note that."""
         self._answer(reply, failure)
@@ -289,21 +295,38 @@ class Book:
                 case Action.REQUEUE:
                     self._queue(entry)
                 case Action.COMMIT:
-                    self._commit(entry)
+                    if entry.lease.request.container:
+                        entry.lease = attrs.evolve(entry.lease, cdi_name=name_of(self._sources.bits()))
+                    entry.written = True
+                    self._save(entry, entry.lease)
+                    if isinstance(entry.lease.owner, ProcessOwner):
+                        self._watch(entry)
                 case Action.PREPARE:
                     self._prepare(entry)
+                case Action.FILE if entry.lease.request.container:
+                    entry.filed = True
+                    self._effects.append(e.WriteFile(entry.lease))
                 case Action.FILE:
-                    self._file(entry)
+                    self._step(entry, Event.FILED)
                 case Action.CONFIRM:
-                    self._confirm(entry)
+                    if isinstance(owner := entry.lease.owner, TimeOwner):
+                        entry.lease = attrs.evolve(entry.lease, owner=self._begun(owner))
+                    self._save(entry, entry.lease.moved(LeaseState.HELD))
                 case Action.TELL:
-                    self._tell(entry)
+                    self._wait_for_owner(entry)
+                    self._answer_all(entry, entry.lease)
+                case Action.FAIL if entry.askers:
+                    because = failure or _because(entry, text)
+                    self._answer_all(entry, because)
+                    self._effects.append(e.Failed(entry.lease.request.resources, entry.lease.uid, because))
                 case Action.FAIL:
-                    self._fail(entry, failure or _because(entry, text))
+                    pass  # Nobody waits for the answer.
                 case Action.WITHDRAW:
                     self._effects.extend(e.Withdraw(calls, entry.lease.id) for calls in entry.calling.values())
                 case Action.WITHHOLD:
-                    self._withhold(entry)
+                    self._write(e.SaveLease(entry.lease))
+                    self._forget_owner(entry)
+                    self._ends.set(entry.lease.id, self._now + WITHHELD)
                 case Action.END:
                     self._end(entry)
                 case _:
@@ -528,19 +551,7 @@ class Book:
         for name, ids in entry.lease.devices.items():
             self._stock.give_back(name, ids)
 
-    # --- from the choice to the answer ---
-
-    def _commit(self, entry: LeaseEntry) -> None:
-        if entry.lease.request.container:
-            entry.lease = attrs.evolve(entry.lease, cdi_name=name_of(self._sources.bits()))
-        entry.written = True
-        self._save(entry, entry.lease)
-        if isinstance(entry.lease.owner, ProcessOwner):
-            self._watch(entry)
-
-    def _save(self, entry: LeaseEntry, lease: Lease) -> None:
-        entry.write = self._write(e.SaveLease(lease), awaited=True)
-        self._awaited[entry.write] = entry
+    # --- plugins prepare devices ---
 
     def _prepare(self, entry: LeaseEntry) -> None:
         """Ask the plugin of the next resource to prepare its devices; go on if all have."""
@@ -619,50 +630,12 @@ class Book:
         entry.lease = attrs.evolve(entry.lease, answer=answer)
         self._step(entry, Event.PREPARED)
 
-    def _file(self, entry: LeaseEntry) -> None:
-        if entry.lease.request.container:
-            entry.filed = True
-            self._effects.append(e.WriteFile(entry.lease))
-        else:
-            self._step(entry, Event.FILED)
+    # --- what the disk says ---
 
-    def _file_written(self, message: m.FileWritten) -> None:
-        entry = self._entries.get(message.id)
-        if entry is None:
-            return
-        if entry.phase is not LeasePhase.FILING:
-            # It is held, from before a restart of plugind: its container may run already.
-            warnings = tuple(warning for warning in entry.lease.warnings if not warning.startswith(_NO_FILE))
-            if message.error is not None:
-                warnings = (*warnings, f"{_NO_FILE}{message.error}")
-            if warnings != entry.lease.warnings:
-                entry.lease = attrs.evolve(entry.lease, warnings=warnings)
-                self._touch(entry)
-        elif message.error is None:
-            self._step(entry, Event.FILED)
-        else:
-            text = f"the CDI file cannot be written: {message.error}"
-            self._step(entry, Event.NOT_FILED, Failure(Problem.STORAGE, text))
-
-    def _confirm(self, entry: LeaseEntry) -> None:
-        if isinstance(owner := entry.lease.owner, TimeOwner):
-            entry.lease = attrs.evolve(entry.lease, owner=self._begun(owner))
-        self._save(entry, entry.lease.moved(LeaseState.HELD))
-
-    def _tell(self, entry: LeaseEntry) -> None:
-        self._wait_for_owner(entry)
-        for asker in entry.askers.values():
-            self._answer(asker.reply, entry.lease)
-        entry.askers.clear()
-
-    def _fail(self, entry: LeaseEntry, failure: Failure) -> None:
-        for asker in entry.askers.values():
-            self._answer(asker.reply, failure)
-        if entry.askers:
-            self._effects.append(e.Failed(entry.lease.request.resources, entry.lease.uid, failure))
-        entry.askers.clear()
-
-    # --- what is written ---
+    def _save(self, entry: LeaseEntry, lease: Lease) -> None:
+        """Have a lease written before it goes on."""
+        entry.write = self._write(e.SaveLease(lease), awaited=True)
+        self._awaited[entry.write] = entry
 
     def _saved(self, message: m.Saved) -> None:
         """Go on with what waited for a write."""
@@ -686,6 +659,24 @@ class Book:
                 # What could not be written is tried again.
                 released = attrs.evolve(released, unwritten=message.error)
                 self._effects.append(e.ReleaseReply(asked.reply, released))
+
+    def _file_written(self, message: m.FileWritten) -> None:
+        entry = self._entries.get(message.id)
+        if entry is None:
+            return
+        if entry.phase is not LeasePhase.FILING:
+            # It is held, from before a restart of plugind: its container may run already.
+            warnings = tuple(warning for warning in entry.lease.warnings if not warning.startswith(_NO_FILE))
+            if message.error is not None:
+                warnings = (*warnings, f"{_NO_FILE}{message.error}")
+            if warnings != entry.lease.warnings:
+                entry.lease = attrs.evolve(entry.lease, warnings=warnings)
+                self._touch(entry)
+        elif message.error is None:
+            self._step(entry, Event.FILED)
+        else:
+            text = f"the CDI file cannot be written: {message.error}"
+            self._step(entry, Event.NOT_FILED, Failure(Problem.STORAGE, text))
 
     # --- owners ---
 
@@ -862,11 +853,6 @@ class Book:
         for entry in [*self._entries.values()]:
             if entry.phase is LeasePhase.UNCERTAIN and entry.lost == message.key:
                 self._step(entry, Event.SETTLED)
-
-    def _withhold(self, entry: LeaseEntry) -> None:
-        self._write(e.SaveLease(entry.lease))
-        self._forget_owner(entry)
-        self._ends.set(entry.lease.id, self._now + WITHHELD)
 
     def _end(self, entry: LeaseEntry) -> None:
         lease = entry.lease

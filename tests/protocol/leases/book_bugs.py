@@ -181,7 +181,9 @@ BUGS: Final[dict[str, Callable[[], Bug]]] = {
     ),
     "uncertain devices are free at once": lambda: patch.object(book, "WITHHELD", 0.5),
     "uncertain devices are free after 30 s": lambda: patch.object(book, "WITHHELD", 30.0),
-    "uncertain devices are never free": lambda: _ignore("_withhold"),
+    "uncertain devices are never free": lambda: _step(
+        LeasePhase.PREPARING, Event.LOST, (LeasePhase.UNCERTAIN, (Action.FAIL,))
+    ),
     "a restart forgets pending leases": _take_up_only_held,
     "a restart frees pending ones early": lambda: _take_up_for(1.0),
     "a restart watches no owner": _take_up_without_watch,
