@@ -12,7 +12,7 @@ import trio
 from ...protocol.errors import ConfigError, StateError
 from ...protocol.leases.cdi import CdiError
 from ...protocol.leases.config import LeasesConfig
-from ...protocol.leases.messages import Kept, LeaseRulesChanged
+from ...protocol.leases.messages import Kept, LeaseRules
 from ...protocol.leases.values import ProcessIdentity
 from ...protocol.logs.lines import Logger
 from ...protocol.values import value
@@ -68,8 +68,7 @@ class LeaseUnit:
         self._open_ports = ports
         self._ports: LeasePorts | None = None
         self._cdi_store: CdiStore | None = None
-        self._config = config
-        self._operators = operators | config.operators
+        self._rules = _rules_of(config, operators)
         #: Whose plugins may say anything: root's, and those of the user of the daemon.
         self._privileged = operators
         self._closed = closed
@@ -164,8 +163,8 @@ class LeaseUnit:
 
         The ``operators`` are those that are not configured.
         """
-        self._config, self._operators = config, operators | config.operators
-        self.inbox.send_nowait(LeaseRulesChanged(config.pools, config.limits, self._operators, config.permitted))
+        self._rules = _rules_of(config, operators)
+        self.inbox.send_nowait(self._rules)
 
     def _new_book(self) -> Book:
         from ...protocol.leases.book import Book, Sources
@@ -175,11 +174,8 @@ class LeaseUnit:
         return Book(
             self.inbox,
             sources,
-            pools=self._config.pools,
-            limits=self._config.limits,
-            operators=self._operators,
+            self._rules,
             privileged=self._privileged,
-            permitted=self._config.permitted,
             closed=self._closed,
             numbers=self._numbers,
         )
@@ -195,3 +191,7 @@ class LeaseUnit:
         if self._ports is not None:
             self._ports.owners.close()
             self._ports.clock.close()
+
+
+def _rules_of(config: LeasesConfig, operators: frozenset[int]) -> LeaseRules:
+    return LeaseRules(config.pools, config.limits, operators | config.operators, config.permitted)

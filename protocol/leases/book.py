@@ -7,7 +7,7 @@ An event is a message to the lease actor, or the passing of time. For one lease 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import assert_never
 
 import attrs
@@ -20,14 +20,13 @@ from . import messages as m
 from .answers import AnswerError, joined, left_out, permitted
 from .cdi import name_of
 from .choosing import LeaseLine, Reserved, choose, fits
-from .config import LeaseLimits
 from .entries import Amendment, Asker, Ends, LeaseEntry
 from .limits import Usage, failure_of, pool_failure_of, reserved_failure_of, same_owner
 from .messages import Failure, Problem
 from .shortages import missing_devices, shortage, unhealthy_since
 from .states import Action, Event, LeasePhase, step
 from .stock import Stock
-from .values import ConnectionOwner, ContainerOwner, Lease, LeaseState, Pool, ProcessOwner, Request, TimeOwner, Wanted
+from .values import ConnectionOwner, ContainerOwner, Lease, LeaseState, ProcessOwner, Request, TimeOwner, Wanted
 
 #: Seconds for which a lease stays after the end of its container, which may be started again.
 GRACE = 10.0
@@ -37,8 +36,6 @@ WITHHELD = 60.0
 BIND = 60.0
 #: How many holders a failure names.
 MAX_HOLDERS = 64
-#: Who may end the leases of others, unless more are named.
-ROOT = frozenset({0})
 
 _NO_FILE = "its CDI file is not there: "
 _RESTARTED = "plugind ended while a plugin was preparing its devices"
@@ -70,36 +67,31 @@ class Book:
         self,
         inbox: Address[m.CallMessage],
         sources: Sources,
+        rules: m.LeaseRules | None = None,
         *,
-        pools: Iterable[Pool] = (),
-        limits: LeaseLimits | None = None,
-        operators: frozenset[int] = ROOT,
-        privileged: frozenset[int] = ROOT,
-        permitted: Collection[str] = (),
+        privileged: frozenset[int] = m.ROOT,
         closed: str | None = None,
         numbers: Iterator[int] | None = None,
     ) -> None:
         """Begin without leases and devices; plugins answer to ``inbox``.
 
-        Plugins of ``privileged`` users may put anything into a lease, those of others what is ``permitted``. No lease
-        is given if there is a reason in ``closed``. Writes are given these ``numbers``, none of which was used
+        Plugins of ``privileged`` users may put anything into a lease, those of others what the ``rules`` permit. No
+        lease is given if there is a reason in ``closed``. Writes are given these ``numbers``, none of which was used
         before a crash.
 
         Raises:
-            ValueError: A device is in two of ``pools``.
+            ValueError: A device is in two pools.
         """
         self._inbox = inbox
         self._sources = sources
-        self._limits = limits or LeaseLimits()
-        self._operators = operators
+        self._rules = rules or m.LeaseRules()
         self._privileged = privileged
-        self._permitted = permitted
         self._closed = closed
         self._numbers = numbers or itertools.count(1)
         self._entries: dict[str, LeaseEntry] = {}
         #: The lease of each ticket.
         self._tickets: dict[int, str] = {}
-        self._stock = Stock(pools)
+        self._stock = Stock(self._rules.pools)
         self._line = LeaseLine()
         #: What is reserved for those that are in line before the one that is given devices now.
         self._reserved = Reserved()
@@ -220,7 +212,7 @@ class Book:
                 self._owner_ended(message)
             case m.FileWritten():
                 self._file_written(message)
-            case m.LeaseRulesChanged():
+            case m.LeaseRules():
                 self._change_rules(message)
             case _:
                 assert_never(message)
@@ -396,12 +388,12 @@ class Book:
 
     def _refusal(self, asked: m.LeaseAsked) -> Failure | None:
         failure = failure_of(asked, self._stock.pools)
-        failure = failure or reserved_failure_of(asked.id, asked.uid, self._operators)
+        failure = failure or reserved_failure_of(asked.id, asked.uid, self._rules.operators)
         if failure is None and self._closed is not None:
             return Failure(Problem.STORAGE, self._closed)
         if failure is None and self.withheld is not None:
             return Failure(Problem.STORAGE, self.withheld)
-        return failure or self._usage.failure(self._limits, asked)
+        return failure or self._usage.failure(self._rules.limits, asked)
 
     def _new_entry(self, asked: m.LeaseAsked) -> LeaseEntry:
         name = asked.id
@@ -610,7 +602,7 @@ class Book:
         if uid is None or uid not in self._privileged | {entry.lease.uid}:
             whose = user_words(uid)
             try:
-                answer, names = permitted(answer, name, self._permitted)
+                answer, names = permitted(answer, name, self._rules.permitted)
             except AnswerError as error:
                 text = f"{name}: the answer of a device plugin of {whose} to Allocate is not permitted: {error}"
                 self._step(entry, Event.REFUSED, Failure(Problem.REFUSED, text))
@@ -742,7 +734,7 @@ class Book:
 
     def _may_change(self, uid: int, entry: LeaseEntry) -> bool:
         """Whether a user may end or change a lease."""
-        return uid == entry.lease.uid or uid in self._operators
+        return uid == entry.lease.uid or uid in self._rules.operators
 
     def _find_held(self, lease: str, uid: int) -> LeaseEntry | Failure:
         """Return a lease that is held, or why a user may not change it."""
@@ -881,13 +873,13 @@ class Book:
 
     # --- rules, and a lost state ---
 
-    def _change_rules(self, rules: m.LeaseRulesChanged) -> None:
+    def _change_rules(self, rules: m.LeaseRules) -> None:
         """Sort the devices into other pools, and end those in line that may have none of their pool any more.
 
         Raises:
             ValueError: A device is in two pools.
         """
-        self._limits, self._operators, self._permitted = rules.limits, rules.operators, rules.permitted
+        self._rules = rules
         self._stock.sort_into(rules.pools)
         for entry in [entry for entry in self._entries.values() if entry.phase is LeasePhase.QUEUED]:
             failure = pool_failure_of(entry.lease.request, entry.lease.uid, self._stock.pools)
@@ -896,7 +888,7 @@ class Book:
 
     def _recover(self, asked: m.RecoverAsked) -> None:
         """Have written that no leased device is in use."""
-        if asked.uid not in self._operators:
+        if asked.uid not in self._rules.operators:
             failure = Failure(Problem.FORBIDDEN, "only root and the user of the daemon may do that")
             self._effects.append(e.RecoverReply(asked.reply, failure))
         elif self._withheld is None:

@@ -17,6 +17,10 @@ from .values import Answer, Lease, Owner, Pool, ProcessIdentity, Request
 _NUMBERS = itertools.count(1)
 
 
+#: Who may end the leases of others, unless more are named.
+ROOT = frozenset({0})
+
+
 def new_ticket() -> int:
     """Return a number that no asker of this process has had."""
     return next(_NUMBERS)
@@ -340,13 +344,14 @@ class FileWritten:
 
 
 @value
-class LeaseRulesChanged:
-    """Devices are given by other rules from now on. Leases keep the devices that they have."""
+class LeaseRules:
+    """Devices are given by these rules from now on. Leases keep the devices that they have."""
 
-    pools: tuple[Pool, ...]
-    limits: LeaseLimits
+    #: Devices that are taken only by requests that name their pool; no device is in two.
+    pools: tuple[Pool, ...] = ()
+    limits: LeaseLimits = attrs.field(factory=LeaseLimits)
     #: Users who may end the leases of others.
-    operators: frozenset[int]
+    operators: frozenset[int] = ROOT
     #: What plugins of other users may put into leases; see :mod:`.answers`.
     permitted: tuple[str, ...] = ()
 
@@ -368,7 +373,7 @@ StateMessage = (
     | LeasesRead
     | OwnerEnded
     | FileWritten
-    | LeaseRulesChanged
+    | LeaseRules
 )
 
 LeasesMessage = StateMessage | LeasesAsked | ShowAsked | LeasesSubscribed | LeasesUnsubscribed

@@ -98,7 +98,7 @@ class Model:
 
     def new_book(self) -> Book:
         sources = Sources(lambda: 1e9, lambda: round(self.now * 1e9), lambda: next(self.numbers))
-        return Book(Sink(), sources, pools=[POOL], limits=LIMITS)
+        return Book(Sink(), sources, m.LeaseRules((POOL,), LIMITS))
 
     @property
     def leases(self) -> tuple[Lease, ...]:
