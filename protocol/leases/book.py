@@ -23,7 +23,7 @@ from .choosing import LeaseLine, Reserved, choose, fits
 from .entries import Amendment, Asker, Ends, LeaseEntry
 from .limits import Usage, failure_of, pool_failure_of, reserved_failure_of, same_owner
 from .messages import Failure, Problem
-from .shortages import missing_devices, shortage, unhealthy_since
+from .shortages import missing_devices, shortage, unhealthy_since, unusable
 from .states import Action, Event, LeasePhase, step
 from .stock import Stock
 from .values import ConnectionOwner, ContainerOwner, Lease, LeaseState, ProcessOwner, Request, TimeOwner, Wanted
@@ -551,17 +551,11 @@ class Book:
         entry.preparing = name
         if name is None:
             self._join(entry)
-        elif not self._stock.is_healthy(name, entry.lease.devices[name]):
-            self._step(entry, Event.REFUSED, self._unavailable(name))
+        elif (text := unusable(self._stock, name, entry.lease.devices[name])) is not None:
+            self._step(entry, Event.REFUSED, Failure(Problem.UNAVAILABLE, text))
         else:
             pre_start = self._stock.options(name).pre_start_required
             self._call(entry, m.AllocateAsked(entry.lease.id, name, entry.lease.devices[name], pre_start, self._inbox))
-
-    def _unavailable(self, name: str) -> Failure:
-        if not self._stock.is_offered(name):
-            return Failure(Problem.UNAVAILABLE, f"unknown Device Plugin {name}")
-        text = f"previously allocated devices are no longer healthy; cannot allocate unhealthy devices {name}"
-        return Failure(Problem.UNAVAILABLE, text)
 
     def _called(self, message: m.CallMessage) -> None:
         """Take what a plugin answers, unless the lease does not wait for that any more."""

@@ -69,6 +69,13 @@ class NoOwner:
 Owner = ProcessOwner | ContainerOwner | TimeOwner | ConnectionOwner | NoOwner
 
 
+def process_of(owner: Owner) -> ProcessIdentity | None:
+    """Return the process that owns a lease, which is the init of a container; None if none does, or none yet."""
+    if isinstance(owner, ProcessOwner):
+        return owner.process
+    return owner.init if isinstance(owner, ContainerOwner) else None
+
+
 # --- what is asked for ------------------------------------------------------------------------------------------------
 
 
