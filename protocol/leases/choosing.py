@@ -49,10 +49,6 @@ class Reserved:
         """Return the devices of a resource that earlier ones have named."""
         return self._named.get(resource, frozenset())
 
-    def has(self, resource: str, device: str) -> bool:
-        """Whether an earlier one has named the device."""
-        return device in self.named(resource)
-
 
 def available(stock: Stock, reserved: Reserved, request: Request, wanted: Wanted) -> int:
     """Return how many devices the request may have of a resource now."""
@@ -65,15 +61,14 @@ def available(stock: Stock, reserved: Reserved, request: Request, wanted: Wanted
 
 def fits(stock: Stock, reserved: Reserved, request: Request) -> bool:
     """Return whether the request can have all that it wants now."""
-    return all(_fits(stock, reserved, request, wanted) for wanted in request.wanted)
-
-
-def _fits(stock: Stock, reserved: Reserved, request: Request, wanted: Wanted) -> bool:
-    free = stock.free((wanted.resource, request.pool))
     named = request.ids or request.include
-    return available(stock, reserved, request, wanted) >= wanted.count and all(
-        device_id in free and not reserved.has(wanted.resource, device_id) for device_id in named
-    )
+    for wanted in request.wanted:
+        free, others = stock.free((wanted.resource, request.pool)), reserved.named(wanted.resource)
+        if available(stock, reserved, request, wanted) < wanted.count:
+            return False
+        if not all(device_id in free and device_id not in others for device_id in named):
+            return False
+    return True
 
 
 class LeaseLine:

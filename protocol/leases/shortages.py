@@ -103,7 +103,7 @@ def _wrong(stock: Stock, resource: StockedResource, reserved: Reserved, request:
         return f"is leased by {resource.taken[device_id]}"
     if not device.healthy:
         return "is unhealthy"
-    return "is waited for" if reserved.has(name, device_id) else None
+    return "is waited for" if device_id in reserved.named(name) else None
 
 
 def unusable(stock: Stock, name: str, ids: Iterable[str]) -> str | None:

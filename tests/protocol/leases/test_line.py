@@ -43,7 +43,7 @@ class Room:
                 others = [
                     device_id
                     for device_id in free
-                    if device_id not in named and not reserved.has(wanted.resource, device_id)
+                    if device_id not in named and device_id not in reserved.named(wanted.resource)
                 ]
                 ids = (named + others)[: wanted.count]
                 assert len(ids) == wanted.count
