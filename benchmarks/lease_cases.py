@@ -157,7 +157,6 @@ PARTS = {
         "actors.io.owner_processes",
         "actors.io.pidfds",
         "actors.io.process_identity",
-        "protocol.leases.peers",
         "protocol.process_stat",
     ),
     "CDI": ("actors.leases.cdi", "actors.io.cdi", "protocol.leases.cdi"),

@@ -8,7 +8,7 @@ import pytest
 
 from plugind.actors.devices import calls as device_calls
 from plugind.actors.leases import cdi_files, cdi_writer, saving
-from plugind.protocol.leases import allocations, answers, asked_json, book
+from plugind.protocol.leases import answers, asked_json, book
 from plugind.protocol.leases.config import LeaseLimits
 from plugind.protocol.leases.forms import FORMS
 from plugind.protocol.leases.limits import MAX_ID
@@ -38,9 +38,9 @@ LIMITS = {
         f"{cdi_files.MOST_ENTRIES:,}, {cdi_files.LOOK:g} s"
     ),
     "looks that hang, and those of one resource: alone, and beside others": f"{cdi_files.MOST_LOOKS}, 1 and 1",
-    "time for which uncertain devices are withheld, unless the plugin ends": f"{allocations.WITHHELD:g} s",
+    "time for which uncertain devices are withheld, unless the plugin ends": f"{book.WITHHELD:g} s",
     "time within which a container has to start, or a connection has to be back after a restart of plugind": (
-        f"{allocations.BIND:g} s"
+        f"{book.BIND:g} s"
     ),
     "time for which a lease outlives its container": f"{book.GRACE:g} s",
     "time for a write of the state, and of a CDI file": f"{saving.DEADLINE:g} s, {cdi_writer.DEADLINE:g} s",

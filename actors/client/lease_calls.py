@@ -8,11 +8,9 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from ...protocol.leases.asked_json import LeaseBody, ProcessWish, asked_to_json
 from ...protocol.leases.leases_json import (
-    LeaseBody,
     LeaseJsonError,
-    ProcessWish,
-    asked_to_json,
     failure_from_json,
     lease_from_json,
     released_from_json,
@@ -102,8 +100,7 @@ def judged(lease: Lease, uid: int) -> Lease:
     """
     if uid in (0, os.geteuid()):
         return lease
-    from ...protocol.leases.answers import AnswerError
-    from ...protocol.leases.permits import from_daemon
+    from ...protocol.leases.answers import AnswerError, from_daemon
 
     try:
         return from_daemon(lease, uid)

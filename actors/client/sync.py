@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Generic, Self, TypeVar
 import attrs
 
 from ...protocol.client.status_values import plugin_from_json
-from ...protocol.leases.leases_json import LeaseBody, lease_from_json
+from ...protocol.leases.asked_json import LeaseBody
+from ...protocol.leases.leases_json import lease_from_json
 from ...protocol.leases.values import ConnectionOwner, Lease
 from ...protocol.plugins.devices import ResourceStatus
 from ...protocol.plugins.status import PluginStatus

@@ -17,8 +17,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NoReturn
 
+from ...protocol.leases.asked_json import LeaseBody, ProcessWish
 from ...protocol.leases.forms import FORMS, NO_LEASE, FormError, environment
-from ...protocol.leases.leases_json import LeaseBody, ProcessWish, lease_to_json
+from ...protocol.leases.leases_json import lease_to_json
 from ...protocol.leases.values import ContainerOwner, Lease, Node, NoOwner, TimeOwner
 from ...protocol.text import escaped
 from ..client.errors import ClientError

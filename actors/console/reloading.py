@@ -18,7 +18,7 @@ message                      to                                        with
 ``PausesChanged``            the links                                 the pauses before a follow is started again
 ``WorldChanged``             the reconciler                            how many plugins may have one name, the delays
                                                                        after short lives
-``LeaseRulesChanged``        the lease actor                           pools, limits, operators, permits
+``LeaseRules``               the lease actor                           pools, limits, operators, permits
 ``ExpectationChanged``       the status actor, the devices actor       which plugins and devices are expected
 ``ConfigurationRead``        the status actor                          when the files were read, and why they are not
                                                                        used

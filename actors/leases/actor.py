@@ -22,13 +22,13 @@ import trio
 
 from ...protocol.leases import effects as e
 from ...protocol.leases import messages as m
-from ...protocol.leases.book import Leases
+from ...protocol.leases.book import Book
 from ...protocol.leases.values import Lease, LeaseState
 from ..messaging.mailbox import offer, send_answer
 from .cdi_writer import CdiWriter
 from .inbox import LeasesInbox
 from .lease_log import LeaseLog
-from .memory import LeasesMemory, WaitingCaller
+from .memory import LeasesMemory
 from .owners import Owners
 from .saving import Saving
 
@@ -44,7 +44,7 @@ class LeaseActor:
     def __init__(
         self,
         inbox: LeasesInbox,
-        book: Leases,
+        book: Book,
         saving: Saving,
         owners: Owners,
         files: CdiWriter,
@@ -59,8 +59,6 @@ class LeaseActor:
         self._files = files
         self._memory = memory
         self._log = log
-        #: What is to be carried out, in order.
-        self._effects: deque[e.Effect] = deque()
 
     async def run(self) -> None:
         """Own the leases until cancelled."""
@@ -110,7 +108,7 @@ class LeaseActor:
         for asked in self._memory.take_asked():
             send_answer(asked.reply, m.Failure(m.Problem.UNAVAILABLE, CRASHED))
         for gone in [lease for lease in self._memory.shown.values() if self._book.find(lease.id) is None]:
-            self._show(attrs.evolve(gone, state=LeaseState.GONE, reason=CRASHED))
+            self._carry_out([e.ShowLease(attrs.evolve(gone, state=LeaseState.GONE, reason=CRASHED))])
         match self._memory.take_in_hand():
             case None:
                 pass
@@ -164,42 +162,41 @@ class LeaseActor:
     # --- effects ------------------------------------------------------------------------------------------------------
 
     def _carry_out(self, effects: Iterable[e.Effect]) -> None:
-        self._effects.extend(effects)
-        while self._effects:
-            self._carry_out_one(self._effects.popleft())
-
-    def _carry_out_one(self, effect: e.Effect) -> None:
-        match effect:
-            case e.AnswerAsker():
-                self._answer(effect)
-            case e.CallPlugin():
-                self._memory.calling(effect)
-                effect.calls.send_nowait(effect.call)
-            case e.Withdraw():
-                effect.calls.send_nowait(m.CallWithdrawn(effect.lease))
-            case e.Write():
-                self._saving.write(effect)
-            case e.WatchOwner():
-                self._owners.watch(effect)
-            case e.ForgetOwner():
-                self._owners.forget(effect.id)
-            case e.WatchPlugin():
-                self._owners.watch_plugin(effect)
-            case e.ForgetPlugin():
-                self._owners.forget(effect.key)
-            case e.StopOwner():
-                self._stop(effect)
-            case e.WriteFile():
-                self._files.write(effect.lease)
-            case e.RemoveFile():
-                self._files.remove(effect.cdi_name)
-            case e.ShowLease():
-                self._show(effect.lease)
-            case e.Failed():
-                self._memory.counts.fail(effect)
-                self._log.fail(effect)
-            case _:
-                assert_never(effect)
+        """Do what follows from an event, in order, and then what follows from that."""
+        todo = deque(effects)
+        while todo:
+            effect = todo.popleft()
+            match effect:
+                case e.AnswerAsker():
+                    todo.extend(self._answer(effect))
+                case e.CallPlugin():
+                    self._memory.calling(effect)
+                    effect.calls.send_nowait(effect.call)
+                case e.Withdraw():
+                    effect.calls.send_nowait(m.CallWithdrawn(effect.lease))
+                case e.Write():
+                    self._saving.write(effect)
+                case e.WatchOwner():
+                    self._owners.watch(effect)
+                case e.ForgetOwner():
+                    self._owners.forget(effect.id)
+                case e.WatchPlugin():
+                    self._owners.watch_plugin(effect)
+                case e.ForgetPlugin():
+                    self._owners.forget(effect.key)
+                case e.StopOwner():
+                    self._stop(effect)
+                case e.WriteFile():
+                    self._files.write(effect.lease)
+                case e.RemoveFile():
+                    self._files.remove(effect.cdi_name)
+                case e.ShowLease():
+                    self._log.show(self._memory.show(effect.lease), effect.lease)
+                case e.Failed():
+                    self._memory.counts.fail(effect)
+                    self._log.fail(effect)
+                case _:
+                    assert_never(effect)
 
     def _stop(self, effect: e.StopOwner) -> None:
         try:
@@ -209,23 +206,18 @@ class LeaseActor:
         else:
             self._log.stop(effect)
 
-    def _show(self, lease: Lease) -> None:
-        self._log.show(self._memory.show(lease), lease)
-
-    def _answer(self, effect: e.LeaseReply | e.ReleaseReply | e.RecoverReply) -> None:
+    def _answer(self, effect: e.LeaseReply | e.ReleaseReply | e.RecoverReply) -> list[e.Effect]:
+        """Answer a caller; return what follows if it does not get the answer: a lease that nobody knows of ends."""
         asked = self._memory.answered(effect.reply)
         try:
             effect.send()
         except (trio.WouldBlock, trio.BrokenResourceError, trio.ClosedResourceError):
-            self._forget_asker(asked)
+            if asked is not None and asked.ticket is not None:
+                return self._book.handle(m.AskerLeft(asked.ticket), trio.current_time())
         else:
             if asked is not None and isinstance(effect.answer, Lease):
                 self._memory.tell(asked, effect.answer)
-
-    def _forget_asker(self, asked: WaitingCaller | None) -> None:
-        """Nobody has the answer: a lease that nobody knows of ends."""
-        if asked is not None and asked.ticket is not None:
-            self._effects.extend(self._book.handle(m.AskerLeft(asked.ticket), trio.current_time()))
+        return []
 
     def _publish(self) -> None:
         """Tell the subscribers what has changed, and those that were dropped that they were."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from typing import Protocol
 
 import attrs
@@ -83,8 +83,8 @@ class MemoryCdiStore:
 class CdiWriter:
     """Writes and removes CDI files, for each device in the order in which it is asked to."""
 
-    def __init__(self, store: CdiStore, reply: Address[FileWritten], log: Logger) -> None:
-        """Send to ``reply`` what becomes of the files."""
+    def __init__(self, store: Callable[[], Awaitable[CdiStore]], reply: Address[FileWritten], log: Logger) -> None:
+        """Send to ``reply`` what becomes of the files; ``store`` raises CdiError if there is nowhere to write yet."""
         self._store = store
         self._reply = reply
         #: By the name of the CDI device: the lease to write, or None for a file to remove.
@@ -137,7 +137,7 @@ class CdiWriter:
         """
         try:
             with trio.fail_after(DEADLINE):
-                await self._store.clean(keep)
+                await (await self._store()).clean(keep)
         except CdiError as error:
             self._report.fail(str(error))
         except trio.TooSlowError:
@@ -182,7 +182,8 @@ class CdiWriter:
     async def _access(self, name: str, lease: Lease | None) -> None:
         failure = None
         try:
-            await (self._store.remove(name) if lease is None else self._store.write(lease))
+            store = await self._store()
+            await (store.remove(name) if lease is None else store.write(lease))
         except CdiError as error:
             failure = str(error)
         del self._under_way[name]

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from ...protocol.leases.messages import LeaseRulesChanged, LeasesMessage, LeasesRead, OfferChanged, OfferEnded
+from ...protocol.leases.messages import LeaseRules, LeasesMessage, LeasesRead, OfferChanged, OfferEnded
 from ..messaging.queued import Queued
 
 
@@ -39,8 +39,8 @@ class LeasesInbox(Queued[LeasesMessage]):
             case OfferEnded():
                 self._offers.pop(message.resource, None)
                 self._queue[message.resource] = message
-            case LeaseRulesChanged():
-                self._queue[LeaseRulesChanged] = message
+            case LeaseRules():
+                self._queue[LeaseRules] = message
             case _:
                 self._queue[object()] = message
         self._lot.unpark()

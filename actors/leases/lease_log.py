@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ...protocol.leases.effects import Failed, StopOwner
 from ...protocol.leases.messages import Kept, Problem
-from ...protocol.leases.values import ContainerOwner, Lease, LeaseState, Owner, ProcessIdentity, ProcessOwner
+from ...protocol.leases.values import Lease, LeaseState, process_of
 from ...protocol.logs.lines import Level, Logger
 from ...protocol.text import cut
 
@@ -78,6 +78,7 @@ class LeaseLog:
     ) -> None:
         if not self.log.enabled(level):
             return
+        process = process_of(lease.owner)
         devices = ";".join(f"{name}={','.join(ids)}" for name, ids in lease.devices.items())
         labels = cut(",".join(f"{key}={word}" for key, word in lease.request.labels), MAX_LABELS) or None
         self.log.event(
@@ -85,7 +86,7 @@ class LeaseLog:
             text,
             lease=lease.id,
             user=lease.uid,
-            pid=_pid_of(lease.owner),
+            pid=None if process is None else process.pid,
             devices=devices,
             labels=labels,
             seconds=held,
@@ -113,11 +114,3 @@ class LeaseLog:
         level = Level.WARNING if failed.failure.problem in _BAD else Level.INFO
         resources = ",".join(failed.resources)
         self.log.event(level, "no lease is given", user=failed.uid, resources=resources, reason=failed.failure.text)
-
-
-def _pid_of(owner: Owner) -> int | None:
-    match owner:
-        case ProcessOwner(process) | ContainerOwner(ProcessIdentity() as process):
-            return process.pid
-        case _:
-            return None

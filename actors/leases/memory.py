@@ -11,7 +11,6 @@ import attrs
 from ...protocol.leases import effects as e
 from ...protocol.leases import messages as m
 from ...protocol.leases.effects import Failed
-from ...protocol.leases.entries import Notified
 from ...protocol.leases.messages import LeasesViewMessage
 from ...protocol.leases.values import Lease, LeaseState
 from ...protocol.messages.addresses import Address
@@ -110,7 +109,7 @@ class LeasesMemory:
     asked: dict[int, WaitingCaller] = attrs.field(factory=dict)
     waiting: dict[int, WaitingCaller] = attrs.field(factory=dict)
     #: The leases of which somebody was notified, and the lease of each ticket.
-    notified: dict[str, Notified] = attrs.field(factory=dict)
+    notified: dict[str, m.Notified] = attrs.field(factory=dict)
     tickets: dict[int, str] = attrs.field(factory=dict)
     #: Where the call is under way, or waits, with which the devices of a lease are prepared.
     calls: dict[str, Address[m.DeviceCall]] = attrs.field(factory=dict)
@@ -125,7 +124,7 @@ class LeasesMemory:
         for lease in kept:
             self.shown[lease.id] = lease
             if lease.state is LeaseState.HELD:
-                self.notified[lease.id] = Notified()
+                self.notified[lease.id] = m.Notified()
 
     def take_calls(self) -> list[tuple[str, Address[m.DeviceCall]]]:
         """Return the leases whose calls may still wait in line, each with where."""
@@ -183,7 +182,7 @@ class LeasesMemory:
 
     def tell(self, asked: WaitingCaller, lease: Lease) -> None:
         """Note that a caller knows of a lease."""
-        notified = self.notified.setdefault(lease.id, Notified(asked.named))
+        notified = self.notified.setdefault(lease.id, m.Notified(asked.named))
         if asked.ticket is not None:
             notified.tickets.add(asked.ticket)
             self.tickets[asked.ticket] = lease.id

@@ -16,7 +16,7 @@ import trio
 
 from ...protocol.leases.effects import StopOwner, WatchOwner, WatchPlugin
 from ...protocol.leases.messages import OwnerEnded, PluginEnded
-from ...protocol.leases.values import ContainerOwner, Owner, ProcessIdentity, ProcessOwner, TimeOwner
+from ...protocol.leases.values import ProcessIdentity, TimeOwner, process_of
 from ...protocol.messages.addresses import Address
 from ...protocol.plugins.devices import Key
 
@@ -101,11 +101,10 @@ class Owners:
         """Send :class:`~plugind.protocol.leases.messages.OwnerEnded` when this owner has ended."""
         self.forget(asked.id)
         self._watched[asked.id] = OwnerEnded(asked.id, asked.owner)
-        process, end = _process_of(asked.owner), _end_of(asked.owner)
-        if process is not None:
+        if (process := process_of(asked.owner)) is not None:
             self._processes.watch(asked.id, process)
-        if end is not None:
-            self._times.watch(asked.id, end)
+        if isinstance(asked.owner, TimeOwner) and asked.owner.expires is not None:
+            self._times.watch(asked.id, asked.owner.expires)
 
     def watch_plugin(self, asked: WatchPlugin) -> None:
         """Send :class:`~plugind.protocol.leases.messages.PluginEnded` when the process of this plugin has ended.
@@ -153,16 +152,6 @@ class Owners:
     def end(self, subject: Subject) -> None:
         """Report that the owner of a lease, or the process of a plugin, has ended."""
         self._reply.send_nowait(self._watched.pop(subject))
-
-
-def _process_of(owner: Owner) -> ProcessIdentity | None:
-    if isinstance(owner, ProcessOwner):
-        return owner.process
-    return owner.init if isinstance(owner, ContainerOwner) else None
-
-
-def _end_of(owner: Owner) -> int | None:
-    return owner.expires if isinstance(owner, TimeOwner) else None
 
 
 class _Processes:

@@ -216,7 +216,7 @@ class Saving:
         for write, conflict in zip(writes, conflicts[len(unwritten) :], strict=True):
             if conflict is None:
                 for change in write.changes:
-                    self._unwritten.pop(_name_of(change), None)
+                    self._unwritten.pop(change.id, None)
                     self._note(change)
                 if written_again:
                     self._queue.append(_made(write))
@@ -241,7 +241,7 @@ class Saving:
         for name, change in self._written.items():
             self._unwritten.setdefault(name, change)
         if self._withheld is None:
-            self._unwritten[_name_of(EndWithholding())] = EndWithholding()
+            self._unwritten[EndWithholding().id] = EndWithholding()
 
     def _note(self, change: Change) -> None:
         match change:
@@ -284,8 +284,8 @@ class Saving:
             self._answer(write, error, unknown=unknown)
             return
         for change in write.changes:
-            self._unwritten.pop(_name_of(change), None)
-            self._unwritten[_name_of(change)] = change
+            self._unwritten.pop(change.id, None)
+            self._unwritten[change.id] = change
         self._wake.set()
 
     def _answer(self, write: Write, error: str | None = None, *, unknown: bool = False) -> None:
@@ -342,14 +342,3 @@ def _made(write: Write) -> Write:
 
 def _was_made(write: Write) -> bool:
     return not write.changes
-
-
-def _name_of(change: Change) -> str:
-    """Return which lease a change concerns; none has an empty name."""
-    match change:
-        case SaveLease():
-            return change.lease.id
-        case DeleteLease():
-            return change.id
-        case EndWithholding():
-            return ""

@@ -113,7 +113,7 @@ class MemoryLeaseStore:
 
     def _write(self, group: Sequence[Change]) -> str | None:
         """Make all changes of a group or none; a write takes as long with ten thousand leases as with one."""
-        before = [(name, self.leases.get(name)) for name in map(_subject, group) if name is not None]
+        before = [(change.id, self.leases.get(change.id)) for change in group]
         withheld = self.withheld
         for change in group:
             if (conflict := self._apply(change)) is not None:
@@ -154,14 +154,3 @@ class MemoryLeaseStore:
 
     def close(self) -> None:
         """See :class:`LeaseStore`."""
-
-
-def _subject(change: Change) -> str | None:
-    """Return the id of the lease that a change is about."""
-    match change:
-        case SaveLease():
-            return change.lease.id
-        case DeleteLease():
-            return change.id
-        case EndWithholding():
-            return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import trio
@@ -12,9 +12,8 @@ import trio
 from ...protocol.errors import ConfigError, StateError
 from ...protocol.leases.cdi import CdiError
 from ...protocol.leases.config import LeasesConfig
-from ...protocol.leases.entries import Sources
-from ...protocol.leases.messages import Kept, LeaseRulesChanged
-from ...protocol.leases.values import Lease, ProcessIdentity
+from ...protocol.leases.messages import Kept, LeaseRules
+from ...protocol.leases.values import ProcessIdentity
 from ...protocol.logs.lines import Logger
 from ...protocol.values import value
 from .cdi_writer import CdiStore, CdiWriter
@@ -26,41 +25,7 @@ from .saving import Saving
 from .store import LeaseStore
 
 if TYPE_CHECKING:
-    from ...protocol.leases.book import Leases
-
-
-class LaterCdiStore:
-    """A :class:`~plugind.actors.leases.cdi_writer.CdiStore` whose files are named after the id of the daemon."""
-
-    def __init__(self, leases: LeaseStore, files: Callable[[str], CdiStore]) -> None:
-        """Take the id from the store of ``leases``, and from ``files`` what has the files of that daemon."""
-        self._leases = leases
-        self._make = files
-        self._files: CdiStore | None = None
-
-    async def clean(self, keep: Collection[str]) -> None:
-        """See :class:`~plugind.actors.leases.cdi_writer.CdiStore`."""
-        await (await self._found()).clean(keep)
-
-    async def write(self, lease: Lease) -> None:
-        """See :class:`~plugind.actors.leases.cdi_writer.CdiStore`."""
-        await (await self._found()).write(lease)
-
-    async def remove(self, name: str) -> None:
-        """See :class:`~plugind.actors.leases.cdi_writer.CdiStore`."""
-        await (await self._found()).remove(name)
-
-    async def _found(self) -> CdiStore:
-        if self._files is None:
-            try:
-                instance = await self._leases.instance()
-            except (StateError, ConfigError) as error:
-                raise CdiError(f"its name has the id of this plugind, which is not known: {error}") from error
-            if instance is None:
-                raise CdiError("its name has the id of this plugind, which could not be written to the state yet")
-            if self._files is None:  # Several may have asked for the id at once.
-                self._files = self._make(instance)
-        return self._files
+    from ...protocol.leases.book import Book
 
 
 #: Seconds for which a node that stops waits for its last writes: what is not written is as after a kill.
@@ -102,8 +67,8 @@ class LeaseUnit:
         self._store = store
         self._open_ports = ports
         self._ports: LeasePorts | None = None
-        self._config = config
-        self._operators = operators | config.operators
+        self._cdi_store: CdiStore | None = None
+        self._rules = _rules_of(config, operators)
         #: Whose plugins may say anything: root's, and those of the user of the daemon.
         self._privileged = operators
         self._closed = closed
@@ -129,10 +94,24 @@ class LeaseUnit:
         kept = self._kept = await self._saving.open()
         self._ports = ports = self._open_ports()
         self._owners = Owners(ports.owners, ports.clock, self.inbox)
-        self._files = CdiWriter(LaterCdiStore(self._store, ports.files), self.inbox, self._logger)
+        self._files = CdiWriter(self._find_cdi_store, self.inbox, self._logger)
         self.inbox.problem = lambda: self.memory.withheld or self._saving.problem or self._files.problem
         if self._store.lasting and self._saving.is_read:  # Otherwise the actor does it when they are read.
             await self._files.clean([lease.cdi_name for lease in kept.leases if lease.cdi_name is not None])
+
+    async def _find_cdi_store(self) -> CdiStore:
+        """Return what has the CDI files; their names have the id of this daemon, which the store of leases knows."""
+        assert self._ports is not None, "it was opened"
+        if self._cdi_store is None:
+            try:
+                instance = await self._store.instance()
+            except (StateError, ConfigError) as error:
+                raise CdiError(f"its name has the id of this plugind, which is not known: {error}") from error
+            if instance is None:
+                raise CdiError("its name has the id of this plugind, which could not be written to the state yet")
+            if self._cdi_store is None:  # Several may have asked for the id at once.
+                self._cdi_store = self._ports.files(instance)
+        return self._cdi_store
 
     @property
     def parts(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
@@ -184,22 +163,19 @@ class LeaseUnit:
 
         The ``operators`` are those that are not configured.
         """
-        self._config, self._operators = config, operators | config.operators
-        self.inbox.send_nowait(LeaseRulesChanged(config.pools, config.limits, self._operators, config.permitted))
+        self._rules = _rules_of(config, operators)
+        self.inbox.send_nowait(self._rules)
 
-    def _new_book(self) -> Leases:
-        from ...protocol.leases.book import Leases
+    def _new_book(self) -> Book:
+        from ...protocol.leases.book import Book, Sources
 
         assert self._ports is not None, "it was opened"
         sources = Sources(self._ports.wall, self._ports.clock.now, self._ports.bits)
-        return Leases(
+        return Book(
             self.inbox,
             sources,
-            pools=self._config.pools,
-            limits=self._config.limits,
-            operators=self._operators,
+            self._rules,
             privileged=self._privileged,
-            permitted=self._config.permitted,
             closed=self._closed,
             numbers=self._numbers,
         )
@@ -215,3 +191,7 @@ class LeaseUnit:
         if self._ports is not None:
             self._ports.owners.close()
             self._ports.clock.close()
+
+
+def _rules_of(config: LeasesConfig, operators: frozenset[int]) -> LeaseRules:
+    return LeaseRules(config.pools, config.limits, operators | config.operators, config.permitted)

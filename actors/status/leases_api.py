@@ -19,20 +19,18 @@ import attrs
 import trio
 
 from ...protocol.leases import messages as m
-from ...protocol.leases.leases_json import (
+from ...protocol.leases.asked_json import (
     OwnerWish,
     ProcessWish,
     RequestError,
     asked_from_json,
     init_from_json,
-    lease_to_json,
     recovery_from_json,
-    released_to_json,
-    snapshot_to_json,
     token_from_json,
+    why_not_owner,
 )
+from ...protocol.leases.leases_json import lease_to_json, released_to_json, snapshot_to_json
 from ...protocol.leases.messages import LeasesMessage, LeasesViewMessage
-from ...protocol.leases.peers import why_not_owner
 from ...protocol.leases.replies import Failure, LeaseChanged, LeasesSnapshot, Problem, Released
 from ...protocol.leases.values import ConnectionOwner, Lease, Owner, ProcessIdentity, ProcessOwner
 from ...protocol.logs.lines import timestamp

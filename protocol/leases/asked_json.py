@@ -1,27 +1,18 @@
 """The JSON of what is asked of leases: the bodies of requests to the status socket. Both directions.
 
-It is read strictly, since a key that is ignored may be the one that mattered.
+It is read strictly, since a key that is ignored may be the one that mattered, and each error says what to give instead.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, assert_never
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, NoReturn, TypeVar, assert_never
 
-from ..text import encodable
+from ..text import cut, encodable
 from ..values import value
-from .json_fields import (
-    MAX_SECONDS,
-    MAX_TEXT,
-    Fields,
-    check_range,
-    fields_of,
-    from_one,
-    or_none,
-    seconds,
-    some_seconds,
-    word,
-)
-from .json_values import encodables, every, exactly
+from .json_values import WRONG_FORM, encodables, every, exactly, number
 from .values import (
     ConnectionOwner,
     ContainerOwner,
@@ -35,10 +26,171 @@ from .values import (
 if TYPE_CHECKING:
     from ..status.json import Json
 
+T = TypeVar("T")
+
 #: What a request may have.
 MAX_RESOURCES: Final = 64
 MAX_COUNT: Final = 1_000_000
 MAX_LABELS: Final = 64
+#: Characters of one text; the id of a lease has a limit of its own.
+MAX_TEXT: Final = 1024
+#: Seconds of a wait and of a lease that ends at a time: 68 years.
+MAX_SECONDS: Final = 2.0**31
+#: Characters of a wrong value that are shown.
+_SHOWN: Final = 64
+
+
+class RequestError(Exception):
+    """What is asked cannot be understood; the text says what to give instead."""
+
+
+# --- fields -----------------------------------------------------------------------------------------------------------
+
+
+class Fields:
+    """The keys of an object, each of which is read once."""
+
+    def __init__(self, content: Mapping[str, object], name: str = "") -> None:
+        """Read ``content``; ``name`` is what stands before each key in errors."""
+        self._content = content
+        self._name = name
+        self._keys: list[str] = []
+
+    def get(self, key: str, read: Callable[[object], T], hint: str, default: T) -> T:
+        """Return what ``read`` makes of the value at ``key``, or ``default`` if there is none.
+
+        Raises:
+          RequestError: if ``read`` raises one of :data:`~.json_values.WRONG_FORM`; the text says to give ``hint``.
+        """
+        self._keys.append(key)
+        return self._read(key, read, hint) if key in self._content else default
+
+    def needed(self, key: str, read: Callable[[object], T], hint: str) -> T:
+        """Return what ``read`` makes of the value at ``key``, which has to be there.
+
+        Raises:
+          RequestError: if it is not there, or as :meth:`get` does.
+        """
+        self._keys.append(key)
+        if key not in self._content:
+            raise RequestError(f"there is no {self._name}{key}: give {hint}")
+        return self._read(key, read, hint)
+
+    def _read(self, key: str, read: Callable[[object], T], hint: str) -> T:
+        found = self._content[key]
+        try:
+            return read(found)
+        except WRONG_FORM as error:
+            raise RequestError(f"{self._name}{key} is {_shown(found)}: give {hint}") from error
+
+    def end(self) -> None:
+        """Check that there is no other key.
+
+        Raises:
+          RequestError: if there is one.
+        """
+        unknown = sorted(self._content.keys() - set(self._keys))
+        if unknown:
+            there = ", ".join(f"{self._name}{key}" for key in self._keys)
+            name = self._name + cut(encodable(unknown[0]), _SHOWN)
+            raise RequestError(f"{name} is not known here: there is {there}")
+
+
+def _shown(found: object) -> str:
+    """Return a wrong value in few words. What is nested may be too deep to be written."""
+    match found:
+        case dict():
+            return "an object" if found else "an empty object"
+        case list():
+            return "a list" if found else "an empty list"
+        case _:
+            return cut(json.dumps(found), _SHOWN)
+
+
+def fields_of(body: bytes, example: str) -> Fields:
+    """Return the keys of a body.
+
+    Raises:
+      RequestError: if it is no JSON object, or one has a key twice; the text shows ``example``.
+    """
+    try:
+        content = exactly(dict, json.loads(body, object_pairs_hook=_once, parse_constant=_no_constant))
+    except _TwiceError as error:
+        raise RequestError(f"{error}: give each key once") from error
+    except WRONG_FORM as error:
+        raise RequestError(f"the body is no JSON object: give one such as {example}") from error
+    return Fields(content)
+
+
+class _TwiceError(Exception):
+    """A key stands twice in an object."""
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    content: dict[str, object] = {}
+    for key, found in pairs:
+        if key in content:
+            raise _TwiceError(f"{_shown(key)} stands twice in an object")
+        content[key] = found
+    return content
+
+
+def _no_constant(word: str) -> NoReturn:
+    raise ValueError(f"{word} is no JSON")
+
+
+# --- readers ----------------------------------------------------------------------------------------------------------
+
+
+def check_range(least: float, most: float, found: float) -> None:
+    """Check that a number lies between two others.
+
+    Raises:
+      ValueError: if it does not.
+    """
+    if not least <= found <= most:
+        raise ValueError(f"{found} is not from {least} to {most}")
+
+
+def from_one(most: int) -> Callable[[object], int]:
+    """Return a reader of whole numbers from 1 to ``most``."""
+
+    def read(found: object) -> int:
+        whole = exactly(int, found)
+        check_range(1, most, whole)
+        return whole
+
+    return read
+
+
+def seconds(found: object) -> float:
+    """Read a time of 0 seconds or more."""
+    time = number(found)
+    check_range(0, MAX_SECONDS, time)
+    return time
+
+
+def some_seconds(found: object) -> float:
+    """Read a time of more than 0 seconds."""
+    time = seconds(found)
+    check_range(math.ulp(0.0), MAX_SECONDS, time)
+    return time
+
+
+def word(found: object) -> str:
+    """Read a text that is not empty, and that can be encoded."""
+    text = exactly(str, found)
+    check_range(1, MAX_TEXT, len(text))
+    text.encode()
+    return text
+
+
+def or_none(read: Callable[[object], T]) -> Callable[[object], T | None]:
+    """Return a reader that also takes null."""
+    return lambda found: None if found is None else read(found)
+
+
+# --- what is asked ----------------------------------------------------------------------------------------------------
 
 
 @value
@@ -46,7 +198,7 @@ class ProcessWish:
     """The caller wants a process to own the lease, and names it by its pid."""
 
     pid: int
-    #: The pid of the client as the client knows it: see :func:`~.peers.why_not_owner`.
+    #: The pid of the client as the client knows it: see :func:`why_not_owner`.
     client_pid: int
 
 
@@ -64,6 +216,24 @@ class LeaseBody:
     id: str | None = None
     #: For how many seconds it waits for devices; None if it does not wait.
     wait: float | None = None
+
+
+def why_not_owner(own_pid: int, peer_pid: int) -> str | None:
+    """Return why a client may not name an owner by its pid; None if it may.
+
+    A pid is a number in one pid namespace. A client in another one that says ``--owner 1`` means its own init, and the
+    daemon would watch that of the host.
+
+    ``own_pid`` is the pid of the client as the client knows it, and ``peer_pid`` is the one that ``SO_PEERCRED`` has
+    for the daemon, which is 0 for a process that the daemon's namespace does not contain.
+    """
+    if own_pid == peer_pid:
+        return None
+    seen = f"as {peer_pid}" if peer_pid else "not at all"
+    return (
+        f"--owner PID cannot be used in another pid namespace than plugind's, and neither can -- CMD: this client has"
+        f" the pid {own_pid}, and plugind sees it {seen}; use --ttl or --until-release"
+    )
 
 
 def asked_to_json(asked: LeaseBody) -> dict[str, Json]:

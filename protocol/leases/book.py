@@ -1,157 +1,191 @@
-"""The leases of a node: what follows from each message, and from time. The lease actor has the only instance."""
+"""The book of leases: an event goes in, and effects come out. The lease actor has the only instance.
+
+An event is a message to the lease actor, or the passing of time. For one lease it becomes a row of the table in
+:mod:`.states`, which says the next state and what is done; :meth:`Book._step` does that.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import assert_never
 
 import attrs
 
 from ..messages.addresses import Address
 from ..trust.users import user_words
+from ..values import value
 from . import effects as e
 from . import messages as m
-from .allocations import BIND, WITHHELD, Allocations
-from .answers import AnswerError
-from .config import LeaseLimits
-from .entries import Asker, LeaseEntry, Notified, Sources
-from .held import HeldLeases, forbidden, not_written
-from .limits import failure_of, reserved_failure_of, same_owner
+from .answers import AnswerError, joined, left_out, permitted
+from .cdi import name_of
+from .choosing import LeaseLine, Reserved, choose, fits
+from .entries import Amendment, Asker, Ends, LeaseEntry
+from .limits import Usage, failure_of, pool_failure_of, reserved_failure_of, same_owner
 from .messages import Failure, Problem
-from .permits import left_out
-from .permits import permitted as permitted_of
-from .shortages import unhealthy_since
-from .states import Event, LeasePhase
-from .values import ConnectionOwner, ContainerOwner, Lease, LeaseState, Pool
+from .shortages import missing_devices, shortage, unhealthy_since, unusable
+from .states import Action, Event, LeasePhase, step
+from .stock import Stock
+from .values import ConnectionOwner, ContainerOwner, Lease, LeaseState, ProcessOwner, Request, TimeOwner, Wanted
 
 #: Seconds for which a lease stays after the end of its container, which may be started again.
 GRACE = 10.0
-#: Who may end the leases of others, unless more are named.
-ROOT = frozenset({0})
+#: Seconds for which the devices of an uncertain lease are withheld.
+WITHHELD = 60.0
+#: Seconds until a container must have bound its lease, or a connection must have come back after a restart.
+BIND = 60.0
+#: How many holders a failure names.
+MAX_HOLDERS = 64
 
 _NO_FILE = "its CDI file is not there: "
 _RESTARTED = "plugind ended while a plugin was preparing its devices"
+_REASONS = {
+    Event.LEFT: "its caller has left",
+    Event.NAMED_LEFT: "its caller has left",
+    Event.RELEASED: "it was released",
+    Event.OWNER_ENDED: "its owner has ended, or its time is over",
+    Event.SETTLED: "its plugin is no longer preparing it",
+}
 
 
-class Leases:
-    """All leases of a node."""
+@value
+class Sources:
+    """What decisions need of the world: clocks and names. Tests and the simulator give their own."""
+
+    #: Unix seconds.
+    wall: Callable[[], float]
+    #: ``CLOCK_BOOTTIME`` in nanoseconds.
+    boottime: Callable[[], int]
+    #: 128 random bits.
+    bits: Callable[[], int]
+
+
+class Book:
+    """All leases of a node, the devices that there are, and the line of those that wait for devices."""
 
     def __init__(
         self,
         inbox: Address[m.CallMessage],
         sources: Sources,
+        rules: m.LeaseRules | None = None,
         *,
-        pools: Iterable[Pool] = (),
-        limits: LeaseLimits | None = None,
-        operators: frozenset[int] = ROOT,
-        privileged: frozenset[int] = ROOT,
-        permitted: Collection[str] = (),
+        privileged: frozenset[int] = m.ROOT,
         closed: str | None = None,
         numbers: Iterator[int] | None = None,
     ) -> None:
         """Begin without leases and devices; plugins answer to ``inbox``.
 
-        Plugins of ``privileged`` users may put anything into a lease, those of others what is ``permitted``. No lease
-        is given if there is a reason in ``closed``. Writes are given these ``numbers``, none of which was used
+        Plugins of ``privileged`` users may put anything into a lease, those of others what the ``rules`` permit. No
+        lease is given if there is a reason in ``closed``. Writes are given these ``numbers``, none of which was used
         before a crash.
 
         Raises:
-            ValueError: A device is in two of ``pools``.
+            ValueError: A device is in two pools.
         """
-        self._all = Allocations(inbox, sources, pools, numbers or itertools.count(1))
-        self._closed = closed
+        self._inbox = inbox
         self._sources = sources
-        self._limits = limits or LeaseLimits()
-        self._operators = operators
+        self._rules = rules or m.LeaseRules()
         self._privileged = privileged
-        self._permitted = permitted
-        self._held = HeldLeases(self._all, operators)
-        self._recoveries: dict[int, m.RecoverAsked] = {}
-        #: Who is told, and what, once the end of leases is written: the number of the write.
-        self._releases: dict[int, tuple[m.ReleaseAsked, m.Released]] = {}
+        self._closed = closed
+        self._numbers = numbers or itertools.count(1)
+        self._entries: dict[str, LeaseEntry] = {}
+        #: The lease of each ticket.
+        self._tickets: dict[int, str] = {}
+        self._stock = Stock(self._rules.pools)
+        self._line = LeaseLine()
+        #: What is reserved for those that are in line before the one that is given devices now.
+        self._reserved = Reserved()
+        #: What is in line and does not wait.
+        self._impatient: set[str] = set()
+        self._ends = Ends()
+        self._usage = Usage()
+        #: The leases whose owners are to be stopped when a device is unhealthy.
+        self._stoppable: dict[str, LeaseEntry] = {}
+        #: Why no device is given to anybody, since leases were lost.
+        self._withheld: str | None = None
+        #: What follows from each awaited write, by its number: a lease goes on, a change of an owner counts, a release
+        #: or a recovery is answered.
+        self._awaited: dict[int, LeaseEntry | Amendment | tuple[m.ReleaseAsked, m.Released] | m.RecoverAsked] = {}
+        self._arrivals = 0
+        # Of one turn of the actor: when it is, what is to be done, and which leases are to be shown at its end.
+        self._now = 0.0
+        self._effects: list[e.Effect] = []
+        self._touched: dict[str, LeaseEntry] = {}
 
     # --- to inspect ---
 
     @property
     def next_end(self) -> float:
         """When :meth:`pass_time` has something to do; infinity if that is never."""
-        return min(self._all.ends.next, self._all.stock.next_missing)
+        return min(self._ends.next, self._stock.next_missing)
 
     @property
     def withheld(self) -> str | None:
         """Why no device is given to anybody, and what to do; None if they are."""
-        return None if self._all.withheld is None else self._all.withheld_failure().text
+        return None if self._withheld is None else f"all devices are withheld: {self._withheld}"
 
     def find(self, lease: str) -> Lease | None:
         """Return a lease, or None."""
-        entry = self._all.entries.get(lease)
+        entry = self._entries.get(lease)
         return None if entry is None else entry.lease
 
     def snapshot(self, now: float, problem: str | None = None) -> m.LeasesSnapshot:
         """Return all leases as they are shown; ``problem`` is what is wrong with the file that keeps them."""
-        leases = tuple(entry.lease for _, entry in sorted(self._all.entries.items()))
-        gives_none = self._closed is not None or self._all.withheld is not None
-        free = {name: 0 if gives_none else number for name, number in self._all.stock.free_numbers()}
-        return m.LeasesSnapshot(now, leases, self._all.withheld, problem, free=free)
+        leases = tuple(entry.lease for _, entry in sorted(self._entries.items()))
+        gives_none = self._closed is not None or self._withheld is not None
+        free = {name: 0 if gives_none else number for name, number in self._stock.free_numbers()}
+        return m.LeasesSnapshot(now, leases, self._withheld, problem, free=free)
 
-    # --- to drive ---
+    # --- events ---
 
     def start(self, kept: m.Kept, now: float) -> list[e.Effect]:
         """Take the leases of this boot that were found in the store, at the start or later."""
-        self._all.begin(now)
-        self._all.withheld = kept.withheld
+        self._begin(now)
+        self._withheld = kept.withheld
         for lease in kept.leases:
             self._take_up(lease)
-        return self._all.finish()
+        return self._finish()
 
-    def start_again(self, kept: m.Kept, notified: Mapping[str, Notified], now: float) -> list[e.Effect]:
+    def start_again(self, kept: m.Kept, notified: Mapping[str, m.Notified], now: float) -> list[e.Effect]:
         """Take the leases that are written, after a crash of whoever had the book.
 
         Somebody was ``notified`` of those that are there by their ids. Any other that is held ends.
         """
-        self._all.begin(now)
-        self._all.withheld = kept.withheld
+        self._begin(now)
+        self._withheld = kept.withheld
         for lease in kept.leases:
             self._take_up(lease)
-            entry = self._all.entries[lease.id]
+            entry = self._entries[lease.id]
             if lease.id in notified:
                 self._restore(entry, notified[lease.id])
             elif entry.phase is LeasePhase.HELD:
-                self._all.step(entry, Event.LEFT)
-        return self._all.finish()
-
-    def _restore(self, entry: LeaseEntry, notified: Notified) -> None:
-        entry.named = notified.named
-        entry.tickets.update(notified.tickets)
-        self._all.tickets.update(dict.fromkeys(notified.tickets, entry.lease.id))
-        if notified.tickets and isinstance(entry.lease.owner, ConnectionOwner):
-            self._all.ends.forget(entry.lease.id)
+                self._step(entry, Event.LEFT)
+        return self._finish()
 
     def pass_time(self, now: float) -> list[e.Effect]:
         """Let time pass until ``now``."""
-        self._all.begin(now)
-        self._all.judge_devices(self._all.stock.pass_time(now))
-        over = [self._all.entries[lease] for lease in self._all.ends.take(now)]
+        self._begin(now)
+        self._judge_devices(self._stock.pass_time(now))
+        over = [self._entries[lease] for lease in self._ends.take(now)]
         for entry in over:
             if entry.phase is not LeasePhase.QUEUED:
-                self._all.step(entry, Event.SETTLED if entry.phase is LeasePhase.UNCERTAIN else Event.OWNER_ENDED)
+                self._step(entry, Event.SETTLED if entry.phase is LeasePhase.UNCERTAIN else Event.OWNER_ENDED)
         for entry in over:
-            self._all.serve()  # One that was before it in line may just have ended.
+            self._serve()  # One that was before it in line may just have ended.
             if entry.phase is LeasePhase.QUEUED:
-                self._all.fail(entry, Problem.TIMEOUT)
-        return self._all.finish()
+                self._stop_waiting(entry, Problem.TIMEOUT)
+        return self._finish()
 
     def handle(self, message: m.StateMessage, now: float) -> list[e.Effect]:
         """Take one message and return what to do, in order; ``now`` is ``trio.current_time()``."""
-        self._all.begin(now)
+        self._begin(now)
         match message:
             case m.OfferChanged():
-                self._all.judge_devices(self._all.stock.offer(message.offer, now))
-                for entry in self._all.stoppable.values():
-                    self._all.stop_if_unhealthy(entry)
+                self._judge_devices(self._stock.offer(message.offer, now))
+                for entry in self._stoppable.values():
+                    self._stop_if_unhealthy(entry)
             case m.OfferEnded():
-                self._all.stock.end(message.resource)
+                self._stock.end(message.resource)
             case m.PluginEnded():
                 self._plugin_ended(message)
             case m.LeaseAsked():
@@ -161,11 +195,11 @@ class Leases:
             case m.ReleaseAsked():
                 self._release(message)
             case m.RenewAsked():
-                self._held.renew(message)
+                self._renew(message)
             case m.BindAsked():
-                self._held.bind(message)
+                self._bind(message)
             case m.ResumeAsked():
-                self._held.resume(message)
+                self._resume(message)
             case m.RecoverAsked():
                 self._recover(message)
             case m.Preferred() | m.Allocated() | m.AllocationRefused() | m.AllocationLost():
@@ -178,18 +212,123 @@ class Leases:
                 self._owner_ended(message)
             case m.FileWritten():
                 self._file_written(message)
-            case m.LeaseRulesChanged():
-                self._limits, self._operators = message.limits, message.operators
-                self._held.operators, self._permitted = message.operators, message.permitted
-                self._all.sort_into(message.pools)
+            case m.LeaseRules():
+                self._change_rules(message)
             case _:
                 assert_never(message)
-        return self._all.finish()
+        return self._finish()
+
+    # --- one turn of the actor ---
+
+    def _begin(self, now: float) -> None:
+        self._now, self._effects = now, []
+
+    def _finish(self) -> list[e.Effect]:
+        """Give devices to those whose turn has come, and return what is to be done."""
+        self._serve()
+        for entry in self._touched.values():
+            if entry.shown or entry.phase is not LeasePhase.GONE:
+                entry.shown = True
+                self._effects.append(e.ShowLease(entry.lease))
+        self._touched.clear()
+        return self._effects
+
+    def _serve(self) -> None:
+        """Give devices to those whose turn has come, and end those that do not wait."""
+        if self._withheld is not None or not len(self._line):
+            return
+        for lease, reserved in self._line.take_fitting(self._stock):
+            self._reserved = reserved
+            self._impatient.discard(lease)
+            self._step(self._entries[lease], Event.GRANTED)
+        if self._impatient:
+            first = min((self._entries[lease] for lease in self._impatient), key=lambda entry: entry.arrival)
+            self._stop_waiting(first, Problem.UNAVAILABLE)
+            self._serve()  # Those behind it may have what was reserved for it.
+
+    def _touch(self, entry: LeaseEntry) -> None:
+        """Show the lease to subscribers at the end of the turn."""
+        self._touched[entry.lease.id] = entry
+
+    def _write(self, *changes: e.Change, awaited: bool = False) -> int:
+        """Have ``changes`` written, and return the number of the write."""
+        number = next(self._numbers)
+        self._effects.append(e.Write(number, changes, awaited))
+        return number
+
+    def _answer(self, reply: Address[Lease | Failure], answer: Lease | Failure) -> None:
+        self._effects.append(e.AnswerAsker(reply, answer))
+
+    def _answer_all(self, entry: LeaseEntry, answer: Lease | Failure) -> None:
+        """Answer all who wait for a lease."""
+        for asker in entry.askers.values():
+            self._answer(asker.reply, answer)
+        entry.askers.clear()
+
+    def _refuse(self, reply: Address[Lease | Failure], request: Request, uid: int, failure: Failure) -> None:
+        """Answer a caller who gets no lease, and note that."""
+        self._answer(reply, failure)
+        self._effects.append(e.Failed(request.resources, uid, failure))
+
+    # --- a row of the table of states ---
+
+    def _step(self, entry: LeaseEntry, event: Event, failure: Failure | None = None) -> None:
+        """Let ``event`` happen to a lease; callers are told of the ``failure`` if it has none for them then."""
+        text = _REASONS.get(event) if failure is None else failure.text
+        entry.phase, actions = step(entry.phase, event)
+        if entry.lease.state is not entry.phase.shown:
+            ended = entry.phase in (LeasePhase.GONE, LeasePhase.UNCERTAIN)
+            entry.lease = entry.lease.moved(entry.phase.shown, text if ended else None)
+            self._touch(entry)
+        for action in actions:
+            match action:
+                case Action.CHOOSE:
+                    self._choose(entry)
+                case Action.REQUEUE:
+                    self._queue(entry)
+                case Action.COMMIT:
+                    if entry.lease.request.container:
+                        entry.lease = attrs.evolve(entry.lease, cdi_name=name_of(self._sources.bits()))
+                    entry.written = True
+                    self._save(entry, entry.lease)
+                    if isinstance(entry.lease.owner, ProcessOwner):
+                        self._watch(entry)
+                case Action.PREPARE:
+                    self._prepare(entry)
+                case Action.FILE if entry.lease.request.container:
+                    entry.filed = True
+                    self._effects.append(e.WriteFile(entry.lease))
+                case Action.FILE:
+                    self._step(entry, Event.FILED)
+                case Action.CONFIRM:
+                    if isinstance(owner := entry.lease.owner, TimeOwner):
+                        entry.lease = attrs.evolve(entry.lease, owner=self._begun(owner))
+                    self._save(entry, entry.lease.moved(LeaseState.HELD))
+                case Action.TELL:
+                    self._wait_for_owner(entry)
+                    self._answer_all(entry, entry.lease)
+                case Action.FAIL if entry.askers:
+                    because = failure or _because(entry, text)
+                    self._answer_all(entry, because)
+                    self._effects.append(e.Failed(entry.lease.request.resources, entry.lease.uid, because))
+                case Action.FAIL:
+                    pass  # Nobody waits for the answer.
+                case Action.WITHDRAW:
+                    self._effects.extend(e.Withdraw(calls, entry.lease.id) for calls in entry.calling.values())
+                case Action.WITHHOLD:
+                    self._write(e.SaveLease(entry.lease))
+                    self._forget_owner(entry)
+                    self._ends.set(entry.lease.id, self._now + WITHHELD)
+                case Action.END:
+                    self._end(entry)
+                case _:
+                    assert_never(action)
 
     # --- a start ---
 
     def _take_up(self, lease: Lease) -> None:
-        if lease.id in self._all.entries:
+        """Take a lease from the store."""
+        if lease.id in self._entries:
             return
         phase = LeasePhase.HELD if lease.state is LeaseState.HELD else LeasePhase.UNCERTAIN
         # Which devices of a lease are missing is found out anew.
@@ -197,23 +336,44 @@ class Leases:
         filed = lease.cdi_name is not None
         found = attrs.evolve(lease, state=phase.shown, reason=reason)
         entry = LeaseEntry(found, 0, phase, written=True, filed=filed)
-        self._all.add(entry)
+        self._add(entry)
         if phase is LeasePhase.UNCERTAIN:
-            self._all.ends.set(lease.id, self._all.now + WITHHELD)
+            self._ends.set(lease.id, self._now + WITHHELD)
             if lease.state is not LeaseState.UNCERTAIN:
-                self._all.write(e.SaveLease(found))
+                self._write(e.SaveLease(found))
             return
         if filed:
-            self._all.effects.append(e.WriteFile(found))
+            self._effects.append(e.WriteFile(found))
         if isinstance(lease.owner, ConnectionOwner):
-            self._all.ends.set(lease.id, self._all.now + BIND)
+            self._ends.set(lease.id, self._now + BIND)
         else:
-            self._all.wait_for_owner(entry)
+            self._wait_for_owner(entry)
+
+    def _restore(self, entry: LeaseEntry, notified: m.Notified) -> None:
+        entry.named = notified.named
+        entry.tickets.update(notified.tickets)
+        self._tickets.update(dict.fromkeys(notified.tickets, entry.lease.id))
+        if notified.tickets and isinstance(entry.lease.owner, ConnectionOwner):
+            self._ends.forget(entry.lease.id)
+
+    def _add(self, entry: LeaseEntry) -> None:
+        """Take a lease, which is in line or has its devices already."""
+        self._arrivals += 1
+        entry.arrival = self._arrivals
+        self._entries[entry.lease.id] = entry
+        self._usage.add(entry.lease)
+        self._touch(entry)
+        if entry.lease.request.stop_on_unhealthy:
+            self._stoppable[entry.lease.id] = entry
+        if entry.phase is LeasePhase.QUEUED:
+            self._queue(entry)
+        for name, ids in entry.lease.devices.items():
+            self._stock.take(entry.lease.id, name, ids)
 
     # --- to get a lease ---
 
     def _ask(self, asked: m.LeaseAsked) -> None:
-        entry = None if asked.id is None else self._all.entries.get(asked.id)
+        entry = None if asked.id is None else self._entries.get(asked.id)
         if entry is not None:
             failure = self._ask_again(entry, asked)
         else:
@@ -221,43 +381,42 @@ class Leases:
             if failure is None:
                 entry = self._new_entry(asked)
         if failure is not None:
-            self._all.answer(asked.reply, failure)
-            self._all.report_failure(tuple(wanted.resource for wanted in asked.request.wanted), asked.uid, failure)
+            self._refuse(asked.reply, asked.request, asked.uid, failure)
         elif entry is not None:
             entry.tickets.add(asked.ticket)
-            self._all.tickets[asked.ticket] = entry.lease.id
+            self._tickets[asked.ticket] = entry.lease.id
 
     def _refusal(self, asked: m.LeaseAsked) -> Failure | None:
-        failure = failure_of(asked, self._all.stock.pools)
-        failure = failure or reserved_failure_of(asked.id, asked.uid, self._operators)
+        failure = failure_of(asked, self._stock.pools)
+        failure = failure or reserved_failure_of(asked.id, asked.uid, self._rules.operators)
         if failure is None and self._closed is not None:
             return Failure(Problem.STORAGE, self._closed)
-        if failure is None and self._all.withheld is not None:
-            return self._all.withheld_failure()
-        return failure or self._all.usage.failure(self._limits, asked)
+        if failure is None and self.withheld is not None:
+            return Failure(Problem.STORAGE, self.withheld)
+        return failure or self._usage.failure(self._rules.limits, asked)
 
     def _new_entry(self, asked: m.LeaseAsked) -> LeaseEntry:
         name = asked.id
-        while name is None or (asked.id is None and name in self._all.entries):
+        while name is None or (asked.id is None and name in self._entries):
             name = f"{self._sources.bits() % (1 << 48):012x}"
         lease = Lease(name, asked.uid, asked.request, asked.owner, LeaseState.QUEUED, self._sources.wall())
         entry = LeaseEntry(lease, 0, named=asked.id is not None)
         entry.askers[asked.ticket] = Asker(asked.reply, asked.deadline)
-        self._all.add(entry)
+        self._add(entry)
         return entry
 
     def _ask_again(self, entry: LeaseEntry, asked: m.LeaseAsked) -> Failure | None:
         lease = entry.lease
-        if lease.uid != asked.uid and asked.uid not in self._operators:
-            return Failure(Problem.FORBIDDEN, f"lease {lease.id} belongs to another user")
+        if not self._may_change(asked.uid, entry):
+            return _forbidden(lease.id)
         same = lease.uid == asked.uid and lease.request == asked.request and same_owner(lease.owner, asked.owner)
         if not same:
             return Failure(Problem.USAGE, f"lease {lease.id} exists with another request")
         match entry.phase:
             case LeasePhase.HELD:
-                if text := unhealthy_since(self._all.stock, lease):
+                if text := unhealthy_since(self._stock, lease):
                     return Failure(Problem.UNAVAILABLE, text)
-                self._all.answer(asked.reply, lease)
+                self._answer(asked.reply, lease)
                 return None
             case LeasePhase.UNCERTAIN:
                 return Failure(Problem.REFUSED, f"lease {lease.id} is uncertain: {lease.reason}; ask again in a minute")
@@ -271,98 +430,224 @@ class Leases:
                 pass
         entry.askers[asked.ticket] = Asker(asked.reply, asked.deadline)
         if entry.phase is LeasePhase.QUEUED:
-            self._all.ends.set(lease.id, entry.next_end())
+            self._ends.set(lease.id, entry.next_end())
         return None
 
     def _asker_left(self, left: m.AskerLeft) -> None:
-        entry = self._all.entries.get(self._all.tickets.pop(left.ticket, ""))
+        entry = self._entries.get(self._tickets.pop(left.ticket, ""))
         if entry is None:
             return
         entry.tickets.discard(left.ticket)
         entry.askers.pop(left.ticket, None)
         if isinstance(entry.lease.owner, ConnectionOwner) and not entry.tickets:
             if left.cut and entry.phase is LeasePhase.HELD:
-                self._all.ends.set(entry.lease.id, self._all.now + BIND)
+                self._ends.set(entry.lease.id, self._now + BIND)
                 return
-            self._all.step(entry, Event.OWNER_ENDED)
+            self._step(entry, Event.OWNER_ENDED)
         elif not entry.askers:
-            self._all.step(entry, Event.NAMED_LEFT if entry.named else Event.LEFT)
+            self._step(entry, Event.NAMED_LEFT if entry.named else Event.LEFT)
 
-    # --- what plugins, the disk and owners say ---
+    # --- in line ---
+
+    def _queue(self, entry: LeaseEntry) -> None:
+        lease = entry.lease.id
+        if (failure := pool_failure_of(entry.lease.request, entry.lease.uid, self._stock.pools)) is not None:
+            # Its pool was changed while it had a turn.
+            self._step(entry, Event.TIMED_OUT, failure)
+            return
+        self._line.add(lease, entry.arrival, entry.lease.request)
+        if all(asker.waits(self._now) for asker in entry.askers.values()):
+            self._ends.set(lease, entry.next_end())
+        else:
+            self._impatient.add(lease)
+
+    def _stop_waiting(self, entry: LeaseEntry, problem: Problem) -> None:
+        """Let those wait no longer for one that is in line who do not wait, or have waited long enough."""
+        over = [ticket for ticket, asker in entry.askers.items() if not asker.waits(self._now)]
+        if len(over) == len(entry.askers):
+            self._step(entry, Event.TIMED_OUT, self._shortage(entry, problem))
+            return
+        self._impatient.discard(entry.lease.id)
+        for ticket in over:
+            failure = self._shortage(entry, problem)
+            self._refuse(entry.askers.pop(ticket).reply, entry.lease.request, entry.lease.uid, failure)
+        self._ends.set(entry.lease.id, entry.next_end())
+
+    def _shortage(self, entry: LeaseEntry, problem: Problem) -> Failure:
+        """Return why one that is in line has no devices."""
+        if self.withheld is not None:
+            return Failure(Problem.STORAGE, self.withheld)
+        request = entry.lease.request
+        before = self._line.reserved_before(entry.arrival, self._stock)
+        text = shortage(self._stock, before, request, entry.lease.uid)
+        holders = itertools.islice(self._stock.holders(request.resources), MAX_HOLDERS)
+        return Failure(problem, text, tuple(self._entries[lease].lease for lease in holders))
+
+    # --- choosing ---
+
+    def _choose(self, entry: LeaseEntry) -> None:
+        """Take devices for a lease, and ask the plugins that may prefer others."""
+        self._ends.forget(entry.lease.id)
+        entry.preferred.clear()
+        self._take_devices(entry, self._reserved)
+        calls = [call for wanted in entry.lease.request.wanted if (call := self._preference(entry, wanted)) is not None]
+        entry.asked = {call.resource for call in calls}
+        for call in calls:
+            self._call(entry, call)
+        if not entry.asked:
+            self._step(entry, Event.CHOSEN)
+
+    def _preference(self, entry: LeaseEntry, wanted: Wanted) -> m.PreferenceAsked | None:
+        """Return what to ask a plugin that may prefer other devices; None if it has no preference, or no choice."""
+        name, request = wanted.resource, entry.lease.request
+        if request.ids or not self._stock.options(name).get_preferred_allocation_available:
+            return None
+        others = self._stock.free((name, request.pool)).keys() - self._reserved.named(name)
+        if not others:
+            return None
+        available = tuple(sorted(others.union(entry.lease.devices[name])))
+        return m.PreferenceAsked(entry.lease.id, name, available, request.include, wanted.count, self._inbox)
+
+    def _call(self, entry: LeaseEntry, call: m.PluginCall) -> None:
+        calls = entry.calling[call.resource] = self._stock.calls(call.resource)
+        self._effects.append(e.CallPlugin(calls, call))
+
+    def _preferred(self, entry: LeaseEntry, name: str, devices: tuple[str, ...]) -> None:
+        """Take what a plugin prefers, nothing if it has no answer; the last one lets the lease choose anew."""
+        if entry.phase is not LeasePhase.CHOOSING or name not in entry.asked:
+            return
+        entry.asked.discard(name)
+        entry.preferred[name] = devices
+        if entry.asked:
+            return
+        reserved = self._line.reserved_before(entry.arrival, self._stock)
+        self._give_devices_back(entry)
+        entry.lease = attrs.evolve(entry.lease, devices={})
+        if fits(self._stock, reserved, entry.lease.request):
+            self._take_devices(entry, reserved)
+            self._step(entry, Event.CHOSEN)
+        else:
+            self._step(entry, Event.SHORT)
+
+    def _take_devices(self, entry: LeaseEntry, reserved: Reserved) -> None:
+        request, devices = entry.lease.request, {}
+        for wanted in request.wanted:
+            name = wanted.resource
+            free, preferred = self._stock.free((name, request.pool)), entry.preferred.get(name, ())
+            devices[name] = request.ids or choose(free, wanted.count, request.include, preferred, reserved.named(name))
+        for name, ids in devices.items():
+            self._stock.take(entry.lease.id, name, ids)
+        entry.lease = attrs.evolve(entry.lease, devices=devices)
+
+    def _give_devices_back(self, entry: LeaseEntry) -> None:
+        for name, ids in entry.lease.devices.items():
+            self._stock.give_back(name, ids)
+
+    # --- plugins prepare devices ---
+
+    def _prepare(self, entry: LeaseEntry) -> None:
+        """Ask the plugin of the next resource to prepare its devices; go on if all have."""
+        name = next((resource for resource in entry.lease.request.resources if resource not in entry.answers), None)
+        entry.preparing = name
+        if name is None:
+            self._join(entry)
+        elif (text := unusable(self._stock, name, entry.lease.devices[name])) is not None:
+            self._step(entry, Event.REFUSED, Failure(Problem.UNAVAILABLE, text))
+        else:
+            pre_start = self._stock.options(name).pre_start_required
+            self._call(entry, m.AllocateAsked(entry.lease.id, name, entry.lease.devices[name], pre_start, self._inbox))
 
     def _called(self, message: m.CallMessage) -> None:
-        entry = self._all.entries.get(message.lease)
+        """Take what a plugin answers, unless the lease does not wait for that any more."""
+        entry = self._entries.get(message.lease)
         if entry is None:
             return
         entry.calling.pop(message.resource, None)
         if entry.phase is LeasePhase.UNCERTAIN:
-            self._heard_of_uncertain(entry, message)
+            # The call was made before a crash of whoever had the book.
+            if isinstance(message, m.Allocated | m.AllocationRefused):
+                self._step(entry, Event.SETTLED)
         elif isinstance(message, m.Preferred) or entry.phase is LeasePhase.CHOOSING:
             devices = message.devices if isinstance(message, m.Preferred) else ()
-            self._all.preferred(entry, message.resource, devices)
+            self._preferred(entry, message.resource, devices)
         elif entry.phase in (LeasePhase.PREPARING, LeasePhase.ABANDONED) and entry.preparing == message.resource:
             self._prepared(entry, message)
-
-    def _heard_of_uncertain(self, entry: LeaseEntry, message: m.CallMessage) -> None:
-        """Take the answer to a call that was made before a crash of whoever had the book."""
-        if isinstance(message, m.Allocated | m.AllocationRefused):
-            self._all.step(entry, Event.SETTLED)
 
     def _prepared(self, entry: LeaseEntry, message: m.Allocated | m.AllocationRefused | m.AllocationLost) -> None:
         entry.preparing = None
         match message:
             case m.Allocated() if entry.phase is LeasePhase.ABANDONED:
-                self._all.step(entry, Event.PREPARED)
+                self._step(entry, Event.PREPARED)
             case m.Allocated():
-                self._take(entry, message)
+                self._take_answer(entry, message)
             case m.AllocationRefused():
-                self._all.step(entry, Event.REFUSED, _refused_by(message))
+                self._step(entry, Event.REFUSED, _refused_by(message))
             case m.AllocationLost():
-                self._all.lose(entry, message)
-                self._all.step(entry, Event.LOST, _refused_by(message))
+                entry.lost = message.key
+                if message.pid is not None:
+                    self._effects.append(e.WatchPlugin(message.key, message.pid, message.is_cut))
+                self._step(entry, Event.LOST, _refused_by(message))
             case _:
                 assert_never(message)
 
-    def _take(self, entry: LeaseEntry, message: m.Allocated) -> None:
+    def _take_answer(self, entry: LeaseEntry, message: m.Allocated) -> None:
         """Take what a plugin has answered, or of a plugin of somebody else what is permitted."""
         answer, uid, name = message.answer, message.uid, message.resource
         if uid is None or uid not in self._privileged | {entry.lease.uid}:
             whose = user_words(uid)
             try:
-                answer, names = permitted_of(answer, name, self._permitted)
+                answer, names = permitted(answer, name, self._rules.permitted)
             except AnswerError as error:
                 text = f"{name}: the answer of a device plugin of {whose} to Allocate is not permitted: {error}"
-                self._all.step(entry, Event.REFUSED, Failure(Problem.REFUSED, text))
+                self._step(entry, Event.REFUSED, Failure(Problem.REFUSED, text))
                 return
             if names:
                 warnings = (*entry.lease.warnings, left_out(name, names, whose))
                 entry.lease = attrs.evolve(entry.lease, warnings=warnings)
         entry.answers[name] = answer
-        self._all.prepare(entry)
+        self._prepare(entry)
 
-    def _plugin_ended(self, message: m.PluginEnded) -> None:
-        for entry in [*self._all.entries.values()]:
-            if entry.phase is LeasePhase.UNCERTAIN and entry.lost == message.key:
-                self._all.step(entry, Event.SETTLED)
+    def _join(self, entry: LeaseEntry) -> None:
+        try:
+            answer = joined({name: entry.answers[name] for name in entry.lease.request.resources})
+        except AnswerError as error:
+            self._step(entry, Event.REFUSED, Failure(Problem.REFUSED, str(error)))
+            return
+        entry.lease = attrs.evolve(entry.lease, answer=answer)
+        self._step(entry, Event.PREPARED)
+
+    # --- what the disk says ---
+
+    def _save(self, entry: LeaseEntry, lease: Lease) -> None:
+        """Have a lease written before it goes on."""
+        entry.write = self._write(e.SaveLease(lease), awaited=True)
+        self._awaited[entry.write] = entry
 
     def _saved(self, message: m.Saved) -> None:
-        if self._held.saved(message):
-            return
-        if (release := self._releases.pop(message.write, None)) is not None:
-            self._tell_released(release[0], attrs.evolve(release[1], unwritten=message.error))  # It is tried again.
-            return
-        if (asked := self._recoveries.pop(message.write, None)) is not None:
-            self._recovered(asked, message.error)
-        elif (lease := self._all.writes.pop(message.write, None)) is not None:
-            entry = self._all.entries[lease]
-            entry.write = None
-            if message.error is None:
-                self._all.step(entry, Event.SAVED)
-            else:
-                self._all.step(entry, Event.NOT_SAVED, not_written(message.error))
+        """Go on with what waited for a write."""
+        match self._awaited.pop(message.write, None):
+            case None:
+                pass
+            case LeaseEntry() as entry:
+                entry.write = None
+                if message.error is None:
+                    self._step(entry, Event.SAVED)
+                else:
+                    self._step(entry, Event.NOT_SAVED, _not_written(message.error))
+            case Amendment() as amendment:
+                self._amended(amendment, message.error)
+            case m.RecoverAsked() as asked:
+                if message.error is None:
+                    self._withheld = None
+                failure = None if message.error is None else _not_written(message.error)
+                self._effects.append(e.RecoverReply(asked.reply, failure))
+            case (asked, released):
+                # What could not be written is tried again.
+                released = attrs.evolve(released, unwritten=message.error)
+                self._effects.append(e.ReleaseReply(asked.reply, released))
 
     def _file_written(self, message: m.FileWritten) -> None:
-        entry = self._all.entries.get(message.id)
+        entry = self._entries.get(message.id)
         if entry is None:
             return
         if entry.phase is not LeasePhase.FILING:
@@ -372,63 +657,260 @@ class Leases:
                 warnings = (*warnings, f"{_NO_FILE}{message.error}")
             if warnings != entry.lease.warnings:
                 entry.lease = attrs.evolve(entry.lease, warnings=warnings)
-                self._all.touch(entry)
+                self._touch(entry)
         elif message.error is None:
-            self._all.step(entry, Event.FILED)
+            self._step(entry, Event.FILED)
         else:
             text = f"the CDI file cannot be written: {message.error}"
-            self._all.step(entry, Event.NOT_FILED, Failure(Problem.STORAGE, text))
+            self._step(entry, Event.NOT_FILED, Failure(Problem.STORAGE, text))
+
+    # --- owners ---
+
+    def _watch(self, entry: LeaseEntry) -> None:
+        """Hear of the end of the owner."""
+        entry.watched = True
+        self._effects.append(e.WatchOwner(entry.lease.id, entry.lease.owner))
+
+    def _forget_owner(self, entry: LeaseEntry) -> None:
+        """Hear of the end of the owner no more."""
+        if entry.watched:
+            entry.watched = False
+            self._effects.append(e.ForgetOwner(entry.lease.id))
+
+    def _wait_for_owner(self, entry: LeaseEntry) -> None:
+        """Hear of the end of the owner of a held lease; a container has some time to bind it."""
+        match entry.lease.owner:
+            case ContainerOwner(init=None):
+                self._ends.set(entry.lease.id, self._now + BIND)
+            case ProcessOwner() | ContainerOwner() | TimeOwner() if not entry.watched:
+                self._watch(entry)
+            case _:
+                pass  # Its end is told by its connection, or there is nobody.
+        self._judge_devices([entry.lease.id])
 
     def _owner_ended(self, ended: m.OwnerEnded) -> None:
-        entry = self._all.entries.get(ended.id)
+        entry = self._entries.get(ended.id)
         if entry is None or not entry.watched or entry.lease.owner != ended.owner:
             return  # After a crash an end may be told twice, and the second time another container has the lease.
         entry.watched = False
         if isinstance(ended.owner, ContainerOwner) and entry.phase is LeasePhase.HELD:
             entry.grace = True
-            self._all.ends.set(ended.id, self._all.now + GRACE)
+            self._ends.set(ended.id, self._now + GRACE)
         else:
-            self._all.step(entry, Event.OWNER_ENDED)
+            self._step(entry, Event.OWNER_ENDED)
 
-    # --- to end leases ---
+    def _begun(self, owner: TimeOwner) -> TimeOwner:
+        """Return the owner with its time beginning now."""
+        return attrs.evolve(owner, expires=self._sources.boottime() + round(owner.seconds * 1e9))
+
+    # --- the devices of leases that are held ---
+
+    def _judge_devices(self, leases: Iterable[str]) -> None:
+        """Show which devices of held leases are missing, and stop owners who asked for that."""
+        for entry in map(self._entries.__getitem__, leases):
+            reason = missing_devices(self._stock, entry.lease)
+            if entry.phase is LeasePhase.HELD and reason != entry.lease.reason:
+                entry.lease = attrs.evolve(entry.lease, reason=reason)
+                self._touch(entry)
+            self._stop_if_unhealthy(entry)
+
+    def _stop_if_unhealthy(self, entry: LeaseEntry) -> None:
+        """Stop the owner of a held lease, once, if it asked for that and a device is unhealthy."""
+        lease = entry.lease
+        if entry.phase is not LeasePhase.HELD or entry.stopped or not lease.request.stop_on_unhealthy:
+            return
+        reason = unhealthy_since(self._stock, lease)
+        if reason is not None and isinstance(lease.owner, ProcessOwner):
+            entry.stopped = True
+            self._effects.append(e.StopOwner(lease.id, lease.owner.process, lease.uid, reason))
+
+    # --- to change leases that are held ---
+
+    def _may_change(self, uid: int, entry: LeaseEntry) -> bool:
+        """Whether a user may end or change a lease."""
+        return uid == entry.lease.uid or uid in self._rules.operators
+
+    def _find_held(self, lease: str, uid: int) -> LeaseEntry | Failure:
+        """Return a lease that is held, or why a user may not change it."""
+        entry = self._entries.get(lease)
+        if entry is None and self.withheld is not None:
+            return Failure(Problem.STORAGE, self.withheld)  # It may be one that is not known yet, or was lost.
+        if entry is None:
+            return Failure(Problem.UNKNOWN, f"there is no lease {lease}")
+        if not self._may_change(uid, entry):
+            return _forbidden(lease)
+        if entry.phase is not LeasePhase.HELD:
+            return Failure(Problem.UNAVAILABLE, f"lease {lease} is {entry.lease.state.value}, not held")
+        return entry
+
+    def _renew(self, asked: m.RenewAsked) -> None:
+        """Let the time of a lease begin again."""
+        entry = self._find_held(asked.id, asked.uid)
+        if isinstance(entry, Failure):
+            self._answer(asked.reply, entry)
+        elif isinstance(owner := entry.lease.owner, TimeOwner):
+            self._amend(entry, self._begun(owner), asked.reply)
+        else:
+            text = f"lease {asked.id} has no time to renew: only one that was asked for with --ttl has"
+            self._answer(asked.reply, Failure(Problem.USAGE, text))
+
+    def _bind(self, asked: m.BindAsked) -> None:
+        """Bind a lease to its container."""
+        entry = self._find_held(asked.id, asked.uid)
+        if isinstance(entry, Failure):
+            self._answer(asked.reply, entry)
+        elif (failure := unbindable(entry, asked)) is not None:
+            self._answer(asked.reply, failure)
+        else:
+            self._amend(entry, ContainerOwner(asked.init), asked.reply)
+
+    def _resume(self, asked: m.ResumeAsked) -> None:
+        """Let another connection own a lease, after a restart."""
+        entry = self._find_held(asked.id, asked.uid)
+        if isinstance(entry, Failure):
+            self._answer(asked.reply, entry)
+        elif entry.lease.owner != ConnectionOwner(asked.token_hash):
+            self._answer(asked.reply, Failure(Problem.FORBIDDEN, f"lease {asked.id} has another token"))
+        else:
+            self._ends.forget(asked.id)
+            entry.tickets.add(asked.ticket)
+            self._tickets[asked.ticket] = asked.id
+            self._wait_for_owner(entry)
+            self._answer(asked.reply, entry.lease)
+
+    def _amend(self, entry: LeaseEntry, owner: ContainerOwner | TimeOwner, reply: Address[Lease | Failure]) -> None:
+        """Have another owner written; it is told when it is written, since a restart must know it too."""
+        lease, end = entry.lease, self._ends.forget(entry.lease.id)
+        amendment = Amendment(lease.id, lease.owner, owner, entry.grace, end, reply)
+        entry.lease, entry.grace = attrs.evolve(lease, owner=owner), False
+        self._watch(entry)
+        self._awaited[self._write(e.SaveLease(entry.lease), awaited=True)] = amendment
+
+    def _amended(self, amendment: Amendment, error: str | None) -> None:
+        entry = self._entries.get(amendment.id)
+        if entry is None or entry.phase is not LeasePhase.HELD:
+            failure = Failure(Problem.UNKNOWN, f"there is no lease {amendment.id} any more")
+            self._answer(amendment.reply, failure)
+        elif error is None:
+            self._touch(entry)
+            # Another change may have been asked for since, which is not written yet.
+            self._answer(amendment.reply, attrs.evolve(entry.lease, owner=amendment.after))
+        else:
+            self._undo(entry, amendment)
+            self._answer(amendment.reply, _not_written(error))
+
+    def _undo(self, entry: LeaseEntry, amendment: Amendment) -> None:
+        for number, later in self._awaited.items():
+            if isinstance(later, Amendment) and later.id == amendment.id:
+                # This change began with what is not written: if it cannot be written either, both are undone.
+                self._awaited[number] = attrs.evolve(
+                    later, before=amendment.before, grace=amendment.grace, end=amendment.end
+                )
+                return
+        if amendment.before != amendment.after:
+            entry.lease, entry.grace = attrs.evolve(entry.lease, owner=amendment.before), amendment.grace
+            self._forget_owner(entry)
+            if amendment.end is None:
+                self._wait_for_owner(entry)
+            else:
+                # A container has no more time than before to bind the lease, or to come back.
+                self._ends.set(entry.lease.id, amendment.end)
+            self._write(e.SaveLease(entry.lease))
+
+    # --- the end ---
 
     def _release(self, asked: m.ReleaseAsked) -> None:
-        found = {name: entry for name in asked.ids if (entry := self._all.entries.get(name)) is not None}
+        found = {name: entry for name in asked.ids if (entry := self._entries.get(name)) is not None}
         for name, entry in found.items():
-            if not self._held.may_change(asked.uid, entry):
-                self._tell_released(asked, forbidden(name))
+            if not self._may_change(asked.uid, entry):
+                self._effects.append(e.ReleaseReply(asked.reply, _forbidden(name)))
                 return
         for entry in found.values():
-            self._all.step(entry, Event.RELEASED)
+            self._step(entry, Event.RELEASED)
         unknown = tuple(name for name in dict.fromkeys(asked.ids) if name not in found)
         released = m.Released(tuple(found), unknown)
         if any(entry.written and entry.phase is LeasePhase.GONE for entry in found.values()):
             # Writes are made in order, so what has ended is written when this one is: it has nothing of its own.
-            self._releases[self._all.write(awaited=True)] = asked, released
+            self._awaited[self._write(awaited=True)] = asked, released
         else:
-            self._tell_released(asked, released)
+            self._effects.append(e.ReleaseReply(asked.reply, released))
 
-    def _tell_released(self, asked: m.ReleaseAsked, answer: m.Released | Failure) -> None:
-        self._all.effects.append(e.AnswerAsker(asked.reply, answer))
+    def _plugin_ended(self, message: m.PluginEnded) -> None:
+        for entry in [*self._entries.values()]:
+            if entry.phase is LeasePhase.UNCERTAIN and entry.lost == message.key:
+                self._step(entry, Event.SETTLED)
 
-    # --- a lost state ---
+    def _end(self, entry: LeaseEntry) -> None:
+        lease = entry.lease
+        if entry.filed and lease.cdi_name is not None:
+            self._effects.append(e.RemoveFile(lease.id, lease.cdi_name))
+        self._give_devices_back(entry)
+        if entry.written:
+            self._write(e.DeleteLease(lease.id))
+        self._forget_owner(entry)
+        self._forget_plugin(entry)
+        self._line.remove(lease.id)
+        self._impatient.discard(lease.id)
+        self._ends.forget(lease.id)
+        self._usage.add(lease, -1)
+        self._stoppable.pop(lease.id, None)
+        for ticket in entry.tickets:
+            self._tickets.pop(ticket, None)
+        if entry.write is not None:
+            self._awaited.pop(entry.write, None)
+        del self._entries[lease.id]
+
+    def _forget_plugin(self, entry: LeaseEntry) -> None:
+        others = (other for other in self._entries.values() if other is not entry)
+        if entry.lost is not None and not any(other.lost == entry.lost for other in others):
+            self._effects.append(e.ForgetPlugin(entry.lost))
+
+    # --- rules, and a lost state ---
+
+    def _change_rules(self, rules: m.LeaseRules) -> None:
+        """Sort the devices into other pools, and end those in line that may have none of their pool any more.
+
+        Raises:
+            ValueError: A device is in two pools.
+        """
+        self._rules = rules
+        self._stock.sort_into(rules.pools)
+        for entry in [entry for entry in self._entries.values() if entry.phase is LeasePhase.QUEUED]:
+            failure = pool_failure_of(entry.lease.request, entry.lease.uid, self._stock.pools)
+            if failure is not None:
+                self._step(entry, Event.TIMED_OUT, failure)
 
     def _recover(self, asked: m.RecoverAsked) -> None:
-        if asked.uid not in self._operators:
+        """Have written that no leased device is in use."""
+        if asked.uid not in self._rules.operators:
             failure = Failure(Problem.FORBIDDEN, "only root and the user of the daemon may do that")
-            self._tell_recovered(asked, failure)
-        elif self._all.withheld is None:
-            self._tell_recovered(asked, None)
+            self._effects.append(e.RecoverReply(asked.reply, failure))
+        elif self._withheld is None:
+            self._effects.append(e.RecoverReply(asked.reply, None))
         else:
-            self._recoveries[self._all.write(e.EndWithholding(), awaited=True)] = asked
+            self._awaited[self._write(e.EndWithholding(), awaited=True)] = asked
 
-    def _recovered(self, asked: m.RecoverAsked, error: str | None) -> None:
-        if error is None:
-            self._all.withheld = None
-        self._tell_recovered(asked, None if error is None else not_written(error))
 
-    def _tell_recovered(self, asked: m.RecoverAsked, answer: Failure | None) -> None:
-        self._all.effects.append(e.AnswerAsker(asked.reply, answer))
+def unbindable(entry: LeaseEntry, asked: m.BindAsked) -> Failure | None:
+    """Return why a lease is not bound to a container; None if it is."""
+    owner = entry.lease.owner
+    if not isinstance(owner, ContainerOwner):
+        return Failure(Problem.USAGE, f"lease {asked.id} belongs to no container")
+    if owner.init is None or owner.init == asked.init or entry.grace:
+        return None
+    return Failure(Problem.FORBIDDEN, f"lease {asked.id} is bound to another container, whose init is {owner.init.pid}")
+
+
+def _forbidden(lease: str) -> Failure:
+    return Failure(Problem.FORBIDDEN, f"lease {lease} belongs to another user")
+
+
+def _not_written(error: str) -> Failure:
+    return Failure(Problem.STORAGE, f"the lease cannot be written: {error}")
+
+
+def _because(entry: LeaseEntry, text: str | None) -> Failure:
+    return Failure(Problem.UNAVAILABLE, f"there is no lease {entry.lease.id} any more: {text}")
 
 
 def _refused_by(message: m.AllocationRefused | m.AllocationLost) -> Failure:

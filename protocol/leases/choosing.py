@@ -1,25 +1,124 @@
-"""Which devices a request gets: what must be included, what the plugin prefers, then by NUMA node and name."""
+"""Whose turn it is, and which devices a request gets.
+
+The line of those that wait for devices is in order of arrival, all or nothing. Who waits holds nothing. But those that
+came later cannot take what it waits for: the devices that it names, and of others as many as it wants. So nobody
+starves, and since nobody holds what another one waits for while it waits itself, there is no deadlock. One that asks
+for more than the healthy devices that there are keeps nobody from anything: it may wait for ever.
+
+Of the devices that are free a request gets those that must be included, those that the plugin prefers, and then others
+by NUMA node and name.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Set
 from functools import partial
 from itertools import combinations, islice
 
 import attrs
 
-from ..messages.addresses import Address
-from .effects import CallPlugin
-from .entries import LeaseEntry
 from .free import FreeDevices, Nodes, natural
-from .line import Reserved, fits
-from .messages import CallMessage, PreferenceAsked
-from .stock import Stock
-from .values import Wanted
+from .stock import Place, Stock
+from .values import Request, Wanted
 
 #: On a node with more NUMA nodes than this, not all sets of them are tried.
 MANY_NODES = 8
+
+# --- the line ---------------------------------------------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class Reserved:
+    """What is reserved for those that came earlier."""
+
+    #: The devices that they have named, by resource.
+    _named: defaultdict[str, set[str]] = attrs.field(factory=lambda: defaultdict(set))
+    #: How many others they want.
+    others: Counter[Place] = attrs.field(factory=Counter)
+
+    def add(self, request: Request) -> None:
+        """Reserve what a request wants."""
+        named = request.ids or request.include
+        for wanted in request.wanted:
+            if named:
+                self._named[wanted.resource].update(named)
+            self.others[wanted.resource, request.pool] += wanted.count - len(named)
+
+    def named(self, resource: str) -> Set[str]:
+        """Return the devices of a resource that earlier ones have named."""
+        return self._named.get(resource, frozenset())
+
+
+def available(stock: Stock, reserved: Reserved, request: Request, wanted: Wanted) -> int:
+    """Return how many devices the request may have of a resource now."""
+    free = stock.free((wanted.resource, request.pool))
+    number = len(free) - sum(device_id in free for device_id in reserved.named(wanted.resource))
+    if not request.ignore_missing:
+        number -= len(stock.missing(wanted.resource))
+    return max(0, number - reserved.others[wanted.resource, request.pool])
+
+
+def fits(stock: Stock, reserved: Reserved, request: Request) -> bool:
+    """Return whether the request can have all that it wants now."""
+    named = request.ids or request.include
+    for wanted in request.wanted:
+        free, others = stock.free((wanted.resource, request.pool)), reserved.named(wanted.resource)
+        if available(stock, reserved, request, wanted) < wanted.count:
+            return False
+        if not all(device_id in free and device_id not in others for device_id in named):
+            return False
+    return True
+
+
+class LeaseLine:
+    """The requests that wait, by the ids of their leases, the earliest first."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, tuple[int, Request]] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __contains__(self, lease: str) -> bool:
+        return lease in self._waiting
+
+    def add(self, lease: str, arrival: int, request: Request) -> None:
+        """Put a request into the line, by the number of its arrival: one may come back that was in line before."""
+        last = next(reversed(self._waiting.values()), (arrival, request))
+        self._waiting[lease] = arrival, request
+        if last[0] > arrival:
+            self._waiting = dict(sorted(self._waiting.items(), key=lambda item: item[1][0]))
+
+    def remove(self, lease: str) -> None:
+        """Forget a request, if it is in line."""
+        self._waiting.pop(lease, None)
+
+    def take_fitting(self, stock: Stock) -> Iterator[tuple[str, Reserved]]:
+        """Remove and yield each request that can have what it wants, and what is reserved for those before it.
+
+        Its devices are taken from ``stock`` before the next one is asked for.
+        """
+        reserved = Reserved()
+        for lease, (_, request) in [*self._waiting.items()]:
+            if fits(stock, reserved, request):
+                del self._waiting[lease]
+                yield lease, reserved
+            elif stock.could(request):
+                reserved.add(request)
+
+    def reserved_before(self, arrival: int, stock: Stock) -> Reserved:
+        """Return what is reserved for those that are in line and came before the one with this number."""
+        reserved = Reserved()
+        for number, request in self._waiting.values():
+            if number >= arrival:
+                break
+            if stock.could(request):
+                reserved.add(request)
+        return reserved
+
+
+# --- the devices ------------------------------------------------------------------------------------------------------
 
 
 def choose(
@@ -87,54 +186,3 @@ def _number(near: Counter[Nodes], nodes: Nodes) -> int:
 
 def _number_inside(near: Counter[Nodes], nodes: Nodes) -> int:
     return sum(number for some, number in near.items() if some <= nodes)
-
-
-@attrs.define(eq=False)
-class Choices:
-    """Chooses the devices of one lease after the other; plugins answer to ``inbox``."""
-
-    _stock: Stock
-    _inbox: Address[CallMessage]
-
-    def choose(self, entry: LeaseEntry, reserved: Reserved) -> list[CallPlugin]:
-        """Take devices for a lease, and return the calls to the plugins that may prefer others."""
-        entry.preferred.clear()
-        self._take(entry, reserved)
-        calls = [call for wanted in entry.lease.request.wanted if (call := self._call(entry, wanted, reserved))]
-        entry.asked = {call.call.resource for call in calls}
-        return calls
-
-    def choose_again(self, entry: LeaseEntry, reserved: Reserved) -> bool:
-        """Choose anew among all that is there by now, as the plugins prefer; return whether it is enough."""
-        self.give_back(entry)
-        entry.lease = attrs.evolve(entry.lease, devices={})
-        if not fits(self._stock, reserved, entry.lease.request):
-            return False
-        self._take(entry, reserved)
-        return True
-
-    def give_back(self, entry: LeaseEntry) -> None:
-        """Take its devices from a lease."""
-        for name, ids in entry.devices.items():
-            self._stock.give_back(name, ids)
-
-    def _take(self, entry: LeaseEntry, reserved: Reserved) -> None:
-        request, devices = entry.lease.request, {}
-        for wanted in request.wanted:
-            name = wanted.resource
-            free, preferred = self._stock.free((name, request.pool)), entry.preferred.get(name, ())
-            devices[name] = request.ids or choose(free, wanted.count, request.include, preferred, reserved.named(name))
-        for name, ids in devices.items():
-            self._stock.take(entry.lease.id, name, ids)
-        entry.lease = attrs.evolve(entry.lease, devices=devices)
-
-    def _call(self, entry: LeaseEntry, wanted: Wanted, reserved: Reserved) -> CallPlugin | None:
-        name, request = wanted.resource, entry.lease.request
-        if request.ids or not self._stock.options(name).get_preferred_allocation_available:
-            return None
-        others = self._stock.free((name, request.pool)).keys() - reserved.named(name)
-        if not others:
-            return None  # There is no choice.
-        available = tuple(sorted(others.union(entry.devices[name])))
-        asked = PreferenceAsked(entry.lease.id, name, available, request.include, wanted.count, self._inbox)
-        return CallPlugin(self._stock.calls(name), asked)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import attrs
 
 from ..values import value
-from .permits import check_permits
+from .answers import check_permits
 from .values import Pool
 
 

@@ -52,6 +52,11 @@ class SaveLease:
 
     lease: Lease
 
+    @property
+    def id(self) -> str:
+        """The lease that is written."""
+        return self.lease.id
+
 
 @value
 class DeleteLease:
@@ -63,6 +68,11 @@ class DeleteLease:
 @value
 class EndWithholding:
     """Note that the devices which a lost state withheld are free; until then each restart withholds them again."""
+
+    @property
+    def id(self) -> str:
+        """No lease has this id."""
+        return ""
 
 
 #: A change of what outlives a restart.

@@ -1,10 +1,9 @@
-"""What the lease actor keeps of one lease."""
+"""What the book keeps of one lease, and until when."""
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Mapping
 
 import attrs
 
@@ -17,18 +16,6 @@ from .values import Answer, Lease, Owner
 
 #: How many ends may be kept that are none any more, beside as many as there are.
 _STALE = 64
-
-
-@value
-class Sources:
-    """What decisions need of the world: clocks and names. Tests and the simulator give their own."""
-
-    #: Unix seconds.
-    wall: Callable[[], float]
-    #: ``CLOCK_BOOTTIME`` in nanoseconds.
-    boottime: Callable[[], int]
-    #: 128 random bits.
-    bits: Callable[[], int]
 
 
 @attrs.frozen(eq=False)
@@ -81,31 +68,9 @@ class LeaseEntry:
     #: Whether subscribers know of it.
     shown: bool = False
 
-    @property
-    def devices(self) -> Mapping[str, tuple[str, ...]]:
-        """Its devices, by resource."""
-        return self.lease.devices
-
     def next_end(self) -> float:
         """Until when all of its askers wait for devices; infinity if there are none."""
         return min((asker.deadline or 0.0 for asker in self.askers.values()), default=math.inf)
-
-    @property
-    def resources(self) -> tuple[str, ...]:
-        """The resources that it has or wants."""
-        return tuple(wanted.resource for wanted in self.lease.request.wanted)
-
-
-@record(eq=False)
-class Notified:
-    """What is remembered of a lease of which somebody was notified."""
-
-    #: Whether the caller gave it its name.
-    named: bool = True
-    #: The tickets of the callers who were notified, and have not left.
-    tickets: set[int] = attrs.field(factory=set)
-    #: Where the end of the lease is awaited, by ticket.
-    ends: dict[int, Address[Lease]] = attrs.field(factory=dict)
 
 
 @value

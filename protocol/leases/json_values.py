@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ..text import encodable
-from .values import Answer, Mount, Node
+from .values import Answer, Mount, Node, Request, Wanted
 
 if TYPE_CHECKING:
     from ..status.json import Json
@@ -57,6 +57,21 @@ def text_by_text(found: Any) -> Mapping[str, str]:
 def encodables(found: Iterable[str]) -> list[str]:
     """Return texts as JSON can have them; see :func:`~plugind.protocol.text.encodable`."""
     return [encodable(text) for text in found]
+
+
+def request_of(content: Any, beside: Any) -> Request:
+    """Return what a lease is to give, of which the pool and the labels stand ``beside`` the rest."""
+    wanted = exactly(dict, content["resources"])
+    return Request(
+        wanted=tuple(Wanted(resource, exactly(int, count)) for resource, count in wanted.items()),
+        ids=texts(content["ids"]),
+        include=texts(content["include"]),
+        pool=exactly_or_none(str, beside["pool"]),
+        labels=tuple(sorted(text_by_text(beside["labels"]).items())),
+        container=exactly(bool, content["container"]),
+        ignore_missing=exactly(bool, content["ignore_missing"]),
+        stop_on_unhealthy=exactly(bool, content["stop_on_unhealthy"]),
+    )
 
 
 def answer_of(content: Any) -> Answer:

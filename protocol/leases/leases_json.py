@@ -12,19 +12,7 @@ import attrs
 
 from ..logs.lines import timestamp
 from ..text import encodable
-from .asked_json import (
-    LeaseBody,
-    OwnerWish,
-    ProcessWish,
-    asked_from_json,
-    asked_to_json,
-    init_from_json,
-    init_to_json,
-    recovery_from_json,
-    request_to_json,
-    token_from_json,
-)
-from .json_fields import RequestError
+from .asked_json import init_to_json, request_to_json
 from .json_values import (
     WRONG_FORM,
     answer_of,
@@ -34,7 +22,7 @@ from .json_values import (
     exactly,
     exactly_or_none,
     number,
-    text_by_text,
+    request_of,
     texts,
     words_of,
 )
@@ -48,35 +36,11 @@ from .values import (
     Owner,
     ProcessIdentity,
     ProcessOwner,
-    Request,
     TimeOwner,
-    Wanted,
 )
 
 if TYPE_CHECKING:
     from ..status.json import Json
-
-__all__ = [
-    "LeaseBody",
-    "LeaseJsonError",
-    "OwnerWish",
-    "ProcessWish",
-    "RequestError",
-    "asked_from_json",
-    "asked_to_json",
-    "failure_from_json",
-    "failure_to_json",
-    "init_from_json",
-    "init_to_json",
-    "lease_from_json",
-    "lease_to_json",
-    "recovery_from_json",
-    "released_from_json",
-    "released_to_json",
-    "snapshot_from_json",
-    "snapshot_to_json",
-    "token_from_json",
-]
 
 
 class LeaseJsonError(ValueError):
@@ -138,7 +102,7 @@ def _lease_of(content: Any) -> Lease:
     return Lease(
         id=exactly(str, content["id"]),
         uid=exactly(int, content["uid"]),
-        request=_request_of(content["request"]),
+        request=request_of(content["request"], content["request"]),
         owner=_owner_of(content["owner"]),
         state=LeaseState(content["state"]),
         created=number(content["created_unix"]),
@@ -147,19 +111,6 @@ def _lease_of(content: Any) -> Lease:
         cdi_name=exactly_or_none(str, content["cdi_name"]),
         reason=exactly_or_none(str, content["reason"]),
         warnings=texts(content["warnings"]),
-    )
-
-
-def _request_of(content: Any) -> Request:
-    return Request(
-        wanted=tuple(Wanted(name, exactly(int, count)) for name, count in exactly(dict, content["resources"]).items()),
-        ids=texts(content["ids"]),
-        include=texts(content["include"]),
-        pool=exactly_or_none(str, content["pool"]),
-        labels=tuple(sorted(text_by_text(content["labels"]).items())),
-        container=exactly(bool, content["container"]),
-        ignore_missing=exactly(bool, content["ignore_missing"]),
-        stop_on_unhealthy=exactly(bool, content["stop_on_unhealthy"]),
     )
 
 
@@ -191,20 +142,18 @@ def failure_to_json(failure: Failure, boottime: int | None = None) -> dict[str, 
     return {"error": encodable(failure.text), "problem": failure.problem.value, "holders": holders}
 
 
-def failure_from_json(content: object) -> Failure:
+def failure_from_json(content: Any) -> Failure:
     """Return the failure that :func:`failure_to_json` was given.
 
     Raises:
       LeaseJsonError: if it is not of that form: other errors of the status socket have no ``problem``.
     """
     try:
-        return _failure_of(content)
+        return Failure(
+            Problem(content["problem"]), exactly(str, content["error"]), every(_lease_of, content["holders"])
+        )
     except WRONG_FORM as error:
         raise LeaseJsonError(f"it is no failure that this version of plugind knows: {words_of(error)}") from error
-
-
-def _failure_of(content: Any) -> Failure:
-    return Failure(Problem(content["problem"]), exactly(str, content["error"]), every(_lease_of, content["holders"]))
 
 
 def released_to_json(released: Released) -> dict[str, Json]:
@@ -217,22 +166,18 @@ def released_to_json(released: Released) -> dict[str, Json]:
     }
 
 
-def released_from_json(content: object) -> Released:
+def released_from_json(content: Any) -> Released:
     """Return what :func:`released_to_json` was given.
 
     Raises:
       LeaseJsonError: if it is not of that form.
     """
     try:
-        return _released_of(content)
+        return Released(
+            texts(content["released"]), texts(content["unknown"]), exactly_or_none(str, content.get("unwritten"))
+        )
     except WRONG_FORM as error:
         raise LeaseJsonError(f"it does not say what was released: {words_of(error)}") from error
-
-
-def _released_of(content: Any) -> Released:
-    return Released(
-        texts(content["released"]), texts(content["unknown"]), exactly_or_none(str, content.get("unwritten"))
-    )
 
 
 def snapshot_to_json(snapshot: LeasesSnapshot, unix: float, boottime: int | None = None) -> dict[str, Json]:
@@ -245,18 +190,14 @@ def snapshot_to_json(snapshot: LeasesSnapshot, unix: float, boottime: int | None
     }
 
 
-def snapshot_from_json(content: object, time: float) -> LeasesSnapshot:
+def snapshot_from_json(content: Any, time: float) -> LeasesSnapshot:
     """Return the leases that :func:`snapshot_to_json` was given, which were asked for at ``time``.
 
     Raises:
       LeaseJsonError: if they are not of that form.
     """
     try:
-        return _snapshot_of(content, time)
+        withheld, problem = (exactly_or_none(str, content[key]) for key in ("withheld", "problem"))
+        return LeasesSnapshot(time, every(_lease_of, content["leases"]), withheld, problem)
     except WRONG_FORM as error:
         raise LeaseJsonError(f"these are no leases that this version of plugind knows: {words_of(error)}") from error
-
-
-def _snapshot_of(content: Any, time: float) -> LeasesSnapshot:
-    withheld, problem = (exactly_or_none(str, content[key]) for key in ("withheld", "problem"))
-    return LeasesSnapshot(time, every(_lease_of, content["leases"]), withheld, problem)

@@ -9,12 +9,16 @@ import attrs
 from ..messages.addresses import Address
 from ..messages.status import Lagged
 from ..plugins.devices import DeviceList, DeviceOptions, Key
-from ..values import value
+from ..values import record, value
 from .config import LeaseLimits
 from .replies import Failure, LeaseChanged, LeasesSnapshot, Problem, Released
 from .values import Answer, Lease, Owner, Pool, ProcessIdentity, Request
 
 _NUMBERS = itertools.count(1)
+
+
+#: Who may end the leases of others, unless more are named.
+ROOT = frozenset({0})
 
 
 def new_ticket() -> int:
@@ -301,6 +305,18 @@ class Kept:
     withheld: str | None = None
 
 
+@record(eq=False)
+class Notified:
+    """What is remembered of a lease of which somebody was notified."""
+
+    #: Whether the caller gave it its name.
+    named: bool = True
+    #: The tickets of the callers who were notified, and have not left.
+    tickets: set[int] = attrs.field(factory=set)
+    #: Where the end of the lease is awaited, by ticket.
+    ends: dict[int, Address[Lease]] = attrs.field(factory=dict)
+
+
 @value
 class LeasesRead:
     """The store of leases, which could not be read at the start, has been read."""
@@ -328,14 +344,15 @@ class FileWritten:
 
 
 @value
-class LeaseRulesChanged:
-    """Devices are given by other rules from now on. Leases keep the devices that they have."""
+class LeaseRules:
+    """Devices are given by these rules from now on. Leases keep the devices that they have."""
 
-    pools: tuple[Pool, ...]
-    limits: LeaseLimits
+    #: Devices that are taken only by requests that name their pool; no device is in two.
+    pools: tuple[Pool, ...] = ()
+    limits: LeaseLimits = attrs.field(factory=LeaseLimits)
     #: Users who may end the leases of others.
-    operators: frozenset[int]
-    #: What plugins of other users may put into leases; see :mod:`.permits`.
+    operators: frozenset[int] = ROOT
+    #: What plugins of other users may put into leases; see :mod:`.answers`.
     permitted: tuple[str, ...] = ()
 
 
@@ -356,7 +373,7 @@ StateMessage = (
     | LeasesRead
     | OwnerEnded
     | FileWritten
-    | LeaseRulesChanged
+    | LeaseRules
 )
 
 LeasesMessage = StateMessage | LeasesAsked | ShowAsked | LeasesSubscribed | LeasesUnsubscribed

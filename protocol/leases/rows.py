@@ -8,7 +8,7 @@ from typing import Any, assert_never
 import attrs
 
 from ..values import value
-from .json_values import WRONG_FORM, answer_of, answer_to_json, exactly, number, text_by_text, texts, words_of
+from .json_values import WRONG_FORM, answer_of, answer_to_json, exactly, number, request_of, texts, words_of
 from .values import (
     ConnectionOwner,
     ContainerOwner,
@@ -20,7 +20,6 @@ from .values import (
     ProcessOwner,
     Request,
     TimeOwner,
-    Wanted,
 )
 
 #: What is written; the others are known to the memory alone.
@@ -170,7 +169,7 @@ def _lease_of(row: LeaseRow, devices: DeviceRows) -> Lease:
     return Lease(
         id=row.id,
         uid=row.uid,
-        request=_request_of(asked, row),
+        request=request_of(asked, {"pool": row.pool, "labels": json.loads(row.label)}),
         owner=_owner_of(row, asked),
         state=state,
         created=row.created_unix,
@@ -179,20 +178,6 @@ def _lease_of(row: LeaseRow, devices: DeviceRows) -> Lease:
         cdi_name=row.cdi_name,
         reason=row.reason,
         warnings=texts(content["warnings"]),
-    )
-
-
-def _request_of(asked: Any, row: LeaseRow) -> Request:
-    wanted = exactly(dict, asked["resources"])
-    return Request(
-        wanted=tuple(Wanted(resource, exactly(int, count)) for resource, count in wanted.items()),
-        ids=texts(asked["ids"]),
-        include=texts(asked["include"]),
-        pool=row.pool,
-        labels=tuple(text_by_text(json.loads(row.label)).items()),
-        container=exactly(bool, asked["container"]),
-        ignore_missing=exactly(bool, asked["ignore_missing"]),
-        stop_on_unhealthy=exactly(bool, asked["stop_on_unhealthy"]),
     )
 
 

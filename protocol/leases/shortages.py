@@ -8,7 +8,7 @@ from typing import Final
 
 import attrs
 
-from .line import Reserved, available, fits
+from .choosing import Reserved, available, fits
 from .stock import Missing, Stock, StockedResource
 from .values import Lease, Request, Wanted
 
@@ -103,7 +103,14 @@ def _wrong(stock: Stock, resource: StockedResource, reserved: Reserved, request:
         return f"is leased by {resource.taken[device_id]}"
     if not device.healthy:
         return "is unhealthy"
-    return "is waited for" if reserved.has(name, device_id) else None
+    return "is waited for" if device_id in reserved.named(name) else None
+
+
+def unusable(stock: Stock, name: str, ids: Iterable[str]) -> str | None:
+    """Return why a plugin cannot be asked to prepare devices that were taken; None if it can."""
+    if stock.is_healthy(name, ids):
+        return None
+    return _no_longer_healthy(name) if stock.is_offered(name) else f"unknown Device Plugin {name}"
 
 
 def unhealthy_since(stock: Stock, lease: Lease) -> str | None:
@@ -112,13 +119,17 @@ def unhealthy_since(stock: Stock, lease: Lease) -> str | None:
     for name, ids in devices.items():
         resource = stock.find(name)
         listed = {} if resource is None or not resource.offered else resource.offer.devices.devices
-        text = f"previously allocated devices are no longer healthy; cannot allocate unhealthy devices {name}"
+        text = _no_longer_healthy(name)
         if any(device_id in listed and not listed[device_id].healthy for device_id in ids):
             return text
         gone = [device_id for device_id, device in _missing(stock, name, ids) if not device.renamed]
         if gone and resource is not None and resource.offered:
             return f"{text} (no longer listed: {_first_few(gone)})"
     return None
+
+
+def _no_longer_healthy(name: str) -> str:
+    return f"previously allocated devices are no longer healthy; cannot allocate unhealthy devices {name}"
 
 
 def missing_devices(stock: Stock, lease: Lease) -> str | None:

@@ -17,7 +17,7 @@ from ..messages.addresses import Address
 from ..plugins.devices import HEALTHY, Device, DeviceList, DeviceOptions, Difference
 from .free import FreeDevices
 from .messages import DeviceCall, Offer
-from .values import Pool, Request, Wanted
+from .values import Pool, Request
 
 #: The name of a resource, and of a pool of it.
 Place = tuple[str, str | None]
@@ -212,12 +212,12 @@ class Stock:
 
     def could(self, request: Request) -> bool:
         """Return whether the healthy devices were enough for the request if nobody had any."""
-        return all(self._could(request, wanted) for wanted in request.wanted)
-
-    def _could(self, request: Request, wanted: Wanted) -> bool:
-        healthy = self.healthy((wanted.resource, request.pool))
         named = request.ids or request.include
-        return len(healthy) >= wanted.count and all(device_id in healthy for device_id in named)
+        for wanted in request.wanted:
+            healthy = self.healthy((wanted.resource, request.pool))
+            if len(healthy) < wanted.count or not all(device_id in healthy for device_id in named):
+                return False
+        return True
 
     def holders(self, names: Iterable[str]) -> Iterator[str]:
         """Yield the leases that have devices of these resources, each once."""

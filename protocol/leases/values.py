@@ -69,6 +69,13 @@ class NoOwner:
 Owner = ProcessOwner | ContainerOwner | TimeOwner | ConnectionOwner | NoOwner
 
 
+def process_of(owner: Owner) -> ProcessIdentity | None:
+    """Return the process that owns a lease, which is the init of a container; None if none does, or none yet."""
+    if isinstance(owner, ProcessOwner):
+        return owner.process
+    return owner.init if isinstance(owner, ContainerOwner) else None
+
+
 # --- what is asked for ------------------------------------------------------------------------------------------------
 
 
@@ -100,6 +107,11 @@ class Request:
     ignore_missing: bool = False
     #: Stop the process that owns the lease, by SIGTERM, when a device of it turns unhealthy.
     stop_on_unhealthy: bool = False
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """The resources of which it wants devices."""
+        return tuple(wanted.resource for wanted in self.wanted)
 
 
 @value

@@ -77,7 +77,7 @@ def test_a_slow_disk_is_slow_and_writes(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_each_function_belongs_to_the_part_with_the_longest_prefix() -> None:
-    assert part_of("protocol.leases.book:Leases.handle") == "the book, and the actor around it"
+    assert part_of("protocol.leases.book:Book.handle") == "the book, and the actor around it"
     assert part_of("protocol.leases.rows:row_of") == "the write, on the loop"
     assert part_of("actors.leases.owners:Owners.watch") == "the owner's process"
     assert part_of("supervisor:Supervisor.run") == "the rest"

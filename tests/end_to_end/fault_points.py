@@ -38,7 +38,7 @@ from plugind.actors.io.state_file import StateFile
 from plugind.actors.leases.cdi_files import CdiFiles
 from plugind.actors.leases.inbox import LeasesInbox
 from plugind.actors.leases.owners import Owners
-from plugind.protocol.leases import allocations, book, stock
+from plugind.protocol.leases import book, stock
 from plugind.protocol.leases.effects import Change, DeleteLease, SaveLease
 from plugind.protocol.leases.messages import Allocated, OwnerEnded, ReleaseAsked
 from plugind.protocol.leases.values import LeaseState
@@ -174,7 +174,6 @@ def _prepare(how: dict[str, Any]) -> None:
     if (point := how.get("point")) is not None:
         POINTS[point]()
     if (seconds := how.get("withheld")) is not None:
-        _put(allocations, "WITHHELD", seconds)
         _put(book, "WITHHELD", seconds)
         _put(book, "GRACE", seconds)
     if (seconds := how.get("missing")) is not None:

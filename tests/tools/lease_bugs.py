@@ -14,10 +14,10 @@ from plugind.actors.leases.cdi_writer import CdiWriter
 from plugind.actors.leases.owners import Owners
 from plugind.actors.leases.saving import Saving
 from plugind.actors.simulation.lease_stores import SimulatedLeaseStore
-from plugind.protocol.leases import allocations, book, held, states
-from plugind.protocol.leases.book import Leases
+from plugind.protocol.leases import book, states
+from plugind.protocol.leases.book import Book
+from plugind.protocol.leases.choosing import LeaseLine, Reserved
 from plugind.protocol.leases.effects import DeleteLease, Effect, Write
-from plugind.protocol.leases.line import LeaseLine, Reserved
 from plugind.protocol.leases.messages import Kept, Offer
 from plugind.protocol.leases.states import Action, Event, LeasePhase, Outcome
 from plugind.protocol.leases.stock import Stock
@@ -41,7 +41,7 @@ def free_what_was_lost() -> Iterator[None]:
 @contextmanager
 def withhold_for_ever() -> Iterator[None]:
     """What is uncertain stays so until the process of the plugin ends."""
-    with patch.object(allocations, "WITHHELD", math.inf), patch.object(book, "WITHHELD", math.inf):
+    with patch.object(book, "WITHHELD", math.inf):
         yield
 
 
@@ -55,13 +55,13 @@ def withhold_what_was_refused() -> Iterator[None]:
 @contextmanager
 def forget_held_leases_at_a_start() -> Iterator[None]:
     """A restart knows only the leases that were not held."""
-    start = Leases.start
+    start = Book.start
 
-    def start_with_others(self: Leases, kept: Kept, now: float) -> list[Effect]:
+    def start_with_others(self: Book, kept: Kept, now: float) -> list[Effect]:
         others = tuple(lease for lease in kept.leases if lease.state is not LeaseState.HELD)
         return start(self, attrs.evolve(kept, leases=others), now)
 
-    with patch.object(Leases, "start", start_with_others):
+    with patch.object(Book, "start", start_with_others):
         yield
 
 
@@ -135,16 +135,15 @@ def serve_only_the_first_in_line() -> Iterator[None]:
 @contextmanager
 def let_them_wait_for_ever() -> Iterator[None]:
     """The deadline of who waits is not looked at."""
-    pass_time = Leases.pass_time
+    pass_time = Book.pass_time
 
-    def pass_no_wait(self: Leases, now: float) -> list[Effect]:
-        every = self._all
-        for lease in every.ends.take(now):
-            if every.entries[lease].phase is not LeasePhase.QUEUED:
-                every.ends.set(lease, now)
+    def pass_no_wait(self: Book, now: float) -> list[Effect]:
+        for lease in self._ends.take(now):
+            if self._entries[lease].phase is not LeasePhase.QUEUED:
+                self._ends.set(lease, now)
         return pass_time(self, now)
 
-    with patch.object(Leases, "pass_time", pass_no_wait):
+    with patch.object(Book, "pass_time", pass_no_wait):
         yield
 
 
@@ -158,7 +157,7 @@ def ignore_the_ends_of_owners() -> Iterator[None]:
 @contextmanager
 def bind_a_lease_to_two_containers() -> Iterator[None]:
     """A second container takes the lease of the first."""
-    with patch.object(held, "unbindable", lambda *_: None):
+    with patch.object(book, "unbindable", lambda *_: None):
         yield
 
 

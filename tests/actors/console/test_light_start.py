@@ -79,7 +79,7 @@ RUN_LATER = {
     *(f"plugind.actors.handlers.csi.{name}" for name in ("driver", "follower", "methods", "ranking")),
     *(f"plugind.actors.handlers.dra.{name}" for name in ("calls", "driver")),
     *(f"plugind.actors.devices.{name}" for name in ("calls", "follower")),
-    *(f"plugind.protocol.leases.{name}" for name in ("allocations", "book", "choices", "stock")),
+    *(f"plugind.protocol.leases.{name}" for name in ("book", "choosing", "entries", "stock")),
     *(f"plugind.actors.http.{name}" for name in ("exchange", "places", "server")),
     *(f"plugind.actors.status.{name}" for name in ("allocations", "api", "devices_api", "leases_api", "serving")),
     *(f"plugind.protocol.settings.{name}" for name in ("files", "lines", "table", "writing")),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from plugind.protocol.leases.peers import why_not_owner
+from plugind.protocol.leases.asked_json import why_not_owner
 
 _CLIENT = """
 import os, socket, sys

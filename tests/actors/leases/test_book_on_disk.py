@@ -17,8 +17,7 @@ from plugind.actors.leases.store import MemoryLeaseStore
 from plugind.actors.simulation.lease_owners import MemoryBootClock, MemoryOwnerProcesses
 from plugind.protocol.leases import effects as e
 from plugind.protocol.leases import messages as m
-from plugind.protocol.leases.book import Leases
-from plugind.protocol.leases.entries import Sources
+from plugind.protocol.leases.book import Book, Sources
 from plugind.protocol.leases.messages import Failure, Problem
 from plugind.protocol.leases.values import Answer, Lease, LeaseState, Owner, ProcessOwner, TimeOwner
 from plugind.protocol.logs.lines import SILENT
@@ -45,7 +44,7 @@ class Node:
         self.saving = Saving(store, self.send, SILENT)
         self.owners = Owners(processes, self.clock, self.send)
         numbers = itertools.count()
-        self.book = Leases(self.send, Sources(lambda: 0.0, self.clock.now, lambda: next(numbers)))
+        self.book = Book(self.send, Sources(lambda: 0.0, self.clock.now, lambda: next(numbers)))
         self.answers = True
 
     async def run(self) -> None:

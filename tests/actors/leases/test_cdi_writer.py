@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -98,10 +98,17 @@ class Log:
         self.lines.append((level, f"{message}: {fields['reason']}" if fields else message))
 
 
+def found(store: CdiStore) -> Callable[[], Awaitable[CdiStore]]:
+    async def find() -> CdiStore:
+        return store
+
+    return find
+
+
 @asynccontextmanager
 async def running(store: CdiStore, log: Log | None = None) -> AsyncIterator[tuple[CdiWriter, Replies]]:
     replies = Replies()
-    writer = CdiWriter(store, replies, log or SILENT)
+    writer = CdiWriter(found(store), replies, log or SILENT)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(writer.run)
         yield writer, replies
@@ -306,7 +313,7 @@ async def test_each_write_of_one_file_has_its_own_deadline(autojump_clock: MockC
 
 async def test_what_an_earlier_daemon_has_left_goes_at_the_start(autojump_clock: MockClock) -> None:
     store = MemoryCdiStore({name: lease(name) for name in "abc"})
-    await CdiWriter(store, Replies(), SILENT).clean({"b", "z"})
+    await CdiWriter(found(store), Replies(), SILENT).clean({"b", "z"})
     assert set(store.files) == {"b"}
 
 
@@ -329,7 +336,7 @@ async def test_a_start_does_not_depend_on_the_directory(
 ) -> None:
     store, log = SlowStore(), Log()
     store.takes, store.failures = takes, [failure]
-    writer = CdiWriter(store, Replies(), log)
+    writer = CdiWriter(found(store), Replies(), log)
     await writer.clean(())
     assert trio.current_time() <= 5.0
     assert writer.problem == problem
@@ -339,7 +346,7 @@ async def test_a_start_does_not_depend_on_the_directory(
 async def test_a_writer_that_is_started_again_answers_and_removes_what_it_was_at(autojump_clock: MockClock) -> None:
     store, replies = SlowStore(), Replies()
     store.takes = 1.0
-    writer = CdiWriter(store, replies, SILENT)
+    writer = CdiWriter(found(store), replies, SILENT)
     writer.write(lease("a"))
     writer.write(lease("b"))
     with trio.move_on_after(0.5):
@@ -358,7 +365,7 @@ async def test_the_file_of_a_held_lease_is_written_again_after_a_crash_amid_its_
     """A container may be about to start with it, whether or not its lease has been answered (seed 2702485)."""
     held, store, replies = lease("a").moved(LeaseState.HELD), SlowStore(), Replies()
     store.takes = takes
-    writer = CdiWriter(store, replies, SILENT)
+    writer = CdiWriter(found(store), replies, SILENT)
     writer.write(held)
     with trio.move_on_after(takes - 0.5 if takes < DEADLINE else DEADLINE + 1.0):
         await writer.run()
@@ -375,7 +382,7 @@ async def test_the_file_of_a_held_lease_that_ends_after_a_crash_amid_its_writing
 ) -> None:
     held, store, replies = lease("a").moved(LeaseState.HELD), SlowStore(), Replies()
     store.takes = 1.0
-    writer = CdiWriter(store, replies, SILENT)
+    writer = CdiWriter(found(store), replies, SILENT)
     writer.write(held)
     for _ in range(crashes):
         with trio.move_on_after(0.5):
@@ -390,7 +397,7 @@ async def test_the_file_of_a_held_lease_that_ends_after_a_crash_amid_its_writing
 
 async def test_a_lease_without_a_cdi_name_is_a_bug(autojump_clock: MockClock) -> None:
     with pytest.raises(IllegalStepError, match="lease-a has no CDI name"):
-        CdiWriter(MemoryCdiStore(), Replies(), SILENT).write(attrs.evolve(lease("a"), cdi_name=None))
+        CdiWriter(found(MemoryCdiStore()), Replies(), SILENT).write(attrs.evolve(lease("a"), cdi_name=None))
 
 
 class RemovingFiles(CdiFiles):

@@ -17,7 +17,7 @@ from plugind.actors.leases.store import MemoryLeaseStore
 from plugind.actors.simulation.device_plugins import FakeDevices
 from plugind.actors.simulation.lease_owners import MemoryOwnerProcesses
 from plugind.protocol.leases import messages as m
-from plugind.protocol.leases.book import Leases
+from plugind.protocol.leases.book import Book
 from plugind.protocol.leases.effects import Change, Effect
 from plugind.protocol.leases.messages import Failure, new_ticket
 from plugind.protocol.leases.values import (
@@ -215,15 +215,15 @@ async def test_a_reader_whose_question_crashes_the_actor_is_answered_by_the_next
     rig: Rig, autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once: a question that crashes each actor is not asked again."""
-    snapshot, crashes = Leases.snapshot, list[str]()
+    snapshot, crashes = Book.snapshot, list[str]()
 
-    def crash_once(self: Leases, now: float, problem: str | None = None) -> m.LeasesSnapshot:
+    def crash_once(self: Book, now: float, problem: str | None = None) -> m.LeasesSnapshot:
         if not crashes:
             crashes.append("a bug")
             raise RuntimeError("a bug")
         return snapshot(self, now, problem)
 
-    monkeypatch.setattr(Leases, "snapshot", crash_once)
+    monkeypatch.setattr(Book, "snapshot", crash_once)
     with trio.fail_after(10):
         assert await shown(rig.node) == {}
     assert crashes
@@ -259,13 +259,13 @@ async def test_that_a_caller_has_left_is_not_lost_with_the_message_that_crashes_
     caller, other = Caller(rig.node), Caller(rig.node)
     assert isinstance(await caller.ask(CONNECTION, "a"), Lease)
     assert isinstance(await other.ask(NOBODY, "b"), Lease)
-    handle = Leases.handle
+    handle = Book.handle
 
-    def crash(self: Leases, message: m.StateMessage, now: float) -> list[Effect]:
-        monkeypatch.setattr(Leases, "handle", handle)
+    def crash(self: Book, message: m.StateMessage, now: float) -> list[Effect]:
+        monkeypatch.setattr(Book, "handle", handle)
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(Leases, "handle", crash)
+    monkeypatch.setattr(Book, "handle", crash)
     caller.leave()
     await trio.sleep(1.0)
     assert await shown(rig.node) == {"b": LeaseState.HELD}

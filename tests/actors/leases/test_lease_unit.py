@@ -19,7 +19,7 @@ from plugind.actors.simulation.lease_owners import MemoryBootClock, MemoryOwnerP
 from plugind.protocol.errors import StateError
 from plugind.protocol.leases import effects as e
 from plugind.protocol.leases import messages as m
-from plugind.protocol.leases.book import Leases
+from plugind.protocol.leases.book import Book
 from plugind.protocol.leases.config import LeasesConfig
 from plugind.protocol.leases.replies import Failure, LeasesSnapshot, Problem
 from plugind.protocol.leases.values import Answer, ContainerOwner, Lease, LeaseState, NoOwner
@@ -90,13 +90,13 @@ async def test_many_leases_are_taken_up_in_steps_of_the_loop(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """10,000 of them blocked the loop for 150 ms."""
-    start, steps = Leases.start, list[int]()
+    start, steps = Book.start, list[int]()
 
-    def counted(book: Leases, kept: m.Kept, now: float) -> list[e.Effect]:
+    def counted(book: Book, kept: m.Kept, now: float) -> list[e.Effect]:
         steps.append(len(kept.leases))
         return start(book, kept, now)
 
-    monkeypatch.setattr(Leases, "start", counted)
+    monkeypatch.setattr(Book, "start", counted)
     names = [f"{number:03}" for number in range(300)]
     kept = {
         name: Lease(name, 0, request((GPU, 1)), NoOwner(), LeaseState.HELD, 0.0, {GPU: (name,)}, Answer())

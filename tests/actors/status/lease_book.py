@@ -11,8 +11,7 @@ import trio
 from plugind.actors.leases.memory import LeasesMemory
 from plugind.protocol.leases import effects as e
 from plugind.protocol.leases import messages as m
-from plugind.protocol.leases.book import Leases
-from plugind.protocol.leases.entries import Sources
+from plugind.protocol.leases.book import Book, Sources
 from plugind.protocol.leases.replies import Failure, LeaseChanged, Problem
 from plugind.protocol.leases.values import Answer, Lease
 from plugind.protocol.messages.addresses import Address
@@ -30,7 +29,7 @@ class BookActor:
         sources = Sources(lambda: 1000.0 + trio.current_time(), lambda: 0, lambda: next(numbers))
         self._inbox: deque[m.LeasesMessage] = deque()
         self._runs = False
-        self.book = Leases(self, sources)
+        self.book = Book(self, sources)
         #: Whether it takes no message, as one that hangs.
         self.hangs = False
         self.messages: list[m.LeasesMessage] = []

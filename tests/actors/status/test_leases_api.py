@@ -23,7 +23,7 @@ from plugind.actors.status.api import REQUESTS, Api, Memory, StatusConfig, place
 from plugind.actors.status.devices_api import DevicesApi
 from plugind.actors.status.leases_api import DEADLINE, WRITING, LeasesApi
 from plugind.protocol.leases import messages as m
-from plugind.protocol.leases.allocations import BIND
+from plugind.protocol.leases.book import BIND
 from plugind.protocol.leases.leases_json import failure_from_json, lease_from_json
 from plugind.protocol.leases.replies import Problem
 from plugind.protocol.leases.values import ProcessIdentity, ProcessOwner, TimeOwner

@@ -20,14 +20,11 @@ from unittest.mock import patch
 import attrs
 import hypothesis
 
-from plugind.protocol.leases import allocations, book, choosing, states
-from plugind.protocol.leases.allocations import Allocations
-from plugind.protocol.leases.book import Leases
-from plugind.protocol.leases.choosing import choose
+from plugind.protocol.leases import book, states
+from plugind.protocol.leases.book import Book
+from plugind.protocol.leases.choosing import Reserved, choose
 from plugind.protocol.leases.entries import Ends, LeaseEntry
-from plugind.protocol.leases.held import HeldLeases
 from plugind.protocol.leases.limits import Usage
-from plugind.protocol.leases.line import Reserved
 from plugind.protocol.leases.states import Action, Event, LeasePhase
 from plugind.protocol.leases.stock import Stock
 from plugind.tests.protocol.leases.test_book_properties import SCRIPTS, SETTINGS, play
@@ -48,60 +45,50 @@ def _nothing(*_arguments: Any, **_options: Any) -> None:
     """Do nothing."""
 
 
-def _without(action: Action) -> Bug:
-    """Do nothing for one action."""
-    carry_out = Allocations._carry_out
-
-    def skip(self: Allocations, entry: LeaseEntry, todo: Action, *more: Any) -> None:
-        if todo is not action:
-            carry_out(self, entry, todo, *more)
-
-    return patch.object(Allocations, "_carry_out", skip)
-
-
-def _back_at_the_end(self: Allocations, entry: LeaseEntry) -> None:
-    self._arrivals += 1
-    entry.arrival = self._arrivals
-    _QUEUE(self, entry)
-
-
-_QUEUE: Final = Allocations._queue
-
-
 def _requeue_last() -> Bug:
-    carry_out = Allocations._carry_out
+    queue = Book._queue
 
-    def requeue(self: Allocations, entry: LeaseEntry, todo: Action, *more: Any) -> None:
-        if todo is Action.REQUEUE:
-            _back_at_the_end(self, entry)
-        else:
-            carry_out(self, entry, todo, *more)
+    def requeue(self: Book, entry: LeaseEntry) -> None:
+        if entry.shown:  # It was in line before.
+            self._arrivals += 1
+            entry.arrival = self._arrivals
+        queue(self, entry)
 
-    return patch.object(Allocations, "_carry_out", requeue)
+    return patch.object(Book, "_queue", requeue)
 
 
 def _take_up_only_held() -> Bug:
-    take_up = Leases._take_up
+    take_up = Book._take_up
 
-    def only_held(self: Leases, lease: Any) -> None:
+    def only_held(self: Book, lease: Any) -> None:
         if lease.state.value != "pending":
             take_up(self, lease)
 
-    return patch.object(Leases, "_take_up", only_held)
+    return patch.object(Book, "_take_up", only_held)
 
 
 def _take_up_without_watch() -> Bug:
-    take_up = Leases._take_up
+    take_up = Book._take_up
 
-    def unwatched(self: Leases, lease: Any) -> None:
-        with patch.object(Allocations, "wait_for_owner", _nothing):
+    def unwatched(self: Book, lease: Any) -> None:
+        with patch.object(Book, "_wait_for_owner", _nothing):
             take_up(self, lease)
 
-    return patch.object(Leases, "_take_up", unwatched)
+    return patch.object(Book, "_take_up", unwatched)
+
+
+def _take_up_for(seconds: float) -> Bug:
+    take_up = Book._take_up
+
+    def briefly(self: Book, lease: Any) -> None:
+        with patch.object(book, "WITHHELD", seconds):
+            take_up(self, lease)
+
+    return patch.object(Book, "_take_up", briefly)
 
 
 def _ignore(message: str) -> Bug:
-    return patch.object(Leases, message, _nothing)
+    return patch.object(Book, message, _nothing)
 
 
 def _keep_unlisted() -> Bug:
@@ -117,16 +104,16 @@ def _keep_unlisted() -> Bug:
 
 
 def _forget_a_held_one_named_again() -> Bug:
-    ask_again = Leases._ask_again
+    ask_again = Book._ask_again
 
-    def any_request(self: Leases, entry: LeaseEntry, asked: Any) -> Any:
+    def any_request(self: Book, entry: LeaseEntry, asked: Any) -> Any:
         return ask_again(self, entry, attrs.evolve(asked, request=entry.lease.request, uid=entry.lease.uid))
 
-    return patch.object(Leases, "_ask_again", any_request)
+    return patch.object(Book, "_ask_again", any_request)
 
 
 def _choose_without_include() -> Bug:
-    return patch.object(choosing, "choose", lambda free, size, _include, *more: choose(free, size, (), *more))
+    return patch.object(book, "choose", lambda free, size, _include, *more: choose(free, size, (), *more))
 
 
 def _choose_reserved() -> Bug:
@@ -142,22 +129,17 @@ def _ends_never() -> Bug:
 
 
 def _serve_though_withheld() -> Bug:
-    serve, refusal = Allocations.serve, Leases._refusal
-
-    def anyway(call: Callable[..., Any], of: Callable[[Any], Allocations]) -> Callable[..., Any]:
-        def run(self: Any, *arguments: Any) -> Any:
-            kept, of(self).withheld = of(self).withheld, None
+    def anyway(call: Callable[..., Any]) -> Callable[..., Any]:
+        def run(self: Book, *arguments: Any) -> Any:
+            kept, self._withheld = self._withheld, None
             try:
                 return call(self, *arguments)
             finally:
-                of(self).withheld = kept
+                self._withheld = kept
 
         return run
 
-    stack = contextlib.ExitStack()
-    stack.enter_context(patch.object(Allocations, "serve", anyway(serve, lambda allocations: allocations)))
-    stack.enter_context(patch.object(Leases, "_refusal", anyway(refusal, lambda leases: leases._all)))
-    return stack
+    return patch.multiple(Book, _serve=anyway(Book._serve), _refusal=anyway(Book._refusal))
 
 
 def _free_at_end_of_container() -> Bug:
@@ -165,13 +147,13 @@ def _free_at_end_of_container() -> Bug:
 
 
 BUGS: Final[dict[str, Callable[[], Bug]]] = {
-    "renamed devices are free": lambda: patch.object(Stock, "unlisted", lambda *_: 0),
+    "renamed devices are free": lambda: patch.object(Stock, "missing", lambda *_: {}),
     "unlisted devices stay counted": _keep_unlisted,
     "later ones overtake": lambda: patch.object(Reserved, "add", _nothing),
     "named devices are not reserved": _choose_reserved,
     "one that wants too much shadows all": lambda: patch.object(Stock, "could", lambda *_: True),
     "one without devices goes to the end of the line": _requeue_last,
-    "impatient ones are put in line": lambda: patch.object(Allocations, "fail", _nothing),
+    "impatient ones are put in line": lambda: patch.object(Book, "_stop_waiting", _nothing),
     "a refusal withholds": lambda: _step(
         LeasePhase.PREPARING, Event.REFUSED, (LeasePhase.UNCERTAIN, (Action.FAIL, Action.WITHHOLD))
     ),
@@ -197,19 +179,21 @@ BUGS: Final[dict[str, Callable[[], Bug]]] = {
     "a lease that is not held stays written": lambda: _step(
         LeasePhase.CONFIRMING, Event.NOT_SAVED, (LeasePhase.GONE, (Action.FAIL,))
     ),
-    "uncertain devices are free at once": lambda: patch.object(allocations, "WITHHELD", 0.5),
-    "uncertain devices are free after 30 s": lambda: patch.object(allocations, "WITHHELD", 30.0),
-    "uncertain devices are never free": lambda: _without(Action.WITHHOLD),
+    "uncertain devices are free at once": lambda: patch.object(book, "WITHHELD", 0.5),
+    "uncertain devices are free after 30 s": lambda: patch.object(book, "WITHHELD", 30.0),
+    "uncertain devices are never free": lambda: _step(
+        LeasePhase.PREPARING, Event.LOST, (LeasePhase.UNCERTAIN, (Action.FAIL,))
+    ),
     "a restart forgets pending leases": _take_up_only_held,
-    "a restart frees pending ones early": lambda: patch.object(book, "WITHHELD", 1.0),
+    "a restart frees pending ones early": lambda: _take_up_for(1.0),
     "a restart watches no owner": _take_up_without_watch,
     "a restart withholds nothing": _serve_though_withheld,
     "an undelivered answer keeps its lease": lambda: _step(LeasePhase.HELD, Event.LEFT, (LeasePhase.HELD, ())),
     "the end of an owner is not heard": lambda: _ignore("_owner_ended"),
     "nothing ever ends by itself": _ends_never,
-    "containers may take for ever": lambda: patch.object(allocations, "BIND", 1e9),
+    "containers may take for ever": lambda: patch.object(book, "BIND", 1e9),
     "a container has no grace": _free_at_end_of_container,
-    "a bind that was not written counts": lambda: patch.object(HeldLeases, "_undo", _nothing),
+    "a bind that was not written counts": lambda: patch.object(Book, "_undo", _nothing),
     "an amendment is not written": lambda: _amend_in_memory(),
     "users are never given back what they had": lambda: _usage_grows(),
     "another request with a name gets its lease": _forget_a_held_one_named_again,
@@ -221,12 +205,12 @@ BUGS: Final[dict[str, Callable[[], Bug]]] = {
 
 
 def _amend_in_memory() -> Bug:
-    def amend(self: HeldLeases, entry: LeaseEntry, owner: Any, reply: Any) -> None:
+    def amend(self: Book, entry: LeaseEntry, owner: Any, reply: Any) -> None:
         entry.lease = attrs.evolve(entry.lease, owner=owner)
-        self._all.watch(entry)
-        self._all.answer(reply, entry.lease)
+        self._watch(entry)
+        self._answer(reply, entry.lease)
 
-    return patch.object(HeldLeases, "_amend", amend)
+    return patch.object(Book, "_amend", amend)
 
 
 def _usage_grows() -> Bug:
@@ -240,13 +224,13 @@ def _usage_grows() -> Bug:
 
 
 def _keep_files() -> Bug:
-    end = Allocations._end
+    end = Book._end
 
-    def keep(self: Allocations, entry: LeaseEntry) -> None:
+    def keep(self: Book, entry: LeaseEntry) -> None:
         entry.filed = False
         end(self, entry)
 
-    return patch.object(Allocations, "_end", keep)
+    return patch.object(Book, "_end", keep)
 
 
 def found(bug: Bug, seed: int) -> str | None:

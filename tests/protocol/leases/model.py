@@ -15,9 +15,8 @@ import attrs
 
 from plugind.protocol.leases import effects as e
 from plugind.protocol.leases import messages as m
-from plugind.protocol.leases.book import GRACE, Leases
+from plugind.protocol.leases.book import GRACE, Book, Sources
 from plugind.protocol.leases.config import LeaseLimits
-from plugind.protocol.leases.entries import Sources
 from plugind.protocol.leases.limits import devices_of
 from plugind.protocol.leases.messages import Failure, Problem
 from plugind.protocol.leases.values import (
@@ -97,9 +96,9 @@ class Model:
         for resource, ids in IDS.items():
             self.change_offer(resource, ids)
 
-    def new_book(self) -> Leases:
+    def new_book(self) -> Book:
         sources = Sources(lambda: 1e9, lambda: round(self.now * 1e9), lambda: next(self.numbers))
-        return Leases(Sink(), sources, pools=[POOL], limits=LIMITS)
+        return Book(Sink(), sources, m.LeaseRules((POOL,), LIMITS))
 
     @property
     def leases(self) -> tuple[Lease, ...]:

@@ -1,4 +1,4 @@
-"""Leases as a whole: what follows from each message to the lease actor."""
+"""Book as a whole: what follows from each message to the lease actor."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import pytest
 
 from plugind.protocol.leases import effects as e
 from plugind.protocol.leases import messages as m
-from plugind.protocol.leases.book import GRACE, Leases
+from plugind.protocol.leases.book import GRACE, Book, Sources
 from plugind.protocol.leases.config import LeaseLimits
-from plugind.protocol.leases.entries import Sources
 from plugind.protocol.leases.messages import Failure, Problem
 from plugind.protocol.leases.values import (
     Answer,
@@ -58,7 +57,8 @@ class Node:
         self.boottime = 1_000
         numbers = itertools.count()
         sources = Sources(lambda: 1e9 + self.now, lambda: self.boottime, lambda: next(numbers))
-        self.book = Leases(Inbox[m.CallMessage](), sources, pools=pools, limits=limits)
+        rules = m.LeaseRules(tuple(pools), limits or LeaseLimits())
+        self.book = Book(Inbox[m.CallMessage](), sources, rules)
         self.tickets = itertools.count(1)
         self.effects: list[e.Effect] = []
         self.disk: list[e.Write] = []
@@ -351,7 +351,7 @@ def test_a_mount_of_another_users_plugin_frees_the_devices_until_a_reload_permit
         "refused",
         f"it names mounts, and leases.permitted does not have {GPU}:mounts",
     )
-    node.send(m.LeaseRulesChanged((), LeaseLimits(), frozenset({0}), (f"{GPU}:mounts",)))
+    node.send(m.LeaseRules((), LeaseLimits(), frozenset({0}), (f"{GPU}:mounts",)))
     asker = node.ask(id="x")
     node.save()
     node.send(m.Allocated("x", GPU, answer, uid=BOB))

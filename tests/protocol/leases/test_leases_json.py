@@ -15,26 +15,29 @@ from hypothesis import strategies as st
 
 from plugind.protocol.leases import asked_json
 from plugind.protocol.leases import values as v
-from plugind.protocol.leases.json_fields import MAX_SECONDS, MAX_TEXT
-from plugind.protocol.leases.leases_json import (
+from plugind.protocol.leases.asked_json import (
+    MAX_SECONDS,
+    MAX_TEXT,
     LeaseBody,
-    LeaseJsonError,
     ProcessWish,
     RequestError,
     asked_from_json,
     asked_to_json,
-    failure_from_json,
-    failure_to_json,
     init_from_json,
     init_to_json,
+    recovery_from_json,
+    token_from_json,
+)
+from plugind.protocol.leases.leases_json import (
+    LeaseJsonError,
+    failure_from_json,
+    failure_to_json,
     lease_from_json,
     lease_to_json,
-    recovery_from_json,
     released_from_json,
     released_to_json,
     snapshot_from_json,
     snapshot_to_json,
-    token_from_json,
 )
 from plugind.protocol.leases.replies import Failure, LeasesSnapshot, Problem, Released
 from plugind.tests.protocol.hypothesis_settings import examples

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from plugind.protocol.leases.line import LeaseLine
+from plugind.protocol.leases.choosing import LeaseLine
 from plugind.protocol.leases.stock import Stock
 from plugind.protocol.leases.values import Pool, Request, Wanted
 from plugind.tests.protocol.hypothesis_settings import examples
@@ -43,7 +43,7 @@ class Room:
                 others = [
                     device_id
                     for device_id in free
-                    if device_id not in named and not reserved.has(wanted.resource, device_id)
+                    if device_id not in named and device_id not in reserved.named(wanted.resource)
                 ]
                 ids = (named + others)[: wanted.count]
                 assert len(ids) == wanted.count

@@ -6,9 +6,8 @@ import attrs
 import pytest
 
 from plugind.protocol.errors import ConfigError
-from plugind.protocol.leases.answers import AnswerError
+from plugind.protocol.leases.answers import AnswerError, from_daemon, permitted
 from plugind.protocol.leases.config import LeasesConfig
-from plugind.protocol.leases.permits import from_daemon, permitted
 from plugind.protocol.leases.values import Answer, Lease, LeaseState, Mount, Node, NoOwner
 from plugind.tests.protocol.leases.script import GPU, request
 

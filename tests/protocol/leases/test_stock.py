@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plugind.protocol.leases.choosing import Reserved, available, fits
 from plugind.protocol.leases.free import natural
-from plugind.protocol.leases.line import Reserved, available, fits
 from plugind.protocol.leases.messages import Offer
 from plugind.protocol.leases.shortages import shortage, unhealthy_since
 from plugind.protocol.leases.stock import Stock
