@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import AbstractContextManager
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
 from ...protocol.version import __version__
 from .ending import EXIT_OK, EXIT_USAGE, OutputError, code_of, flush, run_to_end, say
@@ -111,7 +111,14 @@ def _main(words: Sequence[str], importing: AbstractContextManager[None]) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose help fails like other output if it cannot be written, which argparse ignores (fault 95)."""
+    """A parser whose errors stay short, since a command can have forty options.
+
+    Its help fails like other output if it cannot be written, which argparse ignores (fault 95).
+    """
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with 2, after a line about the help and a line about the error."""
+        self.exit(EXIT_USAGE, f"see '{self.prog} --help'\n{self.prog}: error: {message}\n")
 
     def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
         if file is None or file is not sys.stdout:
