@@ -25,7 +25,7 @@ def handler() -> FakeHandler:
 async def test_a_full_backlog_is_waited_for_within_the_deadline_of_the_dial(
     autojump_clock: MockClock, handler: FakeHandler
 ) -> None:
-    """Behaviour 26, fault 30: EAGAIN is retried until the deadline, and is then a counted failure."""
+    """Behaviours 26 and 27, fault 30: EAGAIN is retried until the deadline, and is then a counted failure."""
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugin = node.plug("a.sock", red())
         plugin.accepting = Accepting.BACKLOG_FULL
