@@ -83,6 +83,13 @@ def update(stream: int, more: int) -> bytes:
 
 
 P, F, W, C = WireProblem.PROTOCOL, WireProblem.FRAME_SIZE, WireProblem.FLOW_CONTROL, WireProblem.COMPRESSION
+#: The codes in which the sections of RFC 9113 tell a peer what it has broken.
+CODES = {
+    P: ErrorCode.PROTOCOL_ERROR,
+    F: ErrorCode.FRAME_SIZE_ERROR,
+    W: ErrorCode.FLOW_CONTROL_ERROR,
+    C: ErrorCode.COMPRESSION_ERROR,
+}
 
 
 @pytest.mark.parametrize(
@@ -110,9 +117,13 @@ P, F, W, C = WireProblem.PROTOCOL, WireProblem.FRAME_SIZE, WireProblem.FLOW_CONT
         (frame(WINDOW_UPDATE, 0, 3, bytes(4)), P, "WINDOW_UPDATE on stream 3, which was never opened"),
         (update(0, 0), P, "WINDOW_UPDATE by nothing"),
         (update(0, MAX_WINDOW), W, "the connection's window beyond 2^31-1"),
+        (update(1, 1) + settings((4, MAX_WINDOW)), W, "a stream's window beyond 2^31-1"),
         (frame(PUSH_PROMISE, END_HEADERS, 1, WORD.pack(2) + RESPONSE), P, "PUSH_PROMISE, though push is disabled"),
         (frame(CONTINUATION, END_HEADERS, 1, RESPONSE), P, "CONTINUATION without HEADERS before it"),
+        (data(0, b"x"), P, "DATA on stream 0, which was never opened"),
         (data(2, b"x"), P, "DATA on stream 2, which was never opened"),
+        (headers(0), P, "HEADERS on stream 0, which was never opened"),
+        (headers(2), P, "HEADERS on stream 2, which was never opened"),
         (headers(5), P, "HEADERS on stream 5, which was never opened"),
         (frame(DATA, PADDED, 1), P, "DATA with more padding than frame"),
         (frame(DATA, PADDED, 1, b"\x02ab"), None, ""),
@@ -129,6 +140,9 @@ P, F, W, C = WireProblem.PROTOCOL, WireProblem.FRAME_SIZE, WireProblem.FLOW_CONT
         (frame(0xFA, 0, 0, bytes(16_384)), None, ""),
         (headers(1, b"\xff" * 7), C, "the peer sent a header block that is no HPACK"),
         (headers(1, b"\x80"), C, "the peer sent a header block that is no HPACK"),
+        (headers(1, b"\xfe"), C, "the peer sent a header block that is no HPACK"),
+        (headers(1, b"\0\x05ab"), C, "the peer sent a header block that is no HPACK"),
+        (headers(1, b"\x3f\xe2\x1f" + RESPONSE), C, "the peer sent a header block that is no HPACK"),
     ],
 )  # fmt: skip
 def test_a_broken_rule_ends_the_connection_and_is_named(said: bytes, problem: WireProblem | None, words: str) -> None:
@@ -142,7 +156,7 @@ def test_a_broken_rule_ends_the_connection_and_is_named(said: bytes, problem: Wi
     assert (connection.failure.problem, connection.failure.message) == (problem, words)
     assert call.outcome is not None
     assert call.outcome.cause is connection.failure
-    assert bytes(connection.outgoing).endswith(goaway(connection.failure.code))
+    assert bytes(connection.outgoing).endswith(goaway(CODES[problem]))
     assert connection.buffered == 0
     before = bytes(connection.outgoing)
     connection.receive(answer(1))
@@ -204,11 +218,11 @@ def test_a_broken_rule_of_one_stream_ends_only_that_stream(said: bytes, words: s
 @pytest.mark.parametrize(
     ("limits", "one", "allowed", "words"),
     [
-        (Limits(pings=3), frame(PING, 0, 0, bytes(8)), 3, "PING frames over the limit of 3 (limit pings)"),
-        (Limits(pings=3), frame(PING, ACK, 0, bytes(8)), 3, "PING frames over the limit of 3 (limit pings)"),
+        (Limits(), frame(PING, 0, 0, bytes(8)), 100, "PING frames over the limit of 100 (limit pings)"),
+        (Limits(), frame(PING, ACK, 0, bytes(8)), 100, "PING frames over the limit of 100 (limit pings)"),
         # The preface contained one SETTINGS frame.
-        (Limits(settings=3), settings(), 2, "SETTINGS frames over the limit of 3 (limit settings)"),
-        (Limits(settings=3), SETTINGS_ACK, 2, "SETTINGS frames over the limit of 3 (limit settings)"),
+        (Limits(), settings(), 31, "SETTINGS frames over the limit of 32 (limit settings)"),
+        (Limits(), SETTINGS_ACK, 31, "SETTINGS frames over the limit of 32 (limit settings)"),
         (Limits(empty_data=3), data(1, b""), 3, "empty DATA frames over the limit of 3 (limit empty_data)"),
         (
             Limits(empty_data=3),
@@ -224,22 +238,22 @@ def test_a_broken_rule_of_one_stream_ends_only_that_stream(said: bytes, words: s
             "small DATA frames over the limit of 3 (limit small_data)",
         ),
         (
-            Limits(window_updates=3),
+            Limits(),
             update(0, 1),
-            3,
-            "WINDOW_UPDATE frames over the limit of 3 (limit window_updates)",
+            1000,
+            "WINDOW_UPDATE frames over the limit of 1000 (limit window_updates)",
         ),
         (
-            Limits(window_updates=3),
+            Limits(),
             update(1, 1),
-            3,
-            "WINDOW_UPDATE frames over the limit of 3 (limit window_updates)",
+            1000,
+            "WINDOW_UPDATE frames over the limit of 1000 (limit window_updates)",
         ),
         (
-            Limits(priorities=3),
+            Limits(),
             frame(PRIORITY, 0, 1, bytes(5)),
-            3,
-            "PRIORITY frames over the limit of 3 (limit priorities)",
+            100,
+            "PRIORITY frames over the limit of 100 (limit priorities)",
         ),
         (
             Limits(unknown_frames=3),
@@ -248,10 +262,10 @@ def test_a_broken_rule_of_one_stream_ends_only_that_stream(said: bytes, words: s
             "frames of unknown types over the limit of 3 (limit unknown_frames)",
         ),
         (
-            Limits(resets=3),
+            Limits(),
             frame(GOAWAY, 0, 0, WORD.pack(MAX_STREAM_ID) + bytes(4)),
-            3,
-            "GOAWAY frames and late RST_STREAM frames over the limit of 3 (limit resets)",
+            100,
+            "GOAWAY frames and late RST_STREAM frames over the limit of 100 (limit resets)",
         ),
     ],
 )
@@ -397,6 +411,13 @@ def test_a_peer_that_does_not_begin_with_settings_does_not_use_http2(start: byte
     assert (connection.failure.problem, connection.failure.message) == (WireProblem.NOT_HTTP2, words)
     assert call.outcome is not None
     assert call.outcome.status is Status.UNAVAILABLE
+
+
+def test_a_peer_of_another_protocol_is_told_so_by_goaway() -> None:
+    """Fault 66; RFC 9113 section 3.4."""
+    connection, _ = begun(greeting=b"")
+    connection.receive(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    assert bytes(connection.outgoing) == goaway(ErrorCode.PROTOCOL_ERROR)
 
 
 @pytest.mark.parametrize(
