@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from plugind.actors.console import commands
 from plugind.actors.console import run as daemon
 from plugind.protocol.errors import ConfigError
 from plugind.protocol.handlers.csi import CSIConfig
@@ -117,61 +116,6 @@ def test_trusted_users_are_uids_ranges_and_names() -> None:
     assert configured(*arguments).trust == Trust((1000, (2000, 2999), "www-data"))
 
 
-def test_what_is_no_uid_is_not_trusted(capsys: pytest.CaptureFixture[str]) -> None:
-    """Fault 40."""
-    with pytest.raises(SystemExit) as error:
-        configured("--trust-uid", "9-8")
-    assert error.value.code == 2
-    assert "--trust-uid: 9-8 is no range of uids from 0 to 4294967294" in capsys.readouterr().err
-
-
-def test_a_user_who_does_not_exist_is_not_trusted(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Fault 40."""
-    arguments = ["--root", str(tmp_path / "root"), "--status", str(tmp_path / "status"), "--trust-uid", "no-such-user"]
-    assert commands.main(["run", *arguments]) == 78
-    said = "no user is called 'no-such-user': trust another one, or give the uid"
-    assert capsys.readouterr().err == f"plugind: {said}\n"
-
-
-def test_an_empty_name_is_not_expected(capsys: pytest.CaptureFixture[str]) -> None:
-    """Behaviour 40: the node was never ready."""
-    with pytest.raises(SystemExit) as error:
-        configured("--expect", "")
-    assert error.value.code == 2
-    assert "--expect: it is empty; give a plugin's name" in capsys.readouterr().err
-
-
-def test_a_name_that_no_plugin_can_have_is_not_expected(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Behaviour 40."""
-    arguments = ["--root", str(tmp_path / "root"), "--status", str(tmp_path / "status"), "--expect", "a\tb"]
-    assert commands.main(["run", *arguments]) == 78
-    said = r"no plugin can have the expected name 'a\tb': the plugin's name holds control characters: 'a\tb'"
-    assert capsys.readouterr().err == f"plugind: {said}\n"
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    "command", [["run"], ["ls"], ["describe", "a"], ["watch"], ["wait", "a"], ["retry", "a"], ["probe", "a"]]
-)
-def test_an_empty_path_of_the_status_socket_is_refused(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """It meant the default socket, of another daemon perhaps."""
-    assert commands.main([*command, "--status", ""]) == 78
-    assert capsys.readouterr().err == "plugind: the path of the status socket is empty: give one with --status\n"
-
-
-def test_an_empty_root_is_bad_configuration() -> None:
-    with pytest.raises(ConfigError, match="name a directory with --root"):
-        configured("--root", "")
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "soon", "1e9"])
-def test_a_rescan_interval_out_of_range_is_a_usage_error(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as error:
-        configured(f"--rescan={text}")
-    assert error.value.code == 2
-    assert "is not a number of seconds" in capsys.readouterr().err
-
-
 def test_directories_for_endpoints_are_added_to_the_defaults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Fault 43: the drivers in the usual directories stay registered when others are allowed."""
     monkeypatch.chdir(tmp_path)
@@ -227,35 +171,9 @@ def test_checks_of_health_can_be_left_out_or_be_rarer_for_all_types_or_for_one()
     assert configured().health_checks == HealthChecks()
 
 
-@pytest.mark.parametrize("value", ["=off", "Colour=", "Colour=0", "on", "0.5"])
-def test_a_word_for_checks_of_health_that_makes_no_sense_is_wrong_usage(
-    value: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        configured("--health", value)
-    assert ended.value.code == 2
-    assert "--health" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("value", ["=5", "Colour=", "Colour=0", "soon"])
-def test_a_time_of_a_handler_s_call_that_makes_no_sense_is_wrong_usage(
-    value: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        configured("--handler-timeout", value)
-    assert ended.value.code == 2
-    assert "--handler-timeout" in capsys.readouterr().err
-
-
 def test_how_csi_drivers_are_asked_is_configured() -> None:
     assert configured().csi == CSIConfig()
     assert configured("--csi-refresh", "60", "--csi-topology", "warn").csi == CSIConfig(60.0, "warn")
-
-
-@pytest.mark.parametrize("wrong", [["--csi-refresh", "9"], ["--csi-topology", "ignore"]])
-def test_what_cannot_be_asked_of_csi_drivers_is_a_wrong_usage(wrong: list[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        configured(*wrong)
 
 
 #: Runs a daemon that stops itself once it listens, and then prints how many objects the garbage collector looks at.
