@@ -419,37 +419,6 @@ async def test_the_line_of_the_start_names_the_version_the_roots_and_the_absolut
         assert await node.ended() == 0
 
 
-async def test_with_the_level_warning_every_plugin_that_is_hung_refused_or_parked_is_shown_once(tmp_path: Path) -> None:
-    root = tmp_path / "root"
-    root.mkdir()
-    (root / "link.sock").symlink_to("stale.sock")
-    with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(str(root / "stale.sock"))
-    fake = [
-        *PLUGIND,
-        "fake",
-        "--socket",
-        str(root / "parked.sock"),
-        "--type",
-        "Unknown",
-        "--name",
-        "parked.example.com",
-    ]
-    # A plugin that is not hung answers in time.
-    options, timeouts = ("--log-level", "warning"), {"get_info": 5.0}
-    with silent(root / "hung.sock"), daemon(tmp_path, *options, timeouts=timeouts) as node:
-        async with plugin_process(fake), node.watch() as watch:
-            for name, state in {"link": "parked", "stale": "stale", "parked": "parked"}.items():
-                await watch.state(root / f"{name}.sock", state)
-            await watch.until(lambda watch: watch.states(root / "hung.sock").count("waiting") == 3)
-    assert sorted((str(line["socket"]), line["level"], line["msg"]) for line in node.lines()) == [
-        (str(root / "hung.sock"), "warning", "plugin waiting"),
-        (str(root / "link.sock"), "warning", "plugin parked"),
-        (str(root / "parked.sock"), "warning", "plugin parked"),
-        (str(root / "stale.sock"), "warning", "plugin stale"),
-    ]
-
-
 async def test_a_node_that_gives_up_logs_it_as_an_error_and_ends_the_daemon_with_code_1(tmp_path: Path) -> None:
     """Fault 85."""
     root, status = tmp_path / "root", str(tmp_path / "status.sock")
