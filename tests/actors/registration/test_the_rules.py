@@ -274,15 +274,3 @@ async def test_a_removed_handler_stays_until_its_last_deregister_has_ended_thoug
         assert asks(handler) == [(0.0, "validate"), (0.0, "register"), (left, "deregister")]
         assert ended == [left + 98.0]
         assert resting(node)[-2:] == [(ended[0], "gone"), (ended[0], "parked")]
-
-
-async def test_a_retry_is_answered_while_a_handler_is_called(autojump_clock: MockClock) -> None:
-    handler = FakeHandler().script("register", Takes(3.0))
-    async with SimulatedNode(handlers={"Colour": handler}) as node:
-        node.plug("a.sock", red())
-        await trio.sleep(1.0)
-        (answer,) = await node.supervisor.retry(node.path("a.sock"))
-        assert (answer.tried, answer.why) == (True, "an attempt is under way: register")
-        assert node.now == 1.0
-        await node.settled()
-        assert handler.asked() == ["validate", "register"]
