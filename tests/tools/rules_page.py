@@ -10,12 +10,10 @@ A test checks the rules that its docstring cites. Other citations explain: those
 from __future__ import annotations
 
 import argparse
-import ast
-import io
 import re
-import tokenize
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,8 +36,7 @@ _NUMBERS = re.compile(
 )
 _RANGE = re.compile(r"(\d+)(?:\s+to\s+(\d+))?")
 _CASE = re.compile(r"\bTest(?:_[A-Za-z]+)*_?[A-Z]\w+\b")
-#: What every citation contains. Most files have none, and to parse a file takes long.
-_MAY_CITE = re.compile(r"\b(?i:faults?|behaviours?)\b|\bTest[_A-Z]")
+_BREAK = re.compile(r"\n *(?:#:? )?")
 _ROW = re.compile(r"^\| (?:(?P<number>(?:fault|behaviour) \d+)|`(?P<case>\w+)`) \|.*\|(?P<last>[^|]*)\|$")
 
 
@@ -58,32 +55,21 @@ def citations(text: str, cases: frozenset[str]) -> Iterator[str]:
     yield from (name for name in _CASE.findall(text) if name in cases)
 
 
-def prose(path: Path) -> str:
-    """Return the docstrings, texts and comments of a Python file, or a whole page, with line breaks as spaces.
-
-    Nothing is returned of a file that cites no rule.
-    """
-    source = path.read_text()
-    if not _MAY_CITE.search(source):
-        return ""
-    if path.suffix != ".py":
-        return " ".join(source.split())
-    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    texts = [token.string.lstrip("#: ") for token in tokens if token.type == tokenize.COMMENT]
-    strings = (node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant))
-    texts += [value for value in strings if isinstance(value, str)]
-    return " ".join(" ".join(texts).split())
+def prose(source: str) -> str:
+    """Return a file with the line breaks of its sentences, comments among them, as spaces."""
+    return " ".join(_BREAK.sub(" ", source).split())
 
 
-def _docstrings_of_tests(path: Path) -> Iterator[str]:
-    """Yield the docstring of each test of a file, with line breaks as spaces; none of a file that cites no rule."""
-    source = path.read_text()
-    if _MAY_CITE.search(source):
-        for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-                yield " ".join((ast.get_docstring(node) or "").split())
+def _docstrings_of_tests(source: str) -> Iterator[str]:
+    """Yield the docstring of each test of a file."""
+    for test in re.split(r"^ *(?:async )?def test_", source, flags=re.MULTILINE)[1:]:
+        _, _, body = test.partition(":\n")
+        text = body.lstrip()
+        if text.startswith('"""'):
+            yield prose(text[3 : text.index('"""', 3)])
 
 
+@cache
 def checked_by(cases: frozenset[str]) -> dict[str, dict[str, set[str]]]:
     """Return the test files that check each rule, by folder of ``tests/``, as paths below it.
 
@@ -94,7 +80,7 @@ def checked_by(cases: frozenset[str]) -> dict[str, dict[str, set[str]]]:
         top = ROOT / "tests" / folder
         for path in top.rglob("test_*.py"):
             name = (path.parent / path.stem.removeprefix("test_")).relative_to(top).as_posix()
-            for docstring in _docstrings_of_tests(path):
+            for docstring in _docstrings_of_tests(path.read_text()):
                 for rule in citations(docstring, cases):
                     found[rule][folder].add(name)
     return found
@@ -106,7 +92,7 @@ def cited_anywhere(cases: frozenset[str]) -> dict[str, set[str]]:
     for folder in SOURCES:
         for path in sorted((ROOT / folder).rglob("*")):
             if path.suffix in (".py", ".md") and path != PAGE and "_pb2" not in path.name:
-                for rule in citations(prose(path), cases):
+                for rule in citations(prose(path.read_text()), cases):
                     found[rule].add(path.relative_to(ROOT).as_posix())
     return found
 
