@@ -6,44 +6,14 @@ import json
 import subprocess
 import sys
 
-import attrs
 import pytest
 
-from plugind.benchmarks.engines import AT_ONCE, ROW, Turn, added, added_table
+from plugind.benchmarks.engines import AT_ONCE, ROW
 from plugind.benchmarks.peers.slurm import namespaces
 from plugind.tests.end_to_end.packages import program
 from plugind.tests.end_to_end.processes import DEADLINE
 
 pytestmark = pytest.mark.extended
-
-
-def test_what_the_parts_add_is_the_difference_of_the_medians_of_all_turns() -> None:
-    turns = [
-        Turn("ids", ROW, parts=False, jobs=2, ms=(100.0, 300.0)),
-        Turn("ids", AT_ONCE, parts=False, jobs=20, ms=(40.0,)),
-        Turn("ids", ROW, parts=True, jobs=2, ms=(900.0, 450.0)),
-        Turn("ids", AT_ONCE, parts=True, jobs=20, ms=(100.0,)),
-        Turn("ids", ROW, parts=False, jobs=1, ms=(200.0,)),
-        Turn("ids", ROW, parts=True, jobs=1, ms=(500.0,)),
-    ]
-    found = [attrs.asdict(result) for result in added(turns)]
-    for row in found:
-        assert row.pop("machine_load") >= 0
-    assert found == [
-        {"way": "ids", "load": ROW, "jobs": 3, "without_ms": 200, "with_ms": 500, "adds_ms": 300, "ratio": 2.5},
-        {"way": "ids", "load": AT_ONCE, "jobs": 20, "without_ms": 40, "with_ms": 100, "adds_ms": 60, "ratio": 2.5},
-    ]
-    assert added_table(added(turns)).splitlines()[2].split() == [
-        "ids",
-        "in",
-        "a",
-        "row",
-        "3",
-        "200",
-        "500",
-        "300",
-        "2.50",
-    ]
 
 
 def test_it_measures_jobs_of_slurm() -> None:

@@ -13,11 +13,9 @@ from typing import Any
 import pytest
 
 from plugind.benchmarks.hostile import peers_of
-from plugind.benchmarks.hostile_run import Conditions, HostileRun, account
+from plugind.benchmarks.hostile_run import HostileRun
 from plugind.benchmarks.peers.memory_cgroup import NoCgroupError, memory_cgroup
-from plugind.benchmarks.report.hostile_tables import Pair, rows, steps, summary, verdicts
-from plugind.benchmarks.report.limits import Verdict
-from plugind.tests.benchmarks.reports import report_of
+from plugind.benchmarks.report.hostile_tables import Pair, verdicts
 
 pytestmark = pytest.mark.extended
 
@@ -60,44 +58,6 @@ def test_a_run_like_the_one_without_hostile_plugins_keeps_each_limit() -> None:
 )
 def test_each_limit_can_be_missed(kind: str, changes: dict[str, Any], limit: str) -> None:
     assert missed({kind: Pair(run_of(kind, **changes), run_of(kind, dialed=False))}) == [limit]
-
-
-def test_plugins_of_one_name_are_compared_with_as_many_names() -> None:
-    base = run_of("own-names", dialed=False)
-    pairs = {"one-name": Pair(run_of("one-name", cpu_s=4.1), base), "own-names": Pair(run_of("own-names"), base)}
-    assert missed(pairs) == ["CPU of as many own names"]
-
-
-def test_the_steps_of_the_backoff_are_counted_from_the_first_try() -> None:
-    """0, 0.5, 1.5, 3.5, 7.5, 15.5 s"""
-    assert [steps(seconds) for seconds in (0, 0.5, 0.6, 7.5, 15.4, 15.5)] == [1, 2, 2, 5, 5, 6]
-
-
-def test_the_table_has_a_line_for_each_kind_and_a_verdict_for_each_limit() -> None:
-    pairs = {"silent": Pair(run_of(rss_kib=50_000, failure="the daemon does not answer"), run_of(dialed=False))}
-    text = summary(pairs, list(verdicts(pairs)))
-    assert "silent: the daemon does not answer" in text
-    assert "kept    silent: SIGTERM: 0.1 s, at most 11" in text
-    assert "39.1" in text, "KiB for each of 128 sockets"
-    assert str(Verdict("SIGTERM", "chmod", 12.0, 11.0, "s")) == "MISSED  chmod: SIGTERM: 12 s, at most 11"
-    assert [row["dialed"] for row in rows(pairs)] == [True, False]
-    assert json.dumps(rows(pairs))
-
-
-def test_delays_are_those_of_plugins_that_appear_in_the_steady_state() -> None:
-    result = run_of(lost=0)
-    report = [
-        report_of(0, 1.0, 9.0),
-        report_of(2, 10.0, 10.5),
-        report_of(6, 11.0, None),
-        report_of(3, 20.0, 20.25),
-        report_of(4, 21.0, None),
-        report_of(5, 22.0, 22.25, times=2, refused=1),
-    ]
-    account(result, report, Conditions(good=2, rate=1.0), burst_over_ns=15 * 10**9)
-    assert (result.plugins, result.lost, result.notified_twice, result.refused) == (5, 1, 1, 1)
-    assert result.burst_lost == 1
-    assert (result.burst_max_ms, result.p50_ms, result.max_ms) == (2000.0, 250.0, 2000.0)
 
 
 def test_the_command_compares_runs_and_writes_rows(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from plugind.benchmarks.report.soak_oracle import (
     check_health,
     check_refused,
     check_words,
-    slope,
 )
 from plugind.tests.benchmarks.reports import report_of
 
@@ -97,11 +96,6 @@ def test_growth_is_found() -> None:
     assert list(check_flat(warm, rests((60, 44), (60, 45), (60, 44)))) == [
         "the daemon has 44 descriptors at rest, after at most 35 in the warm-up"
     ]
-
-
-def test_the_slope_is_in_kib_a_minute() -> None:
-    assert slope(rests((44, 0), (45, 0), (46, 0))) == pytest.approx(1024)
-    assert slope(rests((44, 0))) == 0
 
 
 @pytest.mark.parametrize(

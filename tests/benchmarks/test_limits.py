@@ -7,12 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import attrs
 import pytest
 
 from plugind.benchmarks import idle, memory, scaling
 from plugind.benchmarks.memory import Memory
-from plugind.benchmarks.report.limits import Verdict
 from plugind.benchmarks.report.storm_limits import verdicts
 from plugind.benchmarks.report.storm_tables import StormResult
 from plugind.benchmarks.scaling import Cost
@@ -29,13 +27,6 @@ def storm(seconds: float, answer: float) -> StormRun:
     return run
 
 
-def test_a_verdict_has_what_was_measured_what_is_allowed_and_what_helps_to_judge() -> None:
-    assert str(Verdict("time", "10 sockets", 1.25, 1.0, "s", "CPU 2 s")) == (
-        "MISSED  10 sockets: time: 1.25 s, at most 1 (CPU 2 s)"
-    )
-    assert str(Verdict("time", "10 sockets", 1.0, 1.0, "s")) == "kept    10 sockets: time: 1 s, at most 1"
-
-
 def test_times_of_storms_are_judged_by_the_least_run_and_answers_by_the_slowest() -> None:
     found = verdicts(StormResult({Scenario(sockets=10_000, remove=True): [storm(2.0, 20.0), storm(4.0, 51.0)]}, {}))
     assert [str(one) for one in found] == [
@@ -43,35 +34,6 @@ def test_times_of_storms_are_judged_by_the_least_run_and_answers_by_the_slowest(
         "MISSED  10,000 sockets: the last one is deregistered: 1 s, at most 0.8 (median 1.5; CPU 0.5 s)",
         "MISSED  10,000 sockets: the slowest answer of the status socket: 51 ms, at most 50 (median of runs 35.5)",
     ]
-
-
-def test_sockets_that_were_there_before_have_a_limit_of_their_own_and_those_after_an_overflow_none() -> None:
-    base = Scenario(sockets=10_000)
-    existing, overflow = attrs.evolve(base, existing=True), attrs.evolve(base, overflow=True)
-    run = attrs.evolve(storm(2.5, 10.0), removal_s=None)
-    found = {
-        (one.kind, one.limit): one.allowed for one in verdicts(StormResult({existing: [run], overflow: [run]}, {}))
-    }
-    answer = "the slowest answer of the status socket"
-    assert found == {
-        ("10,000 sockets, there before", "the last one is notified"): 2.6,
-        ("10,000 sockets, there before", answer): 50.0,
-        ("10,000 sockets, after an overflow", answer): 50.0,
-    }
-
-
-def test_other_storms_have_no_limit() -> None:
-    base, run = Scenario(sockets=10_000), storm(9.0, 90.0)
-    others = [
-        attrs.evolve(base, daemon="kubelet"),
-        attrs.evolve(base, hang_fraction=0.1),
-        attrs.evolve(base, server="grpcio"),
-        attrs.evolve(base, fail_first=1),
-        attrs.evolve(base, stop_midway=True),
-    ]
-    assert list(verdicts(StormResult({scenario: [run] for scenario in others}, {}))) == []
-    (answer,) = verdicts(StormResult({attrs.evolve(base, sockets=9): [run]}, {}))
-    assert answer.limit == "the slowest answer of the status socket"
 
 
 def test_rescans_are_judged_by_the_difference_to_a_daemon_without() -> None:

@@ -11,10 +11,9 @@ from xml.etree import ElementTree
 import attrs
 import pytest
 
-from plugind.benchmarks import compare, plots, scaling
-from plugind.benchmarks.report.page_plots import BENCHMARKS, plot_of
+from plugind.benchmarks import compare, plots
+from plugind.benchmarks.report.page_plots import BENCHMARKS
 from plugind.benchmarks.report.storm_tables import rows
-from plugind.benchmarks.report.table import machine
 from plugind.tests.benchmarks.comparisons import BASE, THIS, comparison, run
 from plugind.tests.benchmarks.storms import three_storms
 
@@ -45,27 +44,6 @@ def test_one_command_draws_the_plots_of_the_page(tmp_path: Path, capsys: pytest.
     for name in NAMES:
         drawn, stored = texts(tmp_path / f"{name}.svg"), texts(plots.DOCS / f"{name}.svg")
         assert drawn == stored, f"draw {name}.svg anew: python -m benchmarks.plots"
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_plot_names_the_machine_of_its_figures(name: str) -> None:
-    rows = json.loads((plots.FIGURES / f"{name}.json").read_text())
-    elsewhere = [{**row, "machine": "an abacus"} for row in rows]
-    assert plot_of(name, elsewhere).subtitle.endswith("an abacus")
-    assert machine() not in plot_of(name, elsewhere).subtitle
-
-
-def test_missing_figures_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert plots.main(["--figures", str(tmp_path), "--to", str(tmp_path)]) == 1
-    assert capsys.readouterr().err.endswith("/storms.json: No such file or directory\n")
-
-
-def test_the_costs_of_plugins_are_read_as_they_were_written() -> None:
-    costs = [
-        scaling.Cost(registered=1000, cpu_ms=0.8, kib=24.0, wall_s=0.9),
-        scaling.Cost(registered=3000, cpu_ms=0.7, kib=25.0, wall_s=2.5),
-    ]
-    assert scaling.from_rows([{**attrs.asdict(cost), "machine": "here"} for cost in reversed(costs)]) == costs
 
 
 def test_the_plots_of_a_comparison_are_drawn_from_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from plugind.benchmarks.start import EMPTY, LIMITS, WORDS, commands, measure, starts
+from plugind.benchmarks.start import EMPTY, LIMITS, WORDS, commands, measure
 from plugind.tests.end_to_end.go_programs import peer
 
 pytestmark = pytest.mark.extended
@@ -25,15 +25,6 @@ def test_each_command_is_measured_in_each_turn() -> None:
     # The daemon imports Trio, and the others do not.
     assert max(times, key=lambda name: min(times[name])) == "run"
     assert all(spent > 0 for each in times.values() for spent in each)
-
-
-def test_a_command_is_compared_with_the_empty_interpreter_by_the_least_of_each() -> None:
-    found = starts({EMPTY: [0.02, 0.01], "run": [0.5, 0.22, 0.3], "ls": [0.101]})
-    assert [(one.command, one.empty_interpreters, one.over) for one in found] == [
-        (EMPTY, 1.0, False),
-        ("run", 22.0, False),
-        ("ls", 10.1, True),
-    ]
 
 
 def test_the_figures_are_written_as_json_and_the_code_says_whether_a_limit_is_exceeded(tmp_path: Path) -> None:

@@ -16,9 +16,8 @@ from plugind.benchmarks import steps
 from plugind.benchmarks.plugins.cheap_plugin import ServerOptions
 from plugind.benchmarks.plugins.server_process import cheap_server
 from plugind.benchmarks.plugins.storm_plugins import shares
-from plugind.benchmarks.report.storm_tables import rows, summary
 from plugind.benchmarks.storm_run import StormRun, run_storm
-from plugind.tests.benchmarks.storms import TINY, three_storms
+from plugind.tests.benchmarks.storms import TINY
 from plugind.tests.end_to_end.go_programs import peer
 
 pytestmark = pytest.mark.extended
@@ -73,15 +72,6 @@ def test_cheap_plugins_share_a_process_while_descriptors_allow() -> None:
     assert shares(1, "fake") == [1]
     assert shares(501, "grpcio") == [167, 167, 167]
     assert sum(shares(1_000_000, "fake")) == 1_000_000
-
-
-def test_the_table_reports_errors_and_ratios() -> None:
-    outcome = three_storms()
-    text = summary(outcome)
-    assert "plugind, 12 sockets: 1 lost, 0 notified more than once" in text
-    assert "12 sockets: the kubelet takes 3.00 times as long, 4.00 times the CPU and 2.00 times the memory" in text
-    assert [row["errors"] for row in rows(outcome)] == [0, 1, 0]
-    assert json.dumps(rows(outcome))
 
 
 @pytest.mark.parametrize(

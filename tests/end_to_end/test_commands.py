@@ -163,27 +163,6 @@ async def test_watch_prints_a_json_line_for_each_change_until_the_daemon_stops(t
         assert await node.ended() == 0
 
 
-async def test_wait_can_start_before_the_daemon_and_before_the_plugin(tmp_path: Path) -> None:
-    status = str(tmp_path / "status.sock")
-    path = tmp_path / "root" / "a.sock"
-    done: dict[str, Done] = {}
-    async with trio.open_nursery() as nursery:
-
-        async def wait() -> None:
-            done.update(await all_done({"wait": ["wait", GRPCLIB.name, "--type", GRPCLIB.type]}, status))
-
-        nursery.start_soon(wait)
-        with daemon(tmp_path) as node:
-            await node.ready()
-            async with plugin_process(GRPCLIB.command(path, GRPCLIB.name, path)) as plugin:
-                await plugin.notified_registered()
-                with trio.fail_after(DEADLINE):
-                    while not done:  # noqa: ASYNC110 - a process ends
-                        await trio.sleep(0.02)
-    assert (done["wait"].code, done["wait"].err) == (0, "")
-    assert done["wait"].out.startswith(f"{GRPCLIB.name} was registered in ")
-
-
 @pytest.mark.parametrize("left", [True, False], ids=["killed", "never-started"])
 def test_without_a_daemon_a_command_prints_one_line_and_exits_69(
     left: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -202,31 +181,6 @@ def test_without_a_daemon_a_command_prints_one_line_and_exits_69(
         # A program is told the same on standard output.
         said = json.dumps({"error": reason}) + "\n" if command.endswith("--json") else ""
         assert (command, code, *capsys.readouterr()) == (command, 69, said, f"{prefix}{reason}\n")
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    ["", "frobnicate", "ls --frobnicate", "describe", "wait", "wait a --timeout soon", "retry", "probe", "fake",
-     "run --rescan 0", "run --log-format xml", "run surplus"],
-)  # fmt: skip
-def test_wrong_usage_exits_2(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        commands.main(arguments.split())
-    assert ended.value.code == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("see 'plugind")
-
-
-@pytest.mark.parametrize("command", ["", *["run", "ls", "describe", "watch", "wait", "retry", "probe", "fake"]])
-def test_every_command_has_a_help_with_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        commands.main([*command.split(), "--help"])
-    assert ended.value.code == 0
-    out, err = capsys.readouterr()
-    assert err == ""
-    assert out.count(f"plugind {command}".rstrip()) > 1
-    assert "example" in out
 
 
 async def test_the_command_is_installed_beside_its_python() -> None:

@@ -21,7 +21,6 @@ from plugind.tests.end_to_end.processes import (
     Daemon,
     daemon,
     daemon_process,
-    number,
     plugin_process,
     run,
 )
@@ -170,14 +169,6 @@ def test_a_bad_configuration_is_one_line_and_exit_78(tmp_path: Path, capsys: pyt
     assert open_to_all.stat().st_mode & 0o777 == 0o777
 
 
-async def test_a_world_writable_root_is_accepted_with_insecure_root(tmp_path: Path) -> None:
-    """Fault 3."""
-    (tmp_path / "root").mkdir()
-    (tmp_path / "root").chmod(0o777)
-    with daemon(tmp_path, "--insecure-root") as node:
-        await node.ready()
-
-
 async def test_the_environment_names_the_roots_and_the_status_socket(tmp_path: Path) -> None:
     roots = [tmp_path / "one", tmp_path / "two"]
     environment = {"PLUGIND_ROOT": ":".join(map(str, roots)), "PLUGIND_STATUS": str(tmp_path / "deep" / "s.sock")}
@@ -215,31 +206,3 @@ async def test_the_daemon_keeps_running_when_its_standard_error_is_gone(closed: 
                 await watch.state(path, "registered")
         process.terminate()
         assert await node.ended() == 0
-
-
-async def test_a_change_is_logged_once_and_without_control_characters(tmp_path: Path) -> None:
-    """Fault 94: there is one line per event, and only changes of state are logged."""
-    with daemon(tmp_path, timeouts=PATIENT) as node:
-        await node.ready()
-        path = node.root / "new\nline\x1b[2J.sock"
-        staged = tmp_path / "staged"
-        command = GRPCLIB.command(staged, "odd.example.com/gpu", staged)
-        async with node.watch() as watch, plugin_process(command) as plugin:
-            await plugin.line(listening=[str(staged)])
-            staged.rename(path)
-            generation = number((await watch.state(path, "registered"))["generation"])
-            path.unlink()
-            await watch.state(path, "gone")
-        node.process.terminate()
-        assert await node.ended() == 0
-    raw = node.log.read_bytes()
-    assert b"\x1b" not in raw
-    # Whether it is healthy before it goes depends on when its first check begins.
-    about = [
-        line for line in node.lines() if line.get("generation") == generation and line["msg"] != "plugin is healthy"
-    ]
-    assert [(line["level"], line["msg"], line["socket"]) for line in about] == [
-        ("info", "plugin registered", str(path)),
-        ("info", "plugin deregistered", str(path)),
-        ("info", "plugin gone", str(path)),
-    ]

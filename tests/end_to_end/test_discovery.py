@@ -1,24 +1,16 @@
-"""The entries of a root and their changes, with real sockets and processes (behaviours 1 to 16)."""
+"""The sockets of a root and their changes, with real plugins and a daemon as processes."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 from pathlib import Path
 
 import trio
 
 from plugind.tests.end_to_end.foreign import GRPCIO, GRPCLIB
-from plugind.tests.end_to_end.processes import DEADLINE, PATIENT, Daemon, Watch, daemon, number, plugin_process
+from plugind.tests.end_to_end.processes import DEADLINE, PATIENT, Daemon, daemon, number, plugin_process
 from plugind.tests.end_to_end.sockets import NAME, place, plugins_at, stale
-
-
-async def settled(shared: Daemon, watch: Watch, directory: Path) -> None:
-    """Wait until the daemon has observed everything that is in ``directory`` now."""
-    mark = directory / "mark.sock"
-    stale(mark)
-    await watch.state(mark, "stale")
 
 
 async def test_a_socket_without_a_listener_is_stale_until_a_plugin_takes_its_path(patient: Daemon) -> None:
@@ -77,20 +69,6 @@ async def test_a_stopped_plugin_delays_no_other(patient: Daemon, tmp_path: Path)
         await first.notified_registered()
 
 
-async def test_a_stopped_plugin_registers_once_it_continues(shared: Daemon, tmp_path: Path) -> None:
-    """Behaviour 26: GetInfo has a deadline."""
-    hung = await place(shared, "stopped") / "hung.sock"
-    async with shared.watch() as watch, plugins_at(tmp_path / "a") as first:
-        first.process.send_signal(signal.SIGSTOP)
-        (tmp_path / "a").rename(hung)
-        await watch.state(hung, "info")
-        waiting = await watch.state(hung, "waiting")
-        assert "failed to get plugin info using RPC GetInfo" in str(waiting["reason"])
-        first.process.send_signal(signal.SIGCONT)
-        assert number((await watch.state(hung, "registered"))["attempt"]) > 1
-        await first.notified_registered()
-
-
 async def test_sockets_are_found_in_directories_that_are_made_while_it_runs(shared: Daemon, tmp_path: Path) -> None:
     """TestFoundNestedPluginSocket..., at depths 0 to 3; a tree that is moved in is found too (behaviour 5)."""
     directory = await place(shared, "nested")
@@ -128,27 +106,6 @@ async def test_sockets_are_found_in_directories_that_are_made_while_it_runs(shar
         assert watch.now[str(paths[2])]["state"] == "registered"
 
 
-async def test_ten_sockets_with_one_name_are_all_kept(shared: Daemon) -> None:
-    """Behaviour 37: device plugins of one resource are registered side by side, and are removed independently.
-
-    One of them is active.
-    """
-    directory = await place(shared, "one-name")
-    paths = [directory / f"{index}.sock" for index in range(10)]
-    async with shared.watch() as watch, plugins_at(*paths, name="one.example.com/name"):
-        plugins = await watch.all(paths, "registered")
-        assert {plugin["name"] for plugin in plugins} == {"one.example.com/name"}
-        # Which one it is may be decided after the last of them is registered.
-        await watch.until(lambda watch: [watch.now[str(path)]["active"] for path in paths].count(True) == 1)
-        assert {watch.now[str(path)]["state"] for path in paths} == {"registered"}
-        for path in paths[:9]:
-            path.unlink()
-        await watch.all(paths[:9], "gone")
-        assert watch.now[str(paths[9])]["state"] == "registered"
-        code, body = await shared.get("/plugins?name=one.example.com/name")
-        assert (code, body.count(b'"socket"')) == (200, 1)
-
-
 async def test_odd_names_are_registered_and_shown_in_one_line(shared: Daemon, tmp_path: Path) -> None:
     """Fault 21; paths of over 107 bytes: fault 23."""
     directory = await place(shared, "odd")
@@ -176,34 +133,6 @@ async def test_odd_names_are_registered_and_shown_in_one_line(shared: Daemon, tm
             await watch.state(socket_shown, "gone")
 
 
-async def test_anything_but_a_plugin_socket_is_ignored_or_refused_with_a_reason(shared: Daemon, tmp_path: Path) -> None:
-    """TestWatcher_..., behaviours 5 to 8: dot names, files, FIFOs and directories are ignored, links are refused."""
-    directory = await place(shared, "kinds")
-    staged = [tmp_path / str(index) for index in range(4)]
-    async with shared.watch() as watch, plugins_at(*staged):
-        (directory / ".hidden").mkdir()
-        staged[0].rename(directory / ".hidden" / "a.sock")
-        staged[1].rename(directory / ".dot.sock")
-        (directory / "file.sock").touch()
-        os.mkfifo(directory / "fifo.sock")
-        (directory / "directory.sock").mkdir()
-        staged[2].rename(directory / "directory.sock" / "a.sock")
-        (directory / "link.sock").symlink_to(staged[3])
-        await watch.state(directory / "directory.sock" / "a.sock", "registered")
-        refused = await watch.state(directory / "link.sock", "parked")
-        assert "symbolic link" in str(refused["reason"])
-        await settled(shared, watch, directory)
-        here = {path for path in await shared.plugins() if path.startswith(str(directory))}
-        there = {"directory.sock/a.sock", "link.sock", "mark.sock"}
-        assert here == {str(directory / name) for name in there}
-        # Removing entries that were never sockets does not affect plugins (behaviour 8).
-        (directory / "file.sock").unlink()
-        (directory / "fifo.sock").unlink()
-        # Once it has a valid name, the socket is registered.
-        (directory / ".dot.sock").rename(directory / "dot.sock")
-        await watch.state(directory / "dot.sock", "registered")
-
-
 async def test_ten_sockets_and_a_stale_one_that_exist_before_the_start(tmp_path: Path) -> None:
     """TestPluginRegistrationAtKubeletStart; a stale socket at the start delays no plugin (behaviour 15)."""
     root = tmp_path / "root"
@@ -216,41 +145,3 @@ async def test_ten_sockets_and_a_stale_one_that_exist_before_the_start(tmp_path:
                 plugins = await watch.all(paths, "registered")
                 assert [plugin["attempt"] for plugin in plugins] == [1] * 10
                 await watch.state(root / "dead.sock", "stale")
-
-
-async def test_a_deprecated_root_is_discovered_with_a_warning(tmp_path: Path) -> None:
-    """Behaviour 16: a CSI driver of version 1 is refused there, and other plugins have a warning."""
-    old = tmp_path / "old"
-    old.mkdir()
-    driver, device = old / "csi.sock", old / "device.sock"
-    with daemon(tmp_path, "--deprecated-root", str(old)) as node:
-        async with (
-            node.watch() as watch,
-            plugin_process(GRPCIO.command(driver, GRPCIO.name, driver)) as refused,
-            plugins_at(device),
-        ):
-            registered = await watch.state(device, "registered")
-            assert registered["warnings"] == ["the socket lies in a deprecated directory"]
-            lines = await node.logged("plugin registered")
-            assert [(line["level"], line["warning"]) for line in lines] == [("warning", registered["warnings"][0])]
-            said = await refused.line(call="NotifyRegistrationStatus")
-            assert said["plugin_registered"] is False
-            assert "plugin validation failed with err: " in str(said["error"])
-            assert "deprecated" in str(said["error"])
-
-
-async def test_a_removed_root_is_found_again_while_plugins_still_listen_in_it(tmp_path: Path) -> None:
-    """Behaviours 10 and 11."""
-    root = tmp_path / "root"
-    (root / "deeper").mkdir(parents=True)
-    first = [root / "a.sock", root / "deeper" / "b.sock"]
-    with daemon(tmp_path) as node:
-        async with node.watch() as watch, plugins_at(*first):
-            await watch.all(first, "registered")
-            shutil.rmtree(root)
-            await watch.all(first, "gone")
-            # The daemon or the installation of the plugin recreates the root, whichever is first.
-            (root / "deeper").mkdir(parents=True, exist_ok=True)
-            async with plugins_at(*first) as second:
-                for plugin in await watch.all(first, "registered"):
-                    assert plugin["pid"] == second.process.pid

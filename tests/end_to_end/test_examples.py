@@ -129,19 +129,15 @@ async def test_the_daemon_finds_the_example_handler_by_its_entry_point(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("value", "options", "code", "words"),
+    ("value", "code", "words"),
     [
-        ("example_handler:ExampleHandler", [], 0, "accepts its name and versions; its register was not called"),
-        ("example_handler:ExampleHandler", ["--deprecated"], 1, "lies in a deprecated directory: move it"),
-        ("example_handler:ExampleHandler", ["--strict"], 1, "✗ type: the kubelet has no handler for ExamplePlugin"),
-        ("example_handler:Nothing", [], 78, "the handler for ExamplePlugin (example_handler:Nothing) cannot be loaded"),
+        ("example_handler:ExampleHandler", 0, "accepts its name and versions; its register was not called"),
+        ("example_handler:Nothing", 78, "the handler for ExamplePlugin (example_handler:Nothing) cannot be loaded"),
     ],
-    ids=["accepted", "deprecated", "strict", "broken"],
+    ids=["accepted", "broken"],
 )
-async def test_a_probe_asks_the_handler_of_an_entry_point(
-    value: str, options: list[str], code: int, words: str, tmp_path: Path
-) -> None:
-    """Behaviours 16 and 41: the probe has the handlers that a daemon would have in this environment."""
+async def test_a_probe_asks_the_handler_of_an_entry_point(value: str, code: int, words: str, tmp_path: Path) -> None:
+    """Behaviour 41: the probe has the handlers that a daemon would have in this environment."""
     environment = entry_point(tmp_path / "site", value)
     path = tmp_path / "e.sock"
     plugin = FakePlugin("ExamplePlugin", "first.example.com", ("v1beta2",))
@@ -149,7 +145,7 @@ async def test_a_probe_asks_the_handler_of_an_entry_point(
         await nursery.start(partial(run_fake, FakeSpec(str(path), plugin), on_call=lambda _: None))
         with trio.fail_after(DEADLINE):
             done = await trio.run_process(
-                [*PLUGIND, "probe", path, *options],
+                [*PLUGIND, "probe", path],
                 env={**os.environ, **environment},
                 capture_stdout=True,
                 capture_stderr=True,
@@ -186,15 +182,6 @@ async def test_without_a_handler_the_example_plugin_exits_with_the_reason_and_on
             parked = {said["socket"]: said["reason"] for said in watch.changes if said["state"] == "parked"}
             assert parked[str(patient)] == refusal.format(patient)
             assert parked.get(str(path), refusal.format(path)) == refusal.format(path)
-
-
-@pytest.mark.parametrize("value", ["no_such_module:Handler", "example_handler:NoSuchClass"])
-def test_a_handler_that_cannot_be_loaded_is_one_line_and_exit_code_78(value: str, tmp_path: Path) -> None:
-    environment = entry_point(tmp_path / "site", value)
-    arguments = ["run", "--root", str(tmp_path / "root"), "--status", str(tmp_path / "status.sock")]
-    done = run(*arguments, environment=environment)
-    assert (done.code, done.out, len(done.err.splitlines())) == (78, "", 1)
-    assert done.err.startswith(f"plugind: the handler for ExamplePlugin ({value}) cannot be loaded: ")
 
 
 async def test_the_examples_of_clients_ask_a_daemon(tmp_path: Path) -> None:
@@ -249,14 +236,6 @@ def test_the_example_of_a_client_says_what_to_do_without_a_daemon(name: str, tmp
     assert (done.returncode, done.stdout) == (1, "")
     advice = "give the path of the daemon's status socket, or name it with PLUGIND_STATUS"
     assert done.stderr == f"{name}: {tmp_path}/file is no socket; {advice}\n"
-
-
-@pytest.mark.parametrize("name", ["embed.py", "example_handler.py"])
-@pytest.mark.parametrize("arguments", [[], ["a", "b"]])
-def test_an_example_without_a_directory_prints_its_usage(name: str, arguments: list[str]) -> None:
-    command = [sys.executable, str(EXAMPLES / name), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
-    assert (done.returncode, done.stderr) == (2, f"usage: python examples/{name} DIRECTORY\n")
 
 
 @pytest.mark.parametrize(
@@ -336,15 +315,3 @@ async def test_ctrl_c_ends_the_embedding_example_without_a_traceback(
                 await trio.sleep(0.01)
         assert await program.end(signal.SIGINT) == 130
     assert capfd.readouterr().err == ""
-
-
-def test_a_daemon_that_gives_a_handler_too_little_time_does_not_start(tmp_path: Path) -> None:
-    """Exit code 78: both values are named, and what to do."""
-    environment = entry_point(tmp_path / "site", "following_handler:WatchingHandler")
-    arguments = ["run", "--root", str(tmp_path / "root"), "--handler-timeout", "ExamplePlugin=20"]
-    done = run(*arguments, status=str(tmp_path / "status.sock"), environment=environment)
-    assert done.code == 78
-    assert done.err == (
-        "plugind: a call of the handler for ExamplePlugin may wait for 15 s, and is ended after 20 s: give it more than"
-        " 20 s, for example with --handler-timeout ExamplePlugin=25\n"
-    )

@@ -114,19 +114,10 @@ DEVICE = FakePlugin("DevicePlugin", "example.com/gpu", ("v1beta1",))
 DRA = FakePlugin("DRAPlugin", "dra.example.com", ("v1.DRAPlugin",))
 FAKES = {
     "csi": (CSI, "registered"),
-    "csi-prerelease": (attrs.evolve(CSI, versions=("2.0.0", "1.0.0-rc.1")), "registered"),
-    "csi-trailing": (attrs.evolve(CSI, versions=("1.0.",)), "registered"),
-    "csi-v1": (attrs.evolve(CSI, versions=("v1",)), "failed"),
-    "csi-1": (attrs.evolve(CSI, versions=("1",)), "failed"),
     "csi-0.3": (attrs.evolve(CSI, versions=("0.3.0",)), "failed"),
-    "csi-none": (attrs.evolve(CSI, versions=()), "failed"),
     "device": (DEVICE, "registered"),
-    "device-version": (attrs.evolve(DEVICE, versions=("v1",)), "failed"),
-    "device-name": (attrs.evolve(DEVICE, name="mykubernetes.io/gpu"), "failed"),
-    "dra": (DRA, "registered"),
     "dra-1.0.0": (attrs.evolve(DRA, versions=("1.0.0",)), "failed"),
     "endpoint": (attrs.evolve(CSI, endpoint="/etc/passwd"), "failed"),
-    "tcp": (attrs.evolve(CSI, endpoint="tcp://127.0.0.1:1"), "failed"),
     "name": (attrs.evolve(CSI, name=""), "failed"),
     "type": (attrs.evolve(CSI, type="csi"), "no-handler"),
     "slow": (attrs.evolve(CSI, delay=1.5), "failed"),
@@ -144,7 +135,7 @@ STATES = {
 
 @pytest.mark.parametrize("label", FAKES)
 async def test_the_probe_and_the_daemon_agree(label: str, request: pytest.FixtureRequest) -> None:
-    """Behaviours 28, 29, 30 and 44; faults 44, 71, 73 to 75: where both have words for it, they have the same."""
+    """Behaviours 28, 29, 30 and 44; faults 44, 73 and 74: where both have words for it, they have the same."""
     plugin, outcome = FAKES[label]
     # The first answer of a plugin decides, also on a busy machine.
     node: Daemon = request.getfixturevalue("shared" if plugin.delay else "patient")

@@ -152,15 +152,6 @@ async def test_a_watch_notices_that_the_daemon_is_stopped(quiet: Daemon) -> None
                 assert await watch.process.wait() == 69
 
 
-async def test_no_daemon_and_no_plugin_have_codes_of_their_own(quiet: Daemon, tmp_path: Path) -> None:
-    await quiet.ready()
-    for command in ("describe", "retry"):
-        said = "no plugin has the name, and no socket the path, nobody"
-        assert run(command, "nobody", status=quiet.status) == Done(1, "", f"plugind: {said}\n")
-        done = run(command, "nobody", status=str(tmp_path / "none"))
-        assert (done.code, done.err.split(" (")[0]) == (69, f"plugind: no daemon answers at {tmp_path}/none")
-
-
 def test_a_daemon_of_another_user_is_named_as_such() -> None:
     said = unreachable(UnreachableError("/run/s", "Permission denied", 13))
     assert said == "may not talk to the daemon at /run/s (Permission denied); run this as the daemon's user or as root"
@@ -321,10 +312,3 @@ async def test_names_beyond_ascii_are_found_in_a_locale_of_ascii(ends: str, tmp_
             for command in (["ls"], ["ls", "-o", "json"], ["ls", "-o", "name"], ["describe", name]):
                 done = run(*command, status=node.status, environment=environment)
                 assert (done.code, done.err) == (0, ""), command
-
-
-@pytest.mark.parametrize("command", ["describe", "retry", "wait"])
-def test_an_empty_name_is_refused_with_what_to_give(command: str) -> None:
-    done = run(command, "")
-    assert (done.code, done.out) == (2, "")
-    assert "it is empty; give a plugin's name" in done.err

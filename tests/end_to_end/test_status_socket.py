@@ -8,7 +8,6 @@ import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import datetime
 from pathlib import Path
 
 import attrs
@@ -20,7 +19,6 @@ from plugind.actors.console import commands
 from plugind.actors.http.client import ask
 from plugind.actors.status import actor as status
 from plugind.actors.status.actor import StatusConfig
-from plugind.protocol.errors import ConfigError
 from plugind.protocol.messages.reconciler import ReconcilerMessage, RetryAnswer, RetryAnswered, RetryAsked
 from plugind.protocol.messages.status import RootReported, StateChanged, StatusMessage
 from plugind.protocol.plugins.info import PluginInfo
@@ -106,19 +104,6 @@ async def test_the_commands_show_the_state_of_the_daemon(tmp_path: Path, capsys:
         assert await command("retry", "unknown", "--status", path) == 1
 
 
-async def test_a_missing_daemon_is_reported_in_one_line_with_advice(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = str(tmp_path / "none")
-    assert await command("ls", "--status", path) == 69
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert output.err == (
-        f"plugind: no daemon answers at {path} (No such file or directory);"
-        " start one with 'plugind run', or name its socket with --status or PLUGIND_STATUS\n"
-    )
-
-
 async def test_wait_waits_for_a_daemon_that_is_not_up_yet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Kubernetes issue 91758."""
     path = str(tmp_path / "s")
@@ -178,33 +163,6 @@ async def test_wait_reports_a_timeout_that_ends_before_the_daemon_answers(
     assert capsys.readouterr().err == said
 
 
-async def test_watch_ends_with_the_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = str(tmp_path / "s")
-    codes: list[int] = []
-
-    async def watch() -> None:
-        words = ("--json", "--status", path)
-        codes.append(await command("watch", *words))
-
-    async with trio.open_nursery() as nursery, daemon(path) as node:
-        await node.show("a", StateName.REGISTERED)
-        await node.until(1)
-        nursery.start_soon(watch)
-        out = ""
-        while "registered" not in out:
-            await trio.sleep(0.01)
-            out += capsys.readouterr().out
-        await node.show("a", StateName.GONE)
-        while "gone" not in out:
-            await trio.sleep(0.01)
-            out += capsys.readouterr().out
-    assert codes == [0]
-    assert capsys.readouterr().err == f"plugind: the daemon at {path} stopped\n"
-    lines = [json.loads(line) for line in out.splitlines()]
-    assert [(line["name"], line["state"]) for line in lines] == [("a", "registered"), ("a", "gone")]
-    assert all(datetime.fromisoformat(line["time"]).year >= 2020 for line in lines)
-
-
 @pytest.mark.parametrize("words", [["ls"], ["watch"]])
 async def test_a_closed_standard_output_is_not_an_error(tmp_path: Path, words: list[str]) -> None:
     """Fault 95: EPIPE, as by ``| head -1``."""
@@ -225,16 +183,6 @@ async def test_a_closed_standard_output_is_not_an_error(tmp_path: Path, words: l
         finally:
             os.close(writer)
     assert (ended.returncode, ended.stderr) == (0, b"")
-
-
-async def test_a_second_daemon_on_one_status_socket_is_refused(tmp_path: Path) -> None:
-    path = str(tmp_path / "s")
-    async with daemon(path):
-        _, inbox = trio.open_memory_channel[StatusMessage](1)
-        to_reconciler, _ = trio.open_memory_channel[ReconcilerMessage](1)
-        with pytest.raises(ConfigError, match="another process answers"):
-            await status.run(StatusConfig(path), inbox=inbox, reconciler=to_reconciler)
-    assert not os.path.exists(path)  # noqa: ASYNC240 - a single check
 
 
 async def test_ten_thousand_plugins_are_listed_while_others_are_served(tmp_path: Path) -> None:

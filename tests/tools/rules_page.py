@@ -1,21 +1,16 @@
-"""Fills in which tests cite each rule of ``docs/rules.md``, the rule book.
+"""Fills in which tests check each rule of ``docs/rules.md``, the rule book.
 
     python -m tests.tools.rules_page           print the current page
     python -m tests.tools.rules_page --write   write it
 
 A rule is cited by its number (``fault 19``, ``behaviours 20 to 22``), or by the name of a test case of the reference.
-In a test file every docstring, text and comment counts, except the docstring of the module, which describes the file
-and proves nothing.
+A test checks the rules that its docstring cites. Other citations explain: those of modules, helpers and comments.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
-import inspect
-import io
 import re
-import tokenize
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -26,14 +21,22 @@ PAGE = ROOT / "docs" / "rules.md"
 #: The parts of the project whose citations must exist.
 SOURCES = ("actors", "protocol", "tests", "benchmarks", "examples", "docs")
 NOT_YET = "not yet: "
+#: What the page calls the folders of ``tests/`` whose tests check rules, in this order.
+LEVELS = {
+    "protocol": "pure",
+    "actors": "node",
+    "wire": "wire",
+    "end_to_end": "process",
+    "fuzz": "scripts",
+    "differential": "kubelet",
+}
 
 _NUMBERS = re.compile(
     r"\b(fault|behaviour)s?\s+(\d+(?:(?:\s*,\s*|\s+and\s+|\s*,?\s+or\s+|\s+to\s+)\d+)*)", re.IGNORECASE
 )
 _RANGE = re.compile(r"(\d+)(?:\s+to\s+(\d+))?")
 _CASE = re.compile(r"\bTest(?:_[A-Za-z]+)*_?[A-Z]\w+\b")
-#: What every citation contains. Most files have none, and to parse a file takes long.
-_MAY_CITE = re.compile(r"\b(?i:faults?|behaviours?)\b|\bTest[_A-Z]")
+_BREAK = re.compile(r"\n *(?:#:? )?")
 _ROW = re.compile(r"^\| (?:(?P<number>(?:fault|behaviour) \d+)|`(?P<case>\w+)`) \|.*\|(?P<last>[^|]*)\|$")
 
 
@@ -52,43 +55,34 @@ def citations(text: str, cases: frozenset[str]) -> Iterator[str]:
     yield from (name for name in _CASE.findall(text) if name in cases)
 
 
-def prose(path: Path, *, with_module: bool = True) -> str:
-    """Return the docstrings, texts and comments of a Python file, or a whole page, with line breaks as spaces.
+def prose(source: str) -> str:
+    """Return a file with the line breaks of its sentences, comments among them, as spaces."""
+    return " ".join(_BREAK.sub(" ", source).split())
 
-    Nothing is returned of a file that cites no rule.
-    """
-    module, rest = _texts(path)
-    return f"{module} {rest}" if with_module else rest
+
+def _docstrings_of_tests(source: str) -> Iterator[str]:
+    """Yield the docstring of each test of a file."""
+    for test in re.split(r"^ *(?:async )?def test_", source, flags=re.MULTILINE)[1:]:
+        _, _, body = test.partition(":\n")
+        text = body.lstrip()
+        if text.startswith('"""'):
+            yield prose(text[3 : text.index('"""', 3)])
 
 
 @cache
-def _texts(path: Path) -> tuple[str, str]:
-    """Return the docstring of the module, and all other texts and comments of the file."""
-    source = path.read_text()
-    if not _MAY_CITE.search(source):
-        return "", ""
-    if path.suffix != ".py":
-        return "", " ".join(source.split())
-    texts = [token.string.lstrip("#: ") for token in _tokens(source) if token.type == tokenize.COMMENT]
-    module = ast.parse(source)
-    opening = ast.get_docstring(module) or ""
-    strings = (node.value for node in ast.walk(module) if isinstance(node, ast.Constant))
-    texts += [value for value in strings if isinstance(value, str) and inspect.cleandoc(value) != opening]
-    return " ".join(opening.split()), " ".join(" ".join(texts).split())
+def checked_by(cases: frozenset[str]) -> dict[str, dict[str, set[str]]]:
+    """Return the test files that check each rule, by folder of ``tests/``, as paths below it.
 
-
-def _tokens(source: str) -> Iterator[tokenize.TokenInfo]:
-    return tokenize.generate_tokens(io.StringIO(source).readline)
-
-
-def cited_by_tests(cases: frozenset[str]) -> dict[str, set[str]]:
-    """Return the test files that cite each rule, as paths below ``tests/`` without their suffix."""
-    found: dict[str, set[str]] = defaultdict(set)
-    tests = ROOT / "tests"
-    for path in sorted(tests.rglob("test_*.py")):
-        name = path.relative_to(tests).with_suffix("").as_posix()
-        for rule in citations(prose(path, with_module=False), cases):
-            found[rule].add(name)
+    ``actors/discovery/test_watcher.py`` is ``discovery/watcher`` of ``actors``.
+    """
+    found: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for folder in LEVELS:
+        top = ROOT / "tests" / folder
+        for path in top.rglob("test_*.py"):
+            name = (path.parent / path.stem.removeprefix("test_")).relative_to(top).as_posix()
+            for docstring in _docstrings_of_tests(path.read_text()):
+                for rule in citations(docstring, cases):
+                    found[rule][folder].add(name)
     return found
 
 
@@ -98,20 +92,24 @@ def cited_anywhere(cases: frozenset[str]) -> dict[str, set[str]]:
     for folder in SOURCES:
         for path in sorted((ROOT / folder).rglob("*")):
             if path.suffix in (".py", ".md") and path != PAGE and "_pb2" not in path.name:
-                for rule in citations(prose(path), cases):
+                for rule in citations(prose(path.read_text()), cases):
                     found[rule].add(path.relative_to(ROOT).as_posix())
     return found
 
 
 def filled(page: str) -> str:
-    """Return ``page`` with the tests that cite each rule in its last column."""
-    cited = cited_by_tests(frozenset(rules(page)))
+    """Return ``page`` with the tests that check each rule in its last column, or the reason why there is none yet."""
+    checked = checked_by(frozenset(rules(page)))
 
     def fill(line: str) -> str:
         row = _ROW.match(line)
-        if row is None or not (tests := cited.get(row["number"] or row["case"])):
+        if row is None:
             return line
-        return f"{line[: row.start('last')]} {', '.join(sorted(tests))} |"
+        tests = checked.get(row["number"] or row["case"], {})
+        if not tests and row["last"].strip().startswith(NOT_YET):
+            return line
+        levels = (f"{LEVELS[folder]}: {', '.join(sorted(tests[folder]))}" for folder in LEVELS if folder in tests)
+        return f"{line[: row.start('last')]} {'; '.join(levels)} |"
 
     return "\n".join(map(fill, page.splitlines())) + "\n"
 

@@ -43,11 +43,6 @@ class Node:
         with trio.fail_after(DEADLINE):
             return await trio.to_thread.run_sync(self.line, abandon_on_cancel=True)
 
-    async def result(self, *what: object) -> object:
-        """Send an order, and return its result."""
-        self.order(what)
-        return (await self.answer())["result"]
-
 
 @contextlib.contextmanager
 def node(program: str, *arguments: str) -> Iterator[Node]:

@@ -87,37 +87,21 @@ async def test_many_large_calls_go_at_once(tmp_path: Path) -> None:
     assert [answers[number] for number in range(len(texts))] == texts
 
 
-async def test_hundreds_of_calls_go_at_once(tmp_path: Path) -> None:
-    path = str(tmp_path / "a.sock")
-    seen: list[str] = []
-    with grpcio_server(path), trio.fail_after(60):
-        async with await dial(path, timeout=60) as channel, trio.open_nursery() as nursery:
-            stub = channel.stub(ExampleStub)
-
-            async def call(text: str) -> None:
-                seen.append((await stub.GetExampleInfo(ExampleRequest(request=text), timeout=20)).error)
-
-            for number in range(300):
-                nursery.start_soon(call, str(number))
-    assert sorted(map(int, seen)) == list(range(300))
-
-
-@pytest.mark.parametrize("status", [status for status in Status if status is not Status.OK])
-async def test_every_status_arrives_with_its_message(tmp_path: Path, status: Status) -> None:
+async def test_every_status_arrives_with_its_message(tmp_path: Path) -> None:
     """The error is a trailers-only response, and its message is percent-encoded."""
-    code = next(code for code in grpc.StatusCode if code.value[0] == status.value)
     said = "für %41 ✓\nsecond line"
 
-    def fail(request: object, context: grpc.ServicerContext) -> ExampleResponse:
-        context.abort(code, said)
+    def fail(request: ExampleRequest, context: grpc.ServicerContext) -> ExampleResponse:
+        context.abort(grpc.StatusCode[request.request], said)
         raise AssertionError
 
     path = str(tmp_path / "a.sock")
     with grpcio_server(path, example_info=fail), trio.fail_after(60):
         async with await dial(path, timeout=60) as channel:
-            with pytest.raises(GRPCError) as caught:
-                await channel.stub(ExampleStub).GetExampleInfo(ExampleRequest())
-    assert (caught.value.status, caught.value.message, caught.value.__cause__) == (status, said, None)
+            for status in set(Status) - {Status.OK}:
+                with pytest.raises(GRPCError) as caught:
+                    await channel.stub(ExampleStub).GetExampleInfo(ExampleRequest(request=status.name))
+                assert (caught.value.status, caught.value.message, caught.value.__cause__) == (status, said, None)
 
 
 async def test_an_unknown_method_is_unimplemented(tmp_path: Path) -> None:

@@ -103,25 +103,6 @@ async def test_an_answer_that_is_reset_before_its_trailers_is_not_a_success(tmp_
     assert ended == [(Status.INTERNAL, "the peer reset the call (NO_ERROR)", WireProblem.PROTOCOL)] * 3
 
 
-async def test_an_answer_that_is_not_grpc_has_a_status_of_its_own(tmp_path: Path) -> None:
-    """Fault 67; the connection stays usable."""
-    async with files(tmp_path, OK, a_grpc=message(b"x"), page=b"<html>", cut_grpc=message(b"cut")[:-1]) as (_, channel):
-        ended = [await failure(channel, path) for path in ("/none", "/page", "/cut.grpc")]
-        assert (await unary(channel, "/a.grpc")(BytesValue())).value == b"x"
-    assert ended == [
-        (Status.UNIMPLEMENTED, "the peer answered with HTTP status 404", WireProblem.PROTOCOL),
-        (Status.UNKNOWN, "the peer answered with no content-type, not application/grpc", WireProblem.PROTOCOL),
-        (Status.INTERNAL, "the response ended in the middle of a message", WireProblem.PROTOCOL),
-    ]
-
-
-async def test_an_answer_without_trailers_is_not_a_success(tmp_path: Path) -> None:
-    """Fault 67."""
-    async with files(tmp_path, a_grpc=message(b"x")) as (_, channel):
-        ended = await failure(channel, "/a.grpc")
-    assert ended == (Status.UNKNOWN, "the response ended without trailers", WireProblem.PROTOCOL)
-
-
 async def test_the_reason_of_a_goaway_is_reported(tmp_path: Path) -> None:
     """The test injects a broken frame, upon which nghttpd sends GOAWAY and closes."""
     async with files(tmp_path, OK, a_grpc=message(b"x")) as (server, channel):
@@ -222,12 +203,3 @@ async def test_many_calls_on_many_connections_all_succeed(tmp_path: Path) -> Non
         }  # fmt: skip
         await still_serves(server)
         assert {ending.reason for ending in server.reports.endings} == {EndReason.PEER_CLOSED}
-
-
-async def test_many_clients_that_use_http1_are_refused(tmp_path: Path) -> None:
-    """Fault 66, from the server's side."""
-    async with served(tmp_path / "s") as server:
-        ended = await load(server, tmp_path, "--h1", "-n40", "-c20")
-        assert ended["succeeded"] == 0
-        await still_serves(server)
-        assert EndReason.PROTOCOL in {ending.reason for ending in server.reports.endings}

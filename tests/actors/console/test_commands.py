@@ -47,42 +47,12 @@ def test_the_help_names_every_command_and_the_exit_codes(capsys: pytest.CaptureF
     )
 
 
-@pytest.mark.parametrize(
-    "arguments", [[], ["fly"], ["run", "--rescan", "0"], ["wait"], ["fake", "--socket", "/x"], ["describe"]]
-)
-def test_wrong_usage_exits_2_and_prints_what_is_wrong(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        commands.main(arguments)
-    assert end.value.code == 2
-    assert "error: " in capsys.readouterr().err
-
-
 def test_an_unknown_option_names_the_help_of_its_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         commands.main(["run", "--rooot", "p"])
     assert end.value.code == 2
     complaint = "plugind run: error: unrecognized arguments: --rooot p"
     assert capsys.readouterr().err == f"see 'plugind run --help'\n{complaint}\n"
-
-
-@pytest.mark.parametrize(
-    "arguments", [["run", "--rescan"], ["wait", "a.example.com", "--timeout"], ["probe", "a.sock", "--timeout"]]
-)
-@pytest.mark.parametrize("text", ["-5", "nan", "soon", "1e10"])
-def test_a_wrong_number_of_seconds_is_refused_in_the_same_words(
-    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as end:
-        commands.main([*arguments, text])
-    assert end.value.code == 2
-    assert f"argument {arguments[-1]}: {text!r} is not a number of seconds from 0" in capsys.readouterr().err
-
-
-def test_a_probe_without_time_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        commands.main(["probe", "a.sock", "--timeout", "0"])
-    assert end.value.code == 2
-    assert "'0' is not a number of seconds from 0.01 to 86400" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -205,9 +175,3 @@ def test_an_output_that_cannot_be_written_causes_no_traceback(output: str | None
     finally:
         os.close(writer)
     assert (done.returncode, done.stderr) == (code, complaint)
-
-
-def test_roots_in_each_other_are_bad_configuration(tmp_path_factory: pytest.TempPathFactory) -> None:
-    inner = tmp_path_factory.mktemp("outer") / "inner"
-    inner.mkdir()
-    assert commands.main(["run", "--root", str(inner.parent), "--root", str(inner)]) == 78

@@ -225,25 +225,6 @@ def test_the_names_of_all_variables_are_known_without_the_table_of_settings() ->
     assert {setting.variable for setting in settings().values()} == NAMES
 
 
-@pytest.mark.parametrize(
-    ("word", "said"),
-    [
-        ("timeouts.getinfo=2", "unknown key timeouts.getinfo: did you mean timeouts.get_info?"),
-        ("timeouts.get_info", "'timeouts.get_info' is not KEY=VALUE, such as timeouts.get_info=2"),
-        ("timeouts.get_info=0", "timeouts.get_info is 0.0: it must be a finite number above 0"),
-        ("timeouts.get_info=x", 'timeouts.get_info is "x": it must be a number'),
-        ("timeouts=5", "unknown key timeouts"),
-    ],
-)
-def test_a_wrong_setting_on_the_command_line_is_wrong_usage(
-    word: str, said: str, scene: Scene, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        scene.read("--set", word)
-    assert ended.value.code == 2
-    assert f"argument --set: {said}" in capsys.readouterr().err
-
-
 def test_a_file_that_is_named_takes_the_place_of_the_default_one(scene: Scene, tmp_path: Path) -> None:
     scene.write("rescan = 3\n")
     scene.write("rescan = 4\n", drop_in="1.toml")

@@ -224,11 +224,3 @@ def test_every_argument_reaches_the_plugin() -> None:
 )
 def test_a_fake_without_versions_has_the_usual_one_of_its_type(plugin_type: str, version: str) -> None:
     assert parse("--socket=/s", f"--type={plugin_type}", "--name=n").plugin.versions == (version,)
-
-
-@pytest.mark.parametrize("bad", ["-1", "many"])
-def test_an_invalid_number_of_failures_is_a_usage_error(bad: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        parse("--socket=/s", "--type=T", "--name=n", f"--fail-get-info={bad}")
-    assert caught.value.code == 2
-    assert "--fail-get-info" in capsys.readouterr().err

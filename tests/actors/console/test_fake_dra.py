@@ -8,7 +8,6 @@ from functools import partial
 import pytest
 from grpclib.const import Status
 
-from plugind.actors.console.ending import EXIT_USAGE, CommandError
 from plugind.actors.console.fake import FakeSpec, add_arguments, spec_from
 from plugind.actors.console.fake_dra import CommandedDRADriver, obey
 from plugind.actors.simulation.dra_drivers import USUAL_SERVICES
@@ -51,13 +50,6 @@ def test_a_driver_serves_and_announces_what_it_is_told(
     spec = parse(*BASE, *words)
     assert (spec.plugin.versions, driver_of(spec).services) == (versions, {*USUAL_SERVICES, *more})
     assert list(spec.plugin.serves) == [driver_of(spec)]
-
-
-def test_other_plugins_have_no_services_to_choose() -> None:
-    with pytest.raises(CommandError) as caught:
-        parse("--type=CSIPlugin", "--name=n", "--socket=/s", "--serve=v1.DRAResourceHealth")
-    text = "--serve is for DRA drivers: add --type DRAPlugin, or leave it out"
-    assert (caught.value.line, caught.value.code) == (text, EXIT_USAGE)
 
 
 def test_commands_change_devices_calls_and_the_health_service() -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from plugind.actors.console import commands
 from plugind.actors.console import run as daemon
 from plugind.protocol.errors import ConfigError
 from plugind.protocol.handlers.csi import CSIConfig
@@ -19,38 +18,56 @@ from plugind.protocol.settings.config import DEFAULT_ROOT, Config, DevicePluginD
 from plugind.protocol.trust.users import Trust
 
 
-def test_without_a_root_of_its_own_a_daemon_with_device_plugins_needs_none() -> None:
-    """The default root is a kubelet's. One that was named has to be there."""
-    assert configured("--device-plugins=/dp").roots == (Root(DEFAULT_ROOT, optional=True),)
-    assert configured("--device-plugins=/dp", "--root", "/c").roots == (Root("/c"),)
-    assert configured("--device-plugins=/dp", PLUGIND_ROOT="/a").roots == (Root("/a"),)
-
-
 def configured(*arguments: str, **environment: str) -> Config:
     parser = argparse.ArgumentParser()
     daemon.add_arguments(parser)
     return daemon.read_configuration(parser.parse_args(arguments), environment, os.devnull).config
 
 
-def test_the_stable_time_can_be_set_and_0_lets_no_plugin_wait() -> None:
-    """Fault 49: a life that ends sooner after the plugin was told is short."""
-    assert [configured(*given).stable_after for given in ((), ("--stable-after=30",), ("--stable-after=0",))] == [
-        10,
-        30,
-        0,
-    ]
+KUBELET = Root(DEFAULT_ROOT)
+#: Where device plugins call unless the root says another directory.
+BESIDE = "/var/lib/kubelet/device-plugins"
 
 
-def test_a_daemon_is_as_strict_as_the_kubelet_only_if_that_is_asked_for() -> None:
-    assert (configured("--strict").strict, configured().strict) == (True, False)
+@pytest.mark.parametrize(
+    ("words", "field", "value"),
+    [
+        ("", "roots", (KUBELET,)),
+        ("--root /c --root /d --root /c", "roots", (Root("/c"), Root("/d"))),
+        ("--deprecated-root /old", "roots", (KUBELET, Root("/old", deprecated=True))),
+        # The default root is a kubelet's, and so need not be there. One that was named has to be.
+        ("--device-plugins=/dp", "roots", (Root(DEFAULT_ROOT, optional=True),)),
+        ("--device-plugins=/dp --root /c", "roots", (Root("/c"),)),
+        ("", "device_plugins", None),
+        ("--device-plugins=/dp", "device_plugins", DevicePluginDirectory("/dp")),
+        ("--device-plugins /dp/", "device_plugins", DevicePluginDirectory("/dp")),
+        ("--device-plugins", "device_plugins", DevicePluginDirectory(BESIDE)),
+        ("--root=/a/plugins_registry --device-plugins", "device_plugins", DevicePluginDirectory("/a/device-plugins")),
+        ("--root=/plugins --device-plugins", "device_plugins", DevicePluginDirectory(BESIDE)),
+        ("", "stable_after", 10),
+        ("--stable-after=30", "stable_after", 30),
+        ("--stable-after=0", "stable_after", 0),
+        ("", "strict", False),
+        ("--strict", "strict", True),
+        ("", "max_instances", 64),
+        ("--max-instances 500", "max_instances", 500),
+        ("", "blocked_after", 1.0),
+        ("--blocked-after 2.5", "blocked_after", 2.5),
+        ("", "trust", Trust()),
+        ("--trust-uid 1000 --trust-uid 2000-2999 --trust-uid www", "trust", Trust((1000, (2000, 2999), "www"))),
+        ("", "csi", CSIConfig()),
+        ("--csi-refresh 60 --csi-topology warn", "csi", CSIConfig(60.0, "warn")),
+    ],
+)
+def test_an_option_is_a_field_of_the_configuration(words: str, field: str, value: object) -> None:
+    """Behaviours 1 and 16, faults 40, 48, 49 and 83: a limit that stops a plugin can be raised."""
+    assert getattr(configured(*words.split()), field) == value
 
 
-def test_limits_of_names_and_of_a_blocked_loop_can_be_set() -> None:
-    """Faults 48 and 83: a limit that stops a plugin can be raised where the reason says so."""
-    config = configured()
-    assert (config.max_instances, config.blocked_after) == (64, 1.0)
-    config = configured("--max-instances", "500", "--blocked-after", "2.5")
-    assert (config.max_instances, config.blocked_after) == (500, 2.5)
+def test_roots_of_the_environment_are_used_if_the_command_line_names_none() -> None:
+    assert configured(PLUGIND_ROOT="/a:/b").roots == (Root("/a"), Root("/b"))
+    assert configured("--root", "/c", PLUGIND_ROOT="/a:/b").roots == (Root("/c"),)
+    assert configured("--device-plugins=/dp", PLUGIND_ROOT="/a").roots == (Root("/a"),)
 
 
 @pytest.mark.parametrize("insecure", [False, True])
@@ -59,22 +76,6 @@ def test_all_roots_may_be_insecure_if_that_is_asked_for(insecure: bool) -> None:
     flags = ["--insecure-root"] * insecure
     config = configured("--root", "/a", "--deprecated-root", "/b", *flags)
     assert [root.insecure for root in config.roots] == [insecure] * 2
-
-
-@pytest.mark.parametrize(
-    ("arguments", "directory"),
-    [
-        (("--device-plugins=/dp",), "/dp"),
-        (("--device-plugins", "/dp/"), "/dp"),
-        (("--device-plugins",), "/var/lib/kubelet/device-plugins"),
-        (("--root=/a/plugins_registry", "--device-plugins"), "/a/device-plugins"),
-        (("--root=/plugins", "--device-plugins"), "/var/lib/kubelet/device-plugins"),
-    ],
-)
-def test_device_plugins_may_call_beside_the_root_of_the_kubelet_or_elsewhere(
-    arguments: tuple[str, ...], directory: str
-) -> None:
-    assert configured(*arguments).device_plugins == DevicePluginDirectory(directory)
 
 
 def test_device_plugins_may_not_call_unless_that_is_asked_for() -> None:
@@ -86,90 +87,9 @@ def test_device_plugins_may_not_call_unless_that_is_asked_for() -> None:
     assert taken == DevicePluginDirectory("/dp", take_over_kubelet=True, insecure=True)
 
 
-def test_the_default_root_is_that_of_the_kubelet() -> None:
-    """Behaviour 1."""
-    assert configured().roots == (Root(DEFAULT_ROOT),)
-
-
-def test_roots_of_the_environment_are_used_if_the_command_line_names_none() -> None:
-    assert configured(PLUGIND_ROOT="/a:/b").roots == (Root("/a"), Root("/b"))
-    assert configured("--root", "/c", PLUGIND_ROOT="/a:/b").roots == (Root("/c"),)
-
-
-def test_a_root_may_be_named_twice_and_is_watched_once() -> None:
-    assert configured("--root", "/c", "--root", "/d", "--root", "/c").roots == (Root("/c"), Root("/d"))
-
-
-def test_deprecated_roots_are_added_to_the_others() -> None:
-    """Behaviour 16."""
-    assert configured("--deprecated-root", "/old").roots == (Root(DEFAULT_ROOT), Root("/old", deprecated=True))
-
-
 def test_a_relative_root_is_relative_to_the_working_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     assert configured("--root", "plugins/").roots == (Root(f"{tmp_path}/plugins"),)
-
-
-def test_trusted_users_are_uids_ranges_and_names() -> None:
-    """Fault 40."""
-    assert configured().trust == Trust()
-    arguments = ["--trust-uid", "1000", "--trust-uid", "2000-2999", "--trust-uid", "www-data"]
-    assert configured(*arguments).trust == Trust((1000, (2000, 2999), "www-data"))
-
-
-def test_what_is_no_uid_is_not_trusted(capsys: pytest.CaptureFixture[str]) -> None:
-    """Fault 40."""
-    with pytest.raises(SystemExit) as error:
-        configured("--trust-uid", "9-8")
-    assert error.value.code == 2
-    assert "--trust-uid: 9-8 is no range of uids from 0 to 4294967294" in capsys.readouterr().err
-
-
-def test_a_user_who_does_not_exist_is_not_trusted(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Fault 40."""
-    arguments = ["--root", str(tmp_path / "root"), "--status", str(tmp_path / "status"), "--trust-uid", "no-such-user"]
-    assert commands.main(["run", *arguments]) == 78
-    said = "no user is called 'no-such-user': trust another one, or give the uid"
-    assert capsys.readouterr().err == f"plugind: {said}\n"
-
-
-def test_an_empty_name_is_not_expected(capsys: pytest.CaptureFixture[str]) -> None:
-    """Behaviour 40: the node was never ready."""
-    with pytest.raises(SystemExit) as error:
-        configured("--expect", "")
-    assert error.value.code == 2
-    assert "--expect: it is empty; give a plugin's name" in capsys.readouterr().err
-
-
-def test_a_name_that_no_plugin_can_have_is_not_expected(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Behaviour 40."""
-    arguments = ["--root", str(tmp_path / "root"), "--status", str(tmp_path / "status"), "--expect", "a\tb"]
-    assert commands.main(["run", *arguments]) == 78
-    said = r"no plugin can have the expected name 'a\tb': the plugin's name holds control characters: 'a\tb'"
-    assert capsys.readouterr().err == f"plugind: {said}\n"
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    "command", [["run"], ["ls"], ["describe", "a"], ["watch"], ["wait", "a"], ["retry", "a"], ["probe", "a"]]
-)
-def test_an_empty_path_of_the_status_socket_is_refused(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """It meant the default socket, of another daemon perhaps."""
-    assert commands.main([*command, "--status", ""]) == 78
-    assert capsys.readouterr().err == "plugind: the path of the status socket is empty: give one with --status\n"
-
-
-def test_an_empty_root_is_bad_configuration() -> None:
-    with pytest.raises(ConfigError, match="name a directory with --root"):
-        configured("--root", "")
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "soon", "1e9"])
-def test_a_rescan_interval_out_of_range_is_a_usage_error(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as error:
-        configured(f"--rescan={text}")
-    assert error.value.code == 2
-    assert "is not a number of seconds" in capsys.readouterr().err
 
 
 def test_directories_for_endpoints_are_added_to_the_defaults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -225,37 +145,6 @@ def test_checks_of_health_can_be_left_out_or_be_rarer_for_all_types_or_for_one()
     assert [checks.checks(name) for name in ("DevicePlugin", "CSIPlugin")] == [False, True]
     assert configured("--health", "off", "--health", "15").health_checks == HealthChecks(15.0)
     assert configured().health_checks == HealthChecks()
-
-
-@pytest.mark.parametrize("value", ["=off", "Colour=", "Colour=0", "on", "0.5"])
-def test_a_word_for_checks_of_health_that_makes_no_sense_is_wrong_usage(
-    value: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        configured("--health", value)
-    assert ended.value.code == 2
-    assert "--health" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("value", ["=5", "Colour=", "Colour=0", "soon"])
-def test_a_time_of_a_handler_s_call_that_makes_no_sense_is_wrong_usage(
-    value: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        configured("--handler-timeout", value)
-    assert ended.value.code == 2
-    assert "--handler-timeout" in capsys.readouterr().err
-
-
-def test_how_csi_drivers_are_asked_is_configured() -> None:
-    assert configured().csi == CSIConfig()
-    assert configured("--csi-refresh", "60", "--csi-topology", "warn").csi == CSIConfig(60.0, "warn")
-
-
-@pytest.mark.parametrize("wrong", [["--csi-refresh", "9"], ["--csi-topology", "ignore"]])
-def test_what_cannot_be_asked_of_csi_drivers_is_a_wrong_usage(wrong: list[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        configured(*wrong)
 
 
 #: Runs a daemon that stops itself once it listens, and then prints how many objects the garbage collector looks at.

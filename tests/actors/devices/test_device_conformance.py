@@ -8,8 +8,6 @@ from __future__ import annotations
 import attrs
 import pytest
 import trio
-from grpclib.const import Status
-from grpclib.exceptions import GRPCError
 from trio.testing import MockClock
 
 from plugind.actors.devices.handler import DevicePluginHandler
@@ -132,107 +130,7 @@ async def test_all_devices_turn_unhealthy_when_the_plugin_disconnects(autojump_c
         assert manager.figures() == (3, 0)
 
 
-# --- e2e_node device_plugin_failures_test -----------------------------------------------------------------------------
-
-
-async def test_a_plugin_whose_options_call_fails_is_not_used(autojump_clock: MockClock) -> None:
-    """It is asked once in each registration, ListAndWatch is never called, and the resource is not known."""
-    manager = Manager()
-    async with manager.node as node:
-        devices = FakeDevices(TWO)
-        devices.options_error = GRPCError(Status.UNKNOWN, "GetDevicePluginOptions failed")
-        plugin = manager.plug("a.sock", devices)
-        await trio.sleep(0.3)
-        assert (devices.asked, devices.streamed) == (1, [])
-        assert manager.figures() is None
-        said = [call.error for call in plugin.calls if call.registered is False]
-        assert len(said) == 1
-        assert "failed to get device plugin options: UNKNOWN: GetDevicePluginOptions failed" in said[0]
-        assert node.state("a.sock") == "waiting"
-
-
-async def test_an_unhealthy_device_is_not_allocatable_and_comes_back(autojump_clock: MockClock) -> None:
-    manager = Manager()
-    async with manager.node as node:
-        devices = FakeDevices((Device("dev-1"),))
-        manager.plug("a.sock", devices)
-        await node.settled()
-        for health, allocatable in (("Healthy", 1), ("Unhealthy", 0), ("Healthy", 1)):
-            devices.show(Device("dev-1", health))
-            await trio.sleep(1)
-            assert manager.figures() == (1, allocatable)
-
-
-async def test_a_plugin_whose_list_and_watch_fails_at_once_has_no_devices(autojump_clock: MockClock) -> None:
-    """0/0. The kubelet never calls it again (k8s 125501); here it is called again, and works when the plugin does."""
-    manager = Manager()
-    async with manager.node as node:
-        devices = FakeDevices(TWO)
-        devices.stream_error = GRPCError(Status.UNKNOWN, "ListAndWatch failed")
-        manager.plug("a.sock", devices)
-        await node.settled()
-        await trio.sleep(10)
-        assert manager.figures() == (0, 0)
-        assert len(devices.streamed) == 4
-        devices.stream_error = None
-        await trio.sleep(10)
-        assert manager.figures() == (2, 2)
-
-
-async def test_a_plugin_whose_list_and_watch_fails_later_keeps_its_capacity_for_five_minutes(
-    autojump_clock: MockClock,
-) -> None:
-    """Capacity n, allocatable 0, and after five minutes 0/0: here the resource is gone, with the plugin registered."""
-    manager = Manager()
-    async with manager.node as node:
-        devices = FakeDevices(TWO)
-        manager.plug("a.sock", devices)
-        await node.settled()
-        await trio.sleep(10)
-        devices.stream_error = GRPCError(Status.UNKNOWN, "ListAndWatch failed")
-        devices.end(devices.stream_error)
-        await trio.sleep(1)
-        assert manager.figures() == (2, 0)
-        await trio.sleep(GRACE + 1)
-        assert manager.figures() == (0, 0)
-        assert node.state("a.sock") == "registered"
-        # The kubelet waits for another Register.
-        devices.stream_error = None
-        await trio.sleep(31)
-        assert manager.figures() == (2, 2)
-
-
-async def test_a_plugin_that_is_stopped_has_no_allocatable_devices(autojump_clock: MockClock) -> None:
-    manager = Manager()
-    async with manager.node as node:
-        plugin = manager.plug("a.sock", FakeDevices(TWO))
-        await node.settled()
-        plugin.stop()
-        await node.settled()
-        assert manager.figures() == (2, 0)
-
-
 # --- hostile endpoints ------------------------------------------------------------------------------------------------
-
-
-async def test_a_plugin_that_ends_each_stream_at_once_is_called_no_more_than_each_thirty_seconds(
-    autojump_clock: MockClock,
-) -> None:
-    """It sends a list before, so that its devices come and go; its neighbour is not touched."""
-    manager = Manager()
-    async with manager.node as node:
-        devices = FakeDevices(TWO)
-        manager.plug("a.sock", devices)
-        await node.settled()
-        ends = 0
-        with trio.move_on_after(600):
-            while True:
-                await trio.sleep(0.05)
-                if devices.streams:
-                    devices.end(GRPCError(Status.INTERNAL, "again"))
-                    ends += 1
-        assert ends < 600 / 30 + 8
-        assert devices.most_streams == 1
 
 
 async def test_an_endpoint_that_another_user_takes_is_not_used(autojump_clock: MockClock) -> None:

@@ -74,23 +74,12 @@ async def test_a_node_starts_and_stops_twice_over_and_discovers_its_plugin_each_
             await node.start()
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        DeviceOptions(pre_start_required=first, get_preferred_allocation_available=second)
-        for first in (False, True)
-        for second in (False, True)
-    ],
-    ids=str,
-)
-async def test_a_resource_that_registers_by_a_new_socket_is_served_by_the_newest(
-    options: DeviceOptions, autojump_clock: MockClock
-) -> None:
-    """TestDevicePluginReRegistration: for each combination of options, three sockets one after the other."""
+async def test_a_resource_that_registers_by_a_new_socket_is_served_by_the_newest(autojump_clock: MockClock) -> None:
+    """TestDevicePluginReRegistration: three sockets one after the other."""
     async with running() as node:
         plugins = []
         for name, devices in (("a", TWO), ("b", TWO), ("c", TWO[:1])):
-            plugins.append(serve(node, f"{DIRECTORY}/{name}", FakeDevices(devices, options)))
+            plugins.append(serve(node, f"{DIRECTORY}/{name}", FakeDevices(devices)))
             assert await answer(node, name) == ("OK", "")
             await trio.sleep(1)
             active = [path for path, plugin in node.statuses.items() if plugin.active]

@@ -30,6 +30,15 @@ async def nothing(plugin: Plugin) -> None:
     pass
 
 
+class AcceptsAll:
+    """The part of a handler that takes each plugin at once."""
+
+    async def validate(self, plugin: Plugin) -> None:
+        pass
+
+    register = deregister = validate
+
+
 @attrs.frozen
 class Recording:
     """A handler that follows a script, and records when each call began and ended."""

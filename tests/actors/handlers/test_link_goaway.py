@@ -14,6 +14,7 @@ from plugind.actors.simulation.streams import ServerEnd
 from plugind.protocol.plugins.info import Plugin
 from plugind.protocol.proto.deviceplugin_v1beta1_pb2 import Empty, ListAndWatchResponse
 from plugind.testing import DEFAULT_CONFIG, FakePlugin, SimulatedNode
+from plugind.tests.actors.handlers.calling import AcceptsAll
 from plugind.tests.actors.handlers.raw_endpoints import ENDPOINT, LIST_AND_WATCH, Endpoint
 from plugind.tests.wire.hostile import data, goaway, headers, message
 
@@ -27,19 +28,10 @@ async def goes_away_and_lists(peer: ServerEnd, stream: int) -> None:
 
 
 @attrs.define
-class Connecting:
+class Connecting(AcceptsAll):
     """A handler that opens one stream on each of three connections, and counts what comes on each."""
 
     counts: list[int] = attrs.Factory(list)
-
-    async def validate(self, plugin: Plugin) -> None:
-        pass
-
-    async def register(self, plugin: Plugin) -> None:
-        pass
-
-    async def deregister(self, plugin: Plugin) -> None:
-        pass
 
     async def follow(self, plugin: Plugin, link: Link) -> None:
         async with trio.open_nursery() as nursery:

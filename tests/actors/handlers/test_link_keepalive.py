@@ -16,25 +16,17 @@ from plugind.actors.simulation.streams import ServerEnd
 from plugind.protocol.plugins.info import Plugin
 from plugind.protocol.wire.limits import PREFACE
 from plugind.testing import DEFAULT_CONFIG, FakePlugin, SimulatedNode
+from plugind.tests.actors.handlers.calling import AcceptsAll
 
 PING, SETTINGS, ACK = 0x6, 0x4, 0x1
 ENDPOINT = "/plugins/.service.sock"
 
 
-class Holding:
+class Holding(AcceptsAll):
     """A handler that keeps a connection to each plugin, and makes no call on it."""
 
     def __init__(self) -> None:
         self.ended: list[str] = []
-
-    async def validate(self, plugin: Plugin) -> None:
-        pass
-
-    async def register(self, plugin: Plugin) -> None:
-        pass
-
-    async def deregister(self, plugin: Plugin) -> None:
-        pass
 
     async def follow(self, plugin: Plugin, link: Link) -> None:
         self.ended.append((await (await link.connect()).wait_closed()).problem.value)

@@ -20,6 +20,7 @@ from plugind.protocol.plugins.info import Plugin
 from plugind.protocol.wire.errors import WireProblem
 from plugind.protocol.wire.frames import ACK, PING, frame
 from plugind.testing import FakePlugin, SimulatedNode
+from plugind.tests.actors.handlers.calling import AcceptsAll
 from plugind.tests.wire.hostile import HELLO, answer, get_info
 
 ENDPOINT = "/plugins/.service.sock"
@@ -143,20 +144,11 @@ async def test_who_goes_on_at_once_leaves_no_room_for_another_task(autojump_cloc
         assert await connection.tasks() == 0
 
 
-class Dialing:
+class Dialing(AcceptsAll):
     """A handler that connects again and again, for some time, and counts how often it did."""
 
     def __init__(self) -> None:
         self.problems: list[WireProblem] = []
-
-    async def validate(self, plugin: Plugin) -> None:
-        pass
-
-    async def register(self, plugin: Plugin) -> None:
-        pass
-
-    async def deregister(self, plugin: Plugin) -> None:
-        pass
 
     async def follow(self, plugin: Plugin, link: Link) -> None:
         while len(self.problems) < 50:

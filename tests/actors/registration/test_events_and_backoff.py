@@ -50,19 +50,6 @@ async def test_a_parked_socket_that_is_touched_all_the_time_is_dialed_twice_in_e
         assert times == [0.0, 0.001, 1.011, 1.011, 5.021, 5.031, 21.041, 21.041]
 
 
-async def test_a_first_touch_still_leads_to_a_try_at_once(autojump_clock: MockClock) -> None:
-    """Behaviour 3: an operator who mends the permissions of a socket need not wait."""
-    async with SimulatedNode() as node:
-        plugin = node.plug("a.sock", FakePlugin("CSIPlugin", "a.example.com"))
-        plugin.accepting = Accepting.DENIED
-        await trio.sleep_until(40.0)
-        assert node.status("a.sock") is not None
-        plugin.accepting = Accepting.SERVES
-        node.directory.chmod(plugin.path)
-        await node.settled(within=0.1)
-        assert node.state("a.sock") == "registered"
-
-
 async def test_retries_that_are_asked_for_during_one_try_are_one_try(autojump_clock: MockClock) -> None:
     """Seed 4800770: each of them was a try of its own, and the last was made long after it was asked for."""
     async with SimulatedNode(attrs.evolve(DEFAULT_CONFIG, backoff=Backoff(jitter=0.0))) as node:

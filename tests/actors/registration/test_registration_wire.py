@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import trio
 from trio.testing import MockClock
 
+from plugind.actors.simulation.plugins import PluggedIn
 from plugind.testing import Accepting, FakeHandler, FakePlugin, SimulatedNode, Takes
-from plugind.tests.actors.registration.timelines import asked, at, notified_ok, steps_at
+from plugind.tests.actors.registration.timelines import at, steps_at
 
 GET_INFO = "RegisterPlugin error -- failed to get plugin info using RPC GetInfo at socket /plugins/a.sock, err: "
 DIAL = "RegisterPlugin error -- dial failed at socket /plugins/a.sock, err: "
@@ -25,7 +28,7 @@ def handler() -> FakeHandler:
 async def test_a_full_backlog_is_waited_for_within_the_deadline_of_the_dial(
     autojump_clock: MockClock, handler: FakeHandler
 ) -> None:
-    """Behaviour 26, fault 30: EAGAIN is retried until the deadline, and is then a counted failure."""
+    """Behaviours 26 and 27, fault 30: EAGAIN is retried until the deadline, and is then a counted failure."""
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugin = node.plug("a.sock", red())
         plugin.accepting = Accepting.BACKLOG_FULL
@@ -82,47 +85,27 @@ async def test_a_plugin_that_accepts_and_closes_is_retried(autojump_clock: MockC
         assert node.timeline("a.sock")[1:] == steps_at(0.5)
 
 
-async def test_a_plugin_that_dies_during_get_info_has_nothing_registered(
-    autojump_clock: MockClock, handler: FakeHandler
+def dies(plugin: PluggedIn) -> None:
+    plugin.crash()
+    plugin.listen()
+
+
+@pytest.mark.parametrize("loses", [dies, PluggedIn.reset, PluggedIn.half_close])
+async def test_a_connection_that_is_lost_during_get_info_fails_that_try_alone(
+    autojump_clock: MockClock, handler: FakeHandler, loses: Callable[[PluggedIn], None]
 ) -> None:
-    """Fault 34."""
+    """Faults 34, 37 and 60: nothing is registered."""
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugin = node.plug("a.sock", red(hang="get-info"))
         await trio.sleep(0.25)
-        plugin.crash()
+        loses(plugin)
+        plugin.plugin = red()
         await node.settled(patience=0.0)
         assert node.timeline("a.sock") == [(0.2, "asking-info"), (0.25, "waiting")]
+        assert (node.history("a.sock")[1].reason or "").startswith(GET_INFO + "UNAVAILABLE: ")
         assert handler.calls == []
-        plugin.plugin = red()
-        plugin.listen()
         await node.settled()
         assert node.timeline("a.sock")[2:] == steps_at(0.75)
-
-
-async def test_a_plugin_whose_connection_is_reset_during_get_info_is_dialed_again(
-    autojump_clock: MockClock, handler: FakeHandler
-) -> None:
-    """Fault 60: only that attempt fails."""
-    async with SimulatedNode(handlers={"Colour": handler}) as node:
-        plugin = node.plug("a.sock", red(delay=0.5))
-        await trio.sleep(0.25)
-        plugin.reset()
-        await node.settled()
-        assert node.timeline("a.sock")[:2] == [(0.2, "asking-info"), (0.25, "waiting")]
-        assert (node.history("a.sock")[1].reason or "").startswith(GET_INFO + "UNAVAILABLE: ")
-        assert plugin.calls == [asked(0.0), asked(0.75), notified_ok(1.25)]
-
-
-async def test_a_plugin_that_half_closes_is_unavailable(autojump_clock: MockClock, handler: FakeHandler) -> None:
-    """Fault 37: the plugin can still read, but can no longer answer."""
-    async with SimulatedNode(handlers={"Colour": handler}) as node:
-        plugin = node.plug("a.sock", red(delay=0.5))
-        await trio.sleep(0.25)
-        plugin.half_close()
-        await node.settled()
-        assert node.timeline("a.sock")[:2] == [(0.2, "asking-info"), (0.25, "waiting")]
-        assert (node.history("a.sock")[1].reason or "").startswith(GET_INFO + "UNAVAILABLE: ")
-        assert node.state("a.sock") == "registered"
 
 
 async def test_one_byte_a_second_does_not_extend_a_deadline(autojump_clock: MockClock, handler: FakeHandler) -> None:

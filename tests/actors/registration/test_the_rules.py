@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from os.path import basename
 
-import attrs
 import pytest
 import trio
 from trio.testing import MockClock
@@ -20,15 +19,12 @@ from plugind.testing import (
     FakeFollower,
     FakeHandler,
     FakePlugin,
-    HandlerCall,
     Hangs,
     SimulatedNode,
     Takes,
 )
 from plugind.tests.actors.handlers.test_handler_calls import Lines
 from plugind.tests.actors.registration.timelines import asks, notified, resting
-
-DEREGISTERING = attrs.evolve(DEFAULT_CONFIG, deregister_at_stop=True)
 
 
 def red() -> FakePlugin:
@@ -54,60 +50,6 @@ async def test_a_registration_from_its_socket_to_its_end(autojump_clock: MockClo
         assert asks(handler) == [(0.0, "validate"), (0.0, "register"), (1.0, "deregister")]
         assert resting(node) == [(0.0, "registered"), (1.0, "leaving"), (1.0, "gone")]
         assert node.leftovers() == []
-
-
-async def test_a_register_that_fails_is_undone_after_the_plugin_was_told(autojump_clock: MockClock) -> None:
-    """Behaviours 31, 34 and 36: undone once, at one place, and tried again by backoff."""
-    handler = FakeHandler().script("register", Fails("boom"))
-    async with SimulatedNode(handlers={"Colour": handler}) as node:
-        plugin = node.plug("a.sock", red())
-        await node.settled()
-        assert notified(plugin) == [(0.0, False), (0.5, True)]
-        assert asks(handler) == [
-            *((0.0, ask) for ask in ("validate", "register", "deregister")),
-            *((0.5, ask) for ask in ("validate", "register")),
-        ]
-        assert resting(node) == [(0.0, "leaving"), (0.0, "waiting"), (0.5, "registered")]
-
-
-@pytest.mark.parametrize(("config", "undone"), [(DEFAULT_CONFIG, []), (DEREGISTERING, ["deregister"])])
-async def test_a_stop_undoes_nothing_unless_it_is_to(
-    autojump_clock: MockClock, config: object, undone: list[str]
-) -> None:
-    """Behaviour 42."""
-    handler = FakeHandler()
-    assert isinstance(config, type(DEFAULT_CONFIG))
-    async with SimulatedNode(config, handlers={"Colour": handler}) as node:
-        node.plug("a.sock", red())
-        await node.settled()
-        await node.stop()
-    assert handler.asked() == ["validate", "register", *undone]
-
-
-async def test_a_register_under_way_at_a_stop_finishes_and_its_plugin_is_told(autojump_clock: MockClock) -> None:
-    """Behaviour 42."""
-    handler = FakeHandler().script("register", Takes(2.0))
-    async with SimulatedNode(handlers={"Colour": handler}) as node:
-        plugin = node.plug("a.sock", red())
-        await trio.sleep(1.0)
-        await node.stop()
-    assert handler.asked() == ["validate", "register"]
-    assert notified(plugin) == [(2.0, True)]
-
-
-async def test_a_crash_is_undone_by_the_successor_which_waits(autojump_clock: MockClock) -> None:
-    """Fault 85."""
-    handler = FakeHandler()
-    async with SimulatedNode(handlers={"Colour": handler}) as node:
-        node.plug("a.sock", red())
-        await trio.sleep(1.0)
-        node.crash("registration", "a.sock")
-        await node.settled()
-        assert asks(handler) == [
-            *((0.0, ask) for ask in ("validate", "register")),
-            (1.0, "deregister"),
-            *((1.5, ask) for ask in ("validate", "register")),
-        ]
 
 
 async def test_a_name_is_busy_until_it_is_registered_and_until_it_is_deregistered(autojump_clock: MockClock) -> None:
@@ -256,25 +198,6 @@ async def test_a_stop_names_the_handler_that_keeps_it_from_its_end(autojump_cloc
     assert (trio.current_time(), handler.asked()) == (100.0, ["validate", "register"])
 
 
-async def test_a_socket_that_is_replaced_withdraws_a_register_and_is_undone_before_the_next(
-    autojump_clock: MockClock,
-) -> None:
-    """Behaviours 19 and 20, fault 82."""
-    handler = FakeHandler().script("register", Hangs())
-    config = attrs.evolve(DEFAULT_CONFIG, stable_after=0.0)
-    async with SimulatedNode(config, handlers={"Colour": handler}) as node:
-        plugin = node.plug("a.sock", red())
-        await trio.sleep(1.0)
-        plugin.restart()
-        await node.settled()
-        assert [(ask, one.generation) for ask, one in handler.plugins][:3] == [
-            ("validate", 1),
-            ("register", 1),
-            ("deregister", 1),
-        ]
-        assert asks(handler)[2:] == [(1.0, "deregister"), (1.0, "validate"), (1.0, "register")]
-
-
 async def test_a_handler_that_is_removed_finishes_its_register_and_deregisters(autojump_clock: MockClock) -> None:
     """Behaviour 29: only messages about the socket withdraw a Register."""
     handler = FakeHandler().script("register", Takes(3.0))
@@ -351,46 +274,3 @@ async def test_a_removed_handler_stays_until_its_last_deregister_has_ended_thoug
         assert asks(handler) == [(0.0, "validate"), (0.0, "register"), (left, "deregister")]
         assert ended == [left + 98.0]
         assert resting(node)[-2:] == [(ended[0], "gone"), (ended[0], "parked")]
-
-
-async def test_a_retry_is_answered_while_a_handler_is_called(autojump_clock: MockClock) -> None:
-    handler = FakeHandler().script("register", Takes(3.0))
-    async with SimulatedNode(handlers={"Colour": handler}) as node:
-        node.plug("a.sock", red())
-        await trio.sleep(1.0)
-        (answer,) = await node.supervisor.retry(node.path("a.sock"))
-        assert (answer.tried, answer.why) == (True, "an attempt is under way: register")
-        assert node.now == 1.0
-        await node.settled()
-        assert handler.asked() == ["validate", "register"]
-
-
-async def test_a_link_begins_after_register_and_ends_before_deregister(autojump_clock: MockClock) -> None:
-    handler = FakeFollower()
-    async with SimulatedNode(handlers={"Colour": handler}) as node:
-        plugin = node.plug("a.sock", red())
-        await trio.sleep(1.0)
-        assert list(handler.links) == [plugin.path]
-        plugin.unlink()
-        await node.settled()
-        assert handler.calls == [
-            *(HandlerCall(0.0, ask, "red") for ask in ("validate", "register", "follow")),
-            HandlerCall(1.0, "deregister", "red"),
-        ]
-        assert (handler.links, node.leftovers()) == ({}, [])
-
-
-async def test_only_the_notification_is_tried_again_and_in_the_end_the_registration_is_undone(
-    autojump_clock: MockClock,
-) -> None:
-    """Behaviour 33, faults 35 and 36: at once, then by backoff, five tries in all."""
-    handler = FakeHandler()
-    async with SimulatedNode(handlers={"Colour": handler}) as node:
-        plugin = node.plug("a.sock", attrs.evolve(red(), notify_fails=5))
-        await node.settled()
-        assert [time for time, _ in notified(plugin)] == [0.0, 0.0, 0.5, 1.5, 3.5, 4.0]
-        assert asks(handler) == [
-            *((0.0, ask) for ask in ("validate", "register")),
-            (3.5, "deregister"),
-            *((4.0, ask) for ask in ("validate", "register")),
-        ]

@@ -16,12 +16,10 @@ from plugind.testing import (
     FakeHandler,
     FakePlugin,
     HandlerCall,
-    Hangs,
     SimulatedNode,
     Takes,
 )
 from plugind.tests.actors.registration.timelines import (
-    STEPS,
     asked,
     at,
     notified_error,
@@ -44,14 +42,6 @@ async def active(node: SimulatedNode) -> dict[str, bool | None]:
 
 
 # --- one path ---------------------------------------------------------------------------------------------------------
-
-
-async def test_an_empty_directory_causes_no_action(autojump_clock: MockClock) -> None:
-    """Reconciler Test_Run_Positive_DoNothing."""
-    handler = FakeHandler()
-    async with SimulatedNode(handlers={"Colour": handler}) as node:
-        await trio.sleep(1000.0)
-        assert (handler.calls, node.network.dials, (await node.snapshot()).plugins) == ([], [], ())
 
 
 async def test_a_registered_socket_is_shown_completely(autojump_clock: MockClock) -> None:
@@ -114,44 +104,6 @@ async def test_adding_and_removing_ten_times_is_tracked(autojump_clock: MockCloc
         assert handler.asked() == ["validate", "register", "deregister"] * 10
 
 
-async def test_removing_a_file_that_is_not_a_socket_drops_nothing(autojump_clock: MockClock) -> None:
-    """Behaviour 8: only a known socket path is dropped."""
-    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
-        node.plug("a.sock", red())
-        node.directory.write("/plugins/b.sock")
-        await node.settled()
-        node.directory.unlink("/plugins/b.sock")
-        await node.settled()
-        assert node.timeline("a.sock") == registered_at(0.0)
-        assert node.timeline("b.sock") == []
-
-
-async def test_a_touched_socket_stays_as_it_is(autojump_clock: MockClock) -> None:
-    """Behaviours 3 and 9: a chmod does not start a new generation."""
-    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
-        plugin = node.plug("a.sock", red())
-        await node.settled()
-        await trio.sleep(1.0)
-        node.directory.chmod(plugin.path)
-        await node.settled()
-        assert node.timeline("a.sock") == registered_at(0.0)
-
-
-async def test_touching_a_waiting_socket_retries_it_at_once(autojump_clock: MockClock) -> None:
-    """Behaviour 3: ATTRIB causes another try; the count of failures is not reset."""
-    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
-        plugin = node.plug("a.sock", FakePlugin("Colour", "red", get_info_fails=2))
-        await trio.sleep(0.7)
-        node.directory.chmod(plugin.path)
-        await node.settled()
-        assert node.timeline("a.sock") == [
-            *at(0.0, "waiting"),
-            *at(0.5, "dialing", "asking-info", "waiting"),
-            *steps_at(0.7),
-        ]
-        assert node.history("a.sock")[-1].attempt == 3
-
-
 # --- one name, several sockets ----------------------------------------------------------------------------------------
 
 
@@ -206,20 +158,6 @@ async def test_a_rolling_update_has_no_gap_when_the_older_socket_is_removed(auto
         ]
 
 
-async def test_the_highest_version_is_active_in_any_order_of_arrival(autojump_clock: MockClock) -> None:
-    """Behaviour 37: the policy is per type."""
-    handler = FakeHandler(instances=InstancePolicy.HIGHEST_VERSION)
-    async with SimulatedNode(handlers={"Colour": handler}) as node:
-        high = node.plug("high.sock", red("2.0.0"))
-        await node.settled()
-        node.plug("low.sock", red("1.10.0", "1.9.0"))
-        await node.settled()
-        assert await active(node) == {"high.sock": True, "low.sock": False}
-        high.stop()
-        await node.settled()
-        assert await active(node) == {"low.sock": True}
-
-
 async def test_a_name_that_is_taken_is_refused_until_it_is_free(autojump_clock: MockClock) -> None:
     """Behaviour 37, REJECT: the second plugin is notified, backs off, and is tried at once on NameFreed."""
     handler = FakeHandler(instances=InstancePolicy.REJECT)
@@ -240,40 +178,6 @@ async def test_a_name_that_is_taken_is_refused_until_it_is_free(autojump_clock: 
         await node.settled()
         assert node.timeline("first.sock")[1:] == at(20.0, "leaving", "gone")
         assert node.timeline("second.sock")[before:] == steps_at(20.0)
-
-
-async def test_two_plugins_of_a_name_are_validated_one_after_the_other(autojump_clock: MockClock) -> None:
-    """Behaviours 20 and 21: operations are ordered per (type, name), so the second waits for the first."""
-    handler = FakeHandler(instances=InstancePolicy.REJECT).always("register", Takes(2.0))
-    async with SimulatedNode(handlers={"Colour": handler}) as node:
-        node.plug("a.sock", red())
-        node.plug("b.sock", red())
-        node.plug("c.sock", colour("blue"))
-        await node.settled(patience=0.0)
-        winner, loser = sorted(("a.sock", "b.sock"), key=lambda socket: node.state(socket) != "registered")
-        assert node.timeline(winner) == [*at(0.2, "registering"), *at(2.0, *STEPS[4:])]
-        assert node.timeline(loser) == [
-            *at(0.2, "validating"),
-            *at(2.0, "notifying", "waiting"),
-        ]
-        assert node.timeline("c.sock") == [*at(0.2, "registering"), *at(2.0, *STEPS[4:])]
-
-
-async def test_no_plugin_takes_a_name_while_another_of_that_name_is_deregistered(autojump_clock: MockClock) -> None:
-    """Behaviour 19: for one name, as for one path, unregister comes before register."""
-    handler = FakeHandler().always("deregister", Takes(3.0))
-    async with SimulatedNode(handlers={"Colour": handler}) as node:
-        old = node.plug("old.sock", red())
-        await node.settled()
-        old.stop()
-        node.plug("new.sock", red())
-        await node.settled()
-        assert node.timeline("new.sock") == [*at(0.2, "validating"), *at(3.0, *STEPS[3:])]
-        assert [(call.time, call.ask) for call in handler.calls[2:]] == [
-            (0.0, "deregister"),
-            (3.0, "validate"),
-            (3.0, "register"),
-        ]
 
 
 async def test_a_csi_driver_of_a_name_that_is_taken_must_have_a_higher_version(autojump_clock: MockClock) -> None:
@@ -309,58 +213,6 @@ async def test_a_second_release_in_one_step_of_the_backoff_is_waited_for(autojum
 
 
 # --- handlers ---------------------------------------------------------------------------------------------------------
-
-
-async def test_a_slow_handler_delays_only_plugins_of_the_same_name(autojump_clock: MockClock) -> None:
-    """Behaviour 22: different names run side by side."""
-    handler = FakeHandler().always("validate", Takes(5.0), name="slow")
-    async with SimulatedNode(handlers={"Colour": handler}) as node:
-        node.plug("slow.sock", colour("slow"))
-        node.plug("fast.sock", colour("fast"))
-        await node.settled()
-        assert node.timeline("fast.sock") == registered_at(0.0)
-        assert node.timeline("slow.sock") == [*at(0.2, "validating"), *at(5.0, *STEPS[3:])]
-
-
-async def test_a_handler_that_hangs_is_cancelled_at_its_deadline_and_delays_no_other_plugin(
-    autojump_clock: MockClock,
-) -> None:
-    """Behaviours 22 and 26, fault 82: a call has two minutes; the plugin is notified and retried."""
-    handler = FakeHandler().script("register", Hangs(), name="stuck")
-    error = "RegisterPlugin error -- plugin registration failed with err: the handler did not finish in 60 s"
-    async with SimulatedNode(handlers={"Colour": handler}) as node:
-        stuck = node.plug("stuck.sock", colour("stuck"))
-        node.plug("fine.sock", colour("fine"))
-        node.plug("csi.sock", FakePlugin("CSIPlugin", "x.csi"))
-        await node.settled()
-        assert node.timeline("fine.sock") == node.timeline("csi.sock") == registered_at(0.0)
-        assert node.timeline("stuck.sock") == [
-            *at(0.2, "registering"),
-            *at(60.0, "notifying", "leaving", "waiting"),
-            *steps_at(60.5),
-        ]
-        assert stuck.calls == [asked(0.0), notified_error(60.0, error), asked(60.5), notified_ok(60.5)]
-
-
-@pytest.mark.parametrize("error", [RuntimeError("boom"), SystemExit(3), BaseExceptionGroup("many", [SystemExit(1)])])
-async def test_a_handler_that_raises_fails_only_that_plugin(autojump_clock: MockClock, error: BaseException) -> None:
-    """Behaviour 22, fault 81: the error is contained, and the plugin is notified, rolled back and retried.
-
-    Goroutinemap Test_NewGoRoutineMap_Positive_SecondOpAfterFirstPanics.
-    """
-    handler = FakeHandler().script("register", Fails(error), name="bad")
-    async with SimulatedNode(handlers={"Colour": handler}) as node:
-        bad = node.plug("bad.sock", colour("bad"))
-        node.plug("good.sock", colour("good"))
-        await node.settled()
-        assert node.timeline("good.sock") == registered_at(0.0)
-        assert node.timeline("bad.sock") == [
-            *at(0.0, "leaving", "waiting"),
-            *steps_at(0.5),
-        ]
-        assert bad.calls[1].error.startswith(
-            f"RegisterPlugin error -- plugin registration failed with err: the handler broke: {type(error).__name__}: "
-        )
 
 
 async def test_an_error_that_a_handler_raises_at_its_deadline_is_contained_too(autojump_clock: MockClock) -> None:
@@ -416,32 +268,6 @@ async def test_removing_a_handler_deregisters_its_plugins_and_parks_them(autojum
         assert csi.calls == [asked(0.0), notified_ok(0.0)]
 
 
-async def test_removing_a_handler_waits_for_a_register_in_progress(autojump_clock: MockClock) -> None:
-    """Behaviour 36: the register is rolled back before the handler retires."""
-    handler = FakeHandler().always("register", Takes(4.0))
-    async with SimulatedNode(handlers={"Colour": handler}) as node:
-        node.plug("a.sock", red())
-        await trio.sleep(1.0)
-        await node.supervisor.remove_handler("Colour")
-        assert node.now == 4.0
-        await node.settled()
-        assert handler.asked() == ["validate", "register", "deregister"]
-        assert node.state("a.sock") == "parked"
-
-
-async def test_a_handler_can_be_replaced_at_once(autojump_clock: MockClock) -> None:
-    """Behaviour 29: after a removal and an addition the plugin is registered with the new handler."""
-    first, second = FakeHandler(), FakeHandler()
-    async with SimulatedNode(handlers={"Colour": first}) as node:
-        node.plug("a.sock", red())
-        await node.settled()
-        await node.supervisor.remove_handler("Colour")
-        await node.supervisor.add_handler("Colour", second)
-        await node.settled()
-        assert node.state("a.sock") == "registered"
-        assert (first.asked(), second.asked()) == (["validate", "register", "deregister"], ["validate", "register"])
-
-
 async def test_adding_a_handler_twice_or_removing_a_missing_one_is_an_error(autojump_clock: MockClock) -> None:
     """The errors of the embedding API say what to do."""
     async with SimulatedNode() as node:
@@ -470,21 +296,6 @@ async def test_a_retry_by_path_or_name_tries_at_once_and_resets_the_backoff(auto
         await node.settled()
         assert node.timeline("a.sock")[-6:] == steps_at(10.1)
         assert await node.supervisor.retry("green") == ()
-
-
-async def test_a_parked_socket_is_retried_on_request(autojump_clock: MockClock) -> None:
-    """Behaviour 28: parked until it changes or a retry is requested."""
-    async with SimulatedNode() as node:
-        plugin = node.plug("a.sock", red())
-        await node.settled()
-        (answer,) = await node.supervisor.retry("red")
-        assert (answer.tried, answer.why) == (True, "tried now")
-        await node.settled()
-        assert node.timeline("a.sock") == [
-            (0.0, "parked"),
-            *at(0.0, "dialing", "asking-info", "validating", "notifying", "parked"),
-        ]
-        assert [call.method for call in plugin.calls] == ["GetInfo", "NotifyRegistrationStatus"] * 2
 
 
 async def test_retrying_a_registered_plugin_changes_nothing(autojump_clock: MockClock) -> None:

@@ -73,6 +73,7 @@ NO_STATUS = (Status.UNKNOWN, "the trailers have no grpc-status")
             (Status.UNKNOWN, "grpc-status is no: word"),
             id="a status that is no number",
         ),
+        pytest.param(ended(("grpc-status", "-1")), (Status.UNKNOWN, "grpc-status is -1"), id="a negative status"),
         pytest.param(ended(("x", "y")), NO_STATUS, id="no status"),
         pytest.param(only(OK_STATUS, GRPC, ("grpc-status", "12")), (Status.UNIMPLEMENTED, ""), id="trailers only"),
         pytest.param(
@@ -117,6 +118,11 @@ NO_STATUS = (Status.UNKNOWN, "the trailers have no grpc-status")
             id="two messages for a unary call",
         ),
         pytest.param(
+            headers(1) + data(1, message(b"x")) * 2,
+            (Status.INTERNAL, "the peer sent more than one message to a call that takes one"),
+            id="two messages in two frames",
+        ),
+        pytest.param(
             headers(1) + data(1, message(b"x") + message(b"y")[:3]) + trailers(1),
             (Status.INTERNAL, "the response ended in the middle of a message"),
             id="half a message",
@@ -144,7 +150,7 @@ NO_STATUS = (Status.UNKNOWN, "the trailers have no grpc-status")
     ],
 )  # fmt: skip
 def test_a_unary_call_has_the_outcome_that_its_frames_imply(said: bytes, outcome: tuple[Status, str]) -> None:
-    """Faults 67, 68 and 70."""
+    """Faults 67 to 70."""
     connection, call = called(said)
     assert outcome_of(call) == outcome
     assert connection.failure is None
@@ -189,6 +195,7 @@ def test_an_http_status_maps_to_a_status_as_grpc_defines(http: int, status: Stat
     ],
 )
 def test_a_reset_maps_to_a_status_as_grpc_defines(code: int, status: Status, name: str) -> None:
+    """Fault 60."""
     connection, call = called(frame(RST_STREAM, 0, 1, code.to_bytes(4, "big")))
     assert outcome_of(call) == (status, f"the peer reset the call ({name})")
     assert not connection.outgoing, "a call that the peer reset is not reset again"

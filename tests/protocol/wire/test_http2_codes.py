@@ -1,4 +1,4 @@
-"""The error codes that the client sends, each as the section of RFC 9113 names it that the peer has broken."""
+"""Streams that are over or beyond their window: each frame is answered as RFC 9113 demands, and only so often."""
 
 from __future__ import annotations
 
@@ -9,26 +9,19 @@ from grpclib.const import Status
 
 from plugind.protocol.wire.errors import ErrorCode
 from plugind.protocol.wire.frames import (
-    ACK,
     CONTINUATION,
-    DATA,
     END_HEADERS,
     GOAWAY,
-    HEADERS,
-    PADDED,
-    PING,
     PRIORITY,
     PUSH_PROMISE,
     RST_STREAM,
-    SETTINGS,
     WINDOW_UPDATE,
-    WITH_PRIORITY,
     frame,
 )
 from plugind.protocol.wire.grpc import ClientCall, request_head
 from plugind.protocol.wire.hpack_cache import HeaderCache
 from plugind.protocol.wire.http2 import ClientConnection
-from plugind.protocol.wire.limits import MAX_WINDOW, Limits
+from plugind.protocol.wire.limits import Limits
 from plugind.protocol.wire.outcomes import CallOutcome
 from plugind.protocol.wire.sending import MAX_ABANDONED
 from plugind.tests.wire.hostile import HELLO, RESPONSE, answer, data, fields, headers, message, trailers
@@ -63,90 +56,9 @@ def codes(connection: ClientConnection) -> list[str]:
     return found
 
 
-def settings(key: int, value: int) -> bytes:
-    return frame(SETTINGS, 0, 0, struct.pack(">HI", key, value))
-
-
 def body(size: int) -> bytes:
     """DATA frames of stream 1 with ``size`` bytes in all."""
     return b"".join(data(1, bytes(min(16_384, size - start))) for start in range(0, size, 16_384))
-
-
-@pytest.mark.parametrize(
-    ("section", "said", "code"),
-    [
-        ("4.2", frame(0xFA, 0, 0, bytes(16_385))[:9], E.FRAME_SIZE_ERROR),
-        ("4.3", headers(1, b"\x80"), E.COMPRESSION_ERROR),
-        ("5.1, idle", data(3, b"x"), E.PROTOCOL_ERROR),
-        ("5.1, idle", headers(3), E.PROTOCOL_ERROR),
-        ("5.1.1", headers(2), E.PROTOCOL_ERROR),
-        ("6.1, stream 0", data(0, b"x"), E.PROTOCOL_ERROR),
-        ("6.1, padding", frame(DATA, PADDED, 1, b"\x03ab"), E.PROTOCOL_ERROR),
-        ("6.2, stream 0", headers(0), E.PROTOCOL_ERROR),
-        ("6.2, padding", frame(HEADERS, END_HEADERS | PADDED, 1, b"\x01"), E.PROTOCOL_ERROR),
-        ("6.2, priority", frame(HEADERS, END_HEADERS | WITH_PRIORITY, 1, bytes(4)), E.FRAME_SIZE_ERROR),
-        ("6.2, interrupted", frame(HEADERS, 0, 1, RESPONSE) + HELLO, E.PROTOCOL_ERROR),
-        ("6.3, stream 0", frame(PRIORITY, 0, 0, bytes(5)), E.PROTOCOL_ERROR),
-        ("6.3, size", frame(PRIORITY, 0, 1, bytes(4)), E.FRAME_SIZE_ERROR),
-        ("6.4, stream 0", frame(RST_STREAM, 0, 0, bytes(4)), E.PROTOCOL_ERROR),
-        ("6.4, idle", frame(RST_STREAM, 0, 3, bytes(4)), E.PROTOCOL_ERROR),
-        ("6.4, size", frame(RST_STREAM, 0, 1, bytes(3)), E.FRAME_SIZE_ERROR),
-        ("6.5, ACK", frame(SETTINGS, ACK, 0, bytes(6)), E.FRAME_SIZE_ERROR),
-        ("6.5, stream", frame(SETTINGS, 0, 1), E.PROTOCOL_ERROR),
-        ("6.5, size", frame(SETTINGS, 0, 0, bytes(5)), E.FRAME_SIZE_ERROR),
-        ("6.5.2, push", settings(2, 1), E.PROTOCOL_ERROR),
-        ("6.5.2, window", settings(4, 2**31), E.FLOW_CONTROL_ERROR),
-        ("6.5.2, frame", settings(5, 16_383), E.PROTOCOL_ERROR),
-        ("6.6", frame(PUSH_PROMISE, END_HEADERS, 1, WORD.pack(2) + RESPONSE), E.PROTOCOL_ERROR),
-        ("6.7, stream", frame(PING, 0, 1, bytes(8)), E.PROTOCOL_ERROR),
-        ("6.7, size", frame(PING, 0, 0, bytes(7)), E.FRAME_SIZE_ERROR),
-        ("6.8, stream", frame(GOAWAY, 0, 1, bytes(8)), E.PROTOCOL_ERROR),
-        ("6.8, size", frame(GOAWAY, 0, 0, bytes(7)), E.FRAME_SIZE_ERROR),
-        ("6.9, size", frame(WINDOW_UPDATE, 0, 0, bytes(3)), E.FRAME_SIZE_ERROR),
-        ("6.9, nothing", frame(WINDOW_UPDATE, 0, 0, bytes(4)), E.PROTOCOL_ERROR),
-        ("6.9, idle", frame(WINDOW_UPDATE, 0, 3, WORD.pack(1)), E.PROTOCOL_ERROR),
-        ("6.9.1", frame(WINDOW_UPDATE, 0, 0, WORD.pack(MAX_WINDOW)), E.FLOW_CONTROL_ERROR),
-        ("6.9.2", frame(WINDOW_UPDATE, 0, 1, WORD.pack(1)) + settings(4, MAX_WINDOW), E.FLOW_CONTROL_ERROR),
-        ("6.10", frame(CONTINUATION, END_HEADERS, 1, RESPONSE), E.PROTOCOL_ERROR),
-        ("10.5, CONTINUATION", frame(HEADERS, 0, 1, RESPONSE) + frame(CONTINUATION, 0, 1) * 17, E.ENHANCE_YOUR_CALM),
-        ("10.5, PING", frame(PING, 0, 0, bytes(8)) * 101, E.ENHANCE_YOUR_CALM),
-        ("10.5, SETTINGS", frame(SETTINGS, 0, 0) * 33, E.ENHANCE_YOUR_CALM),
-    ],
-)
-def test_an_error_of_the_connection_is_sent_with_the_code_of_its_section(
-    section: str, said: bytes, code: ErrorCode
-) -> None:
-    """Faults 53 to 66: GOAWAY, and nothing else."""
-    connection, _ = begun()
-    connection.receive(said)
-    assert codes(connection) == [f"GOAWAY {code.name}"], section
-
-
-def test_a_peer_of_another_protocol_gets_the_code_of_section_3_4() -> None:
-    """Fault 66."""
-    connection, _ = begun(greeting=b"")
-    connection.receive(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-    assert codes(connection) == ["GOAWAY PROTOCOL_ERROR"]
-
-
-@pytest.mark.parametrize(
-    ("section", "said", "code"),
-    [
-        ("6.9, nothing", frame(WINDOW_UPDATE, 0, 1, bytes(4)), E.PROTOCOL_ERROR),
-        ("6.9.1, sending", frame(WINDOW_UPDATE, 0, 1, WORD.pack(MAX_WINDOW)), E.FLOW_CONTROL_ERROR),
-        ("8.1, DATA first", data(1, b"x"), E.PROTOCOL_ERROR),
-        ("8.1, 1xx at the end", headers(1, fields((":status", "103")), end=True), E.PROTOCOL_ERROR),
-        ("8.1, trailers", headers(1) + headers(1, fields(("grpc-status", "0"))), E.PROTOCOL_ERROR),
-        ("8.2.1", headers(1, fields((":status", "200"), ("Upper", "y"))), E.PROTOCOL_ERROR),
-        ("8.3.2", headers(1, fields(("x", "y"))), E.PROTOCOL_ERROR),
-    ],
-)
-def test_an_error_of_a_stream_is_sent_with_the_code_of_its_section(section: str, said: bytes, code: ErrorCode) -> None:
-    """RST_STREAM, and the connection goes on (section 5.4.2)."""
-    connection, _ = begun()
-    connection.receive(said)
-    assert codes(connection) == [f"RST_STREAM 1 {code.name}"], section
-    assert connection.failure is None
 
 
 def test_data_beyond_the_window_of_a_stream_that_nobody_reads_has_the_code_of_flow_control() -> None:
@@ -197,16 +109,6 @@ def test_data_beyond_the_window_of_a_call_that_was_given_up_has_the_code_of_flow
     connection.receive(beyond * 10)
     assert codes(connection) == ["RST_STREAM 1 CANCEL", "RST_STREAM 1 FLOW_CONTROL_ERROR"]
     assert (connection.failure, call.outcome) == (None, outcome)
-
-
-def test_data_beyond_the_window_of_a_cancelled_call_has_the_code_of_flow_control() -> None:
-    """Section 5.1: frames that were under way are read and dropped; the window holds for them too."""
-    connection, call = begun()
-    call.cancel(CallOutcome(Status.CANCELLED))
-    connection.receive(headers(1) + body(WINDOW))
-    assert codes(connection) == ["RST_STREAM 1 CANCEL"]
-    connection.receive(data(1, b"x"))
-    assert codes(connection) == ["RST_STREAM 1 CANCEL", "RST_STREAM 1 FLOW_CONTROL_ERROR"]
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,6 @@
 
 import itertools
 import random
-import subprocess
-import sys
-from pathlib import Path
 
 import h2.config
 import h2.connection
@@ -157,14 +154,6 @@ def test_a_cached_block_is_checked_against_the_limit_of_each_connection() -> Non
 def test_the_fuzzer_runs_and_prints_its_figures(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seconds", "0.2", "--seed", "7"]) == 0
     assert capsys.readouterr().out.startswith("seed 7: ")
-
-
-def test_the_fuzzer_runs_as_a_command_from_the_root_of_a_checkout() -> None:
-    root = Path(__file__).resolve().parents[3]
-    command = [sys.executable, "-m", "tests.tools.fuzz_wire", "--seconds", "0.2", "--seed", "7"]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("seed 7: ")
 
 
 def test_the_buffer_never_holds_more_than_one_frame() -> None:

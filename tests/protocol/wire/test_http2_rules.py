@@ -74,7 +74,7 @@ def settings(*pairs: tuple[int, int]) -> bytes:
     return frame(SETTINGS, 0, 0, b"".join(struct.pack(">HI", *pair) for pair in pairs))
 
 
-def goaway(code: ErrorCode) -> bytes:
+def goaway(code: int) -> bytes:
     return frame(GOAWAY, 0, 0, bytes(4) + WORD.pack(code))
 
 
@@ -83,6 +83,8 @@ def update(stream: int, more: int) -> bytes:
 
 
 P, F, W, C = WireProblem.PROTOCOL, WireProblem.FRAME_SIZE, WireProblem.FLOW_CONTROL, WireProblem.COMPRESSION
+#: The codes with which RFC 9113 section 7 tells a peer what it has broken.
+CODES = {P: 0x1, F: 0x6, W: 0x3, C: 0x9}
 
 
 @pytest.mark.parametrize(
@@ -110,9 +112,13 @@ P, F, W, C = WireProblem.PROTOCOL, WireProblem.FRAME_SIZE, WireProblem.FLOW_CONT
         (frame(WINDOW_UPDATE, 0, 3, bytes(4)), P, "WINDOW_UPDATE on stream 3, which was never opened"),
         (update(0, 0), P, "WINDOW_UPDATE by nothing"),
         (update(0, MAX_WINDOW), W, "the connection's window beyond 2^31-1"),
+        (update(1, 1) + settings((4, MAX_WINDOW)), W, "a stream's window beyond 2^31-1"),
         (frame(PUSH_PROMISE, END_HEADERS, 1, WORD.pack(2) + RESPONSE), P, "PUSH_PROMISE, though push is disabled"),
         (frame(CONTINUATION, END_HEADERS, 1, RESPONSE), P, "CONTINUATION without HEADERS before it"),
+        (data(0, b"x"), P, "DATA on stream 0, which was never opened"),
         (data(2, b"x"), P, "DATA on stream 2, which was never opened"),
+        (headers(0), P, "HEADERS on stream 0, which was never opened"),
+        (headers(2), P, "HEADERS on stream 2, which was never opened"),
         (headers(5), P, "HEADERS on stream 5, which was never opened"),
         (frame(DATA, PADDED, 1), P, "DATA with more padding than frame"),
         (frame(DATA, PADDED, 1, b"\x02ab"), None, ""),
@@ -129,6 +135,9 @@ P, F, W, C = WireProblem.PROTOCOL, WireProblem.FRAME_SIZE, WireProblem.FLOW_CONT
         (frame(0xFA, 0, 0, bytes(16_384)), None, ""),
         (headers(1, b"\xff" * 7), C, "the peer sent a header block that is no HPACK"),
         (headers(1, b"\x80"), C, "the peer sent a header block that is no HPACK"),
+        (headers(1, b"\xfe"), C, "the peer sent a header block that is no HPACK"),
+        (headers(1, b"\0\x05ab"), C, "the peer sent a header block that is no HPACK"),
+        (headers(1, b"\x3f\xe2\x1f" + RESPONSE), C, "the peer sent a header block that is no HPACK"),
     ],
 )  # fmt: skip
 def test_a_broken_rule_ends_the_connection_and_is_named(said: bytes, problem: WireProblem | None, words: str) -> None:
@@ -142,7 +151,7 @@ def test_a_broken_rule_ends_the_connection_and_is_named(said: bytes, problem: Wi
     assert (connection.failure.problem, connection.failure.message) == (problem, words)
     assert call.outcome is not None
     assert call.outcome.cause is connection.failure
-    assert bytes(connection.outgoing).endswith(goaway(connection.failure.code))
+    assert bytes(connection.outgoing).endswith(goaway(CODES[problem]))
     assert connection.buffered == 0
     before = bytes(connection.outgoing)
     connection.receive(answer(1))
@@ -204,11 +213,11 @@ def test_a_broken_rule_of_one_stream_ends_only_that_stream(said: bytes, words: s
 @pytest.mark.parametrize(
     ("limits", "one", "allowed", "words"),
     [
-        (Limits(pings=3), frame(PING, 0, 0, bytes(8)), 3, "PING frames over the limit of 3 (limit pings)"),
-        (Limits(pings=3), frame(PING, ACK, 0, bytes(8)), 3, "PING frames over the limit of 3 (limit pings)"),
+        (Limits(), frame(PING, 0, 0, bytes(8)), 100, "PING frames over the limit of 100 (limit pings)"),
+        (Limits(), frame(PING, ACK, 0, bytes(8)), 100, "PING frames over the limit of 100 (limit pings)"),
         # The preface contained one SETTINGS frame.
-        (Limits(settings=3), settings(), 2, "SETTINGS frames over the limit of 3 (limit settings)"),
-        (Limits(settings=3), SETTINGS_ACK, 2, "SETTINGS frames over the limit of 3 (limit settings)"),
+        (Limits(), settings(), 31, "SETTINGS frames over the limit of 32 (limit settings)"),
+        (Limits(), SETTINGS_ACK, 31, "SETTINGS frames over the limit of 32 (limit settings)"),
         (Limits(empty_data=3), data(1, b""), 3, "empty DATA frames over the limit of 3 (limit empty_data)"),
         (
             Limits(empty_data=3),
@@ -224,22 +233,22 @@ def test_a_broken_rule_of_one_stream_ends_only_that_stream(said: bytes, words: s
             "small DATA frames over the limit of 3 (limit small_data)",
         ),
         (
-            Limits(window_updates=3),
+            Limits(),
             update(0, 1),
-            3,
-            "WINDOW_UPDATE frames over the limit of 3 (limit window_updates)",
+            1000,
+            "WINDOW_UPDATE frames over the limit of 1000 (limit window_updates)",
         ),
         (
-            Limits(window_updates=3),
+            Limits(),
             update(1, 1),
-            3,
-            "WINDOW_UPDATE frames over the limit of 3 (limit window_updates)",
+            1000,
+            "WINDOW_UPDATE frames over the limit of 1000 (limit window_updates)",
         ),
         (
-            Limits(priorities=3),
+            Limits(),
             frame(PRIORITY, 0, 1, bytes(5)),
-            3,
-            "PRIORITY frames over the limit of 3 (limit priorities)",
+            100,
+            "PRIORITY frames over the limit of 100 (limit priorities)",
         ),
         (
             Limits(unknown_frames=3),
@@ -248,10 +257,10 @@ def test_a_broken_rule_of_one_stream_ends_only_that_stream(said: bytes, words: s
             "frames of unknown types over the limit of 3 (limit unknown_frames)",
         ),
         (
-            Limits(resets=3),
+            Limits(),
             frame(GOAWAY, 0, 0, WORD.pack(MAX_STREAM_ID) + bytes(4)),
-            3,
-            "GOAWAY frames and late RST_STREAM frames over the limit of 3 (limit resets)",
+            100,
+            "GOAWAY frames and late RST_STREAM frames over the limit of 100 (limit resets)",
         ),
     ],
 )
@@ -369,7 +378,8 @@ def test_received_bytes_are_limited_in_total() -> None:
         connection, _ = begun(Limits(total_bytes=total), greeting=said[:20])
         connection.receive(said[20:])
         assert (connection.failure is not None) == failed
-        assert connection.failure is None or "limit total_bytes" in connection.failure.message
+        words = f"bytes received on this connection over the limit of {total} (limit total_bytes)"
+        assert connection.failure is None or connection.failure.message == words
 
 
 @pytest.mark.parametrize(
@@ -397,6 +407,13 @@ def test_a_peer_that_does_not_begin_with_settings_does_not_use_http2(start: byte
     assert (connection.failure.problem, connection.failure.message) == (WireProblem.NOT_HTTP2, words)
     assert call.outcome is not None
     assert call.outcome.status is Status.UNAVAILABLE
+
+
+def test_a_peer_of_another_protocol_is_told_so_by_goaway() -> None:
+    """Fault 66; RFC 9113 section 3.4."""
+    connection, _ = begun(greeting=b"")
+    connection.receive(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    assert bytes(connection.outgoing) == goaway(ErrorCode.PROTOCOL_ERROR)
 
 
 @pytest.mark.parametrize(
@@ -778,9 +795,9 @@ def test_a_recognized_response_causes_the_same_events_as_its_frames() -> None:
 
 def test_the_texts_of_codes_limits_and_bytes() -> None:
     """Fault 94."""
-    assert (code_name(0), code_name(13), code_name(14), code_name(-1)) == (
-        "NO_ERROR", "HTTP_1_1_REQUIRED", "error code 0xe", "error code -0x1",
-    )  # fmt: skip
+    assert [code_name(code) for code in (0, 5, 13, 14, -1)] == [
+        "NO_ERROR", "STREAM_CLOSED", "HTTP_1_1_REQUIRED", "error code 0xe", "error code -0x1",
+    ]  # fmt: skip
     assert shown(b"a\n\x1b\xff") == "a\\x0a\\x1b\ufffd"
     assert shown(b"x" * 200) == "x" * 200
     assert shown(b"x" * 201) == "x" * 200 + "…"

@@ -160,7 +160,7 @@ def test_a_touch_is_forwarded_unless_the_actor_is_stopping() -> None:
 
 
 def test_a_plugin_that_its_handler_registered_is_actual() -> None:
-    """Behaviour 18; Test_ASW_AddPlugin_Positive_NewPlugin; Test_Run_Positive_Register."""
+    """Behaviours 18 and 35; Test_ASW_AddPlugin_Positive_NewPlugin; Test_Run_Positive_Register."""
     world = given(appeared(1))
 
     assert take(world, claimed()) == [admitted(claimed())]
