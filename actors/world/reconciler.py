@@ -2,8 +2,8 @@
 
 It takes each message from its inbox, and carries out the effects that ``plugind.protocol.world.worlds`` returns. It
 waits only for its inbox and, if the inbox of the status actor is full, for the status actor, which waits for no other
-actor. Its only timer is for turns: while a plugin tries for a name that was released, the next in line waits for a
-second at most.
+actor. Its only timer is for names. While a plugin tries for a name that was released, the next in line waits for a
+second at most; and a plugin of another user waits while a name is kept.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from ..plugins.info import BUILT_IN_TYPES, DRA
 from ..plugins.status import Operation, Outcome, StateName, Watching
 from ..trust.directories import DirectoryCondition, DirectoryReport
 from ..values import record
+from ..words import CRASH_LOOP
 from .histograms import Histogram
 from .view import Row
 
@@ -216,13 +217,15 @@ _AT_REST = frozenset({StateName.WAITING, StateName.PARKED, StateName.STALE})
 ENTRY_REFUSED = "entry-refused"
 #: The cause of a plugin whose type has no handler, or whose name another plugin has.
 CLAIM_REFUSED = "claim-refused"
+#: The cause of a plugin that waits because those before it at the path had short lives (fault 49).
+LOOPING = "crash-loop"
 
 
 def causes(metrics: Metrics, rows: Iterable[Row]) -> dict[tuple[str, str], int]:
     """Return the number of ``rows`` whose plugin is not registered, by type and by cause.
 
-    The cause is the last failed step with its outcome, as in :attr:`Metrics.operations`, or ``other``. Causes that no
-    plugin has now are left out.
+    The cause is the last failed step with its outcome, as in :attr:`Metrics.operations`, or one of the words above, or
+    ``other``. Causes that no plugin has now are left out.
     """
     counts: dict[tuple[str, str], int] = {}
     for row in rows:
@@ -242,6 +245,9 @@ def _cause_of(row: Row) -> str | None:
         return CLAIM_REFUSED
     if failed is not None:
         return f"{failed.operation}-{failed.outcome}"
+    # No step has failed, so the reason has plugind's own words, and none of the plugin's.
+    if state is StateName.WAITING and (row.last.reason or "").startswith(CRASH_LOOP):
+        return LOOPING
     return OTHER if state in _AT_REST else None
 
 

@@ -42,6 +42,7 @@ _REGISTERED = StateName.REGISTERED
 _OBSERVED = StateName.OBSERVED
 #: The states of plugins that can be used: they have sent their info, and are followed.
 _IN_USE = (_REGISTERED, _OBSERVED)
+_LEAVING = StateName.LEAVING
 #: The states in which a plugin's handler can report its health. The handler can begin before the view has its state. A
 #: plugin that must be notified again waits and is dialed while its handler has it. Any other plugin leaves before it
 #: waits.
@@ -360,8 +361,11 @@ class View:
         stays = change.state in _IN_USE and before.last.state is change.state
         # A plugin that is no longer observed waits or is dialed without its handler; a registered one never is.
         has_link = change.state in _HAS_LINK and (before.last.state is not _OBSERVED or change.state is _OBSERVED)
-        # A try always has a step. A repeated report has no finished steps.
-        is_same_try = before.last.step is not None or not (change.step or change.finished)
+        # A try always has a step, unless its plugin is leaving since the handler failed to register it. A repeated
+        # report has no finished steps.
+        is_same_try = before.last.step is not None or before.last.state is _LEAVING
+        if change.state is not _LEAVING:
+            is_same_try = is_same_try or not (change.step or change.finished)
         # Not Row(...), which is one more call of a Python function for each change.
         return tuple.__new__(
             Row,

@@ -178,7 +178,8 @@ class Daemon:
     async def metric(self, sample: str) -> None:
         """Wait until ``GET /metrics`` has this line. What happens is counted a moment after it is seen elsewhere."""
         name, found = sample.split("{")[0].split(" ")[0], [""]
-        with trio.move_on_after(DEADLINE):
+        # Before the deadline of a watch around it, so that the failure shows what was found.
+        with trio.move_on_after(DEADLINE / 2):
             while sample not in found:
                 _, body = await self.get("/metrics")
                 found = [line for line in body.decode().splitlines() if line.startswith(name)]

@@ -29,7 +29,7 @@ def stale(*paths: Path) -> None:
 
 @asynccontextmanager
 async def plugins_at(*paths: Path, name: str = NAME) -> AsyncIterator[PluginProcess]:
-    """Run a process with a plugin at each of ``paths``, ready to answer."""
+    """Run a process with a device plugin at each of ``paths``, ready to answer."""
     pairs = [text for index, path in enumerate(paths) for text in (str(path), name.format(index))]
     command = [*GRPCLIB.command(paths[0], "", paths[0])[:2], *pairs]
     async with plugin_process(command) as plugin:

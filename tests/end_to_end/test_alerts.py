@@ -27,6 +27,8 @@ EACH: Mapping[str, tuple[Mapping[str, str], int]] = {
     "PlugindExpectedPluginMissing": ({f'plugind_expected_plugin{{{TARGET},name="a"}}': "0+0x2000"}, 5),
     "PlugindExpectedDevicesMissing": ({f"plugind_expected_devices_missing{{{TARGET}}}": "8+0x2000"}, 5),
     "PlugindPluginsFail": ({f'plugind_plugin_causes{{{TARGET},cause="dial-failed"}}': "2+0x2000"}, 15),
+    # It waits, and is tried and dies in between.
+    "PlugindPluginsCrash": ({f'plugind_plugin_causes{{{TARGET},cause="crash-loop"}}': "2 2 _ 2 _x2 " * 8}, 15),
     "PlugindEntriesRefused": ({f'plugind_plugin_causes{{{TARGET},cause="entry-refused"}}': "2+0x2000"}, 60),
     "PlugindPluginsDoNotServe": ({f"plugind_plugins_not_serving{{{TARGET}}}": "1+0x2000"}, 5),
     # Unknown is a plugin whose type is not checked: nothing fires for it.

@@ -24,6 +24,7 @@ async def test_a_plugin_that_waits_in_a_crash_loop_is_described_and_tried_by_its
             async with plugins_at(path, name=NAME) as plugin:
                 waiting = await watch.state(path, "waiting")
                 assert (waiting["name"], waiting["last_known"], waiting["versions"]) == (NAME, True, None)
+                await node.metric('plugind_plugin_causes{cause="crash-loop",plugin_type="DevicePlugin"} 1.0')
                 described = run("describe", NAME, status=node.status)
                 assert described.code == 0, described.err
                 assert f"Name:       {NAME} (last known)\n" in described.out

@@ -12,7 +12,7 @@ import pytest
 from plugind.protocol.leases.values import LeaseState
 from plugind.protocol.plugins.devices import ResourceState
 from plugind.protocol.plugins.status import Operation, Outcome
-from plugind.protocol.status.metrics import CLAIM_REFUSED, ENTRY_REFUSED, OTHER, watched
+from plugind.protocol.status.metrics import CLAIM_REFUSED, ENTRY_REFUSED, LOOPING, OTHER, watched
 from plugind.protocol.words import CRASH_LOOP, STATE_IN, DirectoryCondition, Health, StateName, Step
 
 PAGE = (Path(__file__).parents[2] / "docs" / "states.md").read_text()
@@ -32,7 +32,7 @@ TABLES: dict[str, Iterable[str]] = {
     "| health | what it means |": words(Health),
     "| step | what plugind does in it |": words(Operation),
     "| outcome | what it means |": words(Outcome),
-    "| cause | what it means |": [CLAIM_REFUSED, ENTRY_REFUSED, OTHER],
+    "| cause | what it means |": [CLAIM_REFUSED, ENTRY_REFUSED, LOOPING, OTHER],
     "## Roots and directories": watched([]),
     "A directory below a root may be:": words(DirectoryCondition),
     "## Resources": words(ResourceState),

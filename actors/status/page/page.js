@@ -104,9 +104,10 @@
     plugins: {
       registered: "The handler has accepted it, and the plugin has been told.",
       observed: "With --observe: it has said what it is, and another consumer, such as a kubelet, registers it.",
-      waiting: "The last try failed, and the next one comes after a delay that doubles from 0.5 s to 122 s.",
+      waiting:
+        "The last try failed, or earlier plugins at the path had short lives. The next try comes after a delay that doubles from 0.5 s to 122 s, and up to a tenth more.",
       parked:
-        "It is not tried again by itself: nobody handles its type, its user is not trusted, or it has another name's place.",
+        "It is not tried again by itself: nobody handles its type, its user is not trusted, or it is at the path of a plugin that has another name.",
       stale: "Nobody listens on the socket: the file was left behind.",
       registering: "A try to register it is under way.",
       leaving: "It is being deregistered.",

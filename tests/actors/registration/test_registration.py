@@ -11,8 +11,9 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 from trio.testing import MockClock
 
+from plugind import PluginError
 from plugind.protocol.backoff import Backoff
-from plugind.protocol.words import Step
+from plugind.protocol.words import StateName, Step
 from plugind.testing import (
     DEFAULT_CONFIG,
     Fails,
@@ -162,6 +163,20 @@ async def test_a_retry_is_shown_as_dialed_and_its_dial_is_measured_once_it_has_a
         assert retried is not None
         assert dict(retried.steps)[Step.DIAL] == 0.0
         assert (await node.supervisor.counts()).queued == 0
+
+
+async def test_the_steps_of_a_try_whose_register_failed_are_shown_until_the_next_one(autojump_clock: MockClock) -> None:
+    """The plugin is deregistered in between, which is no step of a try."""
+    handler = FakeHandler().script("register", Fails(PluginError("not yet")))
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        node.plug("a.sock", FakePlugin("Colour", "red"))
+        await node.settled(patience=0)
+        waiting = node.status("a.sock")
+        assert waiting is not None
+        assert waiting.state is StateName.WAITING
+        assert [step for step, _ in waiting.steps] == [step for step in Step if step is not Step.CLAIM]
+        registered = await node.registered("a.sock")
+        assert registered.steps == waiting.steps
 
 
 # --- dialing ---------------------------------------------------------------------------------------------------------

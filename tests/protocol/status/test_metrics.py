@@ -6,6 +6,7 @@ from plugind.protocol.messages.status import HealthReported, RootReported, Servi
 from plugind.protocol.plugins.health import Health
 from plugind.protocol.plugins.info import BUILT_IN_TYPES, PluginInfo
 from plugind.protocol.plugins.status import Finished, Operation, Outcome, StateName, Watching
+from plugind.protocol.registration.lives import reason
 from plugind.protocol.status.histograms import BUCKETS, Histogram
 from plugind.protocol.status.metrics import (
     MAX_RESOURCES,
@@ -296,13 +297,30 @@ def test_a_plugin_that_was_refused_although_no_step_failed_was_refused_its_name(
 
 def test_what_no_step_explains_has_words_of_its_own() -> None:
     entry = changed(StateName.PARKED, "/r/b.sock", attempt=0)
-    short_lives = attrs.evolve(changed(StateName.WAITING, "/r/c.sock"), last_known=CSI)
+    nothing_known = attrs.evolve(changed(StateName.WAITING, "/r/c.sock"), last_known=CSI)
     odd = attrs.evolve(REFUSED, socket="/r/d.sock", info=attrs.evolve(CSI, type="Odd"))
-    assert after(entry, short_lives, odd) == {
+    assert after(entry, nothing_known, odd) == {
         ("unknown", "entry-refused"): 1,
         ("CSIPlugin", "other"): 1,
         ("other", "validate-refused"): 1,
     }
+
+
+def test_a_plugin_counts_as_crashing_in_a_loop_only_while_it_waits_because_of_that() -> None:
+    """Fault 49."""
+    loop = attrs.evolve(changed(StateName.WAITING, attempt=0), last_known=CSI, reason=reason(7))
+    unnamed = attrs.evolve(changed(StateName.WAITING, "/r/b.sock", attempt=0), reason=reason(1))
+    other = attrs.evolve(loop, socket="/r/c.sock")
+    assert after(loop, unnamed, other) == {("CSIPlugin", "crash-loop"): 2, ("unknown", "crash-loop"): 1}
+    assert after(loop, changed(StateName.DIALING)) == {}
+    assert after(loop, failing(StateName.WAITING, Operation.DIAL, Outcome.FAILED)) == {("unknown", "dial-failed"): 1}
+    assert after(loop, failing(StateName.REGISTERED, Operation.NOTIFY, Outcome.OK)) == {}
+    assert after(loop, changed(StateName.GONE)) == {}
+
+
+def test_a_plugin_cannot_say_that_it_is_in_a_crash_loop() -> None:
+    said = attrs.evolve(failing(StateName.WAITING, Operation.GET_INFO, Outcome.FAILED), reason=reason(7))
+    assert after(said) == {("unknown", "get-info-failed"): 1}
 
 
 def test_an_expected_plugin_is_of_use_while_one_of_its_name_is_registered_and_served() -> None:

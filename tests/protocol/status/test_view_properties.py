@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import TypeVar
 
@@ -166,9 +167,13 @@ def expected(life: list[StateChanged | Role]) -> PluginStatus:
 
 
 def steps_of(changes: list[StateChanged]) -> tuple[tuple[Step, float], ...]:
-    """Each change in these stories is that of a pause or a rest, after which a try begins anew."""
+    """Each change in these stories is that of a pause or a rest, after which a try begins anew; a leave is no end."""
     names = {"get-info": "info"}
-    last = next((change.finished for change in reversed(changes) if change.finished), ())
+    last: list[Finished] = []
+    for before, change in itertools.pairwise([None, *changes]):
+        assert change is not None
+        goes_on = before is not None and (before.state is StateName.LEAVING or not change.finished)
+        last = [*(last if goes_on and change.state is not StateName.LEAVING else ()), *change.finished]
     seconds: dict[Step, float] = {}
     for finished in last:
         if finished.operation is not Operation.DEREGISTER:
