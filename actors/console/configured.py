@@ -41,24 +41,8 @@ from ..client.paths import default_status_path
 
 #: The most uids of one range, which are stored one by one.
 MAX_RANGE: Final = 65536
-#: Settings that are simple fields of the configuration.
-_OWN: Final = (
-    "rescan",
-    "stable_after",
-    "max_instances",
-    "deregister_at_stop",
-    "deregister_not_serving",
-    "strict",
-    "observe",
-    "observe_again",
-    "follow_symlinks_inside_root",
-    "expected",
-    "expected_devices",
-    "ready_when",
-    "hung_after",
-    "blocked_after",
-    "seed",
-)
+#: Settings that become fields of the configuration as they are. The three others are put together below.
+_SIMPLE: Final = frozenset(field.name for field in attrs.fields(Config)) - {"roots", "endpoint_directories", "state"}
 
 
 @value
@@ -174,7 +158,7 @@ def _config(given: Mapping[str, Given], values: Mapping[str, Any], environment: 
         metrics=_metrics(values),
         log_limits=_log_limits(values),
         handles_sigint=True,
-        **{key: values[key] for key in _OWN if key in values},
+        **{key: value for key, value in values.items() if key in _SIMPLE},
     )
 
 
