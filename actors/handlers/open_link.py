@@ -17,7 +17,7 @@ from ...protocol.plugins.info import Plugin
 from ...protocol.words import DEVICE
 from ..grpc.client.channel import Channel
 from ..health.endpoint_checks import Check, EndpointChecks, Note
-from ..messaging.schedule import Schedule
+from ..messaging.timed_queue import TimedQueue
 from .link import Follow
 
 #: Seconds between two attempts to connect to an endpoint at which nobody listens yet.
@@ -30,7 +30,7 @@ class Outbox:
     def __init__(self) -> None:
         self._ready: deque[OpenLink] = deque()
         #: The links that will be ready later. A link that was ready earlier may have nothing left by then.
-        self._later = Schedule[OpenLink]()
+        self._later = TimedQueue[OpenLink]()
 
     def put(self, link: OpenLink) -> None:
         """Add a link that may have something to send."""

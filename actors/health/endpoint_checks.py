@@ -43,7 +43,7 @@ from ...protocol.values import value
 from ...protocol.wire.outcomes import status_text
 from ..grpc.client.channel import Channel
 from ..messaging.mailbox import report
-from ..messaging.schedule import Schedule
+from ..messaging.timed_queue import TimedQueue
 
 
 class Alarms:
@@ -51,7 +51,7 @@ class Alarms:
 
     def __init__(self) -> None:
         self._events: dict[float, trio.Event] = {}
-        self._times = Schedule[float]()
+        self._times = TimedQueue[float]()
 
     async def until(self, time: float) -> None:
         """Wait until ``time``."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import trio
 
 from ...protocol.registration.info_deadline import FIRST_LOOK
-from ..messaging.schedule import Schedule
+from ..messaging.timed_queue import TimedQueue
 from .inbox import RegistrationInbox
 
 
@@ -18,7 +18,7 @@ class TryTimers:
     """Schedules looks at tries. A look at a try that has ended does nothing."""
 
     def __init__(self) -> None:
-        self._looks = Schedule[RegistrationInbox]()
+        self._looks = TimedQueue[RegistrationInbox]()
 
     def begin(self, inbox: RegistrationInbox, began: float) -> None:
         """Schedule the first look at a try that got its dial slot at ``began``, in ``trio.current_time()``."""

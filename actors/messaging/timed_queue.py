@@ -15,7 +15,7 @@ import trio
 T = TypeVar("T")
 
 
-class Schedule(Generic[T]):
+class TimedQueue(Generic[T]):
     """Things with the times at which they are due. One task waits for them; no timer runs without any."""
 
     __slots__ = ("_changed", "_heap", "_numbers")
