@@ -172,8 +172,9 @@ def steps_of(changes: list[StateChanged]) -> tuple[tuple[Step, float], ...]:
     last: list[Finished] = []
     for before, change in itertools.pairwise([None, *changes]):
         assert change is not None
-        goes_on = before is not None and (before.state is StateName.LEAVING or not change.finished)
-        last = [*(last if goes_on and change.state is not StateName.LEAVING else ()), *change.finished]
+        leaves = change.state is StateName.LEAVING
+        goes_on = before is not None and (before.state is StateName.LEAVING or not (leaves or change.finished))
+        last = [*(last if goes_on else ()), *change.finished]
     seconds: dict[Step, float] = {}
     for finished in last:
         if finished.operation is not Operation.DEREGISTER:
