@@ -26,15 +26,15 @@ def fits(path: str) -> bool:
 
 
 def stream_socket() -> socket.socket:
-    """A new unix stream socket that does not block."""
+    """Return a new non-blocking unix stream socket."""
     return socket.socket(_FAMILY, _KIND)
 
 
 def connect(connection: socket.socket, path: str) -> None:
-    """Connect a socket to ``path``, of whatever length; one that does not block has nothing to wait for.
+    """Connect a non-blocking socket to ``path``, of any length. This never waits.
 
     Raises:
-      BlockingIOError: if the backlog of the listener is full. The kernel has no event for the moment when it has room.
+      BlockingIOError: if the backlog of the listener is full. The kernel has no event for when it has room.
       OSError: as connect(2) does.
     """
     if fits(path):
@@ -44,19 +44,19 @@ def connect(connection: socket.socket, path: str) -> None:
         if fits(short):
             connection.connect(short)
             return
-    # The name alone is too long. Linux also connects to the descriptor of the socket's file itself.
+    # The name alone is too long. Linux can connect to a descriptor of the socket's file, too.
     with _opened(path, os.O_PATH | os.O_NOFOLLOW) as descriptor:
         connection.connect(f"/proc/self/fd/{descriptor}")
 
 
 def path_too_long(path: str) -> OSError:
-    """The error for a path that no ``sockaddr_un`` holds, and that cannot be reached otherwise."""
+    """Return the error for a path that is too long for a ``sockaddr_un`` and not reachable otherwise."""
     return OSError(errno.ENAMETOOLONG, f"a unix socket path holds at most {MAX_PATH} bytes", path)
 
 
 @contextlib.contextmanager
 def entry(path: str) -> Iterator[str]:
-    """A short name of the directory entry ``path``, which holds within the block."""
+    """Yield a short name of the directory entry ``path``, valid within the block."""
     directory, name = os.path.split(path)
     with _opened(directory or ".", os.O_PATH | os.O_DIRECTORY) as descriptor:
         yield f"/proc/self/fd/{descriptor}/{name}"
