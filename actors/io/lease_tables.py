@@ -94,9 +94,9 @@ def _save(database: sqlite3.Connection, lease: Lease, boot_id: str) -> None:
 
 
 def size_of(lease: Lease) -> int:
-    """Return the approximate size of the texts of a lease, in characters."""
+    """Return the approximate size of the texts of a lease, in bytes."""
     texts = [*_columns_of(row_of(lease, "")), *(text for row in device_rows_of(lease) for text in row)]
-    return sum(len(text) for text in texts if isinstance(text, str))
+    return sum(len(text.encode()) for text in texts if isinstance(text, str))
 
 
 def _devices_of(database: sqlite3.Connection, lease: str) -> DeviceRows:

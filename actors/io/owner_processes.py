@@ -130,11 +130,10 @@ def may_run(process: ProcessIdentity) -> bool:
 
     A process of another pid namespace does not: here its pid is another process's, or nobody's.
     """
-    try:
-        here = process.boot_id == known_boot_id()
-    except OSError:
-        return True
-    return here and _is_alive(process.pid) and _start_of(process.pid) in (None, process.start_ticks)
+    boot = known_boot_id()
+    if boot and process.boot_id != boot:
+        return False
+    return _is_alive(process.pid) and _start_of(process.pid) in (None, process.start_ticks)
 
 
 def _is_alive(pid: int) -> bool:

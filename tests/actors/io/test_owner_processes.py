@@ -16,6 +16,7 @@ import attrs
 import pytest
 import trio
 
+from plugind.actors.io import owner_processes
 from plugind.actors.io.owner_processes import OwnerProcesses, may_run
 from plugind.actors.io.process_identity import identity_of
 from plugind.actors.leases.owners import Owners
@@ -205,6 +206,9 @@ def test_a_process_of_which_nothing_can_be_read_may_run(monkeypatch: pytest.Monk
 
     own = identity_of(os.getpid())
     assert own is not None
+    monkeypatch.setattr(owner_processes, "known_boot_id", lambda: "")
+    assert may_run(own)
+    assert not may_run(attrs.evolve(own, start_ticks=own.start_ticks + 1))
     monkeypatch.setattr(os, "open", refuse)
     monkeypatch.setattr(os, "pidfd_open", refuse)
     assert may_run(own)
