@@ -25,7 +25,7 @@ from plugind.tests.fuzz.crash_oracle import CrashOracle
 from plugind.tests.fuzz.generation_oracle import GenerationOracle
 from plugind.tests.fuzz.handler_oracle import HandlerOracle, WatchedHandler
 from plugind.tests.fuzz.script import NAMES, SOCKETS, TYPE
-from plugind.tests.fuzz.sentinels import ACTOR_RECOVERY, RECONCILER_RECOVERY, Sentinels
+from plugind.tests.fuzz.sentinels import Sentinels
 from plugind.tests.fuzz.trace import Trace
 
 ASKS: Final[tuple[Ask, ...]] = ("validate", "register", "deregister")
@@ -213,12 +213,8 @@ class DaemonActs:
             return
         if not self._node.crash(actor, path):
             return
-        match actor:
-            case "reconciler":
-                self._sentinels.grant_grace(RECONCILER_RECOVERY)
-                self._oracle.orphan()
-            case _:
-                self._sentinels.grant_grace(ACTOR_RECOVERY)
+        if actor == "reconciler":
+            self._oracle.orphan()
 
     def crash_both(self, chance: random.Random) -> None:
         """Crash the reconciler and a registration in the same instant, in either order."""
@@ -226,7 +222,6 @@ class DaemonActs:
         actors: list[Actor] = ["reconciler", "registration"]
         for actor in chance.sample(actors, 2):
             self._node.crash(actor, path)
-        self._sentinels.grant_grace(RECONCILER_RECOVERY)
         self._oracle.orphan()
 
     async def restart(self, chance: random.Random, ended: Callable[[], None], *, kill: bool = False) -> None:

@@ -30,7 +30,7 @@ from plugind.protocol.plugins.info import Plugin
 from plugind.protocol.plugins.status import PluginStatus, StateName
 from plugind.tests.fuzz.health_oracle import HealthOracle
 from plugind.tests.fuzz.script import Fault
-from plugind.tests.fuzz.sentinels import ACTOR_RECOVERY, RECONCILER_RECOVERY, Sentinels
+from plugind.tests.fuzz.sentinels import RECONCILER_RECOVERY
 from plugind.tests.fuzz.trace import Trace
 from plugind.tests.fuzz.wall import WallClock
 
@@ -129,7 +129,6 @@ class Drivers(abc.ABC, Generic[S]):
     #: Set before the script is played.
     node: SimulatedNode = attrs.field(init=False)
     background: trio.Nursery = attrs.field(init=False)
-    sentinels: Sentinels = attrs.field(init=False)
     #: Returns when an actor crashed last.
     crashed_at: Callable[[], float] = attrs.field(init=False)
     #: Returns when events that were kept back arrived last.
@@ -453,12 +452,7 @@ class Drivers(abc.ABC, Generic[S]):
             return
         actors: tuple[Actor, ...] = ("registration", "reconciler", "status")
         for actor in chance.sample(actors, chance.randint(1, 2)):
-            self.crash_actor(actor, driver.path)
-
-    def crash_actor(self, actor: Actor, path: str) -> None:
-        """Crash an actor on the way of the driver at ``path``."""
-        self.node.crash(actor, path)
-        self.sentinels.grant_grace(RECONCILER_RECOVERY if actor == "reconciler" else ACTOR_RECOVERY)
+            self.node.crash(actor, driver.path)
 
     async def serve(self) -> None:
         """Do in the background what the handler of each daemon needs, until :meth:`end`."""

@@ -33,7 +33,7 @@ from plugind.tests.fuzz.crashing_handler import CrashingHandler
 from plugind.tests.fuzz.health_oracle import DEADLINE, HealthOracle
 from plugind.tests.fuzz.offer_oracle import Offer, OfferedDevices, OfferOracle
 from plugind.tests.fuzz.script import Fault
-from plugind.tests.fuzz.sentinels import ACTOR_RECOVERY, RECONCILER_RECOVERY, Sentinels
+from plugind.tests.fuzz.sentinels import RECONCILER_RECOVERY
 from plugind.tests.fuzz.trace import Trace
 
 #: Where these plugins call, and the root in which the others of them are found.
@@ -66,7 +66,6 @@ class Offers:
     _faults: Collection[Fault]
     #: Set before the script is played.
     node: SimulatedNode = attrs.field(init=False)
-    sentinels: Sentinels = attrs.field(init=False)
     #: Returns when an actor crashed last.
     crashed_at: Callable[[], float] = attrs.field(init=False)
     #: Returns when events that were kept back arrived last.
@@ -274,7 +273,6 @@ class Offers:
             self.directory.crash()
         else:
             self.node.crash(actor, path)
-            self.sentinels.grant_grace(RECONCILER_RECOVERY if actor == "reconciler" else ACTOR_RECOVERY)
 
     # --- health -------------------------------------------------------------------------------------------------------
 

@@ -83,7 +83,6 @@ from plugind.tests.fuzz.script import (
     numbers,
     write,
 )
-from plugind.tests.fuzz.sentinels import Sentinels
 from plugind.tests.fuzz.trace import Trace, Violation
 from plugind.tests.fuzz.trust_oracle import TrustOracle
 from plugind.tests.fuzz.watched_node import WatchedNode
@@ -278,11 +277,7 @@ class _Simulation:
         self.node.directory.telling = TELLINGS[seed // (32 if has_dra_drivers(seed) else 2) % len(TELLINGS)]
         self._daemon: DaemonActs | None = None
         self._serving = self.node.serving
-        self._sentinels = Sentinels(self.node, trace.violated, self._oracle.registrations)
-        if self._offers is not None:
-            self._offers.sentinels = self._sentinels
-        if self._drivers is not None:
-            self._drivers.sentinels = self._sentinels
+        self._sentinels = self.node.sentinels
         self._devices = DeviceActs(self.node, self.node.devices, trace)
         self._seed, self._faults = seed, faults
         self._plugs = Plugs(self._oracle.received)

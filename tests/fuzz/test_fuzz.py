@@ -173,6 +173,10 @@ def test_a_socket_is_replaced_at_rest_at_a_time_at_which_a_scan_can_tell() -> No
     assert simulate(7201876, events=200, only=only).violations == ()
 
 
+def test_no_sentinel_is_late_because_a_crash_amid_leases_took_the_reconciler() -> None:
+    assert simulate(7401157, events=200, only=(0, 7, 8, 10, 11, 448, 480)).violations == ()
+
+
 def test_a_node_that_starts_again_while_device_plugins_are_followed_may_be_slow_for_a_while() -> None:
     """Seed 20914: a plugin that starts while the reconciler lets go of the others is registered afterwards."""
     assert simulate(20914, events=40, only=(11, 14, 76, 80)).violations == ()

@@ -36,6 +36,7 @@ from plugind.tests.fuzz.life_oracle import LifeOracle
 from plugind.tests.fuzz.log_oracle import LogOracle
 from plugind.tests.fuzz.patience_oracle import PatienceOracle
 from plugind.tests.fuzz.script import PRIVILEGED, TRUSTED
+from plugind.tests.fuzz.sentinels import ACTOR_RECOVERY, RECONCILER_RECOVERY, Sentinels
 from plugind.tests.fuzz.serving_oracle import ServingOracle
 from plugind.tests.fuzz.trace import Trace
 from plugind.tests.fuzz.trust_oracle import TrustOracle
@@ -206,14 +207,18 @@ class WatchedNode(SimulatedNode):
         self._checked_at = -1.0
         #: When an actor crashed last.
         self.crashed_at = -math.inf
+        #: The plugins that no other may delay. They are plugged into this node.
+        self.sentinels = Sentinels(self, trace.violated, oracle.registrations)
         #: The instances that are registered, or were last, by path: their generations, and from when to when.
         self._instances: dict[str, tuple[int, float, float]] = {}
 
     def crash(self, actor: Actor, of: str = "") -> bool:
-        """See :class:`SimulatedNode`. Whichever act crashes the devices actor, its oracle knows."""
+        """See :class:`SimulatedNode`. Whichever act crashes an actor, the oracles know."""
         crashed = super().crash(actor, of)
-        if crashed and actor == "devices":
-            self.devices.crashed(trio.current_time(), RESTART_PAUSE.cap)
+        if crashed:
+            self.sentinels.grant_grace(RECONCILER_RECOVERY if actor == "reconciler" else ACTOR_RECOVERY)
+            if actor == "devices":
+                self.devices.crashed(trio.current_time(), RESTART_PAUSE.cap)
         return crashed
 
     def check_progress(self) -> None:
