@@ -37,6 +37,17 @@ def devices_of_resource(text: str) -> tuple[str, int]:
     return resource_name(resource), int(number)
 
 
+def static_devices(text: str) -> tuple[str, tuple[str, ...]]:
+    """Return the resource, and the patterns of its devices, of ``RESOURCE=PATH,...``."""
+    from ...protocol.settings.kinds import WrongValueError
+    from ...protocol.settings.static import named
+
+    try:
+        return named(text, os.getcwd())
+    except WrongValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def health_switch(text: str) -> tuple[str, float | None]:
     """Return the plugin type, or ``ALL_TYPES``, and the seconds between two checks, or None for no checks."""
     plugin_type, given, word = text.rpartition("=")

@@ -153,7 +153,7 @@ def _config(given: Mapping[str, Given], values: Mapping[str, Any], environment: 
         csi=CSIConfig(**_part("csi", values)),
         endpoint_directories=_endpoint_directories(values, roots),
         device_plugins=device_plugins,
-        state=_state(given, device_plugins, environment),
+        state=_state(given, environment, offers=device_plugins is not None or bool(values.get("devices"))),
         leases=_leases(given),
         metrics=_metrics(values),
         log_limits=_log_limits(values),
@@ -175,8 +175,9 @@ def _roots(values: Mapping[str, Any]) -> tuple[Root, ...]:
       ConfigError: if there is none, one is named twice, or one lies in another.
     """
     insecure = values.get("insecure_roots", False)
-    # Device plugins that register by a call need no root, so the kubelet's root can be missing.
-    by_default = "roots" not in values and values.get("device_plugins.directory") is not None
+    # Device plugins that register by a call need no root, nor do static devices, so the kubelet's root can be missing.
+    offers = values.get("device_plugins.directory") is not None or bool(values.get("devices"))
+    by_default = "roots" not in values and offers
     optional = values.get("optional_roots", by_default)
     deprecated = values.get("deprecated_roots", ())
     roots = (
@@ -210,15 +211,13 @@ def _endpoint_directories(values: Mapping[str, Any], roots: Iterable[Root]) -> t
     return tuple(dict.fromkeys(path for name in named for path in (usual if name == DEFAULT else (name,))))
 
 
-def _state(
-    given: Mapping[str, Given], device_plugins: DevicePluginDirectory | None, environment: Mapping[str, str]
-) -> str | None:
-    """Return the directory of the state. A daemon without device plugins has one only if it is given.
+def _state(given: Mapping[str, Given], environment: Mapping[str, str], *, offers: bool) -> str | None:
+    """Return the directory of the state. A daemon that offers no devices by itself has one only if it is given.
 
     A variable does not count as given, since it can be set for all programs.
     """
     named = given.get("state")
-    if device_plugins is None and (named is None or named.source.kind == "variable"):
+    if not offers and (named is None or named.source.kind == "variable"):
         return None
     if named is None:
         return _usual_state(environment)

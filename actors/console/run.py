@@ -38,6 +38,7 @@ from .arguments import (
     devices_of_resource,
     health_switch,
     plugin_name,
+    static_devices,
     typed_seconds,
 )
 from .configured import Configured, configured
@@ -244,6 +245,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="let device plugins register by a call on DIR/kubelet.sock, as nearly all do; the sockets in DIR are"
         " deleted at the start, so DIR must be empty or missing, named device-plugins, or used by plugind before"
         " (without DIR: device-plugins beside the kubelet's root)",
+    )
+    parser.add_argument(
+        "--devices",
+        action="append",
+        type=static_devices,
+        metavar="RESOURCE=PATH,...",
+        help="offer device nodes of this machine without a plugin: each that matches the path, which may have * and ?,"
+        " is a device, as with 'lab/serial=/dev/ttyUSB*'; may be repeated. The configuration file says more of them",
     )
     parser.add_argument(
         "--take-over-kubelet",

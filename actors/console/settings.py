@@ -66,6 +66,7 @@ OPTIONS: Final[Mapping[str, str]] = {
     "health_checks.off": "--health",
     "leases.users.uids": "--lease-uids",
     "expected_devices": "--expect-devices",
+    "devices": "--devices",
 }
 
 
@@ -214,6 +215,10 @@ def flags(args: argparse.Namespace, lower: Mapping[str, Given]) -> Iterator[Give
         yield _flag("leases.users.uids", tuple(user for users in given["lease_uids"] for user in users))
     if "expect_devices" in given:
         yield _flag("expected_devices", dict(given["expect_devices"]))
+    if "devices" in given:
+        from ...protocol.settings.static import joined
+
+        yield _flag("devices", joined(given["devices"]))
     yield from _paths(given)
     yield from _times(given.get("handler_timeout", ()))
     if "health" in given:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -10,7 +11,7 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from ...protocol.devices.messages import InstanceAdded, InstanceMessage, InstanceRemoved
-from ...protocol.errors import NoConnectionError, PluginError
+from ...protocol.errors import NoConnectionError, PluginError, ValidationError
 from ...protocol.messages.addresses import Address
 from ...protocol.plugins.devices import DeviceOptions
 from ...protocol.plugins.info import InstancePolicy, Plugin, check_device_plugin_versions, check_extended_resource
@@ -44,14 +45,22 @@ class DevicePluginHandler:
     instances = InstancePolicy.NEWEST
     longest_call = CONNECT_TIMEOUT + OPTIONS_TIMEOUT
 
-    def __init__(self, devices: Address[InstanceMessage] | None = None, *, strict: bool = False) -> None:
+    def __init__(
+        self,
+        devices: Address[InstanceMessage] | None = None,
+        *,
+        strict: bool = False,
+        is_static: Callable[[str], bool] = lambda _: False,
+    ) -> None:
         """Report the devices of plugins to ``devices``, the devices actor.
 
-        With ``strict``, a stream of lists that has ended is not opened again, as in the kubelet.
+        With ``strict``, a stream of lists that has ended is not opened again, as in the kubelet. ``is_static`` says of
+        which resources the configuration names the devices.
         """
         self.plugins = Instances()
         self._devices: Address[InstanceMessage] = _Nobody() if devices is None else devices
         self._strict = strict
+        self._is_static = is_static
         self._turns: Turns = WeakValueDictionary()
         #: The calls of each instance, by its socket and generation.
         self._calls: dict[tuple[str, int], PluginCalls] = {}
@@ -61,10 +70,15 @@ class DevicePluginHandler:
 
         Raises:
           ValidationError: if ``v1beta1`` is not among the versions, or the name is not of the form
-            ``vendor.domain/name``; the text is the kubelet's.
+            ``vendor.domain/name``; the text is the kubelet's. Or if the configuration names the devices.
         """
         check_device_plugin_versions(plugin.versions)
         check_extended_resource(plugin.name)
+        if self._is_static(plugin.name):
+            raise ValidationError(
+                f"the configuration names the devices of {plugin.name}: remove it from [devices], or give the plugin's"
+                " resource another name"
+            )
 
     async def register(self, plugin: Plugin, link: Link) -> None:
         """Connect to the endpoint, and ask the device plugin for its options.

@@ -1,13 +1,25 @@
-"""The devices actor as the supervisor runs it, with everything that survives its crashes."""
+"""The devices actor, and the task for static devices, as the supervisor runs them, with what survives their crashes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import trio
+
+from ...protocol.devices.messages import InstanceMessage
+from ...protocol.devices.static_config import StaticResource
 from ...protocol.logs.lines import Logger
 from ...protocol.messages.addresses import Address
+from ...protocol.settings.config import Config
 from . import actor
 from .inbox import DevicesInbox
 from .offers import OfferMessage, Offers
 from .state import ResourceWriter, StateStore
+
+if TYPE_CHECKING:
+    from ..io.device_nodes import NodePort
+    from .static import StaticDevices
 
 
 class Devices:
@@ -36,3 +48,40 @@ class Devices:
     def close(self) -> None:
         """Close the store."""
         self._store.close()
+
+
+class StaticUnit:
+    """The task that looks for static devices."""
+
+    def __init__(
+        self, nodes: Callable[[], NodePort], devices: Address[InstanceMessage], config: Config, uid: int
+    ) -> None:
+        """Look for the devices of ``config`` at ``nodes``, as user ``uid``, and report to ``devices``."""
+        self._nodes = nodes
+        self._devices = devices
+        self._rescan = config.rescan
+        self._uid = uid
+        self._resources = config.devices
+        self._is_wanted = trio.Event()
+        self._task: StaticDevices | None = None
+
+    def offers(self, resource: str) -> bool:
+        """Whether the configuration names the devices of a resource."""
+        return resource in self._resources
+
+    def reconfigure(self, resources: Mapping[str, StaticResource]) -> None:
+        """Offer the devices of these resources from now on, and no others."""
+        self._resources = resources
+        self._is_wanted.set()
+        if self._task is not None:
+            self._task.look_again()
+
+    async def run(self) -> None:
+        """Look for devices until cancelled. Most nodes have none, and load nothing for that."""
+        if not self._resources and self._task is None:
+            await self._is_wanted.wait()
+        if self._task is None:
+            from .static import StaticDevices
+
+            self._task = StaticDevices(self._nodes(), self._devices, self._rescan, self._uid)
+        await self._task.run(lambda: self._resources)

@@ -1,4 +1,4 @@
-"""Waits for changes of one file, such as its removal."""
+"""Waits for changes of files, such as the removal of one."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ _NAMES = flags.CREATE | flags.DELETE | flags.MOVED_FROM | flags.MOVED_TO | flags
 
 
 class FileWatch:
-    """Waits for changes of the file at ``path``, or of the ``names`` in a directory; a context manager.
+    """Waits for changes of the files at ``paths``, or of the ``names`` in directories; a context manager.
 
     Moving a directory above it causes no event, and inotify may be missing. So the caller must also look periodically.
     """
 
-    def __init__(self, path: str, *, names: bool = False) -> None:
+    def __init__(self, *paths: str, names: bool = False) -> None:
         self._inotify: INotify | None = None
         with suppress(OSError):
             self._inotify = INotify(nonblocking=True)
-            self._inotify.add_watch(path, _NAMES | flags.DONT_FOLLOW if names else _MASK)
+            for path in paths:
+                with suppress(OSError):
+                    self._inotify.add_watch(path, _NAMES | flags.DONT_FOLLOW if names else _MASK)
 
     def __enter__(self) -> Self:
         return self

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.machinery import PathFinder
 
 from ...protocol.devices.messages import InstanceMessage
@@ -24,21 +24,27 @@ def built_in_handlers(
     strict: bool = False,
     csi: CSIHandler | None = None,
     dra: DRAHandler | None = None,
+    is_static: Callable[[str], bool] = lambda _: False,
 ) -> dict[str, Handler]:
     """Return a handler for each built-in type. The one for device plugins reports their devices to ``devices``.
 
     With ``strict`` handlers are as strict as the kubelet. ``csi`` and ``dra`` replace the handlers of CSI and DRA
-    drivers.
+    drivers. ``is_static`` says of which resources no plugin can have devices.
     """
     return {
         CSI: csi or CSIHandler(strict=strict),
-        DEVICE: DevicePluginHandler(devices, strict=strict),
+        DEVICE: DevicePluginHandler(devices, strict=strict, is_static=is_static),
         DRA: dra or DRAHandler(),
     }
 
 
 def handlers_at_start(
-    config: Config, given: Mapping[str, Handler], devices: Address[InstanceMessage], csi: CSIHandler, dra: DRAHandler
+    config: Config,
+    given: Mapping[str, Handler],
+    devices: Address[InstanceMessage],
+    csi: CSIHandler,
+    dra: DRAHandler,
+    is_static: Callable[[str], bool],
 ) -> dict[str, Handler]:
     """Return the handlers with which a node starts: those ``given``, and built-in ones for other types.
 
@@ -49,7 +55,8 @@ def handlers_at_start(
         if given:
             raise ConfigError(f"a node that observes has no handlers: leave out those for {', '.join(given)}")
         return {}
-    handlers = {**built_in_handlers(devices, strict=config.strict, csi=csi, dra=dra), **given}
+    built_in = built_in_handlers(devices, strict=config.strict, csi=csi, dra=dra, is_static=is_static)
+    handlers = {**built_in, **given}
     for plugin_type, handler in handlers.items():
         check_handler(plugin_type, handler, config.timeouts.of_handler(plugin_type))
     return handlers

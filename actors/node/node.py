@@ -34,7 +34,7 @@ from ...protocol.registration.lives import Lives
 from ...protocol.settings.config import Config, Root
 from ...protocol.values import value
 from ...protocol.world.effects import HandlerRetired, StartRegistration
-from ..devices.unit import Devices
+from ..devices.unit import Devices, StaticUnit
 from ..discovery import watcher
 from ..handlers.by_type import Handlers
 from ..handlers.calls import CallConfig
@@ -140,9 +140,12 @@ class Node:
         # Separate random sequences, so that others do not depend on how often drivers or endpoints are asked.
         csi_rng, checks_rng = random.Random(f"CSI drivers {seed}"), random.Random(f"health checks {seed}")
         csi = CSIHandler(config.csi, strict=config.strict, status=to_status, rng=csi_rng)
+        self.static = StaticUnit(ports.nodes, self.devices.inbox, config, self.rules.users.own)
         self.dra = DRAHandler(config.dra, status=to_status, wall=status_config.wall)
         # Here, so that its errors are not raised from the block.
-        self._handlers_at_start = handlers_at_start(config, handlers, self.devices.inbox, csi, self.dra)
+        self._handlers_at_start = handlers_at_start(
+            config, handlers, self.devices.inbox, csi, self.dra, self.static.offers
+        )
         self.inboxes = Inboxes(config.hung_after or math.inf, self._log)
         connect = wiring.connect_endpoints(lambda: self.endpoints)
         checks, pauses = EndpointChecks(config.health_checks, to_status, checks_rng), wiring.follow_pauses(config)
@@ -293,6 +296,7 @@ class Node:
         for name, run in self.leases.parts.items():
             yield ChildSpec(name, run)
         yield ChildSpec("devices", self.devices.run)
+        yield ChildSpec("static devices", self.static.run)
         yield ChildSpec("links", self.links.serve)
         yield ChildSpec("dra drivers", self.dra.serve)
         yield ChildSpec("dial slots", self.dial_slots.run)

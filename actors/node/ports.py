@@ -37,6 +37,7 @@ from .paths import directories_of
 
 if TYPE_CHECKING:
     from ..devices.directory import DeviceDirectory
+    from ..io.device_nodes import NodePort
 
 
 @value
@@ -45,6 +46,13 @@ class NodeState:
 
     devices: StateStore
     leases: LeaseStore
+
+
+def device_nodes() -> NodePort:
+    """Return the device nodes of this machine."""
+    from ..io.device_nodes import DeviceNodes
+
+    return DeviceNodes()
 
 
 def state_store(config: Config, log: Logger) -> NodeState:
@@ -101,6 +109,8 @@ class Ports:
     dial_slots: int = DIAL_SLOTS
     #: Opens the directory of device plugins; True if users other than root and the daemon's user may call there.
     device_directory: Callable[[DevicePluginDirectory, bool, Logger], DeviceDirectory] = open_device_directory
+    #: Where static devices are looked for.
+    nodes: Callable[[], NodePort] = attrs.field(default=device_nodes)
     #: Returns the stores that keep the state over a restart.
     state: Callable[[Config, Logger], NodeState] = state_store
     #: Returns the ports of leases, given the path of the status socket.

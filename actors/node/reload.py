@@ -121,6 +121,7 @@ async def _send_settings(node: Node) -> None:
     node.registration = attrs.evolve(node.registration, settings=settings)
     await node.registrations.reconfigure(SettingsChanged(settings))
     await node.reconciler.report(WorldChanged(config.max_instances, config.backoff, config.stable_after))
+    node.static.reconfigure(config.devices)
     expectation = expectation_of(config)
     node.devices.inbox.send_nowait(expectation)
     await node.status.report(expectation)

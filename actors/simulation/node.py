@@ -71,6 +71,7 @@ from ..messaging.mailbox import Inbox
 from ..node.ports import NodeState
 from ..status.memory import StatusConfig
 from .device_directory import MemoryDeviceDirectory, RegisterAttempt
+from .device_nodes import MemoryNodes
 from .directory import MemoryDirectory
 from .endpoints import MemoryEndpointFiles
 from .faults import ACTORS, HANGABLE, Actor, Hangable, PoisonMessage, Stuck
@@ -171,6 +172,8 @@ class SimulatedNode:
         self.device_directory = (
             None if where is None else MemoryDeviceDirectory(where.directory, self.directory, self._note_change)
         )
+        #: The device nodes of the machine, for static devices.
+        self.device_nodes = MemoryNodes()
         #: What survives the daemon: the known resources, the leases, and the files for container engines.
         self.store = MemoryStore()
         self.lease_store = MemoryLeaseStore(lasting=True)
@@ -299,6 +302,7 @@ class SimulatedNode:
             network.dial_slots,
             state=lambda _config, _log: NodeState(self.store, self.lease_store),
             leases=self._lease_ports,
+            nodes=lambda: self.device_nodes,
             device_directory=RealDeviceDirectory if self.device_directory is None else self.device_directory.open,
         )
         # Dates are virtual, too, because some are among the facts of plugins.

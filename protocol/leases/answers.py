@@ -171,13 +171,15 @@ def joined(answers: Mapping[str, Answer]) -> Answer:
         return next(iter(answers.values()))
     env, annotations, inside = _Words(), _Words("the annotation "), _Inside()
     names: tuple[str, ...] = ()
+    identities = dict[str, str]()
     for resource, answer in answers.items():
         env.put(resource, answer.env)
         annotations.put(resource, answer.annotations)
         for edit in _edits(answer):
             inside.put(resource, edit)
         names = _once(names, answer.cdi_devices)
-    return Answer(env.texts, inside.mounts, inside.nodes, annotations.texts, names)
+        identities.update(answer.identities)
+    return Answer(env.texts, inside.mounts, inside.nodes, annotations.texts, names, identities)
 
 
 def _once(before: tuple[str, ...], names: Iterable[str]) -> tuple[str, ...]:

@@ -82,6 +82,8 @@ def answer_of(content: Any) -> Answer:
         nodes=every(_node_of, content["nodes"]),
         annotations=text_by_text(content["annotations"]),
         cdi_devices=texts(content["cdi_devices"]),
+        # An answer of an earlier version, or of a plugin, has none.
+        identities=text_by_text(content.get("identities", {})),
     )
 
 
@@ -99,6 +101,7 @@ def answer_to_json(answer: Answer) -> dict[str, Json]:
         ],
         "annotations": dict(answer.annotations),
         "cdi_devices": list(answer.cdi_devices),
+        **({"identities": dict(answer.identities)} if answer.identities else {}),
     }
 
 

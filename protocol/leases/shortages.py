@@ -10,7 +10,7 @@ import attrs
 
 from .choosing import Reserved, available, fits
 from .stock import Missing, Stock, StockedResource
-from .values import Lease, Request, Wanted
+from .values import Lease, Request, Wanted, identity_key
 
 #: How many pools are named that have devices.
 _MOST_POOLS: Final = 3
@@ -122,6 +122,8 @@ def unhealthy_since(stock: Stock, lease: Lease) -> str | None:
         text = _no_longer_healthy(name)
         if any(device_id in listed and not listed[device_id].healthy for device_id in ids):
             return text
+        if moved := _moved(stock, lease, name, ids):
+            return f"{text} ({moved})"
         gone = [device_id for device_id, device in _missing(stock, name, ids) if not device.renamed]
         if gone and resource is not None and resource.offered:
             return f"{text} (no longer listed: {_first_few(gone)})"
@@ -133,10 +135,29 @@ def _no_longer_healthy(name: str) -> str:
 
 
 def missing_devices(stock: Stock, lease: Lease) -> str | None:
-    """Return the text for a lease that has devices which its plugin does not list any more; None if it has none."""
+    """Return the text for a lease of whose devices some are not listed any more, or others have their ids by now."""
+    texts = list[str]()
     devices: Mapping[str, tuple[str, ...]] = lease.devices
-    found = ((name, dict(_missing(stock, name, ids))) for name, ids in devices.items())
-    return "; ".join(_missing_of(name, missing) for name, missing in found if missing) or None
+    for name, ids in devices.items():
+        if missing := dict(_missing(stock, name, ids)):
+            texts.append(_missing_of(name, missing))
+        if moved := _moved(stock, lease, name, ids):
+            texts.append(f"unhealthy, {moved}")
+    return "; ".join(texts) or None
+
+
+def _moved(stock: Stock, lease: Lease, name: str, ids: Iterable[str]) -> str | None:
+    """Return which static devices of a lease are other devices by now; None if none is."""
+    resource, given = stock.find(name), lease.answer.identities if lease.answer is not None else {}
+    if resource is None or not given:
+        return None
+    listed = resource.offer.devices.devices
+    other = [
+        device_id
+        for device_id in ids
+        if device_id in listed and given.get(identity_key(name, device_id), "") != listed[device_id].identity
+    ]
+    return f"another device of {name} has the id by now: {_first_few(other)}" if other else None
 
 
 def _missing(stock: Stock, name: str, ids: Iterable[str]) -> Iterator[tuple[str, Missing]]:

@@ -242,7 +242,7 @@ class Stock:
             resource.place_all(self.pools.sorted(name, (device for device in listed if device.health == HEALTHY)))
 
     def offer(self, offer: Offer, now: float = 0.0) -> set[str]:
-        """Take another offer of a resource; return the leases whose devices were missing for long."""
+        """Take another offer of a resource; return the leases whose devices were missing for long, or may be others."""
         resource = self._resources.setdefault(offer.resource, StockedResource(Offer(offer.resource)))
         before, resource.offer, resource.registered = resource.offer.devices, offer, True
         leases = {
@@ -250,7 +250,12 @@ class Stock:
             for device_id, missing_device in resource.missing.items()
             if missing_device.is_clear
         }
-        self._sort(resource, before, now)
+        difference = self._sort(resource, before, now)
+        leases |= {
+            resource.taken[device.id]
+            for device in difference.changed
+            if device.identity and device.id in resource.taken
+        }
         return leases
 
     def pass_time(self, now: float) -> set[str]:
@@ -308,7 +313,7 @@ class Stock:
         if not resource.registered and not resource.taken:
             del self._resources[name]
 
-    def _sort(self, resource: StockedResource, before: DeviceList, time: float) -> None:
+    def _sort(self, resource: StockedResource, before: DeviceList, time: float) -> Difference:
         now, name = resource.offer.devices, resource.offer.resource
         difference = now.compared(before)
         self._miss(resource, before, difference, time)
@@ -317,11 +322,12 @@ class Stock:
             resource.place_all(
                 self.pools.sorted(name, (device for device in now.devices.values() if device.health == HEALTHY))
             )
-            return
+            return difference
         for device_id in difference.removed:
             resource.drop(device_id, self.pools.pool_of(name, device_id))
         for device in difference.changed:
             resource.place(device, self.pools.pool_of(name, device.id))
+        return difference
 
     def _miss(self, resource: StockedResource, before: DeviceList, difference: Difference, now: float) -> None:
         """Note which devices are missing since an offer, in which ``difference`` is not as it was ``before``."""

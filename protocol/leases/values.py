@@ -161,6 +161,11 @@ class Node:
     permissions: str = "rw"
 
 
+def identity_key(resource: str, device: str) -> str:
+    """Return the key of a device in :attr:`.Answer.identities`."""
+    return f"{resource}={device}"
+
+
 @value
 class Answer:
     """The answers to Allocate of all resources of a lease, joined."""
@@ -171,6 +176,8 @@ class Answer:
     annotations: Mapping[str, str] = attrs.field(factory=dict, hash=False)
     #: Names of CDI devices, such as ``vendor.com/gpu=0``; a container engine resolves them.
     cdi_devices: tuple[str, ...] = ()
+    #: What each static device was when it was given, by :func:`identity_key`.
+    identities: Mapping[str, str] = attrs.field(factory=dict, hash=False)
 
     @property
     def needs_container(self) -> bool:

@@ -26,6 +26,8 @@ class Device:
     health: str = HEALTHY
     #: The NUMA nodes of the device; most devices have one or none.
     numa: tuple[int, ...] = ()
+    #: What the device is, whatever its id: the number and place of the node of a static device; empty for others.
+    identity: str = ""
 
     @property
     def healthy(self) -> bool:

@@ -11,6 +11,7 @@ import attrs
 
 from ..backoff import Backoff, RestartIntensity
 from ..checks import above_zero, at_least_one, each_instance_of, instance_of, not_negative, or_none
+from ..devices.static_config import StaticResource, check_static
 from ..discovery.device_directory import USUAL_NAME
 from ..discovery.roots import Root, without_slash
 from ..errors import ConfigError, ValidationError
@@ -122,6 +123,8 @@ class Config:
     device_plugins: DevicePluginDirectory | None = attrs.field(
         default=None, validator=or_none(instance_of(DevicePluginDirectory))
     )
+    #: The resources whose devices are device nodes of the machine, which need no plugin.
+    devices: Mapping[str, StaticResource] = attrs.field(factory=dict)
     #: How the endpoints of registered plugins are checked, and which types are not checked.
     health_checks: HealthChecks = attrs.field(factory=HealthChecks, validator=instance_of(HealthChecks))
     #: How DRA drivers are used: when one is gone, and which drivers' device health is watched.
@@ -165,8 +168,8 @@ class Config:
             raise ConfigError("--observe leases no devices: leave out --pool, --lease-uids and --lease-group")
         if self.state is not None:
             raise ConfigError("--observe keeps no state: leave out --state")
-        if self.expected_devices:
-            raise ConfigError("--observe asks no plugin for its devices: leave out --expect-devices")
+        if self.expected_devices or self.devices:
+            raise ConfigError("--observe offers no devices: leave out --expect-devices and --devices")
 
     @endpoint_directories.validator
     def _check_endpoint_directories(self, _: object, directories: tuple[str, ...] | None) -> None:
@@ -186,6 +189,10 @@ class Config:
                 check_name(name, self.info_limits)
             except ValidationError as error:
                 raise ConfigError(f"no plugin can have the expected name {name[:_SHOWN]!a}: {error}") from None
+
+    @devices.validator
+    def _check_devices(self, _: object, resources: Mapping[str, StaticResource]) -> None:
+        check_static(resources)
 
     @expected_devices.validator
     def _check_expected_devices(self, _: object, numbers: Mapping[str, int]) -> None:

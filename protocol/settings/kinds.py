@@ -170,7 +170,7 @@ class Switch:
         return text == "true"
 
 
-def _of_toml(text: str, advice: str) -> Any:
+def of_toml(text: str, advice: str) -> Any:
     """Parse ``text`` as a TOML value.
 
     Raises:
@@ -354,7 +354,7 @@ class ListOf:
             lambda element: (
                 self.kind.from_text(element, here) if isinstance(element, str) else self.kind.from_toml(element)
             ),
-            _of_toml(text, 'a list in brackets must be one of TOML, such as ["a", "b"]'),
+            of_toml(text, 'a list in brackets must be one of TOML, such as ["a", "b"]'),
         )
 
     def _each_parsed(self, parse: Callable[[Any], Any], values: Iterable[object]) -> tuple[Any, ...]:
@@ -406,7 +406,7 @@ class ByType:
     def from_text(self, text: str, here: str) -> Any:
         """Return the table."""
         if text.lstrip().startswith("{"):
-            return self.from_toml(_of_toml(text, "a table in braces must be one of TOML, such as { name = 1 }"))
+            return self.from_toml(of_toml(text, "a table in braces must be one of TOML, such as { name = 1 }"))
         table = {}
         for word in filter(None, text.split(",")):
             name, given, number = word.rpartition("=")

@@ -11,7 +11,15 @@ from .config import Config
 #: Parts and single fields of the configuration that can change while a node runs. All others need a restart.
 _PARTS: Final = ("backoff", "info_limits", "intensity", "timeouts")
 _OF_LEASES: Final = ("limits", "operators", "permitted", "pools")
-_FIELDS: Final = ("deregister_at_stop", "expected", "expected_devices", "max_instances", "ready_when", "stable_after")
+_FIELDS: Final = (
+    "deregister_at_stop",
+    "devices",
+    "expected",
+    "expected_devices",
+    "max_instances",
+    "ready_when",
+    "stable_after",
+)
 #: The settings of roots, and the directories for endpoints, whose default depends on the roots.
 _OF_ROOTS: Final = frozenset({"roots", "deprecated_roots", "insecure_roots", "optional_roots", "endpoint_directories"})
 #: The settings that decide how a root is watched, which is fixed for each root.

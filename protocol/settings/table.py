@@ -43,6 +43,7 @@ from .kinds import (
     WrongValueError,
 )
 from .pools import PoolKind
+from .static import StaticKind
 
 #: The parts of the configuration: their key, and the class whose fields are settings.
 PARTS: Final[Mapping[str, type]] = {
@@ -96,6 +97,7 @@ _KINDS: Final[Mapping[str, Kind]] = {
     "ready_when": Word(get_args(ReadyWhen)),
     "expected": ListOf(Text()),
     "expected_devices": ByType(Integer(1), "resource"),
+    "devices": StaticKind(),
     "trust.uids": ListOf(User()),
     "endpoint_directories": ListOf(Path(or_words=(DEFAULT,)), ":"),
     "device_plugins.directory": OrOff(Path(or_words=(DEFAULT,))),
@@ -123,7 +125,7 @@ _BY_TYPE: Final[Mapping[str, Kind]] = {
 #: The variables that are not named after their key.
 _VARIABLES: Final[Mapping[str, str]] = {"roots": "PLUGIND_ROOT"}
 #: Settings whose check depends on other settings.
-_CHECKED_LATER: Final = frozenset({"endpoint_directories", "expected", "expected_devices"})
+_CHECKED_LATER: Final = frozenset({"endpoint_directories", "expected", "expected_devices", "devices"})
 #: The beginning of the text of a field's validator.
 _OF_FIELD: Final = re.compile(r"^(?:\w+\.)?\w+ (?=is |must )")
 

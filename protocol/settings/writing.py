@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from ..devices.static_config import StaticResource
+from . import static
 from .kinds import OFF
 from .pools import PoolGiven
 
@@ -19,7 +21,7 @@ def to_json(value: Any) -> Any:
         case tuple():
             return list(map(_item, value))
         case Mapping():
-            return dict(value)
+            return {name: _item(each) for name, each in value.items()}
         case _:
             return value
 
@@ -32,6 +34,8 @@ def _item(value: Any) -> Any:
         case PoolGiven():
             pool = {"name": value.name, "resource": value.resource, "ids": value.ids, "users": value.users}
             return {name: to_json(value) for name, value in pool.items() if value}
+        case StaticResource():
+            return {name: to_json(each) for name, each in static.given(value).items()}
         case _:
             return value
 

@@ -1,0 +1,195 @@
+"""The device nodes of the machine: which match, what they are, and whether they can be trusted.
+
+Sysfs tells what a node is. ``/run/udev/data`` tells whether udev has finished with the device: until then its links may
+be missing and its permissions may change. No library of udev is used, since a monitor of udev hears nothing in the
+network namespace of a service.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from itertools import islice
+from typing import Final, Protocol, Self
+
+import attrs
+
+from ...protocol.devices.static import MAX_DEVICES, FoundNode
+from ...protocol.devices.static_config import StaticResource
+from ..trust.directories import who_may_replace
+from .file_watch import FileWatch
+
+#: Bytes of an attribute in sysfs that are read.
+_MOST: Final = 256
+#: Directories of a device and of the devices above it in which its attributes are looked for.
+_LEVELS: Final = 16
+_LINKS: Final = 40
+_WILD: Final = frozenset("*?[")
+#: The attributes that USB and PCI devices have, and the prefix that PCI has before their values.
+_OF_BUS: Final = {"idVendor": {"vendor": "idVendor", "product": "idProduct", "serial": "serial"}}
+_OF_PCI: Final = {"vendor": "vendor", "product": "device"}
+NOT_FINISHED: Final = "udev has not finished with it"
+
+
+class NodeWatch(Protocol):
+    """A context manager that watches directories for names that come and go."""
+
+    def __enter__(self) -> Self:
+        """Return the watch."""
+
+    def __exit__(self, *_: object) -> None:
+        """Stop watching."""
+
+    async def wait(self) -> None:
+        """Wait until a name has come or gone; wait forever if no directory can be watched."""
+
+
+class NodePort(Protocol):
+    """Where static devices are looked for."""
+
+    def find(self, resource: StaticResource) -> Iterable[FoundNode]:
+        """Return the nodes that match now, in any order."""
+
+    def look(self, path: str) -> FoundNode | None:
+        """Return what the node at ``path``, or the one to which it leads, is now; None if there is none."""
+
+    def watch(self, resources: Iterable[StaticResource]) -> NodeWatch:
+        """Watch the directories in which nodes of these resources can come and go."""
+
+
+@attrs.frozen
+class DeviceNodes:
+    """The nodes of this machine; tests have another place for each of its parts."""
+
+    dev: str = "/dev"
+    sysfs: str = "/sys"
+    udev: str = "/run/udev"
+
+    def find(self, resource: StaticResource) -> Iterable[FoundNode]:
+        """See :class:`NodePort`."""
+        found = self._by_paths(resource) if resource.paths else self._by_attributes(resource.match)
+        return islice(found, MAX_DEVICES)
+
+    def _by_paths(self, resource: StaticResource) -> Iterator[FoundNode]:
+        for pattern in resource.paths:
+            for path in glob.iglob(pattern):
+                node = self.look(path)
+                # In a directory there can be other files; whoever names one file means that.
+                if node is not None and (node.number or not _WILD & set(pattern)):
+                    yield node
+
+    def _by_attributes(self, match: Mapping[str, str]) -> Iterator[FoundNode]:
+        subsystem = match["subsystem"]
+        for directory in (f"{self.sysfs}/class/{subsystem}", f"{self.sysfs}/bus/{subsystem}/devices"):
+            names = list[str]()
+            with suppress(OSError):
+                names = os.listdir(directory)
+            for name in names:
+                place = os.path.realpath(os.path.join(directory, name))
+                device = _device_name(place)
+                if device is not None and (node := self.look(os.path.join(self.dev, device))) is not None:
+                    has = {**node.attributes, "subsystem": subsystem}
+                    if all(fnmatch.fnmatchcase(has.get(key, ""), wanted) for key, wanted in match.items()):
+                        yield attrs.evolve(node, attributes=has)
+
+    def look(self, path: str) -> FoundNode | None:
+        """See :class:`NodePort`."""
+        try:
+            node = os.path.realpath(path, strict=True)
+            status = os.stat(node, follow_symlinks=False)
+        except OSError:
+            return None
+        if not (stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode)):
+            return FoundNode(path, node, "", problem="it is neither a character nor a block device")
+        kind = "char" if stat.S_ISCHR(status.st_mode) else "block"
+        number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
+        place = os.path.realpath(f"{self.sysfs}/dev/{kind}/{number}")
+        if not os.path.isdir(place):
+            place = ""
+        return FoundNode(
+            path,
+            node,
+            f"{kind[0]}{number}",
+            place.removeprefix(self.sysfs),
+            _attributes(place) if place else {},
+            _replaceable(path) or self._unfinished(f"{kind[0]}{number}"),
+        )
+
+    def _unfinished(self, number: str) -> str | None:
+        if not os.path.exists(f"{self.udev}/control"):  # There is no udev here.
+            return None
+        return None if os.path.exists(f"{self.udev}/data/{number}") else NOT_FINISHED
+
+    def watch(self, resources: Iterable[StaticResource]) -> FileWatch:
+        """See :class:`NodePort`."""
+        directories = dict[str, None]()
+        for resource in resources:
+            for pattern in (*resource.paths, *resource.nodes):
+                directories.update(dict.fromkeys(_directories(pattern)))
+            if resource.match:
+                directories[self.dev] = None
+        return FileWatch(*directories, names=True)
+
+
+def _directories(pattern: str) -> Iterator[str]:
+    """Yield the directories of what matches, and the first above them that exists; and where its links lead to."""
+    above = os.path.dirname(pattern)
+    found = list(islice(glob.iglob(above), MAX_DEVICES)) if _WILD & set(above) else [above]
+    yield from (path for path in found if os.path.isdir(path))
+    while above != "/" and (_WILD & set(above) or not os.path.isdir(above)):
+        above = os.path.dirname(above)
+    yield above
+    for path in islice(glob.iglob(pattern), MAX_DEVICES):
+        if os.path.islink(path):
+            yield os.path.dirname(os.path.realpath(path))
+
+
+def _replaceable(path: str) -> str | None:
+    """Return why others can replace a node, or a link on the way to it; None if they cannot."""
+    for _ in range(_LINKS):
+        try:
+            if (found := who_may_replace(path)) is not None:
+                return f"{found[1]}, and so others may replace it"
+            path = os.path.join(os.path.dirname(path), os.readlink(path))
+        except OSError:  # It is no link.
+            break
+    return None
+
+
+def _device_name(place: str) -> str | None:
+    """Return the name in ``/dev`` of the device with this directory in sysfs; None if it has no node."""
+    for line in _read(f"{place}/uevent").splitlines():
+        key, _, name = line.partition("=")
+        if key == "DEVNAME":
+            return name
+    return None
+
+
+def _attributes(place: str) -> dict[str, str]:
+    """Return the attributes of a device: its own, and those of the nearest USB or PCI device above it."""
+    found = dict[str, str]()
+    with suppress(OSError):
+        found["subsystem"] = os.path.basename(os.readlink(f"{place}/subsystem"))
+    here = place
+    for _ in range(_LEVELS):
+        if "interface" not in found and (interface := _read(f"{here}/bInterfaceNumber")):
+            found["interface"] = interface
+        names = _OF_BUS["idVendor"] if _read(f"{here}/idVendor") else _OF_PCI
+        if values := {key: value for key, name in names.items() if (value := _read(f"{here}/{name}"))}:
+            # A hub above it has a serial number, too, which is not that of the device.
+            return found | {key: value.removeprefix("0x") for key, value in values.items()}
+        here = os.path.dirname(here)
+    return found
+
+
+def _read(path: str) -> str:
+    """Return the text of a file in sysfs; empty if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(_MOST).decode("utf-8", "replace").strip()
+    except OSError:
+        return ""

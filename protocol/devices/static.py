@@ -1,0 +1,130 @@
+"""Static devices: device nodes of the machine that the operator names, which need no device plugin.
+
+A device *is* its node: its number and its place in sysfs. Names in ``/dev`` are given again when a device is unplugged
+and another one is plugged in, so a device that was leased is compared with the one that has its id now.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import attrs
+
+from ..leases.answers import checked
+from ..leases.free import natural
+from ..leases.values import Answer, Node, identity_key
+from ..plugins.devices import HEALTHY, Device, DeviceList
+from ..values import value
+from .static_config import ATTRIBUTES, StaticResource
+
+#: How many nodes of one resource are listed.
+MAX_DEVICES: Final = 512
+#: Characters of an id.
+_MAX_ID: Final = 64
+_ID: Final = re.compile(r"[A-Za-z0-9._:@+-]")
+#: What a path of a node consists of that is put into a variable, where commas separate paths.
+_PATH: Final = re.compile(r"[A-Za-z0-9._:@+/-]+")
+
+# --- what is found ----------------------------------------------------------------------------------------------------
+
+
+@value
+class FoundNode:
+    """A device node that matches, as it is now."""
+
+    #: The path that matches, which can be a link.
+    path: str
+    #: The path of the node itself.
+    node: str
+    #: Its kind and number: ``c188:0``.
+    number: str
+    #: Its path in sysfs; empty if it has none.
+    place: str = ""
+    attributes: Mapping[str, str] = attrs.field(factory=dict, hash=False)
+    #: Why it cannot be leased; None if it can.
+    problem: str | None = None
+
+    @property
+    def identity(self) -> str:
+        """What it is, whatever its name."""
+        return f"{self.number} {self.place}" if self.place else self.number
+
+
+@value
+class ListedNodes:
+    """The devices of one resource."""
+
+    listed: DeviceList
+    #: The node of each device that can be leased, by its id in the list.
+    nodes: Mapping[str, FoundNode] = attrs.field(factory=dict, hash=False)
+
+
+def listed(resource: StaticResource, found: Iterable[FoundNode], numbers: dict[str, str]) -> ListedNodes:
+    """Return the devices of a resource, in natural order.
+
+    ``numbers`` has the devices of the resources before it, as ``RESOURCE=ID`` by the number of the node, and gets those
+    of this one. The second device with a number, and the second with an id, are listed as unhealthy.
+    """
+    devices = list[Device]()
+    nodes = dict[str, FoundNode]()
+    for node in sorted(found, key=lambda node: natural(node.path))[:MAX_DEVICES]:
+        name = id_of(resource, node)
+        problem = node.problem
+        if name in nodes or any(device.id == name for device in devices):
+            # The id belongs to the first, so the second gets one that no node of its own has.
+            name, problem = _encoded(node.path), f"its id {name} is that of another device: see the setting id"
+        elif problem is None and (other := numbers.setdefault(node.number, name)) is not name:
+            problem = f"the same device as {other}"
+        if problem is None and not _PATH.fullmatch(node.node):
+            problem = "its path has characters that no variable may have"
+        for number in range(resource.shared):
+            each = name if resource.shared == 1 else f"{name}::{number}"
+            devices.append(Device(each, problem or HEALTHY, identity=node.identity))
+            if problem is None:
+                nodes[each] = node
+    return ListedNodes(DeviceList(devices), nodes)
+
+
+def id_of(resource: StaticResource, node: FoundNode) -> str:
+    """Return the id of a device, in which other characters than letters, digits and ``._:@+-`` are percent-encoded."""
+    known = {name: node.attributes.get(name, "") for name in ATTRIBUTES}
+    made = resource.id.format(name=node.path.rpartition("/")[2], **known)
+    return _encoded(made or node.path)
+
+
+def _encoded(text: str) -> str:
+    """Return a text as an id of at most :data:`_MAX_ID` characters."""
+    raw = text.encode("utf-8", "surrogateescape")
+    encoded = "".join(chr(byte) if _ID.match(chr(byte)) else f"%{byte:02X}" for byte in raw)
+    return encoded[-_MAX_ID:]
+
+
+# --- what a lease gets ------------------------------------------------------------------------------------------------
+
+
+def answer(resource: StaticResource, name: str, nodes: Mapping[str, FoundNode], shared: Sequence[str]) -> Answer:
+    """Return what a lease gets of ``nodes``, the devices of resource ``name`` by id.
+
+    ``shared`` are the nodes that all devices share.
+
+    Raises:
+      AnswerError: if it cannot be used.
+    """
+    env = {
+        name: ",".join(
+            dict.fromkeys(
+                template.format(path=node.node, link=_encoded_path(node.path), id=each) for each, node in nodes.items()
+            )
+        )
+        for name, template in resource.env.items()
+    }
+    paths = dict.fromkeys((*(node.node for node in nodes.values()), *shared))
+    edits = tuple(Node(path, path, resource.permissions) for path in paths)
+    identities = {identity_key(name, each): node.identity for each, node in nodes.items()}
+    return attrs.evolve(checked(Answer(env=env, nodes=edits)), identities=identities)
+
+
+def _encoded_path(path: str) -> str:
+    return path if _PATH.fullmatch(path) else ""

@@ -1,0 +1,102 @@
+"""What the operator says of static devices: which device nodes of the machine make up a resource."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from string import Formatter
+from typing import Final
+
+import attrs
+
+from ..errors import ConfigError
+from ..plugins.info import wrong_with_resource
+from ..text import cut, quoted
+
+#: How many leases can have one device at once.
+MAX_SHARED: Final = 64
+#: What a device can be matched by, and what its id can be made of.
+ATTRIBUTES: Final = ("subsystem", "vendor", "product", "serial", "interface")
+
+#: The variables that plugind sets itself.
+_OWN_PREFIX: Final = "PLUGIND_"
+_SHOWN: Final = 64
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_IN_ID: Final = frozenset({"name", *ATTRIBUTES})
+_IN_VARIABLES: Final = frozenset({"path", "id", "link"})
+
+
+def _frozen(given: Mapping[str, str]) -> Mapping[str, str]:
+    return dict(given)
+
+
+@attrs.frozen
+class StaticResource:
+    """A resource whose devices are device nodes of the machine.
+
+    Raises:
+      ConfigError: if there are neither paths nor attributes to find devices by, or both, or a value cannot be used.
+    """
+
+    #: Absolute paths with ``*``, ``?`` and ``[…]``: each device node or link that matches is a device.
+    paths: tuple[str, ...] = ()
+    #: Instead of paths, the attributes of the devices in sysfs; their values can have ``*``, ``?`` and ``[…]``.
+    match: Mapping[str, str] = attrs.field(factory=dict, converter=_frozen, hash=False)
+    #: The id of a device, made of its ``{name}``, which is the last part of its path, and its attributes.
+    id: str = "{name}"
+    #: Paths of nodes that each lease gets besides its devices.
+    nodes: tuple[str, ...] = ()
+    #: Variables for whoever leases devices, made of the ``{path}``, ``{link}`` and ``{id}`` of each, joined by commas.
+    env: Mapping[str, str] = attrs.field(factory=dict, converter=_frozen, hash=False)
+    #: What a container may do with the nodes: some of ``r``, ``w`` and ``m``.
+    permissions: str = "rw"
+    #: How many leases can have a device at once.
+    shared: int = 1
+
+    def __attrs_post_init__(self) -> None:
+        if bool(self.paths) == bool(self.match):
+            raise ConfigError("static devices need paths, or a table match, and not both")
+        for path in (*self.paths, *self.nodes):
+            if not path.startswith("/") or "\0" in path:
+                raise ConfigError(f"{_quoted(path)} is not an absolute path")
+        if unknown := [name for name in self.match if name not in ATTRIBUTES]:
+            raise ConfigError(f"{_quoted(unknown[0])} is no attribute: match has {', '.join(ATTRIBUTES)}")
+        if self.match and "subsystem" not in self.match:
+            raise ConfigError('match needs a subsystem, such as subsystem = "tty"')
+        if set(subsystem := self.match.get("subsystem", "")) & set("*?[/"):
+            raise ConfigError(f"the subsystem {_quoted(subsystem)} must be one name, such as tty")
+        _check_template("id", self.id, _IN_ID)
+        for name, template in self.env.items():
+            if not _VARIABLE.fullmatch(name) or name.startswith(_OWN_PREFIX):
+                raise ConfigError(f"{_quoted(name)} cannot be the name of a variable")
+            _check_template(f"the variable {name}", template, _IN_VARIABLES)
+        if not self.permissions or len(set(self.permissions) & set("rwm")) != len(self.permissions):
+            raise ConfigError(f"the permissions are {_quoted(self.permissions)}: they are some of r, w and m")
+        if not 1 <= self.shared <= MAX_SHARED:
+            raise ConfigError(f"shared is {self.shared}: it must be a whole number from 1 to {MAX_SHARED}")
+
+
+def check_static(resources: Mapping[str, StaticResource]) -> None:
+    """Check the names of resources.
+
+    Raises:
+      ConfigError: if no resource can have one.
+    """
+    for name in resources:
+        if (why := wrong_with_resource(name)) is not None:
+            raise ConfigError(f"no resource can have the name of static devices {_quoted(name)}: {why}")
+
+
+def _check_template(what: str, template: str, names: frozenset[str]) -> None:
+    try:
+        parts = list(Formatter().parse(template))
+    except ValueError as error:
+        raise ConfigError(f"{what} is {_quoted(template)}: {error}") from None
+    for _, name, form, conversion in parts:
+        if name is not None and (name not in names or form or conversion):
+            known = ", ".join(f"{{{known}}}" for known in sorted(names))
+            raise ConfigError(f"{what} is {_quoted(template)}: there is no {{{cut(name, _SHOWN)}}}, but {known}")
+
+
+def _quoted(text: str) -> str:
+    return quoted(cut(text, _SHOWN))

@@ -1,0 +1,136 @@
+"""Static devices in a file, a variable or an option."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from ..devices.static_config import StaticResource
+from ..errors import ConfigError
+from ..plugins.info import wrong_with_resource
+from ..values import value
+from .kinds import Integer, Kind, ListOf, Path, Text, WrongValueError, of_toml, shown, wrong
+
+#: One resource in text: its name and the patterns of its devices.
+Named = tuple[str, tuple[str, ...]]
+
+
+@value
+class _Texts:
+    """A table of strings."""
+
+    words: str = "a table of strings"
+
+    def from_toml(self, value: object) -> Any:
+        if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+            raise wrong(value, self.words)
+        return value
+
+    def from_text(self, text: str, here: str) -> Any:  # noqa: ARG002 - it stands in tables alone
+        raise wrong(text, self.words)
+
+
+#: The fields of a resource in a file.
+_FIELDS: Final[Mapping[str, Kind]] = {
+    "paths": ListOf(Path()),
+    "match": _Texts(),
+    "id": Text(),
+    "nodes": ListOf(Path()),
+    "env": _Texts(),
+    "permissions": Text(),
+    "shared": Integer(1),
+}
+
+
+@value
+class StaticKind:
+    """A table of resources; in text, ``RESOURCE=PATTERN,…;…`` or a TOML table in braces."""
+
+    words: str = "a table, in which each resource has a table with paths or match"
+
+    def from_toml(self, value: object) -> Any:
+        """Return the resources by name."""
+        if not isinstance(value, dict):
+            raise wrong(value, self.words)
+        found, texts, places = dict[str, StaticResource](), list[str](), list[tuple[str, ...]]()
+        for name, given in value.items():
+            try:
+                found[check_resource(name)] = _resource(given)
+            except WrongValueError as error:
+                texts += error.each_with_key(f"the devices of {shown(name)}")
+                places += [(name, *place) for place in error.places]
+        if texts:
+            raise WrongValueError(*texts, places=places)
+        return found
+
+    def from_text(self, text: str, here: str) -> Any:
+        """Return the resources by name."""
+        if text.lstrip().startswith("{"):
+            return self.from_toml(of_toml(text, "a table in braces must be one of TOML"))
+        return joined(named(word, here) for word in text.split(";") if word)
+
+
+def named(text: str, here: str) -> Named:
+    """Return the resource and the patterns of ``RESOURCE=PATTERN,…``; patterns are relative to the directory ``here``.
+
+    Raises:
+      WrongValueError: if it is of another form.
+    """
+    name, given, patterns = text.partition("=")
+    paths = [path for path in patterns.split(",") if path]
+    if not given or not paths:
+        raise WrongValueError(f"{shown(text)} names no devices: give RESOURCE=PATH, such as 'lab/serial=/dev/ttyUSB*'")
+    return check_resource(name), tuple(os.path.normpath(os.path.join(here, path)) for path in paths)
+
+
+def joined(resources: Iterable[Named]) -> Mapping[str, StaticResource]:
+    """Return resources by name; one that is named twice has the patterns of both."""
+    paths = dict[str, tuple[str, ...]]()
+    for name, patterns in resources:
+        paths[name] = (*paths.get(name, ()), *patterns)
+    return {name: StaticResource(patterns) for name, patterns in paths.items()}
+
+
+def check_resource(name: str) -> str:
+    """Return the name of a resource.
+
+    Raises:
+      WrongValueError: if no resource can have it.
+    """
+    if (why := wrong_with_resource(name)) is not None:
+        raise WrongValueError(f"{shown(name)} does not name a resource, such as lab/serial: {why}")
+    return name
+
+
+def _resource(given: object) -> StaticResource:
+    if not isinstance(given, dict):
+        raise wrong(given, "a table with paths or match")
+    texts, places, found = list[str](), list[tuple[str, ...]](), dict[str, Any]()
+    for key, each in given.items():
+        kind = _FIELDS.get(key)
+        if kind is None:
+            texts.append(f"there is no {shown(key)}: it has {', '.join(_FIELDS)}")
+            places.append((key,))
+            continue
+        try:
+            found[key] = kind.from_toml(each)
+        except WrongValueError as error:
+            texts += error.each_with_key(key)
+            places += [(key,)] * len(error.texts)
+    if texts:
+        raise WrongValueError(*texts, places=places)
+    try:
+        return StaticResource(**found)
+    except ConfigError as error:
+        raise WrongValueError(str(error)) from None
+
+
+def given(resource: StaticResource) -> Mapping[str, Any]:
+    """Return the fields of a resource that are not the default."""
+    usual = StaticResource(("/",))
+    return {
+        name: field
+        for name in _FIELDS
+        if (field := getattr(resource, name)) != getattr(usual, name) or (name == "paths" and field)
+    }
