@@ -122,8 +122,8 @@ _BY_TYPE: Final[Mapping[str, Kind]] = {
     "int | None": OrOff(Integer()),
     "bool": Switch(),
 }
-#: The variables that are not named after their key.
-_VARIABLES: Final[Mapping[str, str]] = {"roots": "PLUGIND_ROOT"}
+#: The variables that are not named after their key. ``PLUGIND_DEVICES`` says to a command which devices it has leased.
+_VARIABLES: Final[Mapping[str, str]] = {"roots": "PLUGIND_ROOT", "devices": "PLUGIND_STATIC_DEVICES"}
 #: Settings whose check depends on other settings.
 _CHECKED_LATER: Final = frozenset({"endpoint_directories", "expected", "expected_devices", "devices"})
 #: The beginning of the text of a field's validator.

@@ -44,10 +44,10 @@ OTHERS = {
 #: What holds by default where that depends on something else.
 DEFAULTS = {
     "roots": "`/var/lib/kubelet/plugins_registry`",
-    "optional_roots": "true only without `roots` and with device plugins",
+    "optional_roots": "true only without `roots` and with device plugins or static devices",
     "status": "depends on the user",
     "endpoint_directories": '`["default"]`, the directories beside the roots',
-    "state": "depends on the user; off without device plugins",
+    "state": "depends on the user; off without device plugins and static devices",
     "timeouts.handlers": "`CSIPlugin` has 175 s",
 }
 

@@ -320,6 +320,7 @@ OTHER_VALUES = {
     "log_level": "'debug'",
     "observe_again": "70",
     "endpoint_directories": "['/other']",
+    "devices": "{ 'v.com/serial' = { paths = ['/dev/ttyS*'] } }",
     "expected": "['a']",
     "expected_devices": "{ 'v.com/gpu' = 8 }",
     "ready_when": "'healthy'",

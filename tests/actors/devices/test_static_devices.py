@@ -7,8 +7,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from plugind.actors.simulation.plugins import FakePlugin
 from plugind.actors.simulation.node import SimulatedNode
+from plugind.actors.simulation.plugins import FakePlugin
 from plugind.protocol.devices.static_config import StaticResource
 from plugind.protocol.errors import AllocationError
 from plugind.protocol.leases.values import Node
@@ -65,7 +65,9 @@ async def test_a_lease_is_refused_where_a_node_is_missing_or_is_another_device_t
                 pass
         await health(node)
         node.device_nodes.unplug("/dev/common")
-        with pytest.raises(AllocationError, match="the node /dev/common, which all devices of lab/serial share, is not given"):
+        with pytest.raises(
+            AllocationError, match="the node /dev/common, which all devices of lab/serial share, is not given"
+        ):
             async with node.supervisor.allocate({SERIAL: 1}):
                 pass
 

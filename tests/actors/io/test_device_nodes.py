@@ -1,0 +1,132 @@
+"""Static devices on a real file system: real nodes, with a sysfs and a udev of the test's own."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+
+from plugind.actors.io.device_nodes import DeviceNodes
+from plugind.protocol.devices.static_config import StaticResource
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, which may make device nodes")
+
+
+@attrs.define
+class Machine:
+    """A machine with nodes in its own places."""
+
+    place: Path
+
+    @property
+    def nodes(self) -> DeviceNodes:
+        return DeviceNodes(*(str(self.place / name) for name in ("dev", "sys", "udev")))
+
+    def make(self, name: str, minor: int = 3, *, kind: int = stat.S_IFCHR, major: int = 1) -> Path:
+        """Make a node; by default one of those that every kernel has."""
+        path = self.place / "dev" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.mknod(path, kind | 0o600, os.makedev(major, minor))
+        return path
+
+    def put(self, path: str, **files: str) -> Path:
+        """Make a directory of sysfs with files in it."""
+        directory = self.place / "sys" / path
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (directory / name).write_text(text + "\n")
+        return directory
+
+    def link(self, path: str, target: Path) -> None:
+        link = self.place / "sys" / path
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(target)
+
+    def found(self, *patterns: str) -> list[tuple[str, str, str | None]]:
+        resource = StaticResource(tuple(str(self.place / pattern) for pattern in patterns))
+        found = self.nodes.find(resource)
+        return sorted((os.path.relpath(node.path, self.place), node.number, node.problem) for node in found)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    for name in ("dev", "sys", "udev"):
+        (tmp_path / name).mkdir()
+    return Machine(tmp_path)
+
+
+def test_character_and_block_devices_match_and_other_files_only_by_their_full_name(machine: Machine) -> None:
+    machine.make("null0")
+    machine.make("null1", kind=stat.S_IFBLK, major=7, minor=200)
+    (machine.place / "dev" / "null2").write_text("")
+    assert machine.found("dev/null*") == [("dev/null0", "c1:3", None), ("dev/null1", "b7:200", None)]
+    assert machine.found("dev/null2", "dev/null3") == [
+        ("dev/null2", "", "it is neither a character nor a block device")
+    ]
+
+
+def test_a_link_is_the_node_that_it_leads_to_and_one_that_leads_nowhere_is_none(machine: Machine) -> None:
+    node = machine.make("null0")
+    links = machine.place / "dev" / "by-id"
+    links.mkdir()
+    (links / "a").symlink_to("../null0")
+    (links / "b").symlink_to("../gone")
+    (found,) = machine.nodes.find(StaticResource((f"{links}/*",)))
+    assert (found.path, found.node, found.number) == (f"{links}/a", str(node), "c1:3")
+
+
+def test_a_node_that_others_may_replace_is_withheld_wherever_they_may(machine: Machine) -> None:
+    machine.make("open/null0")
+    links = machine.place / "dev" / "links"
+    links.mkdir()
+    (links / "a").symlink_to("../open/null0")
+    os.chmod(machine.place / "dev" / "open", 0o777)
+    (problem,) = {problem for _, _, problem in machine.found("dev/open/*", "dev/links/*")}
+    assert problem == f"everybody may write to {machine.place}/dev/open, and so others may replace it"
+
+
+def test_a_device_is_ready_when_udev_has_finished_with_it(machine: Machine) -> None:
+    machine.make("null0")
+    (machine.place / "udev" / "control").write_text("")
+    assert machine.found("dev/*") == [("dev/null0", "c1:3", "udev has not finished with it")]
+    (machine.place / "udev" / "data").mkdir()
+    (machine.place / "udev" / "data" / "c1:3").write_text("")
+    assert machine.found("dev/*") == [("dev/null0", "c1:3", None)]
+
+
+def test_the_attributes_of_a_device_are_those_of_the_nearest_usb_device(machine: Machine) -> None:
+    """The hub above a device has a serial number, too."""
+    machine.make("ttyUSB0")
+    machine.put("devices/usb1", idVendor="1d6b", idProduct="0002", serial="0000:00:14.0")
+    machine.put("devices/usb1/1-1", idVendor="0403", idProduct="6001")
+    machine.put("devices/usb1/1-1/1-1:1.0", bInterfaceNumber="00")
+    place = machine.put("devices/usb1/1-1/1-1:1.0/ttyUSB0", uevent="MAJOR=1\nMINOR=3\nDEVNAME=ttyUSB0")
+    machine.link("dev/char/1:3", place)
+    machine.link("class/tty/ttyUSB0", place)
+    match = {"subsystem": "tty", "vendor": "0403", "product": "6*", "interface": "00"}
+    (found,) = machine.nodes.find(StaticResource(match=match))
+    assert found.attributes == {"subsystem": "tty", "vendor": "0403", "product": "6001", "interface": "00"}
+    assert found.identity == "c1:3 /devices/usb1/1-1/1-1:1.0/ttyUSB0"
+    assert [*machine.nodes.find(StaticResource(match={**match, "serial": "*:*"}))] == []
+
+
+def test_the_attributes_of_a_pci_device_have_no_prefix(machine: Machine) -> None:
+    machine.make("gpu0")
+    machine.put("devices/pci0", vendor="0x10de", device="0x2204")
+    place = machine.put("devices/pci0/gpu/gpu0", uevent="DEVNAME=gpu0")
+    machine.link("dev/char/1:3", place)
+    machine.link("class/gpu/gpu0", place)
+    (found,) = machine.nodes.find(StaticResource(match={"subsystem": "gpu", "vendor": "10de"}))
+    assert (found.node, found.attributes["product"]) == (str(machine.place / "dev" / "gpu0"), "2204")
+
+
+@pytest.mark.parametrize("pattern", ["dev/ttyUSB*", "dev/serial/by-id/*", "dev/*/port"])
+async def test_a_watch_notices_a_node_also_in_a_directory_that_comes_with_it(machine: Machine, pattern: str) -> None:
+    resource = StaticResource((str(machine.place / pattern),))
+    with machine.nodes.watch([resource]) as watch, trio.fail_after(10):
+        machine.make(pattern.removeprefix("dev/").replace("*", "a"))
+        await watch.wait()
