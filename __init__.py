@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .actors.status.memory import StatusConfig
     from .protocol.backoff import Backoff, RestartIntensity
     from .protocol.devices.messages import ResourceChanged
+    from .protocol.devices.static_config import StaticResource
     from .protocol.errors import AllocationError, ConfigError, NoConnectionError, PluginError
     from .protocol.handlers.csi import CSIConfig
     from .protocol.handlers.dra import DRAConfig
@@ -97,6 +98,7 @@ __all__ = [
     "Root",
     "RootBusyError",
     "Snapshot",
+    "StaticResource",
     "StatusConfig",
     "Supervisor",
     "Timeouts",
@@ -158,6 +160,7 @@ if not TYPE_CHECKING:
         "Root": ".protocol.settings.config",
         "RootBusyError": ".supervisor",
         "Snapshot": ".protocol.messages.status",
+        "StaticResource": ".protocol.devices.static_config",
         "StatusConfig": ".actors.status.memory",
         "Supervisor": ".supervisor",
         "Timeouts": ".protocol.settings.config",

@@ -65,6 +65,7 @@ PUBLIC = [
     "Root",
     "RootBusyError",
     "Snapshot",
+    "StaticResource",
     "StatusConfig",
     "Supervisor",
     "Timeouts",
