@@ -61,6 +61,7 @@ LOADED_WHEN_READY = (
     "..handlers.csi.follower",
     "..handlers.csi.ranking",
     "..devices.follower",
+    "..devices.static",
     "...protocol.proto.deviceplugin_v1beta1_grpc",
     "..handlers.dra.driver",
     "..handlers.dra.calls",
