@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from ..client.reaching import watched
 from ..http.backends import BLOCKING, Entered, result_of
 from ..http.client import Reply, UnreachableError, ask
-from .answers import Daemon, Plugin, UnknownPluginError, refusal, roots_in, to_mend
+from .answers import Daemon, Plugin, UnknownPluginError, health_in, refusal, roots_in, to_mend
 from .ending import EXIT_UNREACHABLE, CommandError
 from .status_socket import unreachable
 
@@ -78,7 +78,7 @@ def roots(daemon: Daemon) -> list[Plugin]:
       CommandError: if the daemon does not answer in time.
     """
     # The answer has the status 503 if anything is wrong, and says what.
-    return roots_in(answer(daemon, "GET", "/healthz")[1])
+    return roots_in(health_in(answer(daemon, "GET", "/healthz")[1]))
 
 
 def roots_to_mend(daemon: Daemon) -> list[str]:
