@@ -219,11 +219,11 @@ class Client:
           LeaseFailedError: if there is no such lease.
           LeaseLostError: if the lease has ended before the block.
         """
+        from .on_anyio import cancelled_if_lost
+
         request = request_of(
             resources, ids=ids, include=include, labels=labels, pool=pool, ignore_missing=ignore_missing
         )
-        from .on_anyio import cancelled_if_lost
-
         keeper = await self._kept(LeaseBody(request, ConnectionOwner(), id, wait))
         async with cancelled_if_lost(keeper), self._ending(keeper):
             yield keeper.held
@@ -297,23 +297,21 @@ class Client:
 
     @asynccontextmanager
     async def _leased(self, request: Request, name: str | None, wait: float | None) -> AsyncIterator[Lease]:
-        asked = LeaseBody(request, own_process(), name or new_id(), wait)
-        lease = await self._taken(asked, named=name is not None)
+        id_ = name or new_id()
+        asked = LeaseBody(request, own_process(), id_, wait)
+        try:
+            lease = await self._ask(allocation(asked), seconds=deadline_of(asked), patience=PATIENCE)
+        except BaseException as error:
+            # The answer may be under way. A lease that the caller has named is left to the caller.
+            if name is None and not isinstance(error, LeaseFailedError):
+                await self._try_to_release(id_)
+            raise
         try:
             yield lease
         except BaseException:
             await self._try_to_release(lease.id)
             raise
         await self._end(lease.id)
-
-    async def _taken(self, asked: LeaseBody, *, named: bool) -> Lease:
-        try:
-            return await self._ask(allocation(asked), seconds=deadline_of(asked), patience=PATIENCE)
-        except BaseException as error:
-            # The answer may be under way.
-            if not (named or asked.id is None or isinstance(error, LeaseFailedError)):
-                await self._try_to_release(asked.id)
-            raise
 
     async def _kept(self, asked: LeaseBody) -> Keeper:
         keeper = Keeper(self._backend, self.path, self.timeout)
