@@ -392,4 +392,6 @@ class Supervisor:
           NodeEndedError: if the node has ended.
         """
         plugins = (await self.snapshot()).plugins
-        return ask_for_facts(self._node.links, [plugin for plugin in plugins if target in (plugin.socket, plugin.name)])
+        return ask_for_facts(
+            self._node.links.refresh_facts, [plugin for plugin in plugins if target in (plugin.socket, plugin.name)]
+        )

@@ -33,7 +33,7 @@ Registrations also send ``SocketDialed`` and ``PluginRefused`` to the reconciler
 A handler is called in the task of a registration, which opens, starts and ends its links by calls
 (``plugind.actors.handlers.links``). The reconciler sends ``RoleChanged`` and ``PluginDisplaced`` to the links. They
 send ``UsableChanged`` and ``PluginGone`` to the reconciler, ``HealthReported`` and ``FollowEnded`` to the status actor,
-and answer ``FactsAsked`` at once. Handlers of drivers send ``CallsEnded`` and ``EventNoted`` to the status actor.
+which asks them for facts by a call. Handlers of drivers send ``CallsEnded`` and ``EventNoted`` to the status actor.
 
 The inbox of the devices actor keeps of each kind of message of a plugin only the newest. The lease actor is sent
 ``LeaseAsked``, ``AskerLeft``, ``ReleaseAsked`` … of ``plugind.protocol.leases.messages`` by the status socket and the

@@ -1,4 +1,4 @@
-"""The client of a daemon for programs that use Trio or asyncio."""
+"""The client of a daemon for programs that use Trio or asyncio; that without either is made from it in :mod:`.sync`."""
 
 from __future__ import annotations
 
@@ -7,23 +7,22 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
-import anyio
 import attrs
 
 from ...protocol.client.status_values import plugin_from_json
 from ...protocol.leases.asked_json import LeaseBody
 from ...protocol.leases.leases_json import lease_from_json
-from ...protocol.leases.values import ConnectionOwner, Lease
+from ...protocol.leases.values import ConnectionOwner, Lease, Request
 from ...protocol.plugins.devices import ResourceStatus
 from ...protocol.plugins.status import PluginStatus
+from ..http.backends import Backend
+from ..http.client import Reply
 from ..io.silence import PATIENCE
 from . import requests
-from .async_holding import Keeper
-from .async_transport import Lines, answer, lines
 from .awaited import EXPLAIN, RECONNECT, Awaited, AwaitedDevices, AwaitedPlugins, Following
 from .calls import ClientRequest, understood
 from .errors import ClientError, LeaseFailedError
-from .holding import HeldLease
+from .holding import HeldLease, Keeper
 from .lease_calls import (
     all_leases,
     allocation,
@@ -38,6 +37,7 @@ from .lease_calls import (
 )
 from .paths import default_status_path
 from .reaching import ANSWER_TIMEOUT, WRITING, watched
+from .transport import answer, lines
 
 if TYPE_CHECKING:
     from ...protocol.messages.reconciler import RetryAnswer
@@ -49,20 +49,20 @@ T = TypeVar("T")
 class Watch(Generic[T]):
     """The changes of a watch, as they come."""
 
-    _lines: Lines
+    _reply: Reply
     _read: Callable[[object], T]
 
     def close(self) -> None:
         """End the watch; another task or thread may do so, and the iteration is over."""
-        self._lines.close()
+        self._reply.hang_up()
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> T:
-        while not (line := await anext(self._lines)):
+        while not (line := await anext(self._reply)):
             pass  # It is a heartbeat.
-        return understood(self._read, line, self._lines.version)
+        return understood(self._read, line, self._reply.version)
 
 
 class Client:
@@ -88,6 +88,12 @@ class Client:
         """
         self.path = default_status_path() if path is None else path
         self.timeout = timeout
+
+    @property
+    def _backend(self) -> Backend:
+        from .on_anyio import ANYIO  # The synchronous client does without anyio.
+
+        return ANYIO
 
     async def list(self, name: str | None = None, *, type: str | None = None) -> tuple[PluginStatus, ...]:  # noqa: A002
         """Return all plugins, or those of a name or type."""
@@ -182,14 +188,8 @@ class Client:
         request = request_of(
             resources, ids=ids, include=include, labels=labels, pool=pool, ignore_missing=ignore_missing
         )
-        asked = LeaseBody(request, own_process(), id or new_id(), wait)
-        lease = await self._taken(asked, named=id is not None)
-        try:
+        async with self._leased(request, id, wait) as lease:
             yield lease
-        except BaseException:
-            await self._try_to_release(lease.id)
-            raise
-        await self._end(lease.id)
 
     @asynccontextmanager
     async def hold(
@@ -219,19 +219,14 @@ class Client:
           LeaseFailedError: if there is no such lease.
           LeaseLostError: if the lease has ended before the block.
         """
+        from .on_anyio import cancelled_if_lost
+
         request = request_of(
             resources, ids=ids, include=include, labels=labels, pool=pool, ignore_missing=ignore_missing
         )
-        asked = LeaseBody(request, ConnectionOwner(), id, wait)
-        async with Keeper(self.path, self.timeout).holding(allocation(asked), deadline_of(asked)) as holding:
-            try:
-                yield holding.held
-            except BaseException:
-                if holding.end():
-                    await self._try_to_release(holding.held.lease.id)
-                raise
-            if holding.end():
-                await self._end(holding.held.lease.id)
+        keeper = await self._kept(LeaseBody(request, ConnectionOwner(), id, wait))
+        async with cancelled_if_lost(keeper), self._ending(keeper):
+            yield keeper.held
 
     async def take(
         self,
@@ -300,22 +295,51 @@ class Client:
         async with self._lines("/v1/leases/watch") as found:
             yield Watch(found, lease_from_json)
 
-    async def _taken(self, asked: LeaseBody, *, named: bool) -> Lease:
+    @asynccontextmanager
+    async def _leased(self, request: Request, name: str | None, wait: float | None) -> AsyncIterator[Lease]:
+        id_ = name or new_id()
+        asked = LeaseBody(request, own_process(), id_, wait)
         try:
-            return await self._ask(allocation(asked), seconds=deadline_of(asked), patience=PATIENCE)
+            lease = await self._ask(allocation(asked), seconds=deadline_of(asked), patience=PATIENCE)
         except BaseException as error:
-            # The answer may be under way.
-            if not (named or asked.id is None or isinstance(error, LeaseFailedError)):
-                await self._try_to_release(asked.id)
+            # The answer may be under way. A lease that the caller has named is left to the caller.
+            if name is None and not isinstance(error, LeaseFailedError):
+                await self._try_to_release(id_)
             raise
+        try:
+            yield lease
+        except BaseException:
+            await self._try_to_release(lease.id)
+            raise
+        await self._end(lease.id)
+
+    async def _kept(self, asked: LeaseBody) -> Keeper:
+        keeper = Keeper(self._backend, self.path, self.timeout)
+        await keeper.take(allocation(asked), deadline_of(asked))
+        return keeper
+
+    @asynccontextmanager
+    async def _ending(self, keeper: Keeper) -> AsyncIterator[None]:
+        """End a lease with the block, if it is still held."""
+        try:
+            yield
+        except BaseException:
+            if keeper.end():
+                await self._try_to_release(keeper.held.lease.id)
+            raise
+        else:
+            if keeper.end():
+                await self._end(keeper.held.lease.id)
+        finally:
+            keeper.hang_up()
 
     async def _try_to_release(self, lease: str) -> None:
-        with suppress(ClientError), anyio.CancelScope(shield=True):
+        with suppress(ClientError), self._backend.shielded():
             await self.release(lease)
 
     async def _end(self, lease: str) -> None:
         try:
-            with anyio.CancelScope(shield=True):
+            with self._backend.shielded():
                 await self.release(lease)
         except LeaseFailedError as error:
             if not is_unknown(error):
@@ -324,20 +348,20 @@ class Client:
     # --- to ask ---
 
     async def _ask(self, call: ClientRequest[T], *, seconds: float | None = None, patience: float = math.inf) -> T:
-        return await answer(self.path, call, timeout=seconds or self.timeout, patience=patience)
+        return await answer(self._backend, self.path, call, timeout=seconds or self.timeout, patience=patience)
 
-    def _lines(self, path: str) -> AbstractAsyncContextManager[Lines]:
+    def _lines(self, path: str, total: float = math.inf) -> AbstractAsyncContextManager[Reply]:
         call = ClientRequest("GET", watched(path, self.timeout), lambda content: content)
-        return lines(self.path, call, timeout=self.timeout)
+        return lines(self._backend, self.path, call, timeout=self.timeout, total=total)
 
     async def _follow(self, awaited: Awaited, timeout: float) -> None:
-        following = Following(awaited, anyio.current_time() + timeout, anyio.current_time)
+        backend = self._backend
+        following = Following(awaited, backend.now() + timeout, backend.now)
         while not following.done:
-            with anyio.move_on_after(following.left):
-                await self._follow_once(following)
+            await self._follow_once(following)
             if following.done:
                 return
-            await anyio.sleep(min(RECONNECT, following.left))  # There is no event for the start of a daemon.
+            await backend.sleep(min(RECONNECT, following.left))  # There is no event for the start of a daemon.
             if not following.left:
                 await self._explain(following.explanation())
                 raise following.error(timeout)
@@ -350,7 +374,7 @@ class Client:
 
     async def _follow_once(self, following: Following) -> None:
         try:
-            async with self._lines(following.awaited.path) as found:
+            async with self._lines(following.awaited.path, following.left) as found:
                 following.begin()
                 async for line in found:
                     if following.note(line):

@@ -17,8 +17,6 @@ ANSWER_TIMEOUT: Final = 5.0
 WRITING: Final = 2 * ANSWER_TIMEOUT
 #: The statuses with which a daemon may answer what it does not know.
 UNKNOWN_HERE: Final = frozenset((400, 404, 405))
-#: Bytes of the largest answer that is read.
-MAX_ANSWER: Final = 256 * 1024 * 1024
 #: Heartbeats of a watch in that time.
 HEARTBEATS: Final = 4
 

@@ -25,7 +25,7 @@ from ...protocol.text import escaped
 from ..client.errors import ClientError
 from ..client.lease_calls import allocation, deadline_of, own_process, release, request_of
 from ..client.reaching import WRITING
-from ..client.sync_transport import answer
+from ..client.transport import asked
 from ..io.silence import PATIENCE
 from .ending import EXIT_OK, CommandError, OutputError, complain, say
 from .lease_failures import EXIT_CANNOT_RUN, EXIT_NOT_FOUND, EXIT_NOT_RUN, fail
@@ -225,13 +225,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    asked, path = _asked(args), status_path(args)
+    body, path = _asked(args), status_path(args)
     command: Sequence[str] | None = args.command
     if command is not None and not is_there(command[0]):
         complain(f"{escaped(command[0])}: there is no such command")
         return EXIT_NOT_FOUND
     try:
-        lease = answer(path, allocation(asked), seconds=deadline_of(asked), patience=PATIENCE)
+        lease = asked(path, allocation(body), timeout=deadline_of(body), patience=PATIENCE)
     except ClientError as error:
         code = fail(error, args.output)
         _say_none(args.output)
@@ -291,7 +291,7 @@ def _print(form: str, lease: Lease, path: str, *, keep: bool) -> int:
     except (FormError, OutputError, KeyboardInterrupt) as error:
         if not keep:
             with suppress(ClientError):  # It may have ended meanwhile.
-                answer(path, release(lease.id), seconds=WRITING)
+                asked(path, release(lease.id), timeout=WRITING)
         if isinstance(error, KeyboardInterrupt):
             raise
         why = f"standard output cannot be written: {error.cause.strerror}" if isinstance(error, OutputError) else error

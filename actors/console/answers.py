@@ -135,21 +135,25 @@ def plugin_in(line: bytes) -> Plugin:
     return decoded
 
 
-def roots_in(answer: bytes) -> list[Plugin]:
-    """Return the condition of each root in a health answer, the directory of device plugins included.
+def health_in(answer: bytes) -> Plugin:
+    """Return the content of a health answer.
 
     Raises:
       CommandError: if the answer is not JSON.
     """
     health = _decoded(answer)
-    found = health.get("roots") if isinstance(health, dict) else None
+    return health if isinstance(health, dict) else {}
+
+
+def roots_in(health: Plugin) -> list[Plugin]:
+    """Return the condition of each root, the directory of device plugins included."""
+    found = health.get("roots")
     return [root for root in (found if isinstance(found, list) else []) if isinstance(root, dict)]
 
 
-def queued_in(answer: bytes) -> list[str]:
+def queued_in(health: Plugin) -> list[str]:
     """Return a line about the sockets that wait for a dial slot, if there are any; older daemons do not count them."""
-    health = _decoded(answer)
-    queued = health.get("queued") if isinstance(health, dict) else None
+    queued = health.get("queued")
     return [f"{queued} queued for a dial"] if isinstance(queued, int) and queued else []
 
 

@@ -7,16 +7,13 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
 
-from ..client.reaching import MAX_ANSWER, watched
-from ..http.plain import NotHttpError, Reply, asked, no_answer
-from .answers import Daemon, Plugin, UnknownPluginError, refusal, roots_in, to_mend
+from ..client.reaching import watched
+from ..http.backends import BLOCKING, Entered, result_of
+from ..http.client import Reply, UnreachableError, ask
+from .answers import Daemon, Plugin, UnknownPluginError, health_in, refusal, roots_in, to_mend
 from .ending import EXIT_UNREACHABLE, CommandError
 from .status_socket import unreachable
-
-#: What is raised if a daemon does not answer.
-UNANSWERED: Final = (OSError, NotHttpError)
 
 
 def answer(daemon: Daemon, method: str, target: str, body: bytes = b"", **advice: str) -> tuple[int, bytes, str | None]:
@@ -29,15 +26,15 @@ def answer(daemon: Daemon, method: str, target: str, body: bytes = b"", **advice
       CommandError: if it does not answer in time.
     """
     try:
-        with asked(daemon.path, method, target, body, seconds=daemon.timeout, silence=daemon.timeout) as reply:
-            return reply.status, reply.body(MAX_ANSWER), reply.version
-    except UNANSWERED as error:
-        raise unanswered(daemon, error, **advice) from error
+        with Entered(ask(BLOCKING, daemon.path, method, target, body, timeout=daemon.timeout)) as reply:
+            return reply.status, result_of(reply.body()), reply.version
+    except UnreachableError as error:
+        raise unanswered(error, **advice) from error
 
 
-def unanswered(daemon: Daemon, error: OSError | NotHttpError, **advice: str) -> CommandError:
+def unanswered(error: UnreachableError, **advice: str) -> CommandError:
     """Return what a command says of a daemon that does not answer."""
-    return CommandError(unreachable(no_answer(daemon.path, error, daemon.timeout), **advice), EXIT_UNREACHABLE)
+    return CommandError(unreachable(error, **advice), EXIT_UNREACHABLE)
 
 
 def fetch(daemon: Daemon, target: str, method: str = "GET", body: bytes = b"") -> bytes:
@@ -81,7 +78,7 @@ def roots(daemon: Daemon) -> list[Plugin]:
       CommandError: if the daemon does not answer in time.
     """
     # The answer has the status 503 if anything is wrong, and says what.
-    return roots_in(answer(daemon, "GET", "/healthz")[1])
+    return roots_in(health_in(answer(daemon, "GET", "/healthz")[1]))
 
 
 def roots_to_mend(daemon: Daemon) -> list[str]:
@@ -98,14 +95,13 @@ def watching(daemon: Daemon, path: str = "/watch", deadline: float = math.inf) -
     """Ask for a stream of changes in which a daemon that has stopped is noticed, until ``deadline`` at the latest.
 
     Raises:
-      OSError: if the daemon does not answer; also from the lines of the reply.
-      NotHttpError: if its answer is of no use; likewise.
+      UnreachableError: if the daemon does not answer; also from the lines of the reply.
       CommandError: if it refuses.
     """
     target, total = watched(path, daemon.timeout), deadline - time.monotonic()
-    with asked(daemon.path, "GET", target, seconds=daemon.timeout, silence=daemon.timeout, total=total) as reply:
+    with Entered(ask(BLOCKING, daemon.path, "GET", target, timeout=daemon.timeout, total=total)) as reply:
         if reply.status != 200:
-            raise refusal(reply.body(MAX_ANSWER), reply.status, reply.version)
+            raise refusal(result_of(reply.body()), reply.status, reply.version)
         yield reply
 
 

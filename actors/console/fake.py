@@ -276,10 +276,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _count(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError("a number of calls is not negative")
-    return value
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of calls")
+    return int(text)
 
 
 def spec_from(args: argparse.Namespace) -> FakeSpec:

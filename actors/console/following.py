@@ -7,9 +7,10 @@ from typing import Protocol
 
 from ...protocol.text import escaped
 from ..client.awaited import RECONNECT
-from ..http.plain import Reply
+from ..http.backends import each
+from ..http.client import Reply, UnreachableError
 from .answers import Daemon, Plugin, plugin_in
-from .client import UNANSWERED, has_heartbeats, unanswered, watching
+from .client import has_heartbeats, unanswered, watching
 from .ending import EXIT_BUSY, EXIT_UNREACHABLE, CommandError
 
 
@@ -42,10 +43,10 @@ def follow(daemon: Daemon, waiting: Waiting, deadline: float, path: str = "/watc
             _read(reply, waiting, once=once)
         if not waiting.over and not once:
             waiting.failure = CommandError(f"the daemon at {escaped(daemon.path)} stopped", EXIT_UNREACHABLE)
-    except UNANSWERED as error:
+    except UnreachableError as error:
         # That the time is over tells less than what was said before.
         if time.monotonic() < deadline:
-            waiting.failure = unanswered(daemon, error)
+            waiting.failure = unanswered(error)
     except CommandError as error:
         if error.code != EXIT_BUSY:
             raise
@@ -65,7 +66,7 @@ def _read(reply: Reply, waiting: Waiting, *, once: bool) -> None:
     waiting.clear()
     # The first heartbeat follows the last line of the list.
     waiting.failure, waiting.has_list = None, not has_heartbeats(reply)
-    for line in reply.lines():
+    for line in each(reply):
         if line:
             waiting.note(plugin_in(line))
         else:

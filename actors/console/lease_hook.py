@@ -16,7 +16,8 @@ from urllib.parse import quote
 
 from ...protocol.leases.values import ProcessIdentity
 from ...protocol.text import cut, escaped
-from ..http.plain import NotHttpError, request
+from ..http.backends import BLOCKING, Entered, result_of
+from ..http.client import UnreachableError, ask
 from ..io.process_identity import identity_of
 from .ending import EXIT_OK, EXIT_UNREACHABLE, CommandError
 
@@ -24,6 +25,8 @@ from .ending import EXIT_OK, EXIT_UNREACHABLE, CommandError
 DEADLINE: Final = 10.0
 #: Bytes of the state of a container, which has the container's annotations.
 MAX_STATE: Final = 4 * 1024 * 1024
+#: Bytes of the largest answer that is read.
+MAX_ANSWER: Final = 1024 * 1024
 #: Characters of a daemon's answer that are shown.
 _SHOWN: Final = 1000
 
@@ -99,21 +102,16 @@ def bind(lease: str, init: ProcessIdentity, status: str, seconds: float) -> None
     body = json.dumps({"pid": init.pid, "start_ticks": init.start_ticks, "boot_id": init.boot_id})
     target = f"/v1/leases/{quote(os.fsencode(lease), safe='')}/bind"
     try:
-        code, answer = request(status, "POST", target, body.encode("ascii"), seconds=seconds)
-    except TimeoutError as error:
-        raise _no_daemon(lease, status, f"nothing came within {seconds:g} s") from error
-    except (OSError, NotHttpError) as error:
-        raise _no_daemon(lease, status, str(getattr(error, "strerror", None) or error)) from error
-    if not 200 <= code < 300:
-        raise CommandError(f"lease {escaped(lease)} cannot be bound to this container: {_reason(code, answer)}")
-
-
-def _no_daemon(lease: str, status: str, why: str) -> CommandError:
-    line = (
-        f"lease {escaped(lease)} cannot be bound to this container: no daemon answers at {escaped(status)} ({why});"
-        f" start it with 'plugind run', and then the container"
-    )
-    return CommandError(line, EXIT_UNREACHABLE)
+        with Entered(ask(BLOCKING, status, "POST", target, body.encode("ascii"), total=seconds)) as reply:
+            answer = result_of(reply.body(MAX_ANSWER))
+    except UnreachableError as error:
+        line = (
+            f"lease {escaped(lease)} cannot be bound to this container: no daemon answers at {escaped(status)}"
+            f" ({error.reason}); start it with 'plugind run', and then the container"
+        )
+        raise CommandError(line, EXIT_UNREACHABLE) from error
+    if not 200 <= reply.status < 300:
+        raise CommandError(f"lease {escaped(lease)} cannot be bound to this container: {_reason(reply.status, answer)}")
 
 
 def _reason(code: int, answer: bytes) -> str:

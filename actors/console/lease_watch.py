@@ -11,7 +11,8 @@ from ...protocol.text import escaped
 from ..client.calls import ClientRequest, understood
 from ..client.errors import NoDaemonError
 from ..client.reaching import ANSWER_TIMEOUT, watched
-from ..client.sync_transport import lines
+from ..client.transport import lines
+from ..http.backends import BLOCKING, Entered, each
 from .ending import EXIT_OK, CutOffError, complain, say
 from .lease_failures import EXIT_NO_DAEMON
 from .lease_words import device_words, owner, user, wanted_words
@@ -26,9 +27,9 @@ def watch_leases(path: str, prefix: str, *, as_json: bool) -> int:
       CutOffError: if it goes away.
     """
     call = ClientRequest("GET", watched("/v1/leases/watch", ANSWER_TIMEOUT), lambda content: content)
-    with lines(path, call, silence=ANSWER_TIMEOUT) as found:
+    with Entered(lines(BLOCKING, path, call, timeout=ANSWER_TIMEOUT)) as found:
         try:
-            for line in filter(None, found):
+            for line in filter(None, each(found)):
                 _show(line, found.version, prefix, as_json=as_json)
         except NoDaemonError as error:
             raise CutOffError(f"the daemon at {escaped(path)} went away: {error.reason}", EXIT_NO_DAEMON) from error

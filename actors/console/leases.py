@@ -27,7 +27,7 @@ from ...protocol.text import encodable
 from ..client.errors import ClientError
 from ..client.lease_calls import all_leases, recovery
 from ..client.reaching import ANSWER_TIMEOUT, WRITING
-from ..client.sync_transport import answer
+from ..client.transport import asked
 from .ending import EXIT_OK, complain, say
 from .lease_failures import fail
 from .lease_watch import watch_leases
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
             return watch_leases(path, args.prefix, as_json=args.output == "json")
         if args.action is not None:
             return _recover(path, as_json=args.output == "json")
-        found = answer(path, all_leases(args.prefix), seconds=ANSWER_TIMEOUT, silence=ANSWER_TIMEOUT)
+        found = asked(path, all_leases(args.prefix), timeout=ANSWER_TIMEOUT)
     except ClientError as error:
         return fail(error, args.output)
     if args.output == "json":
@@ -107,12 +107,10 @@ def _recover(path: str, *, as_json: bool) -> int:
 
     The owner of a process can block the reading of its environment forever, so that comes last.
     """
-    answer(path, recovery(), seconds=WRITING)
+    asked(path, recovery(), timeout=WRITING)
     processes = list(_processes())
     if processes:
-        listed = {
-            lease.id for lease in answer(path, all_leases(), seconds=ANSWER_TIMEOUT, silence=ANSWER_TIMEOUT).leases
-        }
+        listed = {lease.id for lease in asked(path, all_leases(), timeout=ANSWER_TIMEOUT).leases}
         processes = [process for process in processes if process[1] not in listed]
     for pid, lease in processes:
         complain(

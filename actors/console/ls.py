@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from ...protocol.text import escaped
 from ...protocol.words import BUILT_IN_TYPES
 from . import table
-from .answers import Plugin, add_daemon_arguments, daemon, plugins_in, queued_in, roots_in, to_mend
+from .answers import Plugin, add_daemon_arguments, daemon, health_in, plugins_in, queued_in, roots_in, to_mend
 from .client import answer, fetch
 from .ending import EXIT_FAILED, EXIT_OK, EXIT_USAGE, CommandError, complain, say
 from .phrases import STATE_WORDS, state_words, text
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     asked = daemon(args)
     plugins = plugins_in(fetch(asked, "/plugins"))
     # The answer about health has the status 503 if anything is wrong, and says what.
-    health = answer(asked, "GET", "/healthz")[1] if args.output in (None, "wide") else b"{}"
+    health = health_in(answer(asked, "GET", "/healthz")[1]) if args.output in (None, "wide") else {}
     notes = [*queued_in(health), *to_mend(roots_in(health))]
     _check_types(args.type, plugins)
     typed = [plugin for plugin in plugins if not args.type or plugin.get("type") in args.type]

@@ -10,7 +10,7 @@ from ...protocol.text import escaped
 from ..client.errors import ClientError, NoDaemonError
 from ..client.lease_calls import is_unknown, release
 from ..client.reaching import WRITING
-from ..client.sync_transport import answer
+from ..client.transport import asked
 from .ending import EXIT_FAILED, EXIT_OK, complain, say
 from .lease_failures import fail
 from .output import add_output_argument
@@ -63,6 +63,6 @@ def run(args: argparse.Namespace) -> int:
 def _release(path: str, lease: str) -> tuple[Released | None, ClientError | None]:
     """End a lease; return the answer, or the error."""
     try:
-        return answer(path, release(lease), seconds=WRITING), None
+        return asked(path, release(lease), timeout=WRITING), None
     except ClientError as error:
         return None, error

@@ -12,7 +12,7 @@ from ...protocol.text import escaped
 from ..client.errors import ClientError
 from ..client.lease_calls import renewal
 from ..client.reaching import WRITING
-from ..client.sync_transport import answer
+from ..client.transport import asked
 from .ending import EXIT_OK, say
 from .lease_failures import fail
 from .output import add_output_argument
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Restart the time of a lease; return the exit code."""
     try:
-        lease = answer(status_path(args), renewal(args.id), seconds=WRITING)
+        lease = asked(status_path(args), renewal(args.id), timeout=WRITING)
     except ClientError as error:
         return fail(error, args.output)
     if args.output == "json":

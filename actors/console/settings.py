@@ -91,14 +91,14 @@ def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
 def set_option(text: str) -> Given:
     """Return the value of one ``--set KEY=VALUE``."""
     from ...protocol.settings.files import unknown_key
-    from ...protocol.settings.table import settings
+    from ...protocol.settings.table import PARTS, settings
 
     key, given, value = text.partition("=")
     if not given:
         raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE, such as timeouts.get_info=2")
     setting = settings().get(key)
     if setting is None:
-        raise argparse.ArgumentTypeError(unknown_key(key))
+        raise argparse.ArgumentTypeError(f"{key} is a table: set one of its keys" if key in PARTS else unknown_key(key))
     try:
         return Given(key, setting.from_text(value, os.getcwd()), Source("flag", "--set"))
     except WrongValueError as error:

@@ -269,7 +269,8 @@ def _why(plugin: Plugin) -> str:
     remarks = phrases.remarks(plugin)
     tries = f", attempt {plugin['attempt']}" if plugin.get("attempt") else ""
     when = plugin.get("next_try_in")
-    following = "" if when is None else f", next try in {phrases.duration(when)}"
+    # The cause of a crash loop says it, too.
+    following = "" if when is None or "next try in" in remarks else f", next try in {phrases.duration(when)}"
     state = f"{phrases.state(plugin)}{tries}{following}"
     return f"{socket} is {state}" + (f": {remarks}" if remarks else "")
 

@@ -9,9 +9,10 @@ from contextlib import ExitStack
 from ...protocol.plugins.health import Health
 from ...protocol.plugins.status import StateName
 from ...protocol.text import escaped
-from ..http.plain import Reply, no_answer
+from ..http.backends import each
+from ..http.client import Reply, UnreachableError
 from .answers import Daemon, Plugin, add_daemon_arguments, daemon, plugin_in
-from .client import UNANSWERED, has_heartbeats, unanswered, watching
+from .client import has_heartbeats, unanswered, watching
 from .description import change, said_of
 from .ending import EXIT_OK, EXIT_UNREACHABLE, CutOffError, complain, say
 from .output import add_output_argument
@@ -69,8 +70,8 @@ def _watch(daemon: Daemon, *, as_json: bool) -> int:
     with ExitStack() as opened:
         try:
             reply = opened.enter_context(watching(daemon))
-        except UNANSWERED as error:
-            raise unanswered(daemon, error) from error
+        except UnreachableError as error:
+            raise unanswered(error) from error
         has_heartbeats(reply)
         for line in filter(None, _lines(daemon, reply)):
             plugin = plugin_in(line)
@@ -82,7 +83,7 @@ def _watch(daemon: Daemon, *, as_json: bool) -> int:
 
 def _lines(daemon: Daemon, reply: Reply) -> Iterator[bytes]:
     try:
-        yield from reply.lines()
-    except UNANSWERED as error:
-        why = no_answer(daemon.path, error, daemon.timeout).reason
-        raise CutOffError(f"the daemon at {escaped(daemon.path)} went away: {why}", EXIT_UNREACHABLE) from error
+        yield from each(reply)
+    except UnreachableError as error:
+        why = f"the daemon at {escaped(daemon.path)} went away: {error.reason}"
+        raise CutOffError(why, EXIT_UNREACHABLE) from error

@@ -12,7 +12,7 @@ from grpclib.exceptions import GRPCError
 
 from ...protocol.devices.messages import InstanceAdded, InstanceMessage, InstanceRemoved
 from ...protocol.errors import NoConnectionError, PluginError, ValidationError
-from ...protocol.messages.addresses import Address
+from ...protocol.messages.addresses import Address, Nobody
 from ...protocol.plugins.devices import DeviceOptions
 from ...protocol.plugins.info import InstancePolicy, Plugin, check_device_plugin_versions, check_extended_resource
 from ...protocol.wire.errors import WireError
@@ -28,11 +28,6 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT = 10.0
 #: Seconds until its answer about options is late.
 OPTIONS_TIMEOUT = 5.0
-
-
-class _Nobody:
-    def send_nowait(self, message: InstanceMessage, /) -> None:
-        pass
 
 
 class DevicePluginHandler:
@@ -58,7 +53,7 @@ class DevicePluginHandler:
         which resources the configuration names the devices.
         """
         self.plugins = Instances()
-        self._devices: Address[InstanceMessage] = _Nobody() if devices is None else devices
+        self._devices: Address[InstanceMessage] = Nobody() if devices is None else devices
         self._strict = strict
         self._is_static = is_static
         self._turns: Turns = WeakValueDictionary()

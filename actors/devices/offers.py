@@ -8,7 +8,7 @@ import attrs
 
 from ...protocol.devices.resources import Resource, Resources
 from ...protocol.leases.messages import Offer, OfferChanged, OfferEnded
-from ...protocol.messages.addresses import Address
+from ...protocol.messages.addresses import Address, Nobody
 from ...protocol.plugins.devices import DeviceList, ResourceState
 from ...protocol.values import record
 
@@ -20,16 +20,11 @@ _NOTHING = DeviceList()
 _UNLISTED = "its device plugin has not listed its devices yet"
 
 
-class _Nobody:
-    def send_nowait(self, message: OfferMessage, /) -> None:
-        pass
-
-
 @record(eq=False)
 class Offers:
     """The last messages to the lease actor. They survive a crash of the devices actor."""
 
-    _leases: Address[OfferMessage] = attrs.field(factory=_Nobody)
+    _leases: Address[OfferMessage] = attrs.field(factory=Nobody)
     _sent: dict[str, Offer] = attrs.field(factory=dict, init=False)
 
     def tell(self, names: Iterable[str], resources: Resources) -> None:

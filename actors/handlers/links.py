@@ -20,7 +20,6 @@ from ...protocol.errors import NoConnectionError
 from ...protocol.identity import Identity
 from ...protocol.logs.lines import SILENT, Level, Logger
 from ...protocol.messages.config import PausesChanged
-from ...protocol.messages.consumers import FactsAsked
 from ...protocol.messages.reconciler import PluginGone, ReconcilerMessage, UsableChanged
 from ...protocol.messages.status import (
     FollowEnded,
@@ -201,15 +200,12 @@ class Links:
 
     # --- for the reconciler and for callers ---
 
-    def send_nowait(self, message: LinkMessage | FactsAsked | PausesChanged, /) -> None:
-        """Take a message about the role or the facts of an instance; ignore it if the instance has no link."""
+    def send_nowait(self, message: LinkMessage | PausesChanged, /) -> None:
+        """Take a message about the role of an instance; ignore it if the instance has no link."""
         if isinstance(message, PausesChanged):
             self.config = attrs.evolve(self.config, restarts=message.pauses)
             return
         link = self._links.get((message.socket, message.generation))
-        if isinstance(message, FactsAsked):
-            message.reply.send_nowait(link is not None and link.ask_for_facts())
-            return
         if link is None:
             return
         match message:
@@ -219,6 +215,11 @@ class Links:
                 link.set_displaced(message.reason)
             case _:
                 assert_never(message)
+
+    def refresh_facts(self, socket: str, generation: int) -> bool:
+        """Have the handler of an instance refresh its facts (``plugind retry --facts``); return whether it does."""
+        link = self._links.get((socket, generation))
+        return link is not None and link.ask_for_facts()
 
     # --- for the supervisor ---
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import h11
 
@@ -16,23 +15,13 @@ class NotHttpError(Exception):
     """The answer is not whole, too large, not HTTP, or of a daemon that cannot be asked; the text says which."""
 
 
-class Head:
+class Head(NamedTuple):
     """The status and the headers of an answer."""
 
-    __slots__ = ("headers", "status", "version")
-
-    def __init__(self, status: int, headers: Mapping[str, str]) -> None:
-        """Check that the daemon can be asked.
-
-        Raises:
-          NotHttpError: if it speaks another version of the status socket.
-        """
-        self.status = status
-        self.headers = headers
-        #: The version of the status socket; None with a daemon that does not say it.
-        self.version = headers.get(STATUS_HEADER.lower())
-        if (why := incompatibility(self.version)) is not None:
-            raise NotHttpError(why)
+    status: int
+    headers: dict[str, str]
+    #: The version of the status socket; None with a daemon that does not say it.
+    version: str | None
 
 
 class Asking:
@@ -66,7 +55,11 @@ class Asking:
             return None
         if not isinstance(event, h11.Response):
             raise NotHttpError(_NOT_HTTP)
-        return Head(event.status_code, {name.decode("ascii"): text.decode("latin-1") for name, text in event.headers})
+        headers = {name.decode("ascii"): text.decode("latin-1") for name, text in event.headers}
+        version = headers.get(STATUS_HEADER.lower())
+        if (why := incompatibility(version)) is not None:
+            raise NotHttpError(why)
+        return Head(event.status_code, headers, version)
 
     def piece(self) -> bytes | None:
         """Return the next part of the body, nothing at its end; None if more has to come.

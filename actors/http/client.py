@@ -1,220 +1,191 @@
-"""The client of the status socket, for Trio and asyncio: each HTTP/1.1 request has a connection of its own."""
+"""The client of the status socket: each HTTP/1.1 request has a connection of its own."""
 
 from __future__ import annotations
 
-import collections
-import contextlib
 import errno
 import math
 import socket
-from collections.abc import AsyncIterator, Iterator
-
-import anyio
-import attrs
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Final, Self
 
 from ..io.connecting import connect, stream_socket
 from ..io.silence import CHECK, QUESTION, UnreachableError, user_of, why_silent
-from .asking import Asking, Head, NotHttpError
+from .asking import Asking, NotHttpError
+from .backends import Backend
 
 __all__ = ["UnreachableError"]  # what is defined elsewhere
 
 #: Bytes of the largest answer that is kept in memory.
-MAX_ANSWER = 256 * 1024 * 1024
+MAX_ANSWER: Final = 256 * 1024 * 1024
+#: Seconds between two tries while the daemon's backlog is full, of which nothing tells the end.
+_PAUSE: Final = 0.02
 
 
-@attrs.define
 class Reply:
-    """An answer whose body has still to be read."""
+    """An answer whose body has still to be read; iterating it yields the lines of the body, without their ends.
 
-    head: Head
-    #: Seconds for the next part of the body to come.
-    timeout: float
-    _exchange: _Exchange
+    Each wait raises the error of :func:`ask`.
+    """
 
-    @property
-    def status(self) -> int:
-        """The code of the answer."""
-        return self.head.status
+    status: int
+    headers: dict[str, str]
+    #: The version of the status socket; None with a daemon that does not say it.
+    version: str | None
+    #: The user of the daemon.
+    uid: int
 
-    @property
-    def version(self) -> str | None:
-        """The version of the status socket; None with a daemon that does not say it."""
-        return self.head.version
+    def __init__(
+        self,
+        backend: Backend,
+        path: str,
+        asking: Asking,
+        limits: tuple[float, float, float],
+        error: Callable[[str, str, int | None], Exception],
+    ) -> None:
+        self._backend = backend
+        self._path = path
+        self._asking = asking
+        #: Seconds for each part of the answer, and for all of it; and after how many without any part it is asked
+        #: whether the daemon answers at all.
+        self._timeout, self._total, self._patience = limits
+        self._end = backend.now() + self._total
+        self._error = error
+        self._connection = stream_socket()
+        self._is_over = False
+        self._lines: deque[bytes] = deque()
+        #: The beginning of the next line.
+        self._rest = b""
 
-    @property
-    def uid(self) -> int:
-        """The user of the daemon."""
-        return self._exchange.uid
+    async def begin(self) -> None:
+        """Send the request, and wait for the head of the answer."""
+        until = self._until()
+        try:
+            while not self._connected():
+                if self._backend.now() >= until:
+                    raise self._silence()
+                await self._backend.sleep(_PAUSE)
+            self.uid = user_of(self._connection)
+            # A server that refuses early may close before it has read everything; its answer has still arrived.
+            with suppress(BrokenPipeError, ConnectionResetError):
+                if not await self._backend.send(self._connection, self._asking.sent, until):
+                    raise self._silence()
+            while (head := self._asking.head()) is None:
+                await self._receive(until)
+        except (OSError, NotHttpError) as error:
+            raise self._unreachable(error) from error
+        self.status, self.headers, self.version = head
 
-    async def receive(self) -> bytes:
-        """Wait for the next part of the body and return it; empty at the end.
+    async def piece(self) -> bytes:
+        """Wait for the next part of the body and return it; nothing at the end."""
+        until = self._until()
+        try:
+            while not self._is_over:
+                if (piece := self._asking.piece()) is not None:
+                    return piece
+                await self._receive(until)
+        except (OSError, NotHttpError) as error:
+            if not self._is_over:
+                raise self._unreachable(error) from error
+        return b""
 
-        Raises:
-          UnreachableError: if the connection ends within the body, or nothing comes in time.
-        """
-        with self._exchange.limited(self.timeout):
-            return await self._exchange.piece()
-
-    async def body(self) -> bytes:
-        """Return the whole body.
-
-        Raises:
-          UnreachableError: if the connection ends within the body, nothing comes in time, or the body is over
-            ``MAX_ANSWER`` bytes.
-        """
+    async def body(self, most: int = MAX_ANSWER) -> bytes:
+        """Return the whole body; one of more than ``most`` bytes is an error."""
         whole = bytearray()
-        while piece := await self.receive():
+        while piece := await self.piece():
             whole += piece
-            if len(whole) > MAX_ANSWER:
-                raise UnreachableError(self._exchange.path, f"the answer is over {MAX_ANSWER} bytes")
+            if len(whole) > most:
+                raise self._error(self._path, f"the answer is over {most} bytes", None)
         return bytes(whole)
 
-    async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield the body piece by piece, as it arrives; a caller that stops early must close the generator."""
-        while piece := await self.receive():
-            yield piece
-
-    def wait_for_ever(self) -> None:
-        """Wait for the rest of the body for as long as the daemon keeps the connection."""
-        self.timeout = self._exchange.patience = math.inf
-
-    def hang_up(self) -> None:
-        """End the connection; another task or thread that waits for more has the end of the answer."""
-        self._exchange.hang_up()
-
-    def lines(self) -> Lines:
-        """Return an iterator over the lines of the body, without their ends."""
-        return Lines(self)
-
-
-@attrs.define
-class Lines:
-    """The lines of a body as they arrive. Unlike a generator, it need not be closed by a caller that stops early."""
-
-    _reply: Reply
-    _whole: collections.deque[bytes] = attrs.field(factory=collections.deque)
-    _rest: bytes = b""
-
-    def __aiter__(self) -> Lines:
+    def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> bytes:
-        while not self._whole:
-            piece = await self._reply.receive()
-            if not piece:
-                raise StopAsyncIteration
-            *whole, self._rest = (self._rest + piece).split(b"\n")
-            self._whole.extend(whole)
-        return self._whole.popleft()
+        while not self._lines and (piece := await self.piece()):
+            *lines, self._rest = (self._rest + piece).split(b"\n")
+            self._lines.extend(lines)
+        if self._is_over or not self._lines:
+            raise StopAsyncIteration
+        return self._lines.popleft()
+
+    def may_be_silent(self) -> None:
+        """Limit no longer how long each part may take."""
+        self._timeout = math.inf
+
+    def wait_for_ever(self) -> None:
+        """Wait for the rest of the body for as long as the daemon keeps the connection."""
+        self._timeout = self._patience = self._end = math.inf
+
+    def hang_up(self) -> None:
+        """End the answer, also for another task or thread that waits for more of it."""
+        self._is_over = True
+        with suppress(OSError):  # The daemon may have done so before.
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Hang up and close the connection."""
+        self.hang_up()
+        self._backend.close(self._connection)
+
+    def _until(self) -> float:
+        return min(self._backend.now() + self._timeout, self._end)
+
+    def _connected(self) -> bool:
+        try:
+            connect(self._connection, self._path)
+        except BlockingIOError:
+            return False
+        return True
+
+    async def _receive(self, until: float) -> None:
+        """Wait for more of the answer, or for its end."""
+        while True:
+            patient = min(until, self._backend.now() + self._patience)
+            if (received := await self._backend.receive(self._connection, patient)) is not None:
+                return self._asking.receive(received)
+            if self._backend.now() >= until:
+                raise self._silence()
+            async with ask(self._backend, self._path, *QUESTION, timeout=CHECK, error=self._error):
+                pass  # It answers.
+
+    def _silence(self) -> TimeoutError:
+        why = f"{why_silent(self._connection)} within {min(self._timeout, self._total):g} s"
+        return TimeoutError(errno.ETIMEDOUT, why)
+
+    def _unreachable(self, error: OSError | NotHttpError) -> Exception:
+        if isinstance(error, NotHttpError):
+            return self._error(self._path, str(error), None)
+        return self._error(self._path, error.strerror or str(error), error.errno)
 
 
-@contextlib.asynccontextmanager
+@asynccontextmanager
 async def ask(
+    backend: Backend,
     path: str,
     method: str,
     target: str,
     body: bytes = b"",
     *,
     timeout: float = math.inf,
+    total: float = math.inf,
     patience: float = math.inf,
+    error: Callable[[str, str, int | None], Exception] = UnreachableError,
 ) -> AsyncIterator[Reply]:
-    """Send one request to the daemon whose status socket is at ``path``.
+    """Send one request to the daemon whose status socket is at ``path``; the block reads the answer.
 
-    ``timeout`` is in seconds, for the head of the answer and then for each part of its body. A long list may take
-    longer, for as long as it goes on. After ``patience`` seconds without any part of the answer, and again after as
-    many, the daemon is asked on another connection whether it answers at all.
+    The head of the answer has ``timeout`` seconds, and then each part of its body, so a long list may take longer, for
+    as long as it goes on. All of it has ``total``. After ``patience`` seconds without any part of the answer, and again
+    after as many, the daemon is asked on another connection whether it answers at all.
 
     Raises:
-      UnreachableError: if there is no answer in time, none in HTTP, or one of a daemon that cannot be asked.
+      UnreachableError: if there is no answer in time, none in HTTP, or one of a daemon that cannot be asked. ``error``
+        makes another one, of the path, the reason and the errno.
     """
-    exchange = _Exchange(path, Asking(method, target, body), patience)
+    reply = Reply(backend, path, Asking(method, target, body), (timeout, total, patience), error)
     try:
-        with exchange.limited(timeout):
-            await exchange.connect()
-            await exchange.send()
-            head = await exchange.head()
-        yield Reply(head, timeout, exchange)
+        await reply.begin()
+        yield reply
     finally:
-        exchange.close()
-
-
-class _Exchange:
-    """A request and its answer, on a connection of their own."""
-
-    def __init__(self, path: str, asking: Asking, patience: float) -> None:
-        self.path = path
-        self._asking = asking
-        self.patience = patience
-        self._socket = stream_socket()
-
-    @property
-    def uid(self) -> int:
-        return user_of(self._socket)
-
-    def hang_up(self) -> None:
-        with contextlib.suppress(OSError):  # The daemon may have done so before.
-            self._socket.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        anyio.notify_closing(self._socket)
-        self._socket.close()
-
-    @contextlib.contextmanager
-    def limited(self, seconds: float) -> Iterator[None]:
-        """Give the block so many seconds.
-
-        Raises:
-          UnreachableError: if they have passed.
-        """
-        with anyio.move_on_after(seconds) as scope:
-            yield
-        if scope.cancelled_caught:
-            raise UnreachableError(self.path, f"{why_silent(self._socket)} within {seconds:g} s", errno.ETIMEDOUT)
-
-    async def connect(self) -> None:
-        while True:
-            try:
-                connect(self._socket, self.path)
-                return
-            except BlockingIOError:
-                # The backlog is full. There is no event for the moment when it has room again.
-                await anyio.sleep(0.02)
-            except OSError as error:
-                raise UnreachableError(self.path, error.strerror or str(error), error.errno) from error
-
-    async def send(self) -> None:
-        unsent = memoryview(self._asking.sent)
-        # A server that refuses early may close before it has read everything; its answer has still arrived.
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            while unsent:
-                await anyio.wait_writable(self._socket)
-                unsent = unsent[self._socket.send(unsent) :]
-
-    async def head(self) -> Head:
-        with self._unreachable():
-            while (head := self._asking.head()) is None:
-                self._asking.receive(await self._receive())
-            return head
-
-    async def piece(self) -> bytes:
-        with self._unreachable():
-            while (piece := self._asking.piece()) is None:
-                self._asking.receive(await self._receive())
-            return piece
-
-    @contextlib.contextmanager
-    def _unreachable(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise UnreachableError(self.path, "the daemon left", errno.ECONNRESET) from error
-        except NotHttpError as error:
-            raise UnreachableError(self.path, str(error)) from error
-
-    async def _receive(self) -> bytes:
-        while True:
-            with anyio.move_on_after(self.patience):
-                await anyio.wait_readable(self._socket)
-                return self._socket.recv(65536)
-            async with ask(self.path, *QUESTION, timeout=CHECK):
-                pass  # It answers.
+        reply.close()

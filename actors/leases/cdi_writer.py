@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import deque
 from collections.abc import Awaitable, Callable, Collection
 from typing import Protocol
 
@@ -27,6 +26,7 @@ from ...protocol.logs.lines import Logger
 from ...protocol.messages.addresses import Address
 from ...protocol.values import record
 from ..io.store_report import PAUSES, StoreReport
+from ..messaging.timed_queue import TimedQueue
 
 #: Seconds within which a write is answered.
 DEADLINE = 5.0
@@ -97,11 +97,10 @@ class CdiWriter:
         self._keep: Collection[str] | None = None
         self._retry_at = 0.0
         self._failed_tries = 0
-        #: The writes that are not answered, by name, and by when each is answered, in order.
+        #: The writes that are not answered, by name, and when each is to be answered.
         self._unanswered: dict[str, tuple[int, Lease]] = {}
-        self._due: deque[tuple[float, str, int]] = deque()
+        self._due: TimedQueue[tuple[str, int]] = TimedQueue()
         self._numbers = itertools.count()
-        self._has_due = trio.Event()
         #: Set when there is something to do.
         self._wake = trio.Event()
         self._report = StoreReport(log, "a CDI file cannot be written or removed", "CDI files are written again")
@@ -116,8 +115,7 @@ class CdiWriter:
         name, number = _name_of(lease), next(self._numbers)
         self._ask(name, lease)
         self._unanswered[name] = (number, lease)
-        self._due.append((trio.current_time() + DEADLINE, name, number))
-        self._has_due.set()
+        self._due.put(trio.current_time() + DEADLINE, (name, number))
 
     def remove(self, name: str) -> None:
         """Remove the file of a CDI device, if there is one."""
@@ -240,12 +238,8 @@ class CdiWriter:
 
     async def _answer_in_time(self) -> None:
         while True:
-            if self._due:
-                await trio.sleep_until(self._due[0][0])
-                self._give_up(*self._due.popleft()[1:])
-            else:
-                self._has_due = trio.Event()
-                await self._has_due.wait()
+            for name, number in await self._due.due():
+                self._give_up(name, number)
 
     def _give_up(self, name: str, number: int) -> None:
         """Answer one that has waited for too long; what has not begun is not written."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from typing import Protocol
 
 import attrs
 
@@ -75,18 +74,11 @@ class LeaseCounts:
 Once = m.LeasesAsked | m.ShowAsked | m.LeasesSubscribed | m.AskerLeft
 
 
-class Failable(Protocol):
-    """Where a caller waits that can be notified of a failure."""
-
-    def send_nowait(self, answer: m.Failure, /) -> None:
-        """Put the failure into the caller's inbox."""
-
-
 @attrs.frozen(eq=False)
 class WaitingCaller:
     """A caller who waits for an answer."""
 
-    reply: Failable
+    reply: Address[m.Failure]
     #: Its ticket, if it asks for a lease.
     ticket: int | None = None
     #: Whether it may ask again for the same lease by name.

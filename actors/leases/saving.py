@@ -11,7 +11,6 @@ store turns out to be damaged, and an empty one takes its place, all leases are 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 
 import attrs
@@ -23,6 +22,7 @@ from ...protocol.leases.messages import Kept, LeasesRead, Saved
 from ...protocol.logs.lines import Logger
 from ...protocol.messages.addresses import Address
 from ..io.store_report import PAUSES, StoreReport
+from ..messaging.timed_queue import TimedQueue
 from .store import LeaseStore
 
 #: Seconds within which whoever awaits a write is answered.
@@ -53,10 +53,9 @@ class Saving:
         #: Why no device may be given to anybody, as the store says: leases were lost, and nobody has said that no
         #: device is in use.
         self._withheld: str | None = None
-        #: The numbers of the writes that are awaited, and by when each is answered, in order.
+        #: The numbers of the writes that are awaited, and when each is to be answered.
         self._unanswered: set[int] = set()
-        self._due: deque[tuple[float, int]] = deque()
-        self._has_due = trio.Event()
+        self._due: TimedQueue[int] = TimedQueue()
         #: Set while there is something to do.
         self._wake = trio.Event()
         #: Where those wait that go on when all is written.
@@ -84,9 +83,8 @@ class Saving:
         self._queue.append(write)
         if write.awaited:
             self._unanswered.add(write.number)
-            self._due.append((trio.current_time() + DEADLINE, write.number))
+            self._due.put(trio.current_time() + DEADLINE, write.number)
             self._awaited.set()
-            self._has_due.set()
         self._wake.set()
 
     async def open(self) -> Kept:
@@ -299,21 +297,10 @@ class Saving:
 
     async def _answer_in_time(self) -> None:
         while True:
-            while self._due and self._due[0][1] not in self._unanswered:
-                self._due.popleft()
-            if self._due:
-                await trio.sleep_until(self._due[0][0])
-                self._give_up()
-            else:
-                self._has_due = trio.Event()
-                await self._has_due.wait()
+            self._give_up({*await self._due.due()})
 
-    def _give_up(self) -> None:
+    def _give_up(self, late: set[int]) -> None:
         """Answer those that have waited for too long; what has not begun is not written."""
-        now = trio.current_time()
-        late = set()
-        while self._due and self._due[0][0] <= now:
-            late.add(self._due.popleft()[1])
         late &= self._unanswered
         if late:
             self._report.fail(self._late)

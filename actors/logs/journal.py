@@ -22,33 +22,19 @@ _BATCH: Final = 16
 _STANDARD_ERROR: Final = 2
 
 
-class JournalLog:
-    """A :class:`~plugind.protocol.logs.lines.Logger` that sends to the journal.
+class JournalLog(DaemonLog):
+    """Sends entries to the journal.
 
     Without :meth:`run`, entries are sent at once; they wait only while the journal has no room.
     """
 
     def __init__(self, journal: JournalSocket, level: Level = Level.INFO, *, max_queued: int = MAX_QUEUED) -> None:
+        super().__init__(level, max_queued)
         self._journal = journal
-        self._level = level
         self._entries: collections.deque[bytes] = collections.deque()
-        self._max_queued = max_queued
-        self._queued = 0
-        self._running = False
-        self._parked = trio.lowlevel.ParkingLot()
-        #: How many entries were lost since the last one that reported it.
-        self.dropped = 0
-
-    def enabled(self, level: Level) -> bool:
-        """Whether events of ``level`` are sent."""
-        return level >= self._level
-
-    def set_level(self, level: Level) -> None:
-        """Send events of ``level`` and above from now on."""
-        self._level = level
 
     def event(self, level: Level, message: str, /, **fields: Field) -> None:
-        """Log the constant ``message`` with its variable ``fields``; never waits, never fails."""
+        """See :class:`DaemonLog`."""
         if level < self._level:
             return
         entry = journal_entry(level, message, fields)
@@ -62,27 +48,14 @@ class JournalLog:
         else:
             self._send_queued()
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Send entries until cancelled, and then queued ones for at most :data:`~.lines.GRACE` seconds."""
-        self._running = True
-        task_status.started()
-        try:
-            while True:
-                await self._send_all()
-                await self._parked.park()
-        finally:
-            with trio.move_on_after(GRACE, shield=True):
-                await self._send_all()
-            self._running = False
-
     def write_now(self) -> None:
-        """Send queued entries, for a process that ends at once. Wait for a slow journal, but not for long."""
+        """See :class:`DaemonLog`."""
         self._journal.block(GRACE)
         self._send_queued()
         self.dropped += len(self._entries)
         self._entries.clear()
 
-    async def _send_all(self) -> None:
+    async def _write_all(self) -> None:
         sent = 0
         while self._entries or self.dropped:
             try:

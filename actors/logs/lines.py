@@ -13,12 +13,13 @@ import logging
 import os
 import stat
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 
-from ...protocol.logs.lines import Field, Format, Level, Logger, json_line, shown_fields, text_line
+from ...protocol.logs.lines import Field, Format, Level, json_line, shown_fields, text_line
 
 STANDARD: Final = logging.getLogger("plugind")
 #: The most characters that wait to be written: enough for 30,000 plugins that vanish at once.
@@ -29,17 +30,50 @@ PIECE: Final = 4096
 GRACE: Final = 0.5
 
 
-class DaemonLog(Logger, Protocol):
-    """The log of a daemon, which a separate task writes."""
+class DaemonLog(ABC):
+    """The log of a daemon, which a separate task writes: a :class:`~plugind.protocol.logs.lines.Logger`."""
+
+    def __init__(self, level: Level, max_queued: int) -> None:
+        self._level = level
+        self._max_queued = max_queued
+        self._queued = 0
+        self._running = False
+        self._parked = trio.lowlevel.ParkingLot()
+        #: How many events were lost since the last line or entry that reported it.
+        self.dropped = 0
+
+    def enabled(self, level: Level) -> bool:
+        """Whether events of ``level`` are written."""
+        return level >= self._level
 
     def set_level(self, level: Level) -> None:
         """Write events of ``level`` and above from now on."""
+        self._level = level
+
+    @abstractmethod
+    def event(self, level: Level, message: str, /, **fields: Field) -> None:
+        """Log the constant ``message`` with its variable ``fields``; never waits, never fails."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Write events until cancelled."""
+        """Write events until cancelled, and then queued ones for at most :data:`GRACE` seconds."""
+        self._running = True
+        task_status.started()
+        try:
+            while True:
+                await self._write_all()
+                await self._parked.park()
+        finally:
+            with trio.move_on_after(GRACE, shield=True):
+                await self._write_all()
+            self._running = False
 
+    @abstractmethod
     def write_now(self) -> None:
-        """Write queued events, for a process that ends at once."""
+        """Write queued events, for a process that ends at once. Wait for a slow reader, but not for long."""
+
+    @abstractmethod
+    async def _write_all(self) -> None:
+        """Write all queued events."""
 
 
 class StandardLog:
@@ -59,8 +93,8 @@ class StandardLog:
             self._logger.log(level, "%s%s%s", message, shown_fields(fields), below)
 
 
-class Log:
-    """A :class:`~plugind.protocol.logs.lines.Logger` that writes to a descriptor and never closes it.
+class Log(DaemonLog):
+    """Writes lines to a descriptor and never closes it.
 
     Without :meth:`run`, lines are written at once.
     """
@@ -74,32 +108,19 @@ class Log:
         wall: Callable[[], float] = time.time,
         max_queued: int = MAX_QUEUED,
     ) -> None:
-        self._level = level
+        super().__init__(level, max_queued)
         self._line = json_line if form is Format.JSON else text_line
         self._descriptor = descriptor
         self._wall = wall
         self._lines: collections.deque[str] = collections.deque()
-        self._max_queued = max_queued
-        self._queued = 0
-        self._running = False
-        self._parked = trio.lowlevel.ParkingLot()
         #: Bytes that were taken from the queue and not written yet, and the number of their lines.
         self._pending = b""
         self._pending_lines = 0
         #: Whether the last write failed, perhaps within a line.
         self._broken_line = False
-        self.dropped = 0
-
-    def enabled(self, level: Level) -> bool:
-        """Whether events of ``level`` are written."""
-        return level >= self._level
-
-    def set_level(self, level: Level) -> None:
-        """Write events of ``level`` and above from now on."""
-        self._level = level
 
     def event(self, level: Level, message: str, /, **fields: Field) -> None:
-        """Log the constant ``message`` with its variable ``fields``; never waits, never fails."""
+        """See :class:`DaemonLog`."""
         if level < self._level:
             return
         line = self._line(self._wall(), level, message, fields)
@@ -112,23 +133,8 @@ class Log:
             self._lines.append(line)
             self._parked.unpark()
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Write lines until cancelled, and then queued ones for at most :data:`GRACE` seconds."""
-        self._running = True
-        task_status.started()
-        try:
-            while True:
-                while self._lines or self._pending:
-                    await self._write_some()
-                await self._parked.park()
-        finally:
-            with trio.move_on_after(GRACE, shield=True):
-                while self._lines or self._pending:
-                    await self._write_some()
-            self._running = False
-
     def write_now(self) -> None:
-        """Write queued lines, for a process that ends at once. Wait for a slow reader."""
+        """See :class:`DaemonLog`."""
         try:
             while self._lines or self._pending:
                 if not self._pending:
@@ -136,6 +142,10 @@ class Log:
                 self._pending = self._pending[os.write(self._descriptor, self._pending) :]
         except OSError:
             self.dropped += self._pending_lines + len(self._lines)
+
+    async def _write_all(self) -> None:
+        while self._lines or self._pending:
+            await self._write_some()
 
     async def _write_some(self) -> None:
         """Write the pending bytes, or else the next lines. After a cancellation, unwritten bytes stay pending."""

@@ -181,7 +181,7 @@ class Node:
             reserve=self._reserve,
             devices=self.devices.inbox,
             leases=self.leases.inbox,
-            links=self.links,
+            refresh_facts=self.links.refresh_facts,
             port=self._metrics_port,
         )
         self.watchers = Watchers(config.roots, ports.directory, self._run_watcher)

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, assert_never
 import trio
 
 from ...protocol.devices.messages import DevicesMessage
+from ...protocol.handlers.facts_asking import RefreshFacts
 from ...protocol.health.progress import ActorHealth
 from ...protocol.leases.messages import LeasesMessage
 from ...protocol.logs.lines import SILENT, Level, Logger
 from ...protocol.messages.addresses import Address
 from ...protocol.messages.config import ConfigurationRead, ExpectationChanged, RootsChanged, TrustChanged
-from ...protocol.messages.consumers import CallsEnded, EventNoted, FactsAsked
+from ...protocol.messages.consumers import CallsEnded, EventNoted
 from ...protocol.messages.discovery import EntryIgnored
 from ...protocol.messages.reconciler import ReconcilerMessage
 from ...protocol.messages.status import (
@@ -81,7 +82,7 @@ async def run(
     reserve: DescriptorReserve | None = None,
     devices: Address[DevicesMessage] | None = None,
     leases: Address[LeasesMessage] | None = None,
-    links: Address[FactsAsked] | None = None,
+    refresh_facts: RefreshFacts | None = None,
     port: MetricsPort | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -90,8 +91,8 @@ async def run(
     The metrics ``port``, if there is one, must be open. A crash leaves it open for the restarted actor.
 
     While the process has no descriptors left, the status socket takes those of ``reserve`` (fault 46). ``health``
-    returns the health of the node's actors; it works even if this actor hangs. ``devices``, ``leases`` and ``links``
-    are the addresses of the devices actor, the lease actor and the links, if there are any.
+    returns the health of the node's actors; it works even if this actor hangs. ``devices`` and ``leases`` are
+    the addresses of the devices actor and the lease actor, if there are any.
 
     A restarted actor that cannot make the socket goes on without it and tries again.
 
@@ -116,7 +117,16 @@ async def run(
         # The HTTP server and its routes are imported for the first client.
         from .serving import served
 
-        return served(config, memory, reconciler, health, devices=devices, leases=leases, links=links, reserve=reserve)
+        return served(
+            config,
+            memory,
+            reconciler,
+            health,
+            devices=devices,
+            leases=leases,
+            refresh_facts=refresh_facts,
+            reserve=reserve,
+        )
 
     server = _Server(made)
     try:

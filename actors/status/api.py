@@ -17,12 +17,11 @@ from urllib.parse import unquote_to_bytes
 import attrs
 import trio
 
-from ...protocol.handlers.facts_asking import ask_for_facts
+from ...protocol.handlers.facts_asking import RefreshFacts, ask_for_facts
 from ...protocol.health.progress import ActorHealth, Condition
 from ...protocol.logs.lines import timestamp
 from ...protocol.messages.addresses import Address
 from ...protocol.messages.config import ConfigurationAsked, ConfigurationShown, ReloadAsked, Reloaded, ReloaderMessage
-from ...protocol.messages.consumers import FactsAsked
 from ...protocol.messages.reconciler import ReconcilerMessage, RetryAnswer, RetryAnswered, RetryAsked
 from ...protocol.messages.status import HealthReported, Lagged, LoopBlocked, PluginChanged, RootReported, ViewMessage
 from ...protocol.plugins.info import DEVICE
@@ -128,7 +127,7 @@ class Api:
     health: Callable[[], tuple[ActorHealth, ...]] = tuple
     devices: DevicesApi = attrs.field(factory=lambda: DevicesApi(time.time))
     leases: LeasesApi = attrs.field(factory=lambda: LeasesApi(time.time))
-    links: Address[FactsAsked] | None = None
+    refresh_facts: RefreshFacts | None = None
     unsent: Unsent = attrs.field(factory=Unsent)
     _watches: set[Backlog[ViewMessage]] = attrs.field(factory=set)
 
@@ -292,8 +291,8 @@ class Api:
         target, for_facts = asked
         # By path: the view also has the names of sockets without a claim, and accepts escaped paths.
         rows = [row for row in self.memory.view.find(target) if row.last.state is not StateName.GONE]
-        if for_facts and self.links is not None and rows:
-            return json_response(200, retried_to_json(ask_for_facts(self.links, [row.last for row in rows])))
+        if for_facts and self.refresh_facts is not None and rows:
+            return json_response(200, retried_to_json(ask_for_facts(self.refresh_facts, [row.last for row in rows])))
         if for_facts:
             return self._unknown(target, await self.devices.why_known(target))
         replies: list[trio.MemoryReceiveChannel[RetryAnswered]] = []

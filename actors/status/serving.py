@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from ...protocol.devices.messages import DevicesMessage
+from ...protocol.handlers.facts_asking import RefreshFacts
 from ...protocol.health.progress import ActorHealth
 from ...protocol.leases.messages import LeasesMessage
 from ...protocol.messages.addresses import Address
-from ...protocol.messages.consumers import FactsAsked
 from ...protocol.messages.reconciler import ReconcilerMessage
 from ...protocol.values import value
 from ..http import server as http
@@ -49,14 +49,14 @@ def served(
     *,
     devices: Address[DevicesMessage] | None,
     leases: Address[LeasesMessage] | None,
-    links: Address[FactsAsked] | None,
+    refresh_facts: RefreshFacts | None,
     reserve: DescriptorReserve | None,
 ) -> ServedRoutes:
     """Return the server of the status socket and the metrics port; see :func:`~plugind.actors.status.actor.run`."""
     unsent = Unsent(config.http.unsent)
     devices_api = DevicesApi(config.wall, devices, memory.refused_calls, config.observes, unsent)
     leases_api = LeasesApi(config.wall, leases, unsent=unsent)
-    api = Api(config, memory, reconciler, health, devices_api, leases_api, links, unsent)
+    api = Api(config, memory, reconciler, health, devices_api, leases_api, refresh_facts, unsent)
     users, allowed = config.lease_users, frozenset({0, os.geteuid()})
     # The first group of guests to which a user belongs provides the text of the refusal.
     guests = (

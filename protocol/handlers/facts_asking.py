@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from ..messages.addresses import Address
-from ..messages.consumers import FactsAsked
 from ..messages.reconciler import RetryAnswer
 from ..plugins.status import StateName
-from ..values import record
+
+#: Has the handler of a plugin refresh its facts, by its socket and generation; returns whether the handler does that.
+RefreshFacts = Callable[[str, int], bool]
 
 
 class Instance(Protocol):
@@ -32,26 +32,14 @@ ASKED = "its facts are asked for now"
 NO_FACTS = "the handler of its type asks for no facts"
 
 
-@record
-class _AnswerTaker:
-    """Stores an answer that comes at once."""
-
-    is_yes: bool = False
-
-    def send_nowait(self, message: bool, /) -> None:
-        """Store the answer."""
-        self.is_yes = message
-
-
-def ask_for_facts(links: Address[FactsAsked], plugins: Iterable[Instance]) -> tuple[RetryAnswer, ...]:
+def ask_for_facts(refresh: RefreshFacts, plugins: Iterable[Instance]) -> tuple[RetryAnswer, ...]:
     """Ask to refresh the facts of each registered plugin; return for each plugin whether that was possible."""
-    return tuple(_asked(links, plugin) for plugin in plugins)
+    return tuple(_asked(refresh, plugin) for plugin in plugins)
 
 
-def _asked(links: Address[FactsAsked], plugin: Instance) -> RetryAnswer:
+def _asked(refresh: RefreshFacts, plugin: Instance) -> RetryAnswer:
     if plugin.state not in (StateName.REGISTERED, StateName.OBSERVED):
         why = f"it is {plugin.state}, and has facts only once it is registered"
         return RetryAnswer(plugin.socket, tried=False, why=why)
-    answer = _AnswerTaker()
-    links.send_nowait(FactsAsked(plugin.socket, plugin.generation, answer))
-    return RetryAnswer(plugin.socket, answer.is_yes, ASKED if answer.is_yes else NO_FACTS)
+    tried = refresh(plugin.socket, plugin.generation)
+    return RetryAnswer(plugin.socket, tried, ASKED if tried else NO_FACTS)

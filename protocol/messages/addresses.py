@@ -12,3 +12,10 @@ class Address(Protocol[M]):
 
     def send_nowait(self, message: M, /) -> None:
         """Put ``message`` into the inbox; never wait."""
+
+
+class Nobody:
+    """The address of an actor that is not there."""
+
+    def send_nowait(self, message: object, /) -> None:
+        """Drop ``message``."""

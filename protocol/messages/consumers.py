@@ -1,9 +1,8 @@
-"""The messages about drivers from their handlers, and to the handlers: a part of ``plugind.protocol.messages``."""
+"""The messages about drivers from their handlers: a part of ``plugind.protocol.messages``."""
 
 from __future__ import annotations
 
 import enum
-from typing import Protocol
 
 from ..plugins.info import Plugin
 from ..values import value
@@ -57,23 +56,3 @@ class EventNoted:
     #: The details.
     text: str
     time: float
-
-
-# --- to the links -----------------------------------------------------------------------------------------------------
-
-
-class YesOrNo(Protocol):
-    """The address for a boolean answer."""
-
-    def send_nowait(self, message: bool, /) -> None:
-        """Take the answer; never wait."""
-
-
-@value
-class FactsAsked:
-    """A caller asks to refresh the facts of a registered plugin (``plugind retry --facts``)."""
-
-    socket: str
-    generation: int
-    #: Gets the answer at once: whether the plugin's handler refreshes facts.
-    reply: YesOrNo

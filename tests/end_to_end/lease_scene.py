@@ -19,7 +19,8 @@ import attrs
 import trio
 
 from plugind.actors.console.fake import FakeSpec, run_fake
-from plugind.actors.http.client import UnreachableError, ask
+from plugind.actors.http.client import UnreachableError
+from plugind.actors.http.on_trio import ask
 from plugind.actors.simulation.device_plugins import FakeDevices
 from plugind.actors.simulation.plugins import FakePlugin
 from plugind.protocol.plugins.devices import Device

@@ -15,7 +15,8 @@ from typing import IO
 import attrs
 import trio
 
-from plugind.actors.http.client import Reply, UnreachableError, ask
+from plugind.actors.http.client import Reply, UnreachableError
+from plugind.actors.http.on_trio import ask
 
 #: Seconds in which any step must end, even on a busy machine.
 DEADLINE = 120.0
@@ -150,9 +151,7 @@ class Daemon:
         """Ask for a stream."""
         async with self._asked(target) as reply:
             assert reply.status == 200
-            pieces = reply.pieces()
-            assert isinstance(pieces, AsyncGenerator)
-            async with aclosing(pieces):
+            async with aclosing(_pieces(reply)) as pieces:
                 yield pieces
 
     async def get(self, target: str, *, method: str = "GET", body: bytes = b"") -> tuple[int, bytes]:
@@ -335,3 +334,8 @@ async def plugin_process(command: list[str]) -> AsyncIterator[PluginProcess]:
             assert process.stdout is not None
             await process.stdin.aclose()
             await process.stdout.aclose()
+
+
+async def _pieces(reply: Reply) -> AsyncGenerator[bytes, None]:
+    while piece := await reply.piece():
+        yield piece

@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from plugind import Config, Root, StatusConfig, Supervisor
-from plugind.actors.http.client import ask
+from plugind.actors.http.on_trio import ask
 from plugind.benchmarks.peers.hostile.process import hostile_peers
 from plugind.protocol.health.checks import HealthChecks
 from plugind.protocol.messages.status import Snapshot

@@ -16,7 +16,7 @@ import pytest
 import trio
 
 from plugind.actors.grpc.server.serve import serve_listener
-from plugind.actors.http.client import ask
+from plugind.actors.http.on_trio import ask
 from plugind.actors.io.unix_socket import listen
 from plugind.actors.simulation.plugins import FakeRegistration
 from plugind.testing import FakePlugin

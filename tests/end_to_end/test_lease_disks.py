@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from plugind.actors.http.client import ask
+from plugind.actors.http.on_trio import ask
 from plugind.tests.end_to_end.lease_scene import Forks, Scene, open_scene
 from plugind.tests.end_to_end.processes import DEADLINE
 

@@ -7,15 +7,15 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
-from plugind.actors.http.client import ask
+from plugind.actors.http.on_trio import ask
 from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, Daemon, daemon, plugin_process
 
 GPU = "example.com/gpu"
@@ -72,10 +72,7 @@ async def owning(status: str, target: str, body: object) -> AsyncIterator[Any]:
     """Own a lease by a connection for the block; yield the first line of the answer."""
     async with ask(status, "POST", target, json.dumps(body).encode()) as reply:
         assert reply.status == 201
-        pieces = reply.pieces()
-        assert isinstance(pieces, AsyncGenerator)
-        async with aclosing(pieces):
-            yield json.loads(await anext(pieces))
+        yield json.loads(await reply.piece())
 
 
 async def held(started: Daemon) -> list[str]:

@@ -16,7 +16,7 @@ import trio
 
 from plugind.actors.client.paths import default_status_path
 from plugind.actors.console import commands
-from plugind.actors.http.client import ask
+from plugind.actors.http.on_trio import ask
 from plugind.actors.status import actor as status
 from plugind.actors.status.actor import StatusConfig
 from plugind.protocol.messages.reconciler import ReconcilerMessage, RetryAnswer, RetryAnswered, RetryAsked

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from plugind.actors.http.client import ask
+from plugind.actors.http.on_trio import ask
 from plugind.actors.io.state_database import APPLICATION_ID, VERSION
 from plugind.protocol.version import STATUS_VERSION, __version__
 from plugind.tests.actors.io.test_lease_tables import GPU, VERSION_1

@@ -203,7 +203,9 @@ class BackoffOracle:
         ):
             return
         self._claims.pop(status.socket, None)
-        if tries.early is not None and status.since >= tries.early[0] - EPSILON:
+        # Where another socket was found, the dial of that one may come before the wait of this one is shown.
+        is_settled = status.reason != REPLACED or not self._replaced[status.socket]
+        if tries.early is not None and is_settled and status.since >= tries.early[0] - EPSILON:
             if status.state not in (StateName.LEAVING, StateName.GONE):
                 # A socket that is gone may have been replaced by the one that was dialed.
                 self._violated("backoff", f"{status.socket} is dialed {tries.early[1]:.6f} s before its next try")

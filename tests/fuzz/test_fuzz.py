@@ -167,6 +167,11 @@ def test_a_retry_may_reach_a_newer_socket_that_was_dialed_before_the_older_one_i
     assert simulate(7312425, events=200, only=only).violations == ()
 
 
+def test_a_wait_for_a_look_may_be_shown_after_the_dial_of_the_socket_that_was_found() -> None:
+    only = (51, 52, 70, 75, 104, 106, 107, 109, 113, 116, 145, 150, 157, 178, 183, 184, 185, 186, 188, 190, 216, 242)
+    assert simulate(7420664, events=200, only=only).violations == ()
+
+
 def test_a_socket_is_replaced_at_rest_at_a_time_at_which_a_scan_can_tell() -> None:
     """A plugin that changed its user in this very moment is parked, and no event says that it is replaced."""
     only = (1, 18, 27, 98, 123, 124, 149, 198, 199, 200, 230)

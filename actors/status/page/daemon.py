@@ -14,7 +14,8 @@ import trio
 
 from ....protocol.status.json import Json
 from ....protocol.text import encodable
-from ...http.client import Lines, Reply, UnreachableError, ask
+from ...http.client import Reply, UnreachableError
+from ...http.on_trio import ask
 from .board import LEASES, PLUGINS, RESOURCES, Board
 
 
@@ -210,22 +211,21 @@ class _WatchFollower:
         """
         pause = min(max(self._timeout / _HEARTBEATS, 0.02), 3600.0)
         try:
-            async with ask(
-                self._path, "GET", f"{self._watch.path}?heartbeat={pause:g}", timeout=self._timeout
-            ) as reply:
+            target = f"{self._watch.path}?heartbeat={pause:g}"
+            async with ask(self._path, "GET", target, timeout=self._timeout) as reply:
                 if reply.status != 200:
                     raise await _refusal(reply)
-                if "heartbeat" not in reply.head.headers:
+                if "heartbeat" not in reply.headers:
                     raise WatchEndedError("this daemon is too old for the page", missing=True)
-                await self._take(reply.lines())
+                await self._take(reply)
         except UnreachableError as error:
             raise WatchEndedError(error.reason) from error
         raise WatchEndedError("the daemon has stopped")
 
-    async def _take(self, lines: Lines) -> None:
+    async def _take(self, reply: Reply) -> None:
         """Take the first list, which replaces the old entries, and then each change."""
         listed: set[str] | None = set()
-        async for line in lines:
+        async for line in reply:
             self._heard = self._wall()
             if line:
                 entry = _object_in(line)

@@ -15,8 +15,9 @@ from urllib.parse import quote
 import attrs
 
 from ....protocol.status.metrics_config import HostRule
-from ...http.client import UnreachableError, ask
+from ...http.client import UnreachableError
 from ...http.limits import HttpLimits
+from ...http.on_trio import ask
 from ...http.places import Place
 from ...http.server import HttpRequest, HttpResponse, problem
 from .board import Board

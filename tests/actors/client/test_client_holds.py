@@ -13,7 +13,6 @@ import pytest
 import trio
 
 from plugind.actors.http import client as http_client
-from plugind.actors.http import plain as plain_http
 from plugind.client import DaemonError, HeldLease, LeaseFailedError, LeaseLostError, LeaseState, SyncClient
 from plugind.protocol.leases.leases_json import failure_to_json, lease_to_json, released_to_json
 from plugind.protocol.leases.replies import Failure, Problem, Released
@@ -95,8 +94,7 @@ async def test_what_is_not_taken_from_the_daemon_of_another_user_is_not_held(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its connection ends, and the lease with it; of another lease the variables are left out, also in its news."""
-    for module in (http_client, plain_http):
-        monkeypatch.setattr(module, "user_of", lambda _: 4242)
+    monkeypatch.setattr(http_client, "user_of", lambda _: 4242)
     for directory in ("a", "b"):
         (tmp_path / directory).mkdir()
     mounts = attrs.evolve(LEASE, answer=Answer(mounts=(Mount("/", "/"),)))

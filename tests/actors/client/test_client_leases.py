@@ -16,7 +16,6 @@ import trio
 
 from plugind.actors.client.lease_calls import quoted
 from plugind.actors.http import client as http_client
-from plugind.actors.http import plain as plain_http
 from plugind.client import LeaseFailedError, LeaseState, NoDaemonError, Problem
 from plugind.protocol.leases.leases_json import failure_to_json, lease_to_json, released_to_json, snapshot_to_json
 from plugind.protocol.leases.replies import Failure, LeasesSnapshot, Released
@@ -111,8 +110,7 @@ MOUNTS = attrs.evolve(LEASE, answer=Answer(mounts=(Mount("/", "/"),)))
 @pytest.fixture
 def of_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the daemon be of another user than this one and root, as far as the kernel says."""
-    for module in (http_client, plain_http):
-        monkeypatch.setattr(module, "user_of", lambda _: 4242)
+    monkeypatch.setattr(http_client, "user_of", lambda _: 4242)
 
 
 async def take(client: Any, **more: Any) -> None:

@@ -369,7 +369,11 @@ def test_the_synchronous_client_loads_nothing_heavy() -> None:
 
 def test_the_asynchronous_client_loads_neither_trio_nor_asyncio() -> None:
     """The one on which the program runs is there already."""
-    assert loaded("from plugind.client import *", "anyio", "trio", "asyncio") == ["anyio"]
+    assert loaded("from plugind.client import *", "anyio", "trio", "asyncio") == []
+
+
+def test_the_page_loads_trio_alone() -> None:
+    assert loaded("import plugind.actors.console.page", "anyio", "trio", "asyncio") == ["trio"]
 
 
 def test_the_module_itself_loads_nothing() -> None:

@@ -146,7 +146,7 @@ def test_each_command_about_leases_without_a_daemon_says_so_in_json(
 def test_the_end_of_a_recovery_is_said_in_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(leases, "answer", lambda *_, **__: None)
+    monkeypatch.setattr(leases, "asked", lambda *_, **__: None)
     monkeypatch.setattr(leases, "_processes", list)
     assert main(["leases", "recover", "--none-held", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"recovered": True, "processes": []}

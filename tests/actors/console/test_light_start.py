@@ -64,7 +64,7 @@ LS = COMMAND | {
     *(f"plugind.actors.console.{name}" for name in ("answers", "client", "ls", "phrases")),
     *(f"plugind.actors.console.{name}" for name in ("status_socket", "table", "times")),
     "plugind.actors.http",
-    *(f"plugind.actors.http.{name}" for name in ("asking", "plain")),
+    *(f"plugind.actors.http.{name}" for name in ("asking", "backends", "client")),
     "plugind.actors.io",
     *(f"plugind.actors.io.{name}" for name in ("connecting", "peers", "silence")),
     *(f"plugind.protocol.{name}" for name in ("text", "words")),

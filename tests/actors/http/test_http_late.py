@@ -17,7 +17,7 @@ import trio
 from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
 from plugind.actors.http import server as http
-from plugind.actors.http.client import ask
+from plugind.actors.http.on_trio import ask
 from plugind.actors.http.places import AllPlaces, Connection, Place, Standing
 from plugind.actors.http.server import Guests, HttpLimits, HttpRequest, HttpResponse, LateResponse, Send, json_response
 from plugind.actors.io.client_streams import AcceptedStream, ClientWatch

@@ -18,7 +18,8 @@ import trio
 from trio.testing import MockClock, memory_stream_pair
 
 from plugind.actors.http import server as http
-from plugind.actors.http.client import UnreachableError, ask
+from plugind.actors.http.client import UnreachableError
+from plugind.actors.http.on_trio import ask
 from plugind.actors.http.places import Place
 from plugind.actors.http.server import HttpLimits, HttpRequest, HttpResponse, Send, json_response
 from plugind.actors.io.descriptors import DescriptorReserve
@@ -434,7 +435,7 @@ async def test_a_closed_listener_ends_the_server_once_every_request_is_answered(
         ("nothing", "No such file"),
         ("stale", "Connection refused"),
         ("garbage", "not HTTP"),
-        ("leaves", "not HTTP|the daemon left"),
+        ("leaves", "not HTTP|Connection reset by peer"),
     ],
 )
 async def test_the_client_says_why_there_is_no_answer(

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import trio
 
-from plugind.actors.client.async_transport import answer as trio_answer
 from plugind.actors.client.calls import ClientRequest
 from plugind.actors.client.errors import NoDaemonError
-from plugind.actors.client.sync_transport import answer as sync_answer
+from plugind.actors.client.transport import answer as asked_by
+from plugind.actors.client.transport import asked
 from plugind.actors.http import client as http_client
-from plugind.actors.http import plain as plain_http
+from plugind.actors.http.on_trio import TRIO
 from plugind.tests.actors.console.lease_server import answer, lease_server
 
 CALL: ClientRequest[object] = ClientRequest("POST", "/v1/leases", lambda content: content)
@@ -21,17 +21,16 @@ Ask = Callable[[Path, float], Awaitable[object]]
 
 
 async def in_thread(path: Path, seconds: float) -> object:
-    return await trio.to_thread.run_sync(lambda: sync_answer(str(path), CALL, seconds=seconds, patience=0.05))
+    return await trio.to_thread.run_sync(lambda: asked(str(path), CALL, timeout=seconds, patience=0.05))
 
 
 async def by_trio(path: Path, seconds: float) -> object:
-    return await trio_answer(str(path), CALL, timeout=seconds, patience=0.05)
+    return await asked_by(TRIO, str(path), CALL, timeout=seconds, patience=0.05)
 
 
 @pytest.fixture(params=[in_thread, by_trio])
 def ask(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ask:
-    for module in (http_client, plain_http):
-        monkeypatch.setattr(module, "CHECK", 0.125)
+    monkeypatch.setattr(http_client, "CHECK", 0.125)
     asked: Ask = request.param
     return asked
 
@@ -51,8 +50,7 @@ async def test_who_waits_long_waits_on_while_the_daemon_answers_others(
     ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Any answer will do, also that this user may not ask. It comes in time, even on a busy machine."""
-    for module in (http_client, plain_http):
-        monkeypatch.setattr(module, "CHECK", 60.0)
+    monkeypatch.setattr(http_client, "CHECK", 60.0)
     with lease_server(tmp_path, b"", answer(403), hold=True) as server:
         with pytest.raises(NoDaemonError, match="sent nothing within 3 s"):
             await ask(server.path, 3.0)

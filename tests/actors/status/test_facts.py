@@ -12,7 +12,7 @@ from trio.testing import MockClock
 from plugind.actors.http.server import HttpRequest
 from plugind.actors.status.api import StatusConfig
 from plugind.protocol.handlers.facts_asking import ASKED, NO_FACTS
-from plugind.protocol.messages.consumers import CallEnded, CallFamily, CallsEnded, EventNoted, FactsAsked, PluginEvent
+from plugind.protocol.messages.consumers import CallEnded, CallFamily, CallsEnded, EventNoted, PluginEvent
 from plugind.protocol.messages.status import HealthReported, PluginChanged
 from plugind.protocol.plugins.health import Health
 from plugind.protocol.plugins.info import Plugin
@@ -120,9 +120,9 @@ class Links:
     heeds: bool = True
     asked: list[tuple[str, int]] = attrs.Factory(list)
 
-    def send_nowait(self, message: FactsAsked, /) -> None:
-        self.asked.append((message.socket, message.generation))
-        message.reply.send_nowait(self.heeds)
+    def refresh_facts(self, socket: str, generation: int) -> bool:
+        self.asked.append((socket, generation))
+        return self.heeds
 
 
 async def answers(node: Bench, body: object) -> tuple[int, object]:
@@ -137,7 +137,7 @@ async def answers(node: Bench, body: object) -> tuple[int, object]:
 async def test_a_caller_may_want_facts_asked_for_anew(heeds: bool, why: str, autojump_clock: MockClock) -> None:
     links = Links(heeds)
     async with bench(StatusConfig(roots=("/r",))) as node:
-        node.api.links = links
+        node.api.refresh_facts = links.refresh_facts
         await node.take(REGISTERED, changed("b", StateName.WAITING))
         assert await answers(node, {"target": "a", "facts": True}) == (200, [(heeds, why)])
         waiting = "it is waiting, and has facts only once it is registered"

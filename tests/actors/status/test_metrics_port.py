@@ -88,7 +88,14 @@ async def port(
     opened = MetricsPort(address, names, limits=limits)
     to_reconciler, asked = trio.open_memory_channel[ReconcilerMessage](10)
     made = served(
-        StatusConfig(), memory or Memory(), to_reconciler, tuple, devices=None, leases=None, links=None, reserve=None
+        StatusConfig(),
+        memory or Memory(),
+        to_reconciler,
+        tuple,
+        devices=None,
+        leases=None,
+        refresh_facts=None,
+        reserve=None,
     )
     with to_reconciler, asked, trio.fail_after(120):
         opened.open()
