@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from .actors.status.memory import StatusConfig
     from .protocol.backoff import Backoff, RestartIntensity
     from .protocol.devices.messages import ResourceChanged
-    from .protocol.devices.static_config import StaticResource
     from .protocol.errors import AllocationError, ConfigError, NoConnectionError, PluginError
     from .protocol.handlers.csi import CSIConfig
     from .protocol.handlers.dra import DRAConfig
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from .protocol.plugins.devices import DevicesSnapshot
     from .protocol.plugins.health import Health
     from .protocol.plugins.info import InfoLimits, InstancePolicy, Plugin
+    from .protocol.plugins.static_devices import StaticResource
     from .protocol.plugins.status import PluginCounts
     from .protocol.settings.config import Config, DevicePluginDirectory, Root, Timeouts
     from .protocol.status.metrics_config import MetricsConfig
@@ -160,7 +160,7 @@ if not TYPE_CHECKING:
         "Root": ".protocol.settings.config",
         "RootBusyError": ".supervisor",
         "Snapshot": ".protocol.messages.status",
-        "StaticResource": ".protocol.devices.static_config",
+        "StaticResource": ".protocol.plugins.static_devices",
         "StatusConfig": ".actors.status.memory",
         "Supervisor": ".supervisor",
         "Timeouts": ".protocol.settings.config",

@@ -15,7 +15,6 @@ import trio
 
 from ...protocol.devices.messages import InstanceAdded, InstanceMessage, InstanceRemoved, InstanceRole, ListReceived
 from ...protocol.devices.static import FoundNode, ListedNodes, answer, listed
-from ...protocol.devices.static_config import StaticResource
 from ...protocol.leases.answers import AnswerError
 from ...protocol.leases.messages import (
     AllocateAsked,
@@ -28,6 +27,7 @@ from ...protocol.leases.messages import (
 from ...protocol.messages.addresses import Address
 from ...protocol.plugins.devices import DeviceOptions
 from ...protocol.plugins.info import DEVICE, Plugin
+from ...protocol.plugins.static_devices import StaticResource
 from ..io.device_nodes import NOT_FINISHED, NodePort, NodeWatch
 
 #: How static devices are said to have registered.

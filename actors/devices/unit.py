@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import trio
 
 from ...protocol.devices.messages import InstanceMessage
-from ...protocol.devices.static_config import StaticResource
 from ...protocol.logs.lines import Logger
 from ...protocol.messages.addresses import Address
+from ...protocol.plugins.static_devices import StaticResource
 from ...protocol.settings.config import Config
 from . import actor
 from .inbox import DevicesInbox

@@ -19,7 +19,7 @@ from typing import Final, Protocol, Self
 import attrs
 
 from ...protocol.devices.static import MAX_DEVICES, FoundNode
-from ...protocol.devices.static_config import StaticResource
+from ...protocol.plugins.static_devices import StaticResource
 from ..trust.directories import who_may_replace
 from .file_watch import FileWatch
 

@@ -9,7 +9,7 @@ from typing import Self
 import trio
 
 from ...protocol.devices.static import FoundNode
-from ...protocol.devices.static_config import StaticResource
+from ...protocol.plugins.static_devices import StaticResource
 
 
 class MemoryNodes:

@@ -16,8 +16,8 @@ from ..leases.answers import checked
 from ..leases.free import natural
 from ..leases.values import Answer, Node, identity_key
 from ..plugins.devices import HEALTHY, Device, DeviceList
+from ..plugins.static_devices import ATTRIBUTES, StaticResource
 from ..values import value
-from .static_config import ATTRIBUTES, StaticResource
 
 #: How many nodes of one resource are listed.
 MAX_DEVICES: Final = 512

@@ -11,7 +11,6 @@ import attrs
 
 from ..backoff import Backoff, RestartIntensity
 from ..checks import above_zero, at_least_one, each_instance_of, instance_of, not_negative, or_none
-from ..devices.static_config import StaticResource, check_static
 from ..discovery.device_directory import USUAL_NAME
 from ..discovery.roots import Root, without_slash
 from ..errors import ConfigError, ValidationError
@@ -21,6 +20,7 @@ from ..health.checks import HealthChecks
 from ..leases.config import LeasesConfig, LeaseUsers
 from ..logs.limits import LogLimits
 from ..plugins.info import MAX_INSTANCES, InfoLimits, check_name, wrong_with_resource
+from ..plugins.static_devices import StaticResource, check_static
 from ..registration.settings import Timeouts
 from ..status.metrics_config import MetricsConfig
 from ..trust.users import Trust

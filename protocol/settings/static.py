@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from ..devices.static_config import StaticResource
 from ..errors import ConfigError
 from ..plugins.info import wrong_with_resource
+from ..plugins.static_devices import StaticResource
 from ..values import value
 from .kinds import Integer, Kind, ListOf, Path, Text, WrongValueError, of_toml, shown, wrong
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ..devices.static_config import StaticResource
+from ..plugins.static_devices import StaticResource
 from . import static
 from .kinds import OFF
 from .pools import PoolGiven

@@ -9,9 +9,9 @@ from trio.testing import MockClock
 
 from plugind.actors.simulation.node import SimulatedNode
 from plugind.actors.simulation.plugins import FakePlugin
-from plugind.protocol.devices.static_config import StaticResource
 from plugind.protocol.errors import AllocationError
 from plugind.protocol.leases.values import Node
+from plugind.protocol.plugins.static_devices import StaticResource
 from plugind.protocol.settings.config import Config
 
 SERIAL = "lab/serial"

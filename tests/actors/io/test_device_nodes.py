@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from plugind.actors.io.device_nodes import DeviceNodes
-from plugind.protocol.devices.static_config import StaticResource
+from plugind.protocol.plugins.static_devices import StaticResource
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, which may make device nodes")
 

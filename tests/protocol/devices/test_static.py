@@ -8,9 +8,9 @@ import attrs
 import pytest
 
 from plugind.protocol.devices.static import FoundNode, answer, listed
-from plugind.protocol.devices.static_config import StaticResource, check_static
 from plugind.protocol.errors import ConfigError
 from plugind.protocol.leases.values import Node
+from plugind.protocol.plugins.static_devices import StaticResource, check_static
 
 SERIAL = StaticResource(("/dev/ttyUSB*",))
 FIRST = FoundNode("/dev/ttyUSB0", "/dev/ttyUSB0", "c188:0", "/devices/usb1")

@@ -10,8 +10,8 @@ from typing import Final
 import attrs
 
 from ..errors import ConfigError
-from ..plugins.info import wrong_with_resource
 from ..text import cut, quoted
+from .info import wrong_with_resource
 
 #: How many leases can have one device at once.
 MAX_SHARED: Final = 64
