@@ -45,6 +45,10 @@ class UnknownPluginError(CommandError):
     """The daemon knows no plugin with that name, and no socket at that path."""
 
 
+class NotAllowedError(CommandError):
+    """This user may not ask that: a user who may only lease devices is told of devices and leases alone."""
+
+
 def refusal(answer: bytes, status: int, version: str | None) -> CommandError:
     """Return the error for an answer whose status is not 200; with 503, the daemon may answer later.
 
@@ -55,6 +59,8 @@ def refusal(answer: bytes, status: int, version: str | None) -> CommandError:
         why = f"{why}; {other}"
     if status == 404:
         return UnknownPluginError(why)
+    if status == 403:
+        return NotAllowedError(why)
     return CommandError(why, EXIT_BUSY if status == 503 else EXIT_FAILED)
 
 

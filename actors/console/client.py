@@ -72,13 +72,14 @@ def fetch_about(target: str, fetched: Callable[[str], bytes]) -> bytes:
 
 
 def roots(daemon: Daemon) -> list[Plugin]:
-    """Return how each root of the daemon is, the directory of device plugins included.
+    """Return how each root of the daemon is, the directory of device plugins included; none if this user may not know.
 
     Raises:
       CommandError: if the daemon does not answer in time.
     """
     # The answer has the status 503 if anything is wrong, and says what.
-    return roots_in(health_in(answer(daemon, "GET", "/healthz")[1]))
+    status, said, _ = answer(daemon, "GET", "/healthz")
+    return [] if status == 403 else roots_in(health_in(said))
 
 
 def roots_to_mend(daemon: Daemon) -> list[str]:

@@ -7,6 +7,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 
 from ...protocol.discovery.device_directory import KUBELET_SOCKET
@@ -15,7 +16,17 @@ from ...protocol.plugins.health import Health
 from ...protocol.plugins.info import DEVICE
 from ...protocol.plugins.status import Watching
 from ...protocol.status.json import Json
-from .answers import Daemon, Plugin, add_daemon_arguments, daemon, plugins_in, resources_in, resources_target, to_mend
+from .answers import (
+    Daemon,
+    NotAllowedError,
+    Plugin,
+    add_daemon_arguments,
+    daemon,
+    plugins_in,
+    resources_in,
+    resources_target,
+    to_mend,
+)
 from .arguments import resource_name
 from .client import fetch, roots
 from .device_leases import add_leases, leases_of
@@ -97,7 +108,9 @@ def _ask(daemon: Daemon, resource: str | None) -> tuple[Plugin, list[Plugin], li
     resources = resources_in(answer)
     add_leases(resources, leases_of(daemon))
     where = [] if resources else roots(daemon)
-    plugins = plugins_in(fetch(daemon, f"/plugins?type={DEVICE}"))
+    plugins = list[Plugin]()
+    with suppress(NotAllowedError):
+        plugins = plugins_in(fetch(daemon, f"/plugins?type={DEVICE}"))
     refused = refused_lines(refused_calls(daemon), resource)
     return json.loads(answer), resources, where, [*not_healthy(plugins, resource), *refused]
 

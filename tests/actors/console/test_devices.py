@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -23,8 +24,9 @@ from plugind.protocol.plugins.devices import (
 )
 from plugind.protocol.status.json import Json
 from plugind.tests.actors.console import snapshots
+from plugind.tests.actors.console.lease_server import answer
 from plugind.tests.actors.console.snapshots import UNIX
-from plugind.tests.actors.console.test_allocate import LEASE
+from plugind.tests.actors.console.test_allocate import LEASE, process
 
 GPU = "vendor.com/gpu"
 NOW = 100.0
@@ -140,3 +142,19 @@ def test_it_is_done_when_there_are_so_many_healthy_devices() -> None:
     gone = ResourceStatus(GPU, ResourceState.GONE, NOW)
     assert waiting(RESOURCE, gone, number=1).exit_code == EXIT_FAILED
     assert waiting(has_list=False).exit_code == EXIT_BUSY
+
+
+def test_a_user_who_may_only_lease_sees_the_devices(tmp_path: Path) -> None:
+    """Plugins and health are for others: what they would add is left out."""
+    forbidden = answer(403, {"error": "you may only lease"})
+    devices = answer(200, {"resources": [shown(RESOURCE)], "problem": None})
+    answers = [devices, answer(200, {"withheld": None, "problem": None, "leases": []}), forbidden, answer(404, {})]
+    (tmp_path / "none").mkdir()
+    done = process(tmp_path, answers, "devices")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines()[-1] == "3 devices of 1 resource: 2 healthy, 1 unhealthy"
+    none = process(
+        tmp_path / "none", [answer(200, {"resources": []}), answers[1], *[forbidden] * 2, answer(404, {})], "devices"
+    )
+    assert (none.code, none.err) == (0, "")
+    assert none.out.startswith("no devices: ")
