@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import re
 import sys
 from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -24,28 +25,41 @@ from .start import imports_of_daemon, no_collection, open_standard_descriptors
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
 
-#: The commands in the order of the help, each with its line there.
-COMMANDS = {
-    "run": "run the daemon",
-    "config": "print or check the configuration",
-    "ls": "list the plugins",
-    "devices": "list the devices of device plugins",
-    "allocate": "lease devices, for a command, a container or some time",
-    "release": "end leases",
-    "renew": "begin the time of a lease again",
-    "leases": "list the leases",
-    "describe": "tell all about a plugin",
-    "watch": "print changes as they happen",
-    "page": "show plugins, devices and leases in a browser",
-    "wait": "wait until plugins are registered",
-    "retry": "try a plugin now",
-    "reload": "read the configuration of the daemon again",
-    "probe": "check a plugin's socket",
-    "fake": "play a plugin",
-    "demo": "see a small node at work",
-    "install-unit": "write the systemd service of the daemon",
-    "slurm-config": "print the lines for Slurm",
+#: The commands in the order of the help, by who needs them, each with its line there.
+GROUPS = {
+    "to see what is there": {
+        "ls": "list the plugins",
+        "devices": "list the devices",
+        "leases": "list the leases",
+        "describe": "tell all about a plugin",
+        "watch": "print changes as they happen",
+        "page": "show plugins, devices and leases in a browser",
+        "wait": "wait until plugins are registered, or devices are there",
+    },
+    "to use devices": {
+        "allocate": "lease devices, for a command, a container or some time",
+        "release": "end leases",
+        "renew": "begin the time of a lease again",
+    },
+    "to run a node": {
+        "run": "run the daemon",
+        "config": "print or check the configuration",
+        "reload": "read the configuration of the daemon again",
+        "retry": "try a plugin now",
+        "install-unit": "write the systemd service of the daemon",
+        "slurm-config": "print the lines for Slurm",
+    },
+    "to write plugins": {
+        "probe": "check a plugin's socket",
+        "fake": "play a plugin",
+        "demo": "see a small node at work",
+    },
 }
+COMMANDS = {name: line for group in GROUPS.values() for name, line in group.items()}
+#: The heading above the first command of each group.
+_HEADINGS = {next(iter(group)): heading for heading, group in GROUPS.items()}
+#: What argparse says of a misspelt command, before the list of all.
+_INVALID = re.compile(r"argument COMMAND: invalid choice: '(\S{1,64})' ")
 #: Commands that programs run. The help does not list them.
 _HIDDEN = ("lease-hook",)
 #: Commands for which the words after ``--`` are a command of the user.
@@ -88,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _main(words: Sequence[str], importing: AbstractContextManager[None]) -> int:
     open_standard_descriptors()
-    words, command = _split(words)
+    words, command = _split(_spelt_out(words))
     try:
         # Most of the time until a command runs is spent in imports.
         with importing:
@@ -110,6 +124,21 @@ def _main(words: Sequence[str], importing: AbstractContextManager[None]) -> int:
     return run_to_end(run, args)
 
 
+def _spelt_out(words: Sequence[str]) -> Sequence[str]:
+    """Return the words with ``--help`` where none are given, or where they ask for help as a command."""
+    if not words:
+        return ["--help"]
+    return [*words[1:2], "--help"] if words[0] == "help" else words
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """The help of all commands, by groups."""
+
+    def _format_action(self, action: argparse.Action) -> str:
+        heading = _HEADINGS.get(action.dest)
+        return ("" if heading is None else f"\n  {heading}\n") + super()._format_action(action)
+
+
 class _Parser(argparse.ArgumentParser):
     """A parser whose errors stay short, since a command can have forty options.
 
@@ -118,6 +147,11 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Exit with 2, after a line about the help and a line about the error."""
+        if (misspelt := _INVALID.match(message)) is not None:
+            from difflib import get_close_matches
+
+            close = get_close_matches(misspelt[1], COMMANDS, 1)
+            message = f"there is no command {misspelt[1]!r}" + (f": did you mean {close[0]}?" if close else "")
         self.exit(EXIT_USAGE, f"see '{self.prog} --help'\n{self.prog}: error: {message}\n")
 
     def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
@@ -147,7 +181,7 @@ def _parser_of(names: Iterable[str], complete: Container[str | None]) -> argpars
         prog="plugind",
         description="Discover plugin sockets and register each with the consumer of its type.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Help,
     )
     parser.add_argument("--version", action="version", version=f"plugind {__version__}")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")

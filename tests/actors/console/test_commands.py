@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from inspect import signature
 from pathlib import Path
 
@@ -36,12 +37,15 @@ def test_every_command_has_help_with_examples(command: str, capsys: pytest.Captu
     assert f"plugind {command}" in out
 
 
-def test_the_help_names_every_command_and_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("words", [["--help"], ["help"], []])
+def test_the_help_names_every_command_and_the_exit_codes(
+    words: Sequence[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as end:
-        commands.main(["--help"])
+        commands.main(words)
     assert end.value.code == 0
     out = capsys.readouterr().out
-    assert [command for command in COMMANDS if f"    {command} " in out] == COMMANDS
+    assert all(f"    {command} " in out for command in COMMANDS)
     assert (
         "exit codes: 0 ok, 1 failed, 2 usage, 69 no daemon answers, 75 the daemon is busy,\n78 bad configuration" in out
     )

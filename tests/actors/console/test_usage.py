@@ -28,7 +28,7 @@ NUMBERS = (
 )
 
 LINES = {
-    "plugind": ["", "fly"],
+    "plugind": ["fly", "lss", "help lss"],
     "run": [
         "--rooot p",
         "--root ''",
@@ -36,6 +36,7 @@ LINES = {
         "--status ''",
         "--device-plugins=/d --state ''",
         "--take-over-kubelet",
+        *(f"--devices {text}" for text in ("lab/serial", "lab/serial=", "serial=/dev/ttyS0")),
         *(f"--rescan {text}" for text in SECONDS),
         "--trust-uid 9-8",
         "--trust-uid no-such-user",
