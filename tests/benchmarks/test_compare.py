@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import subprocess
@@ -14,15 +13,18 @@ import attrs
 import pytest
 
 from plugind.benchmarks.compare import Bench, measure
-from plugind.benchmarks.compare_cases import FULL, KINDS, QUICK, Case, cases
-from plugind.benchmarks.report.comparison import Run
+from plugind.benchmarks.compare_cases import Case
+from plugind.benchmarks.report.comparison import Run, Side
 from plugind.benchmarks.report.table import Row
-from plugind.tests.benchmarks.comparisons import BASE, THIS
 from plugind.tests.end_to_end.go_programs import peer
 
 pytestmark = pytest.mark.extended
 
 ROOT = Path(__file__).parents[2]
+
+
+BASE = Side(name="base", tree="/old", python="/old/bin/python", version="3.11.2", revision="abc1234")
+THIS = Side(name="this", tree="/new", python="/new/bin/python")
 
 
 def figures(rows: Sequence[Row]) -> dict[str, float]:
@@ -84,11 +86,3 @@ def test_a_benchmark_that_fails_is_named_and_not_run_again_on_that_side(tmp_path
     assert [(one.case, one.failed) for one in runs] == [("wire", "it wrote no figures")] * 2
     assert {one.side for one in runs} == {"base", "this"}
     assert tried == runs
-
-
-def test_each_kind_has_cases_with_names_of_their_own() -> None:
-    for sizes in (FULL, QUICK):
-        found = list(cases(KINDS, sizes))
-        assert len({case.name for case in found}) == len(found)
-        assert {case.name.split()[0] for case in found} == set(KINDS)
-        assert all(importlib.util.find_spec(f"plugind.benchmarks.{case.benchmark}") for case in found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -13,9 +12,7 @@ import pytest
 import trio
 
 from plugind import Config, Root, StatusConfig, Supervisor
-from plugind.actors.http.client import ask
 from plugind.benchmarks.peers.hostile.process import hostile_peers
-from plugind.protocol.health.checks import HealthChecks
 from plugind.protocol.messages.status import Snapshot
 from plugind.protocol.plugins.health import Health
 from plugind.protocol.plugins.status import PluginStatus, StateName
@@ -88,43 +85,6 @@ async def test_a_driver_shows_its_facts_hangs_goes_on_is_killed_and_started_agai
     assert (again.state, dict(again.facts)["node-id"]) == (StateName.REGISTERED, "node-7")
 
 
-async def test_a_driver_that_starts_after_its_registrar_is_registered(tmp_path: Path) -> None:
-    """The kubelet tells the registrar at once that it is not registered, and the registrar exits."""
-    async with scene(tmp_path) as here, late(here) as plugin:
-        await plugin.line(call="GetInfo")
-        await reached(here.node, StateName.REGISTERING)
-        assert plugin.process.stdin is not None
-        await plugin.process.stdin.send_all(b"listen\n")
-        await plugin.notified_registered()
-        healthy = await until(here.node, Health.HEALTHY)
-        described = await here.command("describe", NAME)
-    assert healthy.generation == 1
-    shown = {key: said.strip() for key, _, said in (line.partition(":") for line in described.out.splitlines())}
-    assert (shown["Node id"], shown["Max volumes"], shown["Topology"], shown["Can"]) == (
-        "node-7",
-        "16",
-        "zone=z1",
-        "stage",
-    )
-
-
-async def test_a_driver_that_is_not_checked_says_so_and_nobody_waits_for_its_health(tmp_path: Path) -> None:
-    """With ``--health CSIPlugin=off`` its health was ``unknown`` without a reason, and a wait went on for its time."""
-    off = HealthChecks(off={"CSIPlugin"})
-    async with (
-        scene(tmp_path, Config(expected=(NAME,), ready_when="healthy", health_checks=off)) as here,
-        plugin_process(GRPCIO.command(here.socket, NAME, here.endpoint)) as plugin,
-    ):
-        await plugin.notified_registered()
-        waited = await here.command("wait", NAME, "--healthy", "--timeout", "3600")
-        async with ask(here.status, "GET", "/readyz") as reply:
-            awaiting = json.loads(await reply.body())["awaiting"]
-    why = "checks of its type are off: 'plugind run --health CSIPlugin=30' turns them on"
-    said = f"{NAME} is not healthy: {here.socket} is registered, but its health is unknown: {why}"
-    assert (waited.code, waited.err) == (1, f"plugind: {said}\n")
-    assert awaiting == [f"the plugin {NAME} (unknown: {why})"]
-
-
 def late(here: Scene) -> AbstractAsyncContextManager[PluginProcess]:
     """A driver that listens once it reads a line."""
     return plugin_process(GRPCIO.command(here.socket, NAME, here.endpoint, late=True))
@@ -160,14 +120,3 @@ async def test_a_hostile_driver_is_refused_and_a_good_one_beside_it_is_healthy(
             healthy = await until(here.node, Health.HEALTHY)
     assert (healthy.name, refused.name) == (NAME, f"{kind}-00000.example.com")
     assert why in str(refused.reason)
-
-
-async def test_a_driver_without_a_node_id_is_refused_in_the_words_of_the_kubelet(tmp_path: Path) -> None:
-    """Consumers A.4."""
-    async with (
-        scene(tmp_path) as here,
-        plugin_process(GRPCIO.command(here.socket, NAME, here.endpoint, "")) as plugin,
-    ):
-        said = await plugin.line(call="NotifyRegistrationStatus")
-    assert said["plugin_registered"] is False
-    assert "error adding CSI driver node info: driverNodeID must not be empty" in str(said["error"])

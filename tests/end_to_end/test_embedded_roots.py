@@ -8,28 +8,16 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from plugind import Config, ConfigError, NodeEndedError, Root, RootBusyError, Supervisor
+from plugind import Config, ConfigError, Root, RootBusyError, Supervisor
 from plugind.actors.discovery.roots import RootLock
 from plugind.protocol.plugins.status import Watching
 from plugind.testing import SimulatedNode
 from plugind.tests.actors.io.exhaustion import descriptors
-from plugind.tests.end_to_end.processes import DEADLINE, run
+from plugind.tests.end_to_end.processes import run
 
 
 def node(*roots: Root) -> Supervisor:
     return Supervisor(Config(roots=roots))
-
-
-async def test_two_nodes_of_one_process_cannot_use_one_root(tmp_path: Path) -> None:
-    """Fault 96; the first one is not disturbed, and its root is free once it has ended."""
-    async with node(Root(tmp_path)) as first:
-        with pytest.raises(RootBusyError, match=f"another plugind runs on {tmp_path}"):
-            async with node(Root(tmp_path)):
-                pass
-        await first.wait_scanned()
-        assert (await first.snapshot()).roots[0].watching == Watching.EVENTS
-    async with node(Root(tmp_path)) as second:
-        await second.snapshot()
 
 
 async def test_a_daemon_cannot_use_the_root_of_an_embedded_node(tmp_path: Path) -> None:
@@ -60,32 +48,6 @@ async def test_a_root_that_everybody_may_write_to_is_refused_unless_the_program_
     async with node(Root(good), Root(bad, insecure=True)) as allowed:
         await allowed.wait_scanned()
         assert [root.watching for root in (await allowed.snapshot()).roots] == [Watching.EVENTS] * 2
-
-
-async def test_a_root_that_is_a_file_is_refused(tmp_path: Path) -> None:
-    """Fault 2."""
-    (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="is not a directory, or is a symbolic link"):
-        async with node(Root(tmp_path / "file")):
-            pass
-
-
-async def test_a_node_runs_while_a_root_is_missing_and_a_rescan_finds_it_at_once(tmp_path: Path) -> None:
-    """Faults 1 and 4, behaviour 2."""
-    root = tmp_path / "missing" / "root"
-    async with node(Root(root)) as waiting:
-        await waiting.wait_scanned()
-        (report,) = (await waiting.snapshot()).roots
-        assert (report.watching, report.ready) == (Watching.UNAVAILABLE, False)
-        root.mkdir(parents=True)
-        await waiting.rescan()
-        with trio.fail_after(DEADLINE):
-            while (await waiting.snapshot()).roots[0].watching != Watching.EVENTS:  # noqa: ASYNC110 - the stream has no roots
-                await trio.sleep(0.01)
-        assert (await waiting.snapshot()).roots[0].scans == report.scans + 1
-    for call in (waiting.rescan, waiting.wait_scanned):
-        with pytest.raises(NodeEndedError):
-            await call()
 
 
 async def test_a_simulated_node_locks_no_directory_of_the_machine(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -92,9 +92,3 @@ def test_a_second_build_gives_the_same_bytes(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert Path(done.stdout.strip()).read_bytes() == built.read_bytes()
-
-
-@pytest.mark.parametrize("script", ["postinst", "prerm", "postrm"])
-def test_the_package_has_the_scripts_of_the_tree(script: str) -> None:
-    text = (REPOSITORY / "deploy/debian/scripts" / script).read_text()
-    assert output(program("dpkg-deb"), "--info", package(), script) == text
