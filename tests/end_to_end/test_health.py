@@ -22,8 +22,6 @@ from plugind.actors.simulation.plugins import FakeRegistration
 from plugind.testing import FakePlugin
 from plugind.tests.end_to_end.processes import DEADLINE, Daemon, daemon, run
 
-PAGES = Path(__file__).parents[2] / "docs"
-
 
 async def health(node: Daemon) -> tuple[int, dict[str, object]]:
     """The status of /healthz, and its report."""
@@ -67,36 +65,6 @@ async def test_an_actor_that_hangs_is_named_by_health_readiness_and_the_log_and_
         assert [(line["level"], line["actor"]) for line in node.about("actor hangs")] == [("error", actor)]
         await node.logged("actor goes on")
         assert [(line["level"], line["actor"]) for line in node.about("actor goes on")] == [("info", actor)]
-
-
-async def test_parameters_without_a_value_count_in_the_form_in_which_the_pages_have_them(tmp_path: Path) -> None:
-    """``GET /readyz?healthy`` was answered with 200 although an expected plugin was not healthy."""
-    documented = re.findall(r"`GET (/readyz\?[^`]+)`", (PAGES / "consumers.md").read_text())
-    documented += [
-        "/readyz" + form for form in re.findall(r"With `(\?healthy)`", (PAGES / "status-socket.md").read_text())
-    ]
-    assert documented == ["/readyz?healthy"] * 2
-    with daemon(tmp_path, "--expect", "a.sock.example.com") as node:
-        await node.logged("started")
-        path = str(node.root / "a.sock")
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(serve_listener, [answering(path, endpoint=f"{path}.absent")], listen(path))
-            await node.ready()
-            for target in (*documented, "/readyz?healthy=", "/readyz?healthy=1"):
-                code, body = await node.get(target)
-                (awaited,) = json.loads(body)["awaiting"]
-                assert (code, awaited.partition(" (")[0]) == (503, "the plugin a.sock.example.com"), target
-            nursery.cancel_scope.cancel()
-        for target in (
-            "/watch?foo",
-            "/watch?heartbeat",
-            "/watch?heartbeat=",
-            "/v1/devices?resource",
-            "/v1/devices?foo",
-        ):
-            code, body = await node.get(target)
-            assert code == 400, target
-            assert json.loads(body)["error"], target
 
 
 def actors(report: dict[str, object]) -> list[dict[str, object]]:

@@ -147,11 +147,3 @@ def as_user(started: Daemon, uid: int, method: str, target: str, body: object = 
     command = [sys.executable, "-S", "-c", code, str(uid), started.status, sent]
     head, _, answer = subprocess.run(command, capture_output=True, check=True).stdout.partition(b"\r\n\r\n")
     return int(head.split()[1]), json.loads(answer)
-
-
-async def test_a_daemon_that_would_forget_its_leases_gives_none(tmp_path: Path) -> None:
-    """It would give devices to others that are in use, and says which flag to give."""
-    with daemon(tmp_path) as started:
-        status, failed = await lease(started)
-        assert (status, failed["problem"]) == (507, "storage")
-        assert failed["error"].endswith("start it with --device-plugins, or with --state DIR")

@@ -74,18 +74,6 @@ async def test_a_plugin_killed_with_sigkill_is_shown_as_not_serving_until_it_is_
         assert (warnings[0]["level"], warnings[0]["name"]) == ("warning", NAME)
 
 
-async def test_a_plugin_killed_with_sigkill_is_deregistered_where_that_is_asked_for(tmp_path: Path) -> None:
-    """Fault 39: as an option; it is stale then, and is registered again when somebody listens."""
-    with daemon(tmp_path, "--deregister-not-serving") as started:
-        path = started.root / "dead.sock"
-        await started.ready()
-        async with started.watch() as watch, plugin_process(fake(path)) as plugin:
-            await watch.state(path, "registered")
-            await plugin.end(signal.SIGKILL)
-            await watch.state(path, "stale")
-            assert "leaving" in watch.states(path)
-
-
 async def test_a_socket_that_is_listened_on_late_is_registered_within_a_rescans_period(tmp_path: Path) -> None:
     """Behaviour 15: no event reports it. The next try by backoff would be the second, and come much later."""
     timeouts = {**PATIENT, "backoff": 100.0}
