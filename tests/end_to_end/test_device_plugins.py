@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
 import trio
 
 from plugind.tests.end_to_end.processes import PluginProcess, daemon, run
@@ -107,23 +106,6 @@ def test_a_directory_that_may_not_be_taken_ends_the_start_and_nothing_is_deleted
         " sockets are not deleted: give plugind an empty directory with --device-plugins=DIR",
     )
     assert os.listdir(directory) == ["docker.sock"]
-
-
-@pytest.mark.parametrize("option", ["--root", "--device-plugins", "--state"])
-def test_a_file_where_a_directory_is_to_be_ends_the_start_and_the_option_is_named(tmp_path: Path, option: str) -> None:
-    """``--device-plugins=afile`` and ``--state afile`` ran on with a warning; ``--root afile`` always ended so."""
-    file = tmp_path / "afile"
-    file.write_text("a file")
-    paths = {"--root": "root", "--device-plugins": "device-plugins", "--state": "state"} | {option: "afile"}
-    options = [f"{name}={tmp_path / path}" for name, path in paths.items()]
-
-    done = run("run", *options, status=str(tmp_path / "s.sock"))
-
-    assert done.code == os.EX_CONFIG
-    why = done.err.splitlines()[-1]
-    assert f"{file} is not a directory" in why
-    assert option in why or option == "--root"
-    assert file.read_text() == "a file"
 
 
 async def test_a_daemon_whose_kubelet_socket_was_replaced_lets_its_device_plugins_go(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import re
 import resource
 import signal
 import subprocess
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +16,6 @@ import pytest
 import trio
 
 from plugind.actors.grpc.server.serve import serve_listener
-from plugind.actors.http.client import ask
 from plugind.actors.io.unix_socket import listen
 from plugind.actors.simulation.plugins import FakeRegistration
 from plugind.testing import FakePlugin
@@ -212,27 +211,3 @@ async def test_the_limit_of_conversations_is_that_of_the_descriptors_that_the_da
                 await watch.until(lambda watch: [p["step"] for p in watch.now.values()] == ["info"] * 100)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-async def watchable(node: Daemon) -> bool:
-    async with ask(node.status, "GET", "/watch") as reply:
-        return reply.status == 200
-
-
-async def test_watchers_that_hold_all_streams_and_idle_clients_do_not_keep_health_from_being_answered(
-    tmp_path: Path,
-) -> None:
-    """Fault 93: with 64 watchers /healthz answered 503, and with 128 clients not at all."""
-    with daemon(tmp_path) as node, trio.fail_after(DEADLINE):
-        await node.ready()
-        async with AsyncExitStack() as stack:
-            for _ in range(64):
-                await stack.enter_async_context(node.watch())
-            assert (await node.get("/watch"))[0] == 503
-            for _ in range(150):
-                await stack.enter_async_context(await trio.open_unix_socket(os.path.join(tmp_path, "status.sock")))
-            for target in ("/healthz", "/readyz", "/metrics", "/plugins"):
-                assert (await node.get(target))[0] == 200, target
-        # The places of the watchers that left are free again.
-        while not await watchable(node):  # noqa: ASYNC110 - it is in another process
-            await trio.sleep(0.02)

@@ -130,18 +130,6 @@ async def test_a_lease_for_a_time_is_given_again_by_its_name_and_renewed(tmp_pat
         assert "\nLeases:     1: bench (time, GPU-0, 00:00:" in described
 
 
-async def test_a_command_is_stopped_when_its_device_turns_unhealthy(tmp_path: Path) -> None:
-    async with running_node(tmp_path, "GPU-0", "GPU-1") as node:
-        words = ("allocate", f"{GPU}=1", "--stop-on-unhealthy", "--id")
-        with node.started(*words, "a", "--", "sleep", "600") as first, node.started(*words, "b", "--", "sleep", "600"):
-            await node.until(a="held", b="held")
-            sick = (await leases(node.daemon))["a"]["devices"][GPU][0]
-            well = "GPU-1" if sick == "GPU-0" else "GPU-0"
-            node.devices.show(Device(sick, "Unhealthy"), Device(well))
-            assert await code_of(first) == -signal.SIGTERM
-            await node.until(b="held")
-
-
 async def test_the_clients_lease_of_a_daemon(tmp_path: Path) -> None:
     async with running_node(tmp_path, "GPU-0", "GPU-1") as node:
         client, other = Client(node.daemon.status), SyncClient(node.daemon.status)

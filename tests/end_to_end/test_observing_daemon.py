@@ -120,55 +120,6 @@ async def test_a_daemon_that_observes_alone_tells_nobody_and_writes_nothing_into
     assert not (tmp_path / "observer" / "state").exists()
 
 
-async def test_a_daemon_that_observes_has_no_devices_leases_none_and_says_why(tmp_path: Path) -> None:
-    (root := tmp_path / "root").mkdir(mode=0o755)
-    with observer(tmp_path / "observer", root) as observing:
-        await observing.ready()
-        words = ("allocate", "v.com/gpu=1", "--ttl", "60")
-        done = await trio.to_thread.run_sync(lambda: run(*words, status=observing.status))
-        listed = await trio.to_thread.run_sync(lambda: run("devices", status=observing.status))
-    assert (listed.code, listed.err) == (0, "")
-    assert listed.out.startswith("no devices: this daemon only observes plugins (--observe)")
-    assert "--device-plugins" not in listed.out
-    why = "this plugind leases no devices, since it only observes plugins: start it without --observe"
-    assert (done.code, done.out, done.err) == (1, "", f"plugind: {why}\n")
-
-
-async def test_a_missing_root_is_not_made(tmp_path: Path) -> None:
-    root = tmp_path / "root"
-    with observer(tmp_path / "observer", root) as observing:
-        (said,) = await observing.logged("root is unavailable")
-        assert said["reason"] == f"{root} is missing"
-        code, body = await observing.get("/readyz")
-        assert (code, root.exists()) == (503, False), body
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        (["--device-plugins"], "--observe never serves kubelet.sock: leave out --device-plugins"),
-        (["--lease-uids", "1000"], "--observe leases no devices: leave out --pool, --lease-uids and --lease-group"),
-        (["--state", "state"], "--observe keeps no state: leave out --state"),
-    ],
-)
-def test_what_makes_a_second_registrar_is_refused(options: list[str], text: str, tmp_path: Path) -> None:
-    done = run("run", "--config", "/dev/null", "--observe", "--root", str(tmp_path), *options, directory=tmp_path)
-    assert (done.code, done.out, done.err) == (78, "", f"plugind: {text}\n")
-    assert not list(tmp_path.iterdir())
-
-
-async def test_a_configuration_file_sets_it_and_a_change_needs_a_restart(tmp_path: Path) -> None:
-    (root := tmp_path / "root").mkdir(mode=0o755)
-    file = tmp_path / "plugind.toml"
-    file.write_text("observe = true\n")
-    with daemon(tmp_path, "--config", str(file), root=root) as observing:
-        await observing.ready()
-        assert not (root / ".plugind.lock").exists()
-        file.write_text("observe = false\n")
-        done = await trio.to_thread.run_sync(lambda: run("reload", status=observing.status))
-        assert (done.code, "observe" in done.out) == (0, True), done
-
-
 @contextmanager
 def reference(directory: Path, root: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run the kubelet's own plugin manager."""

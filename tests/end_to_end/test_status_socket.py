@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -84,26 +83,6 @@ async def waited(capsys: pytest.CaptureFixture[str], *words: str) -> int:
     return await command("wait", *words, "--timeout", "30")
 
 
-async def test_the_commands_show_the_state_of_the_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = str(tmp_path / "s")
-    async with daemon(path) as node:
-        await node.show("a", StateName.REGISTERED)
-        await node.show("b", StateName.WAITING, "no answer", with_info=False)
-        await node.until(2)
-        assert await command("ls", "--status", path) == 0
-        lines = capsys.readouterr().out.splitlines()
-        assert [line.split()[0] for line in lines] == ["STATE", "registered", "waiting", "2"]
-        assert await command("ls", "--json", "--status", path) == 0
-        assert {plugin["socket"] for plugin in json.loads(capsys.readouterr().out)} == {"/r/a.sock", "/r/b.sock"}
-        assert await command("describe", "/r/b.sock", "--status", path) == 0
-        assert "Reason:     no answer\n" in capsys.readouterr().out
-        assert await command("describe", "none", "--status", path) == 1
-        assert capsys.readouterr() == ("", "plugind: no plugin has the name, and no socket the path, none\n")
-        assert await command("retry", "a", "--status", path) == 0
-        assert capsys.readouterr().out == "/r/a.sock: tried now\n"
-        assert await command("retry", "unknown", "--status", path) == 1
-
-
 async def test_wait_waits_for_a_daemon_that_is_not_up_yet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Kubernetes issue 91758."""
     path = str(tmp_path / "s")
@@ -149,18 +128,6 @@ async def test_wait_prints_at_its_timeout_why_each_plugin_is_not_registered(
         )
     assert await command("wait", "good", "--timeout", "0.1", "--status", path) == 69
     assert capsys.readouterr().err.startswith("plugind: cannot tell whether good is registered: no daemon answers at ")
-
-
-async def test_wait_reports_a_timeout_that_ends_before_the_daemon_answers(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = str(tmp_path / "s")
-    with socket.socket(socket.AF_UNIX) as silent:
-        silent.bind(path)
-        silent.listen()
-        assert await command("wait", "a", "--timeout", "0.1", "--status", path) == 69
-    said = f"plugind: cannot tell whether a is registered: the daemon at {path} has not answered within 0.1 s\n"
-    assert capsys.readouterr().err == said
 
 
 @pytest.mark.parametrize("words", [["ls"], ["watch"]])
