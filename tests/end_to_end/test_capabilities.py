@@ -96,13 +96,6 @@ async def test_a_group_for_the_status_socket_needs_chown(tmp_path: Path) -> None
         assert (found.st_gid, stat.S_IMODE(found.st_mode)) == (GROUP, 0o660)
 
 
-async def test_a_member_of_the_group_for_the_status_socket_needs_no_capability(tmp_path: Path) -> None:
-    """As with ``SupplementaryGroups=`` in a drop-in."""
-    with limited_daemon(tmp_path, "--status-group", str(GROUP), groups=str(GROUP)) as node:
-        await node.ready()
-        assert os.stat(node.status).st_gid == GROUP
-
-
 #: Asks the process of the argument to end, as the daemon does when a device of its lease turns unhealthy.
 STOP = """
 import sys

@@ -101,25 +101,6 @@ async def test_a_driver_beside_a_consumer_is_told_once_and_observed_until_it_is_
     assert calls["Probe"] > 0
 
 
-async def test_a_daemon_that_observes_alone_tells_nobody_and_writes_nothing_into_the_root(tmp_path: Path) -> None:
-    (root := tmp_path / "root").mkdir(mode=0o755)
-    path = root / "a-reg.sock"
-    with observer(tmp_path / "observer", root) as observing, observer(tmp_path / "another", root) as another:
-        async with observing.watch() as watch, another.watch() as second:
-            async with plugin_process(GRPCIO.command(path, NAME, root / ".driver.sock")) as plugin:
-                await watch.state(path, "observed")
-                await second.state(path, "observed")
-                assert {entry.name for entry in root.iterdir()} == {path.name, ".driver.sock"}
-                observing.process.terminate()
-                assert await observing.ended() == 0
-                await plugin.end()
-                calls = count(await plugin.rest(), plugin.lines)
-            await second.until(lambda watch: watch.now[str(path)]["state"] == "gone")
-    assert set(calls) <= {"GetInfo", "GetPluginInfo", "GetPluginCapabilities", "NodeGetCapabilities", "Probe"}
-    assert calls["GetInfo"] == 2
-    assert not (tmp_path / "observer" / "state").exists()
-
-
 @contextmanager
 def reference(directory: Path, root: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run the kubelet's own plugin manager."""

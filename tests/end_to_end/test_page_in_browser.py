@@ -16,10 +16,9 @@ import pytest
 import trio
 
 from plugind.actors.http.server import problem
-from plugind.protocol.leases.values import Lease, LeaseState, ProcessIdentity, ProcessOwner, Request, TimeOwner, Wanted
+from plugind.protocol.leases.values import Lease, LeaseState, ProcessIdentity, ProcessOwner, Request, Wanted
 from plugind.protocol.plugins.health import Health
 from plugind.protocol.plugins.status import PluginStatus, StateName
-from plugind.protocol.words import STATE_IN
 from plugind.tests.actors.status.page.stand_in import GPU, StandIn, history, plugin, resource
 from plugind.tests.end_to_end.browser import Browser, Player, browser, page_of, playing
 
@@ -42,17 +41,6 @@ LOOK = "[getComputedStyle(document.getElementById('summary')).filter, document.g
 COLOURS = "['#sentence', '#counts button'].map((it) => getComputedStyle(document.querySelector(it)).color)"
 #: The cells of the first row.
 CELLS = "document.querySelector('#pane .grid:not([hidden]) .row[aria-rowindex=\"2\"]').children"
-#: Whether a letter of a cell is inside of the part of the cell that has it.
-IN_SIGHT = """((cell, at) => {
-    const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
-    let node = texts.nextNode();
-    while (at >= node.length) { at -= node.length; node = texts.nextNode(); }
-    const range = document.createRange();
-    range.setStart(node, at); range.setEnd(node, at + 1);
-    const letter = range.getBoundingClientRect();
-    const part = node.parentElement.closest('.cut > span').getBoundingClientRect();
-    return letter.left >= part.left - 0.5 && letter.right <= part.right + 0.5;
-})"""
 #: Clicks on the row with this name.
 CLICK = """const row = [...document.querySelectorAll('#pane .grid:not([hidden]) .row')]
     .find((it) => it.children[1].textContent === arguments[0]); row.click()"""
@@ -197,12 +185,6 @@ def test_a_title_sorts_the_list_by_its_column_also_by_keys(scene: Scene) -> None
     assert scene.shown.run(f"return {title}") == "Type ↓descending"
     scene.put(made("d", type="Yak"))
     scene.until_names("a", "d", "c", "b")
-
-
-def test_plugins_that_are_observed_are_no_problem(scene: Scene) -> None:
-    scene.put(made("a", StateName.OBSERVED), made("b", StateName.OBSERVED, health=Health.UNHEALTHY), made("c"))
-    scene.until_names("b", "a", "c")
-    assert scene.shown.run(f"return {SENTENCE}") == "3 sockets · 1 registered · 2 observed · 1 problem"
 
 
 def test_the_history_of_a_plugin_is_a_timeline_that_grows(scene: Scene) -> None:
@@ -488,37 +470,6 @@ def test_a_server_that_is_silent_or_has_gone_is_said_and_what_was_shown_stays(
     chromium.open("about:blank")
 
 
-def test_a_daemon_that_has_said_nothing_is_away_and_nothing_is_from_then(chromium: Browser, tmp_path: Path) -> None:
-    with playing(str(tmp_path / "s")) as player:
-        player.do(lambda daemon: daemon.instead.update({"/watch": problem(503, "the node has not started")}))
-        with page_of(player.daemon.path) as (address, _):
-            chromium.open(address)
-            chromium.until(f"/^daemon away since \\d\\d:\\d\\d:\\d\\d[+-]\\d\\d:\\d\\d$/.test({HEALTH})")
-        chromium.open("about:blank")
-
-
-def test_sockets_without_a_name_are_told_apart_also_beside_the_details(scene: Scene) -> None:
-    directory = "/var/lib/kubelet/plugins_registry/a.directory.with.a.long.name/another"
-    paths = [f"{directory}/driver-{number}.example.com-reg.sock" for number in range(3)]
-    scene.put(*(made("x", StateName.WAITING, name=None, type=None, cause="no answer", socket=path) for path in paths))
-    scene.until_names(*paths)
-    for width in (1280, 1180):
-        scene.shown.set_width(width, 800)
-        scene.shown.run(CLICK, paths[1])
-        scene.shown.until(f"!{DETAILS}.hidden && {DETAILS}.textContent.includes('waiting')")
-        # The visible part of each name: what is inside of its part of the cell.
-        visible = scene.shown.run(f"""return [...document.querySelectorAll('#plugins .row')]
-            .sort((a, b) => a.ariaRowIndex - b.ariaRowIndex).map((row) => [row.children[1].title,
-            [...row.children[1].textContent].filter((_, at) => {IN_SIGHT}(row.children[1], at)).join('')])""")
-        assert [title for title, _ in visible] == paths
-        for number, (_, text) in enumerate(visible):
-            assert text.endswith(f"{number}.example.com-reg.sock"[-14:])
-        assert len({text for _, text in visible}) == 3, visible
-        # Details have it whole.
-        assert scene.shown.run(f"return {DETAILS}.textContent.includes(arguments[0])", paths[1])
-        scene.shown.press(ESCAPE)
-
-
 def test_every_time_has_its_offset_and_the_whole_date_in_its_title(scene: Scene) -> None:
     scene.shown.set_zone("Asia/Kolkata")
     past = ((200_000.0, StateName.DIALING, None), (9.0, StateName.WAITING, "no"))
@@ -539,69 +490,6 @@ def test_every_time_has_its_offset_and_the_whole_date_in_its_title(scene: Scene)
     said = scene.shown.run("return document.body.innerText")
     assert re.findall(r"\d:\d\d:\d\d(?!\+05:30)", said) == []
     scene.shown.set_zone("")
-
-
-def test_a_lease_for_some_time_says_when_it_ends_and_its_user(scene: Scene) -> None:
-    request = Request((Wanted(GPU, 1),))
-    lease = Lease("train", 0, request, TimeOwner(600.0, 500_000_000_000), LeaseState.HELD, 5.0, {GPU: ("d1",)})
-    scene.player.do(lambda daemon: daemon.put_lease(lease))
-    scene.player.do(
-        lambda daemon: daemon.put_lease(
-            attrs.evolve(
-                lease, id="wait", uid=4_000_000_000, owner=TimeOwner(600.0), state=LeaseState.QUEUED, devices={}
-            )
-        )
-    )
-    scene.shown.run("document.getElementById('tab-leases').click()")
-    scene.until_names("wait", "train")
-    waits, held = scene.shown.run(f"return {ROWS}.map((cells) => cells[2])")
-    assert waits == "ttl of 10 min, user 4000000000"
-    assert re.fullmatch(
-        r"ttl, until \d\d:\d\d:\d\d[+-]\d\d:\d\d, user 0 \(root\)", re.sub(r"\d{4}-\d\d-\d\d ", "", held)
-    )
-    # It is the time at which it ends, and no time that moves.
-    assert held == scene.shown.run(f"return new Promise((done) => setTimeout(() => done({ROWS}[1][2]), 1200))")
-
-
-def test_columns_of_counts_and_tabs_stay_where_they_are_as_numbers_change(scene: Scene) -> None:
-    places = """JSON.stringify([
-        ...document.querySelectorAll('#counts thead th, #tabs button, #filter, #plugins .head button')]
-        .map((it) => [it.textContent, it.getBoundingClientRect().left, it.getBoundingClientRect().right]))"""
-    scene.put(made("a"))
-    scene.until_names("a")
-    before = scene.shown.run(f"return {places}")
-    states = scene.shown.run("return [...document.querySelectorAll('#counts thead th')].map((it) => it.textContent)")
-    assert states[:2] == ["type", "all"]
-    assert {*states[2:]} == {*StateName} - {StateName.GONE, *STATE_IN.values()} | {"registering"}
-    scene.put(*(made(f"p{number:04}", StateName.WAITING, cause="no") for number in range(1200)))
-    scene.shown.until(f"{SHOWN} === '1,201 sockets'")
-    after = scene.shown.run(f"return {places}")
-    assert after == before, (before, after)
-
-    def empty(daemon: StandIn) -> None:
-        for path in list(daemon.tables["/watch"]):
-            daemon.remove("/watch", path)
-
-    scene.player.do(empty)
-    scene.shown.until(f"{SHOWN} === '0 sockets'")
-    # The type stays, with no numbers.
-    after = scene.shown.run(f"return {places}")
-    assert after == before, (before, after)
-    cells = (
-        "[...document.querySelectorAll('#counts tbody tr')].map((row) => [...row.cells].map((it) => it.textContent))"
-    )
-    assert scene.shown.run(f"return {cells}") == [["CSIPlugin", *["\N{EN DASH}"] * 8]]
-    scene.put(made("a"))
-    scene.until_names("a")
-    scene.shown.run("document.getElementById('tab-leases').click()")
-    scene.shown.until("document.getElementById('tab-leases').ariaSelected === 'true'")
-    tabs = "[...document.querySelectorAll('#tabs button')].map((it) => it.getBoundingClientRect().left)"
-    after = scene.shown.run(f"return {tabs}")
-    scene.shown.run("document.getElementById('tab-plugins').click()")
-    assert scene.shown.run(f"return {tabs}") == after
-    assert "tabular-nums" in scene.shown.run(
-        "return getComputedStyle(document.querySelector('#counts button')).fontVariantNumeric"
-    )
 
 
 def test_a_plugin_on_standby_says_what_that_is(scene: Scene) -> None:

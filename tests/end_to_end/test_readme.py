@@ -54,20 +54,6 @@ def test_the_commands_to_try_show_a_registered_plugin_and_leave_nothing_running(
     assert os.listdir(directory / "plugins") == [".plugind.lock"]
 
 
-def test_commands_that_fail_leave_nothing_running(tmp_path: Path) -> None:
-    """A pipe ends when no process can write to it any more: those that were started have ended."""
-    (tmp_path / ".venv").symlink_to(sys.prefix)
-    (tmp_path / "tmp").mkdir()
-    commands = block("try")
-    failing = commands.replace("plugind wait red.example.com --timeout 60", "false")
-    assert failing != commands
-    environment = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
-    done = subprocess.run(
-        ["bash", "-euc", failing], cwd=tmp_path, env=environment, capture_output=True, timeout=DEADLINE, check=False
-    )
-    assert done.returncode != 0
-
-
 @pytest.fixture
 def fresh_copy(tmp_path: Path) -> Path:
     """Copy the files of the checkout as a clone would have them, including uncommitted changes."""
@@ -202,16 +188,3 @@ def test_benchmarks_are_started_in_the_same_way_everywhere() -> None:
     ]
     assert len(commands) > 5
     assert [(page, command) for page, command in commands if not command.startswith("benchmarks.")] == []
-
-
-def test_a_folder_named_plugind_shadows_the_installed_one_unless_python_runs_with_dash_p(tmp_path: Path) -> None:
-    (tmp_path / "plugind").mkdir()
-    (tmp_path / "plugind" / "__init__.py").touch()
-
-    def found(*options: str) -> Path:
-        command = [sys.executable, *options, "-c", "import plugind; print(plugind.__file__)"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-        return Path(done.stdout.strip()).parent
-
-    assert found() == tmp_path / "plugind"
-    assert found("-P") == CHECKOUT

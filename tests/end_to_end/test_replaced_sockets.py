@@ -157,27 +157,3 @@ async def test_sockets_that_are_recreated_while_the_node_starts_are_told_once(di
             assert [entry.generation for entry in (await supervisor.snapshot()).plugins] == [status.generation]
         assert (Racing.raced, process.heard) == (True, [[], ONCE])
     assert handler.asked() == ["validate", "register"]
-
-
-async def test_a_node_without_proc_says_once_that_it_dials_by_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Faults 23 and 41."""
-    lines: list[str] = []
-
-    class Logger:
-        def enabled(self, level: object) -> bool:
-            return True
-
-        def event(self, level: object, message: str, /, **fields: object) -> None:
-            lines.append(message)
-
-    monkeypatch.setattr("plugind.actors.node.node.can_connect_to_descriptors", lambda: False)
-    monkeypatch.setattr(exact_connect, "can_connect_to_descriptors", lambda: False)
-    async with plugin(tmp_path) as process:
-        process.start()
-        config = Config(roots=(Root(str(tmp_path)),))
-        async with Supervisor(config, handlers={"Colour": FakeHandler()}, log=Logger()) as supervisor:
-            await registered(supervisor)
-        assert process.heard == [ONCE]
-    assert lines.count("sockets are dialed by path") == 1
