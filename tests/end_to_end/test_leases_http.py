@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 import trio
 
 from plugind.actors.http.client import ask
@@ -109,41 +105,3 @@ async def test_a_lease_over_http_ends_with_its_release_its_process_or_its_connec
             assert await held(started) == ["third"]
             await started.metric('plugind_leases{resource_name="example.com/gpu"} 1.0')
         await until_held(started)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-async def test_another_user_leases_devices_and_may_do_nothing_else() -> None:
-    """It is told by the kernel who asks (SO_PEERCRED), whatever the mode of the socket is."""
-    # The directories of pytest are for one user.
-    with tempfile.TemporaryDirectory() as directory:
-        os.chmod(directory, 0o711)
-        await _lease_as_others(Path(directory))
-
-
-async def _lease_as_others(directory: Path) -> None:
-    async with leasing(directory, "--lease-uids", "4711", "--pool", f"lab={GPU}@4712") as started:
-        body = {"resources": {GPU: 1}, "owner": NONE, "id": "theirs"}
-        assert as_user(started, 4713, "GET", "/v1/leases")[0] == 403
-        assert as_user(started, 4711, "GET", "/plugins")[0] == 403
-        assert as_user(started, 4711, "POST", "/v1/leases/recover", {"none_held": True})[0] == 403
-        status, failed = as_user(started, 4711, "POST", "/v1/leases", {**body, "pool": "lab"})
-        assert (status, failed["error"]) == (403, "user 4711 may not take devices from the pool lab")
-        status, failed = as_user(started, 4711, "POST", "/v1/leases", body)
-        assert (status, failed["problem"]) == (409, "unavailable")
-        assert (await lease(started, id="ours", pool="lab"))[0] == 201
-        assert as_user(started, 4711, "DELETE", "/v1/leases/ours")[0] == 403
-        assert as_user(started, 4711, "GET", "/v1/leases/ours")[1]["uid"] == 0
-
-
-def as_user(started: Daemon, uid: int, method: str, target: str, body: object = None) -> tuple[int, Any]:
-    """Send a request as another user."""
-    raw = "" if body is None else json.dumps(body)
-    code = (
-        "import os, socket, sys; os.setgroups([]); os.setgid(int(sys.argv[1])); os.setuid(int(sys.argv[1]));"
-        "s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[2]); s.sendall(sys.argv[3].encode());"
-        "sys.stdout.buffer.write(b''.join(iter(lambda: s.recv(65536), b'')))"
-    )
-    sent = f"{method} {target} HTTP/1.0\r\nContent-Length: {len(raw)}\r\n\r\n{raw}"
-    command = [sys.executable, "-S", "-c", code, str(uid), started.status, sent]
-    head, _, answer = subprocess.run(command, capture_output=True, check=True).stdout.partition(b"\r\n\r\n")
-    return int(head.split()[1]), json.loads(answer)

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import attrs
 import pytest
-import trio
 
 from plugind.actors.http.server import problem
 from plugind.protocol.leases.values import Lease, LeaseState, ProcessIdentity, ProcessOwner, Request, Wanted
@@ -39,8 +38,6 @@ AWAY = r"/ away since \d\d:\d\d:\d\d[+-]\d\d:\d\d, what you see is from then$/"
 #: How the counts and the health look.
 LOOK = "[getComputedStyle(document.getElementById('summary')).filter, document.getElementById('health').className]"
 COLOURS = "['#sentence', '#counts button'].map((it) => getComputedStyle(document.querySelector(it)).color)"
-#: The cells of the first row.
-CELLS = "document.querySelector('#pane .grid:not([hidden]) .row[aria-rowindex=\"2\"]').children"
 #: Clicks on the row with this name.
 CLICK = """const row = [...document.querySelectorAll('#pane .grid:not([hidden]) .row')]
     .find((it) => it.children[1].textContent === arguments[0]); row.click()"""
@@ -375,27 +372,6 @@ def test_a_page_of_a_telephone_needs_no_scrolling_aside(scene: Scene) -> None:
     scene.shown.until(f"{DETAILS}.hidden")
 
 
-def test_light_and_dark_are_as_the_user_prefers_and_texts_stand_out_in_both(scene: Scene) -> None:
-    scene.put(
-        made("a"), made("b", StateName.WAITING, cause="no"), made("c", StateName.STALE), made("d", StateName.DIALING)
-    )
-    scene.until_names("b", "c", "d", "a")
-    contrast = """
-        const parts = (text) => text.match(/[\\d.]+/g).slice(0, 3).map((it) => it / 255)
-            .map((it) => it <= 0.04045 ? it / 12.92 : ((it + 0.055) / 1.055) ** 2.4);
-        const light = (text) => { const [r, g, b] = parts(text); return 0.2126 * r + 0.7152 * g + 0.0722 * b };
-        const back = light(getComputedStyle(document.querySelector('.grid')).backgroundColor);
-        const cells = [...document.querySelectorAll('.row .cell'), ...document.querySelectorAll('header p')];
-        return [back, Math.min(...cells.map((it) => light(getComputedStyle(it).color))
-            .map((it) => (Math.max(it, back) + 0.05) / (Math.min(it, back) + 0.05)))]"""
-    for dark in (False, True):
-        scene.shown.set_dark(dark)
-        background, least = scene.shown.run(contrast)
-        assert (background < 0.1) == dark
-        assert least >= 4.5
-    scene.shown.set_dark(dark=False)
-
-
 def test_the_token_leaves_the_address_and_the_page_can_be_loaded_again(scene: Scene) -> None:
     scene.put(made("a"))
     scene.until_names("a")
@@ -468,38 +444,3 @@ def test_a_server_that_is_silent_or_has_gone_is_said_and_what_was_shown_stays(
             assert chromium.run(f"return {NAMES}") == ["a"]
             assert chromium.run(f"return {AWAY}.test({HEALTH})")
     chromium.open("about:blank")
-
-
-def test_every_time_has_its_offset_and_the_whole_date_in_its_title(scene: Scene) -> None:
-    scene.shown.set_zone("Asia/Kolkata")
-    past = ((200_000.0, StateName.DIALING, None), (9.0, StateName.WAITING, "no"))
-    scene.put(lambda: plugin("a", StateName.WAITING, next_try=trio.current_time() + 60, history=history(*past)))
-    scene.until_names("a")
-    scene.shown.run(CLICK, "a")
-    times = "[...document.querySelectorAll('time')].map((it) => [it.textContent, it.title, it.dateTime])"
-    scene.shown.until(f"{times}.length >= 5")
-    for text, title, machine in scene.shown.run(f"return {times}"):
-        assert re.fullmatch(r"(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d\+05:30", text)
-        assert re.fullmatch(r"(\S+ \S+)\+05:30, in UTC \d{4}-\d\d-\d\d \d\d:\d\d:\d\d", title)
-        assert title.startswith(text) or f" {text}" in title
-        assert title.rpartition("in UTC ")[2] == machine[:19].replace("T", " ")
-    # Another day has its date.
-    assert scene.shown.run(f"return {times}.some(([text]) => text.startsWith('20'))")
-    assert re.match(r"since \S+ \S+\+05:30, in UTC ", scene.shown.run(f"return {CELLS}[4].title"))
-    # Whatever has the form of a time has an offset.
-    said = scene.shown.run("return document.body.innerText")
-    assert re.findall(r"\d:\d\d:\d\d(?!\+05:30)", said) == []
-    scene.shown.set_zone("")
-
-
-def test_a_plugin_on_standby_says_what_that_is(scene: Scene) -> None:
-    scene.put(made("a"), made("b", active=False))
-    scene.until_names("b", "a")
-    assert scene.shown.run(f"return {SENTENCE}") == "2 sockets · 2 registered (1 of them standby) · 0 problems"
-    row = scene.shown.run(f"return {ROWS}[0]")
-    assert (row[0], row[3]) == ("standby", "another instance of the name is used")
-    assert scene.shown.run(f"return {CELLS}[0].title").startswith("standby: It is registered, and not in use: ")
-    scene.shown.run(CLICK, "b")
-    scene.shown.until(f"{DETAILS}.textContent.includes('It is registered, and not in use: another instance')")
-    titles = scene.shown.run("return [...document.querySelectorAll('#counts thead th')].map((it) => it.title)")
-    assert titles[2] == "The handler has accepted it, and the plugin has been told."

@@ -152,7 +152,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         trio.run(started.ready)
         devices = [f"--device=GPU-{number}=/dev/null" for number in range(4)]
         command = [*PLUGIND, "fake", "--type=DevicePlugin", f"--name={GPU}", f"--socket={started.root}/gpu.sock"]
-        command += [*devices, f"--env=WORDS={WORDS}", f"--control={directory}/control"]
+        command += [*devices, "--same-paths", f"--env=WORDS={WORDS}", f"--control={directory}/control"]
         with daemon_process(command, subprocess.DEVNULL, stdout=subprocess.DEVNULL):
             trio.run(listed, started, GPU)
             yield Node(started, directory / "control")
