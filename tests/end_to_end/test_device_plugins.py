@@ -70,26 +70,6 @@ async def test_a_device_plugin_registers_by_a_call_and_is_shown_like_any_other(t
             await started.metric('device_plugin_registration_total{resource_name="vendor.com/gpu"} 3.0')
 
 
-async def test_the_commands_tell_of_a_device_plugin_whose_call_was_refused(tmp_path: Path) -> None:
-    """It was in the log alone, and the commands led to each other."""
-    directory = tmp_path / "device-plugins"
-    with daemon(tmp_path, f"--device-plugins={directory}") as started:
-        await started.ready()
-        async with device_plugin(directory, "a.sock") as plugin:
-            code, reason = await register(plugin, "a.sock", "v1alpha")
-            assert code == "INVALID_ARGUMENT"
-            who = f"the last Register call for it, by pid {plugin.process.pid}, was refused"
-            commands = (["describe"], ["devices"], ["wait", "--timeout", "0", "--resource"])
-            for command in commands:
-                done = run(*command, "vendor.com/gpu", status=started.status)
-                assert who in done.err
-                assert str(reason) in done.err
-            done = run("devices", status=started.status)
-            assert f"vendor.com/gpu: {who}" in done.out
-            assert await register(plugin, "a.sock") == ("OK", "")
-            assert "refused" not in run("devices", status=started.status).out
-
-
 def test_a_directory_that_may_not_be_taken_ends_the_start_and_nothing_is_deleted(tmp_path: Path) -> None:
     """``--device-plugins=/run`` must not delete the socket of another daemon."""
     directory = tmp_path / "run"

@@ -82,12 +82,13 @@ async def test_a_command_of_root_is_its_own_whatever_the_plugin_says(tmp_path: P
         assert "are left out, as leases.permitted does not have them" in done.err
 
 
-@pytest.mark.parametrize("form", ["env", "docker", "json", "text"])
-async def test_no_form_has_a_variable_of_the_plugin(tmp_path: Path, form: str) -> None:
+async def test_no_form_has_a_variable_of_the_plugin(tmp_path: Path) -> None:
     async with foreign_plugin(tmp_path) as (node, said):
         said.envs.update(evil(tmp_path / "evil"))
-        done = await asked(node, *PRINTED, form)
-        assert (done.code, "evil.so" in done.out) == (0, False)
+        for form in ("env", "docker", "json", "text"):
+            # The lease is the same each time, by its id.
+            done = await asked(node, *PRINTED, form)
+            assert (done.code, "evil.so" in done.out) == (0, False), form
         assert "evil.so" not in json.dumps(await leases(node))
 
 

@@ -157,17 +157,6 @@ async def test_sigusr1_logs_a_line_for_each_plugin_and_a_summary(tmp_path: Path)
         assert [line["watching"] for line in node.about("root")] == ["events"]
 
 
-async def test_a_burst_of_signals_ends_nothing_and_delays_no_stop(tmp_path: Path) -> None:
-    with daemon(tmp_path) as node:
-        await node.ready()
-        for _ in range(300):
-            node.process.send_signal(signal.SIGHUP)
-            node.process.send_signal(signal.SIGUSR1)
-        node.process.terminate()
-        assert await node.ended() == 0
-    assert 1 <= len(node.about("states")) <= 300
-
-
 @pytest.mark.parametrize("entry", ["module", "script"])
 async def test_sighup_at_any_moment_from_the_first_line_on_ends_no_daemon_and_leads_to_a_reload(
     entry: str, tmp_path: Path
@@ -185,11 +174,8 @@ async def test_sighup_at_any_moment_from_the_first_line_on_ends_no_daemon_and_le
         assert await node.ended() == 0
 
 
-@pytest.mark.parametrize("command", ["run", "ls"])
-async def test_an_interrupt_while_a_command_is_imported_ends_it_without_a_traceback(
-    command: str, tmp_path: Path
-) -> None:
-    arguments = [sys.executable, "-c", SIGNALLED_EARLY, str(int(signal.SIGINT)), command]
+async def test_an_interrupt_while_a_command_is_imported_ends_it_without_a_traceback() -> None:
+    arguments = [sys.executable, "-c", SIGNALLED_EARLY, str(int(signal.SIGINT)), "run"]
     done = await trio.run_process(arguments, capture_stdout=True, capture_stderr=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 

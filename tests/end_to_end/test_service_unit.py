@@ -58,13 +58,6 @@ def about(text: str) -> list[str]:
     return [line for line in text.splitlines() if UNIT in line]
 
 
-def test_a_setting_that_systemd_does_not_know_would_be_found(tmp_path: Path) -> None:
-    unit = write(tmp_path, ())
-    unit.write_text(unit.read_text().replace("WatchdogSec=", "WatchdogSecs="))
-    done = analyze("verify", "--man=no", str(unit))
-    assert ["Unknown key 'WatchdogSecs'" in line for line in about(done.stderr)] == [True]
-
-
 @pytest.mark.parametrize(
     ("named", "exposed", "most"),
     [
