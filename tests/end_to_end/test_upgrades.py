@@ -75,8 +75,9 @@ async def test_every_answer_says_the_version(shared: Daemon) -> None:
     await shared.ready()
     asked = {"GET /": 200, "HEAD /plugins": 200, "GET /watch": 200, "GET /nothing": 404, "POST /retry": 400}
     for line, status in (asked | {"BREW /plugins": 405}).items():
+        method, target = line.split()
         with trio.fail_after(DEADLINE):
-            async with ask(shared.status, *line.split()) as reply:
+            async with ask(shared.status, method, target) as reply:
                 assert (reply.status, reply.version) == (status, str(STATUS_VERSION)), line
     said = json.loads((await shared.get("/"))[1])
     assert (said["version"], said["status_version"]) == (__version__, STATUS_VERSION)

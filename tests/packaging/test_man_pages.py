@@ -62,7 +62,7 @@ def test_each_command_has_a_page_with_its_name_and_each_option(pages: dict[str, 
         shown = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", text))
         command = commands_of(whole)[name.removeprefix("plugind-")] if name != "plugind" else whole
         nested = commands_of(command).values() if name != "plugind" else ()
-        assert set().union(*map(options_of, (command, *nested))) <= shown, name
+        assert set[str]().union(*map(options_of, (command, *nested))) <= shown, name
 
 
 def test_the_page_of_the_configuration_has_each_setting(pages: dict[str, str]) -> None:
