@@ -19,7 +19,7 @@ import trio
 
 from plugind.tests.end_to_end.foreign import GRPCLIB
 from plugind.tests.end_to_end.packages import program
-from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, Daemon, daemon_process, plugin_process
+from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, Daemon, daemon, plugin_process
 from plugind.tests.end_to_end.test_trust import ANN, plugin_of
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root has capabilities to lose")
@@ -34,16 +34,10 @@ def limited(*capabilities: str) -> list[str]:
 
 
 @contextmanager
-def limited_daemon(
-    directory: Path, *options: str, capabilities: tuple[str, ...] = (), groups: str | None = None
-) -> Iterator[Daemon]:
+def limited_daemon(directory: Path, *options: str, capabilities: tuple[str, ...] = ()) -> Iterator[Daemon]:
     directory.chmod(0o711)
-    root, status = directory / "root", str(directory / "status.sock")
-    command = [*PLUGIND, "run", "--root", str(root), "--status", status, "--log-format", "json", *options]
-    member = [] if groups is None else [f"--groups={groups}"]
-    command = [*limited(*capabilities), *member, *command]
-    with (directory / "log").open("ab") as log, daemon_process(command, log) as process:
-        yield Daemon(root, status, process, directory / "log")
+    with daemon(directory, *options, by=[*limited(*capabilities), *PLUGIND, "run"]) as started:
+        yield started
 
 
 def status_of(node: Daemon) -> str:

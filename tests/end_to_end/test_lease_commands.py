@@ -13,11 +13,11 @@ import attrs
 import pytest
 import trio
 
-from plugind.actors.console.fake import FakeSpec, run_fake
 from plugind.client import Client, LeaseFailedError, LeaseState, Problem, SyncClient
 from plugind.testing import Device, FakeDevices, FakePlugin
 from plugind.tests.end_to_end.leasing import ended, leases, listed
 from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, Daemon, Done, daemon, run
+from plugind.tests.end_to_end.sockets import serving
 
 GPU = "example.com/gpu"
 
@@ -61,12 +61,9 @@ async def running_node(
     state = ["--state", str(directory / "state")]
     with daemon(directory, *state, *options, timeouts=timeouts, environment=environment) as started:
         await started.ready()
-        async with trio.open_nursery() as nursery:
-            spec = FakeSpec(str(started.root / "gpu.sock"), plugin)
-            await nursery.start(lambda task_status: run_fake(spec, on_call=lambda _: None, task_status=task_status))
+        async with serving(started.root / "gpu.sock", plugin):
             await listed(started, GPU)
             yield Node(started, devices)
-            nursery.cancel_scope.cancel()
 
 
 async def code_of(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> int:

@@ -23,7 +23,6 @@ from plugind.tests.end_to_end.processes import (
     Daemon,
     Watch,
     daemon,
-    daemon_process,
     plugin_process,
 )
 from plugind.tests.end_to_end.service_manager import service_manager
@@ -162,15 +161,11 @@ async def test_sighup_at_any_moment_from_the_first_line_on_ends_no_daemon_and_le
     entry: str, tmp_path: Path
 ) -> None:
     """13 of 20 daemons were ended by one within 190 ms of their start."""
-    root, status = tmp_path / "root", str(tmp_path / "status.sock")
-    options = ["--root", str(root), "--status", status, "--log-format", "json"]
-    command = [sys.executable, "-c", SIGNALLED_AT_EACH_IMPORT, entry, "run", *options]
-    with (tmp_path / "log").open("ab") as log, daemon_process(command, log) as process:
-        node = Daemon(root, status, process, tmp_path / "log")
+    with daemon(tmp_path, by=[sys.executable, "-c", SIGNALLED_AT_EACH_IMPORT, entry, "run"]) as node:
         await node.logged("the configuration was read again")
         await node.logged("scanning all roots")
         await node.ready()
-        process.terminate()
+        node.process.terminate()
         assert await node.ended() == 0
 
 
@@ -276,13 +271,10 @@ async def test_two_daemons_never_have_the_same_plugin_registered_after_the_root_
 
 async def test_a_node_that_gives_up_logs_it_as_an_error_and_ends_the_daemon_with_code_1(tmp_path: Path) -> None:
     """Fault 85."""
-    root, status = tmp_path / "root", str(tmp_path / "status.sock")
-    options = ["--root", str(root), "--status", status, "--log-format", "json", "--log-level", "error"]
-    with (tmp_path / "log").open("ab") as log:
-        with daemon_process([sys.executable, "-c", CRASHING, "run", *options], log) as process:
-            node = Daemon(root, status, process, tmp_path / "log")
-            assert await node.ended() == 1
-        first, last = node.log.read_text().splitlines()
+    root = tmp_path / "root"
+    with daemon(tmp_path, "--log-level", "error", by=[sys.executable, "-c", CRASHING, "run"]) as node:
+        assert await node.ended() == 1
+    first, last = node.log.read_text().splitlines()
     said = f"actors crashed more often than 10 in 60 s, the last was watcher {root}: RuntimeError('a bug')"
     event = json.loads(first)
     assert (event["level"], event["msg"], event["error"]) == ("error", "gave up", said)
@@ -305,11 +297,9 @@ async def test_a_command_whose_standard_output_or_error_is_closed_prints_to_noth
 
 async def test_standard_descriptors_that_are_closed_are_opened_on_nothing(tmp_path: Path) -> None:
     """Fault 95: no socket of the daemon gets the number of standard output."""
-    arguments = ["run", "--root", str(tmp_path / "root"), "--status", str(tmp_path / "status.sock")]
-    command = ["sh", "-c", 'exec "$@" 0<&- 1>&- 2>&-', "sh", *PLUGIND, *arguments]
-    with (tmp_path / "log").open("wb") as log, daemon_process(command, log) as process:
-        node = Daemon(tmp_path / "root", str(tmp_path / "status.sock"), process, tmp_path / "log")
+    with daemon(tmp_path, by=["sh", "-c", 'exec "$@" 0<&- 1>&- 2>&-', "sh", *PLUGIND, "run"]) as node:
         await node.ready()
-        assert [os.readlink(f"/proc/{process.pid}/fd/{number}") for number in range(3)] == [os.devnull] * 3
-        process.terminate()
+        found = [os.readlink(f"/proc/{node.process.pid}/fd/{number}") for number in range(3)]
+        assert found == [os.devnull] * 3
+        node.process.terminate()
         assert await node.ended() == 0

@@ -6,18 +6,17 @@ import json
 import os
 import signal
 import sys
-from functools import partial
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import attrs
 import pytest
 import trio
 
-from plugind.actors.console.fake import FakeSpec, run_fake
 from plugind.testing import FakePlugin
 from plugind.tests.end_to_end.foreign import ALL, PLUGINS, Foreign
 from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, Daemon, Done, daemon, plugin_process
-from plugind.tests.end_to_end.sockets import place, stale
+from plugind.tests.end_to_end.sockets import place, serving, stale
 
 
 async def probed(path: Path, *options: str) -> Done:
@@ -116,10 +115,9 @@ async def test_the_probe_and_the_daemon_agree(patient: Daemon) -> None:
     outcomes |= {directory / "stale.sock": "stale", directory / "link.sock": "parked"}
     stale(directory / "stale.sock")
     (directory / "link.sock").symlink_to("stale.sock")
-    async with patient.watch() as watch, trio.open_nursery() as nursery:
+    async with patient.watch() as watch, AsyncExitStack() as stack:
         for label, (plugin, _) in FAKES.items():
-            spec = FakeSpec(str(directory / f"{label}.sock"), plugin)
-            await nursery.start(partial(run_fake, spec, on_call=lambda _: None))
+            await stack.enter_async_context(serving(directory / f"{label}.sock", plugin))
         for path, outcome in outcomes.items():
             shown = await watch.state(path, STATES[outcome])
             code, result = await found(path)
@@ -127,7 +125,6 @@ async def test_the_probe_and_the_daemon_agree(patient: Daemon) -> None:
             for step in ("info", "validation"):
                 verdict, detail = steps(result).get(step, ("ok", ""))
                 assert verdict == "ok" or str(shown["reason"]).endswith(detail), path
-        nursery.cancel_scope.cancel()
 
 
 async def test_a_probe_judges_by_the_rules_of_a_daemon_and_in_its_words(tmp_path: Path) -> None:
@@ -141,10 +138,8 @@ async def test_a_probe_judges_by_the_rules_of_a_daemon_and_in_its_words(tmp_path
     with daemon(tmp_path, "--trust-uid", "4242", "--trust-uid", "5000-5009", "--endpoint-dir", str(drivers)) as node:
         await node.ready()
         (shown,) = json.loads((await node.get("/healthz"))[1])["roots"][0]["directories"]
-        async with trio.open_nursery() as nursery:
-            await nursery.start(partial(run_fake, FakeSpec(str(path), plugin), on_call=lambda _: None))
+        async with serving(path, plugin):
             code, result = await found(path, "--status", node.status, "--trust-uid", "7")
-            nursery.cancel_scope.cancel()
     assert (code, result["outcome"]) == (1, "ignored")
     said = steps(result)
     users = ", ".join(dict.fromkeys(("0", str(os.geteuid()), "4242", "5000-5009", "7")))
