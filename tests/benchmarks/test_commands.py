@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from plugind.tests.end_to_end.processes import finish
 
 pytestmark = pytest.mark.extended
 
@@ -34,6 +35,6 @@ def test_a_benchmark_writes_a_row_for_each_measurement(command: str, figure: str
     """The code says whether a limit was missed, as one may be on a busy machine."""
     name, *options = command.split()
     line = [sys.executable, "-m", f"benchmarks.{name}", *options, "--json", str(tmp_path / "rows.json")]
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    done = finish(line, cwd=ROOT, timeout=300)
     assert (done.returncode in (0, 1), done.stderr) == (True, "")
     assert [row[figure] > 0 for row in json.loads((tmp_path / "rows.json").read_text())] == [True] * rows

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from plugind.benchmarks.compare_cases import Case
 from plugind.benchmarks.report.comparison import Run, Side
 from plugind.benchmarks.report.table import Row
 from plugind.tests.end_to_end.go_programs import peer
+from plugind.tests.end_to_end.processes import finish
 
 pytestmark = pytest.mark.extended
 
@@ -40,9 +40,7 @@ def test_a_tiny_storm_is_measured_in_two_trees_written_and_shown(tmp_path: Path)
     file = tmp_path / "figures.json"
     command = [sys.executable, "-m", "benchmarks.compare", "--base", str(tmp_path / "base")]
     command += ["--base-python", sys.executable, "--cases", "storm", "--sockets", "3", "--turns", "1", "--seed", "5"]
-    done = subprocess.run(
-        [*command, "--json", str(file)], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
-    )
+    done = finish([*command, "--json", str(file)], cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")
     assert "storm 3  CPU ms each" in done.stdout
     written = json.loads(file.read_text())
@@ -52,7 +50,7 @@ def test_a_tiny_storm_is_measured_in_two_trees_written_and_shown(tmp_path: Path)
         assert min(one["figures"]["wall s"], one["cpu_s"], one["wall_s"]) > 0
         # The daemon's CPU time is counted in ticks of 10 ms, and three sockets may take less than one.
         assert one["figures"]["CPU ms each"] >= 0
-    again = subprocess.run([*command[:3], "--from", str(file)], cwd=ROOT, capture_output=True, text=True, check=True)
+    again = finish([*command[:3], "--from", str(file)], cwd=ROOT, check=True)
     assert again.stdout == done.stdout
 
 
@@ -62,11 +60,9 @@ def test_plugind_and_the_kubelets_plugin_manager_are_compared_in_a_table_for_the
     command = [sys.executable, "-m", "benchmarks.compare"]
     chosen = ["--daemons", "plugind", "kubelet", "--quick", "--turns", "1", "--sockets", "3"]
     chosen += ["--cases", "storm", "existing", "latency", "idle", "--json", str(file)]
-    done = subprocess.run([*command, *chosen], cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
+    done = finish([*command, *chosen], cwd=ROOT, timeout=400)
     assert (done.returncode, done.stderr) == (0, "")
-    shown = subprocess.run(
-        [*command, "--from", str(file), "--markdown"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
+    shown = finish([*command, "--from", str(file), "--markdown"], cwd=ROOT, check=True).stdout
     assert re.search("^kubelet: .*, Kubernetes v1.*, go1", shown, re.MULTILINE)
     rows = [line.split(" | ")[:2] for line in shown.splitlines() if line.startswith("| ")]
     figures = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from plugind.benchmarks.hostile import peers_of
 from plugind.benchmarks.hostile_run import HostileRun
 from plugind.benchmarks.report.hostile_tables import Pair, verdicts
+from plugind.tests.end_to_end.processes import finish
 
 pytestmark = pytest.mark.extended
 
@@ -59,7 +59,7 @@ def test_the_command_compares_runs_and_writes_rows(tmp_path: Path) -> None:
     options = ["--kind", "closing", "--peers", "2", "--good", "40", "--rate", "20", "--seconds", "0.4", "--settle", "0"]
     options.append("--no-pin")  # Pinned, the hostile plugins get only what other programs leave of a core.
     line = [sys.executable, "-m", "benchmarks.hostile", *options, "--json", str(out)]
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    done = finish(line, cwd=ROOT)
     assert (done.returncode, done.stderr) == (int("MISSED" in done.stdout), ""), done.stdout
     assert "closing" in done.stdout
     dialed, undialed = json.loads(out.read_text())

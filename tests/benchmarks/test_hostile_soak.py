@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from plugind.benchmarks.report.soak_oracle import (
     check_health,
     check_words,
 )
+from plugind.tests.end_to_end.processes import finish
 
 pytestmark = pytest.mark.extended
 
@@ -102,7 +102,7 @@ def test_a_short_soak_ends_clean_and_says_what_it_did() -> None:
     kinds = ["--kind", "own-names", "crash-loop", "--peers", "3", "--good", "10"]
     line = [sys.executable, "-m", "benchmarks.hostile", "--soak", "0.01", "--seed", "3", "--seconds", "0.3", *kinds]
     line.append("--no-pin")  # Pinned, the hostile plugins get only what other programs leave of a core.
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    done = finish(line, cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert "--seed 3" in done.stdout
     assert "seed 3: clean, 1 rounds, stopped in" in done.stdout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from plugind.benchmarks.start import EMPTY, WORDS, commands, measure
 from plugind.tests.end_to_end.go_programs import peer
+from plugind.tests.end_to_end.processes import finish
 
 pytestmark = pytest.mark.extended
 
@@ -30,14 +30,7 @@ def test_each_command_is_measured_in_each_turn() -> None:
 def test_daemons_are_measured_until_they_have_registered_what_was_there(tmp_path: Path) -> None:
     peer("kubelet-pm")
     command = [sys.executable, "-m", "plugind.benchmarks.start", "--daemon", "plugind", "kubelet", "--there", "0", "3"]
-    done = subprocess.run(
-        [*command, "--turns", "1", "--json", str(tmp_path / "figures")],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-        cwd=ROOT,
-    )
+    done = finish([*command, "--turns", "1", "--json", str(tmp_path / "figures")], cwd=ROOT, timeout=240)
     assert (done.returncode, done.stderr) == (0, "")
     rows = json.loads((tmp_path / "figures").read_text())
     assert [(row["there"], row["daemon"]) for row in rows] == [

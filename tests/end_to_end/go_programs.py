@@ -12,13 +12,13 @@ import functools
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from plugind.tests.end_to_end.packages import GO_SOURCES, go_package, program
+from plugind.tests.end_to_end.processes import finish
 from plugind.tests.tools.peers import PEERS, MissingError, built
 
 SOURCES = Path(__file__).parent / "plugins" / "go"
@@ -76,5 +76,5 @@ def _generate(generator: str, proto: Path, into: Path, package: str) -> None:
 
 
 def _run(command: list[str], environment: dict[str, str]) -> None:
-    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment, timeout=BUILD_DEADLINE)
+    done = finish(command, env=environment, timeout=BUILD_DEADLINE)
     assert done.returncode == 0, f"{command[0]} failed: {done.stderr}"

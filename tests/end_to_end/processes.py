@@ -51,6 +51,21 @@ def run(
     return Done(done.returncode, done.stdout, done.stderr)
 
 
+def finish(
+    command: Sequence[str | Path],
+    *,
+    cwd: Path | str | None = None,
+    env: Mapping[str, str] | None = None,
+    stdin: str | None = None,
+    check: bool = False,
+    timeout: float = DEADLINE,
+) -> subprocess.CompletedProcess[str]:
+    """Run any program until it ends. Its output is text."""
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=cwd, env=env, input=stdin, check=check, timeout=timeout
+    )
+
+
 @attrs.frozen
 class Done:
     """The exit code and the output of a command."""

@@ -19,7 +19,7 @@ import trio
 
 from plugind.tests.end_to_end.foreign import GRPCLIB
 from plugind.tests.end_to_end.packages import program
-from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, Daemon, daemon, plugin_process
+from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, Daemon, daemon, finish, plugin_process
 from plugind.tests.end_to_end.test_trust import ANN, plugin_of
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root has capabilities to lose")
@@ -118,7 +118,7 @@ def test_the_owner_of_a_lease_who_is_another_user_is_asked_to_end_with_kill(
             while Path(f"/proc/{owner.pid}/comm").read_text() != "sleep\n":
                 os.sched_yield()
             command = [*limited(*capabilities), sys.executable, "-c", STOP, str(owner.pid)]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
+            done = finish(command)
             assert (done.stderr, done.returncode) == (said, 1 if said else 0)
             if ended is None:
                 assert owner.poll() is None

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, daemon, run
+from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, daemon, finish, run
 
 CHECKOUT = Path(__file__).parents[2]
 EXAMPLES = CHECKOUT / "examples"
@@ -173,7 +173,7 @@ def test_the_example_of_a_client_says_what_to_do_without_a_daemon(tmp_path: Path
     (tmp_path / "file").touch()
     environment = {**os.environ, "PLUGIND_STATUS": str(tmp_path / "file")}
     command = [sys.executable, str(EXAMPLES / f"{name}.py")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=DEADLINE)
+    done = finish(command, env=environment)
     assert (done.returncode, done.stdout) == (1, "")
     advice = "give the path of the daemon's status socket, or name it with PLUGIND_STATUS"
     assert done.stderr == f"{name}: {tmp_path}/file is no socket; {advice}\n"
@@ -195,17 +195,8 @@ async def test_the_example_of_a_lease_has_a_device_and_gives_it_back(tmp_path: P
 
 async def test_the_embedding_example_registers_a_plugin_and_deregisters_it(tmp_path: Path) -> None:
     path = tmp_path / "red.sock"
-    fake: list[str | Path] = [
-        *PLUGIND[1:],
-        "fake",
-        "--socket",
-        path,
-        "--type",
-        "ColourPlugin",
-        "--name",
-        "red.example.com",
-    ]
-    async with started(EXAMPLES / "embed.py", tmp_path) as program, started(*fake):
+    fake = ["fake", "--socket", str(path), "--type", "ColourPlugin", "--name", "red.example.com"]
+    async with started(EXAMPLES / "embed.py", tmp_path) as program, started(*PLUGIND[1:], *fake):
         await program.until(f"in service: red.example.com, at {path}")
         assert (await program.until(" s")).startswith("red.example.com was registered within ")
         await program.until(f"{path}: registered, all is well")

@@ -11,9 +11,8 @@ import pytest
 import trio
 
 from plugind.client import Client, HeldLease, Lease, LeaseLostError
-from plugind.tests.end_to_end.lease_scene import GPU, Forks, Scene, open_scene
+from plugind.tests.end_to_end.lease_scene import CONNECTION, GPU, Forks, Scene, open_scene, owning
 from plugind.tests.end_to_end.processes import DEADLINE, plugin_process
-from plugind.tests.end_to_end.test_leases_http import CONNECTION, owning
 
 HOLD = """
 import sys, time

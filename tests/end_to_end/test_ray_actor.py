@@ -17,7 +17,7 @@ import trio
 
 from plugind.client import DaemonError, LeaseFailedError, NoDaemonError
 from plugind.protocol.leases.messages import Failure, Problem
-from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, Daemon, daemon, run
+from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, Daemon, daemon, finish, run
 
 CHECKOUT = Path(__file__).parents[2]
 EXAMPLE = CHECKOUT / "examples/ray_actor.py"
@@ -189,14 +189,7 @@ def test_the_example_says_what_to_do_without_a_daemon(tmp_path: Path) -> None:
     (tmp_path / "ray.py").write_text(STAND_IN)
     (tmp_path / "plugind").symlink_to(CHECKOUT)
     environment = {**os.environ, "PLUGIND_STATUS": str(tmp_path / "none.sock"), "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(
-        [PLUGIND[0], str(EXAMPLE), RESOURCE],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=DEADLINE,
-    )
+    done = finish([PLUGIND[0], str(EXAMPLE), RESOURCE], env=environment)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("ray_actor: ")
     assert "start one with 'plugind run'" in done.stderr

@@ -11,7 +11,7 @@ import pytest
 
 from plugind.actors.console.unit_files import UNIT, drop_ins, files, quoted
 from plugind.tests.end_to_end.packages import program
-from plugind.tests.end_to_end.processes import DEADLINE
+from plugind.tests.end_to_end.processes import finish
 
 pytestmark = pytest.mark.extended
 
@@ -42,7 +42,7 @@ def write(directory: Path, named: tuple[str, ...]) -> Path:
 
 def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [program("systemd-analyze"), "--no-pager", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    return finish(command)
 
 
 @pytest.mark.parametrize(

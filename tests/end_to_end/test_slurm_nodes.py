@@ -6,7 +6,6 @@ The nodes are in namespaces of their own, so tests that run at the same time nei
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 
 import pytest
@@ -14,7 +13,7 @@ import pytest
 from plugind.benchmarks.peers.slurm import namespaces
 from plugind.benchmarks.peers.slurm.cgroups import can_confine
 from plugind.tests.end_to_end.packages import program
-from plugind.tests.end_to_end.processes import DEADLINE
+from plugind.tests.end_to_end.processes import DEADLINE, finish
 
 pytestmark = pytest.mark.extended
 
@@ -33,7 +32,7 @@ def tried(way: str, *cases: str) -> dict[str, object]:
         program(name)
     needs_namespaces()
     command = [*TOOL, "--way", way, "--within", str(2 * DEADLINE), "--only", *cases]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=3 * DEADLINE, check=False)
+    done = finish(command, timeout=3 * DEADLINE)
     assert done.returncode == 0, done.stderr
     (result,) = json.loads(done.stdout)["ways"]
     assert [case["case"] for case in result["cases"]] == list(cases)

@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from plugind.tests.end_to_end.leasing import allocate, capacity, leases, listed, release
-from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, Daemon, Done, daemon, daemon_process
+from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, Daemon, Done, daemon, daemon_process, finish
 
 GPU = "example.com/gpu"
 PARTS = Path(__file__).parents[2] / "deploy" / "slurm"
@@ -182,7 +182,7 @@ def test_the_parts_are_scripts_that_a_shell_and_shellcheck_accept() -> None:
     if shutil.which("shellcheck") is not None:
         checks = [["shellcheck", "-x", "-P", "SCRIPTDIR", *SCRIPTS]]
     for command in checks:
-        done = subprocess.run(command, cwd=PARTS, check=False, capture_output=True, text=True, timeout=DEADLINE)
+        done = finish(command, cwd=PARTS)
         assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 

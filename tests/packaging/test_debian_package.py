@@ -19,6 +19,7 @@ from plugind.deploy.debian.documents import documents
 from plugind.protocol.version import __version__
 from plugind.tests.end_to_end.debian import package
 from plugind.tests.end_to_end.packages import program
+from plugind.tests.end_to_end.processes import finish
 
 pytestmark = pytest.mark.extended
 
@@ -26,7 +27,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def output(*command: str | Path) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = finish(command, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

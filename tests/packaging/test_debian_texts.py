@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 import tomllib
 from importlib.metadata import distribution
@@ -17,6 +16,7 @@ from plugind.deploy.debian.documents import documents, missing
 from plugind.deploy.debian.sample import sample
 from plugind.deploy.debian.texts import Bundled, bundled, copyright_file
 from plugind.protocol.settings.table import settings
+from plugind.tests.end_to_end.processes import finish
 from plugind.tests.tools.settings_table import DEFAULTS
 
 pytestmark = pytest.mark.extended
@@ -101,12 +101,8 @@ def test_without_the_extra_dev_the_tool_says_that_it_needs_it(tool: str, tmp_pat
     """After ``pip install -e .`` there was a traceback."""
     for name in ("argparse_manpage", "shtab"):
         (tmp_path / f"{name}.py").write_text("raise ModuleNotFoundError('No module of dev')\n")
-    done = subprocess.run(
+    done = finish(
         [sys.executable, "-m", tool, str(tmp_path / "out")],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
         cwd=REPOSITORY,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,6 +20,7 @@ pytest.importorskip("shtab", reason="PyPI package shtab, in the extra dev")
 
 from plugind.deploy import manuals
 from plugind.deploy.man_pages import commands_of, man_pages
+from plugind.tests.end_to_end.processes import finish
 
 pytestmark = pytest.mark.extended
 
@@ -37,7 +37,7 @@ def pages() -> dict[str, str]:
 def rendered(page: str, *options: str) -> str:
     """Return what groff makes of a page; it must warn of nothing."""
     command = [program("groff"), "-man", "-ww", "-K", "utf8", "-rLL=200n", *options]
-    done = subprocess.run(command, input=page, capture_output=True, text=True, timeout=60, check=False)
+    done = finish(command, stdin=page)
     assert (done.returncode, done.stderr) == (0, "")
     # Bold and underlined characters are struck twice.
     return re.sub(".\b", "", done.stdout)
@@ -91,7 +91,7 @@ def test_man_shows_a_page(tmp_path: Path, pages: dict[str, str]) -> None:
     path.write_text(pages["man1/plugind-ls.1"])
     command = [program("man"), "--warnings", "-E", "UTF-8", "-l", str(path)]
     environment = {**os.environ, "MANWIDTH": "80", "LC_ALL": "C.UTF-8", "MANPAGER": "cat"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = finish(command, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
     assert re.search(r"^PLUGIND-LS\(1\) +plugind +PLUGIND-LS\(1\)$", done.stdout, re.MULTILINE), done.stdout
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import importlib
 import re
-import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import plugind
+from plugind.tests.end_to_end.processes import finish
 
 REPOSITORY = Path(__file__).parents[2]
 #: What needs no Trio.
@@ -24,7 +24,7 @@ VALUES = """
 
 def run_python(code: str) -> str:
     """Run ``code`` in a fresh interpreter and return what it prints."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    done = finish([sys.executable, "-c", code])
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -71,7 +71,7 @@ def test_mypy_rejects_a_misspelt_import_and_finds_the_types_of_the_others(tmp_pa
     source = tmp_path / "program.py"
     source.write_text("from plugind import Config, Supervisr\n\nreveal_type(Config().rescan)\n")
     command = [sys.executable, "-m", "mypy", "--config-file", str(REPOSITORY / "pyproject.toml"), str(source)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=REPOSITORY)
+    done = finish(command, cwd=REPOSITORY)
     assert 'Module "plugind" has no attribute "Supervisr"' in done.stdout, done.stdout + done.stderr
     assert 'Revealed type is "float"' in done.stdout, done.stdout
 
