@@ -90,6 +90,7 @@ def test_the_commands_about_devices_show_the_table_of_the_page() -> None:
     assert shown[-1] == table[-1]
 
 
+@pytest.mark.extended
 def test_the_first_command_installs_plugind_and_shows_a_running_node_until_ctrl_c(
     fresh_copy: Path, tmp_path: Path
 ) -> None:
