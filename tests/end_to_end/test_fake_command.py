@@ -154,6 +154,18 @@ async def test_a_socket_that_cannot_be_bound_is_one_line_and_exit_code_1(tmp_pat
         assert (done.returncode, done.stdout, done.stderr.decode()) == (1, b"", expected)
 
 
+def test_a_fake_says_that_a_daemon_would_refuse_its_endpoint(tmp_path: Path) -> None:
+    """Fault 43."""
+    command = [*FAKE, "--socket", str(tmp_path / "a.sock"), *ARGUMENTS, "--endpoint", "/etc/passwd", "--registrar-only"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as fake:
+        try:
+            assert fake.stderr is not None
+            said = next(line for line in fake.stderr if "would refuse" in line)
+        finally:
+            fake.terminate()
+    assert "a daemon would refuse this plugin: the endpoint '/etc/passwd' is no socket" in said
+
+
 async def call_both(channel: Channel) -> list[str]:
     first = channel.stub(ExampleStubV1Beta1).GetExampleInfo
     second = channel.stub(ExampleStubV1Beta2).GetExampleInfo

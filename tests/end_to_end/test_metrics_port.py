@@ -84,3 +84,9 @@ def test_a_port_that_another_process_has_ends_the_start_with_a_line_and_exit_cod
     assert code == 1
     said = f"cannot serve metrics at 127.0.0.1:{port}: Address already in use; give another address with --metrics"
     assert line == f"plugind: {said}"
+
+
+def test_a_host_without_an_address_ends_the_start_with_a_line_and_exit_code_78(tmp_path: Path) -> None:
+    code, line = started(tmp_path, "--metrics-host", "a")
+    assert (code, (tmp_path / "r").exists()) == (78, False)
+    assert line.startswith("plugind: --metrics-host is for the address of --metrics: add --metrics")

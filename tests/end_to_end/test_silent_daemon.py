@@ -18,6 +18,7 @@ import trio
 from plugind.actors.console.status_socket import unreachable
 from plugind.actors.http import server as http_server
 from plugind.actors.http.client import UnreachableError
+from plugind.actors.io.unix_socket import listen
 from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, SOON, Daemon, Done, daemon, plugin_process, run
 
 #: The commands that ask a daemon, with arguments that a running one would answer in milliseconds.
@@ -99,13 +100,36 @@ async def test_a_watch_notices_that_the_daemon_is_stopped(quiet: Daemon) -> None
                 assert await watch.process.wait() == 69
 
 
-def test_a_daemon_of_another_user_is_named_as_such() -> None:
+def test_a_status_path_of_another_user_or_that_is_no_socket_is_named_as_such(tmp_path: Path) -> None:
     said = unreachable(UnreachableError("/run/s", "Permission denied", 13))
     assert said == "may not talk to the daemon at /run/s (Permission denied); run this as the daemon's user or as root"
+    (path := tmp_path / "f.txt").touch()
+    said = f"{path} is no socket; name the daemon's status socket with --status or PLUGIND_STATUS"
+    assert run("ls", status=str(path)) == Done(69, "", f"plugind: {said}\n")
 
 
 async def in_thread(*arguments: str, status: str) -> Done:
     return await trio.to_thread.run_sync(partial(run, *arguments, status=status))
+
+
+async def test_wait_does_not_take_a_list_that_has_begun_for_the_whole(tmp_path: Path) -> None:
+    async def answer(_: http_server.HttpRequest, /) -> http_server.HttpResponse:
+        async def write(send: http_server.Send) -> None:
+            await send(b'{"socket": "/r/a.sock", "state": "stale"}\n')
+            await trio.sleep_forever()
+
+        headers = (("Heartbeat", "1"),)
+        return http_server.HttpResponse(200, "application/jsonl", write=write, endless=True, headers=headers)
+
+    path, allowed = str(tmp_path / "s"), frozenset({0, os.geteuid()})
+    with listen(path) as listener:
+        async with trio.open_nursery() as nursery:
+            serve = partial(http_server.serve, listener, answer, http_server.HttpLimits(), allowed=allowed)
+            nursery.start_soon(serve)
+            done = await in_thread("wait", "nobody", "--timeout", SOON, status=path)
+            nursery.cancel_scope.cancel()
+    said = "the daemon has not sent its whole list yet, which may hold that name"
+    assert done == Done(75, "", f"plugind: cannot tell whether nobody is registered: {said}\n")
 
 
 # --- output that cannot be written ------------------------------------------------------------------------------------
