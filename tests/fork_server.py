@@ -37,7 +37,7 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 _READ_AT_START: Final = ("PYTHON", "LC_", "LANG", "TZ")
 _END_TO_END: Final = Path(__file__).parent / "end_to_end"
 #: Programs that change something in plugind and run it; their processes are forked as well.
-SCRIPTS: Final = frozenset(_END_TO_END / name for name in ("blocking.py", "crashing.py", "patient.py"))
+SCRIPTS: Final = frozenset(_END_TO_END / name for name in ("blocking.py", "patient.py"))
 _SIGNALS: Final = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 _LIMITS: Final = (resource.RLIMIT_NOFILE, resource.RLIMIT_AS)
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,15 +12,19 @@ import attrs
 import pytest
 
 from plugind.benchmarks.compare import Bench, measure
-from plugind.benchmarks.compare_cases import FULL, KINDS, QUICK, Case, cases
-from plugind.benchmarks.report.comparison import Run
+from plugind.benchmarks.compare_cases import Case
+from plugind.benchmarks.report.comparison import Run, Side
 from plugind.benchmarks.report.table import Row
-from plugind.tests.benchmarks.comparisons import BASE, THIS
 from plugind.tests.end_to_end.go_programs import peer
+from plugind.tests.end_to_end.processes import finish
 
 pytestmark = pytest.mark.extended
 
 ROOT = Path(__file__).parents[2]
+
+
+BASE = Side(name="base", tree="/old", python="/old/bin/python", version="3.11.2", revision="abc1234")
+THIS = Side(name="this", tree="/new", python="/new/bin/python")
 
 
 def figures(rows: Sequence[Row]) -> dict[str, float]:
@@ -38,9 +40,7 @@ def test_a_tiny_storm_is_measured_in_two_trees_written_and_shown(tmp_path: Path)
     file = tmp_path / "figures.json"
     command = [sys.executable, "-m", "benchmarks.compare", "--base", str(tmp_path / "base")]
     command += ["--base-python", sys.executable, "--cases", "storm", "--sockets", "3", "--turns", "1", "--seed", "5"]
-    done = subprocess.run(
-        [*command, "--json", str(file)], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
-    )
+    done = finish([*command, "--json", str(file)], cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")
     assert "storm 3  CPU ms each" in done.stdout
     written = json.loads(file.read_text())
@@ -50,7 +50,7 @@ def test_a_tiny_storm_is_measured_in_two_trees_written_and_shown(tmp_path: Path)
         assert min(one["figures"]["wall s"], one["cpu_s"], one["wall_s"]) > 0
         # The daemon's CPU time is counted in ticks of 10 ms, and three sockets may take less than one.
         assert one["figures"]["CPU ms each"] >= 0
-    again = subprocess.run([*command[:3], "--from", str(file)], cwd=ROOT, capture_output=True, text=True, check=True)
+    again = finish([*command[:3], "--from", str(file)], cwd=ROOT, check=True)
     assert again.stdout == done.stdout
 
 
@@ -60,11 +60,9 @@ def test_plugind_and_the_kubelets_plugin_manager_are_compared_in_a_table_for_the
     command = [sys.executable, "-m", "benchmarks.compare"]
     chosen = ["--daemons", "plugind", "kubelet", "--quick", "--turns", "1", "--sockets", "3"]
     chosen += ["--cases", "storm", "existing", "latency", "idle", "--json", str(file)]
-    done = subprocess.run([*command, *chosen], cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
+    done = finish([*command, *chosen], cwd=ROOT, timeout=400)
     assert (done.returncode, done.stderr) == (0, "")
-    shown = subprocess.run(
-        [*command, "--from", str(file), "--markdown"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
+    shown = finish([*command, "--from", str(file), "--markdown"], cwd=ROOT, check=True).stdout
     assert re.search("^kubelet: .*, Kubernetes v1.*, go1", shown, re.MULTILINE)
     rows = [line.split(" | ")[:2] for line in shown.splitlines() if line.startswith("| ")]
     figures = {
@@ -84,11 +82,3 @@ def test_a_benchmark_that_fails_is_named_and_not_run_again_on_that_side(tmp_path
     assert [(one.case, one.failed) for one in runs] == [("wire", "it wrote no figures")] * 2
     assert {one.side for one in runs} == {"base", "this"}
     assert tried == runs
-
-
-def test_each_kind_has_cases_with_names_of_their_own() -> None:
-    for sizes in (FULL, QUICK):
-        found = list(cases(KINDS, sizes))
-        assert len({case.name for case in found}) == len(found)
-        assert {case.name.split()[0] for case in found} == set(KINDS)
-        assert all(importlib.util.find_spec(f"plugind.benchmarks.{case.benchmark}") for case in found)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from plugind.benchmarks.engines import AT_ONCE, ROW
 from plugind.benchmarks.peers.slurm import namespaces
 from plugind.tests.end_to_end.packages import program
-from plugind.tests.end_to_end.processes import DEADLINE
+from plugind.tests.end_to_end.processes import DEADLINE, finish
 
 pytestmark = pytest.mark.extended
 
@@ -23,7 +22,7 @@ def test_it_measures_jobs_of_slurm() -> None:
         pytest.skip(lacks)
     small = ["--way", "count", "--row", "1", "--at-once", "2", "--rounds", "1", "--within", str(2 * DEADLINE)]
     command = [sys.executable, "-P", "-m", "plugind.benchmarks.engines", *small, "-o", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=3 * DEADLINE, check=False)
+    done = finish(command, timeout=3 * DEADLINE)
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)
     assert [(row["way"], row["load"], row["jobs"]) for row in rows] == [("count", ROW, 1), ("count", AT_ONCE, 2)]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,8 +12,8 @@ import pytest
 
 from plugind.benchmarks.hostile import peers_of
 from plugind.benchmarks.hostile_run import HostileRun
-from plugind.benchmarks.peers.memory_cgroup import NoCgroupError, memory_cgroup
 from plugind.benchmarks.report.hostile_tables import Pair, verdicts
+from plugind.tests.end_to_end.processes import finish
 
 pytestmark = pytest.mark.extended
 
@@ -32,11 +30,6 @@ def run_of(kind: str = "silent", **changes: Any) -> HostileRun:
 
 def missed(pairs: Mapping[str, Pair]) -> list[str]:
     return [verdict.limit for verdict in verdicts(pairs) if not verdict.kept]
-
-
-def test_a_run_like_the_one_without_hostile_plugins_keeps_each_limit() -> None:
-    for kind in ("silent", "chmod", "crash-loop", "symlinks"):
-        assert missed({kind: Pair(run_of(kind), run_of(kind, dialed=False))}) == []
 
 
 @pytest.mark.parametrize(
@@ -66,7 +59,7 @@ def test_the_command_compares_runs_and_writes_rows(tmp_path: Path) -> None:
     options = ["--kind", "closing", "--peers", "2", "--good", "40", "--rate", "20", "--seconds", "0.4", "--settle", "0"]
     options.append("--no-pin")  # Pinned, the hostile plugins get only what other programs leave of a core.
     line = [sys.executable, "-m", "benchmarks.hostile", *options, "--json", str(out)]
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    done = finish(line, cwd=ROOT)
     assert (done.returncode, done.stderr) == (int("MISSED" in done.stdout), ""), done.stdout
     assert "closing" in done.stdout
     dialed, undialed = json.loads(out.read_text())
@@ -75,13 +68,3 @@ def test_the_command_compares_runs_and_writes_rows(tmp_path: Path) -> None:
     assert dialed["plugins"] > 8 < undialed["plugins"]
     assert dialed["p99_ms"] > 0 < undialed["p99_ms"]
     assert dialed["rss_kib"] > 10_000
-
-
-@pytest.mark.parametrize(("mib", "code"), [(8, 0), (100, -signal.SIGKILL)])
-def test_what_exceeds_its_memory_cgroup_is_killed(mib: int, code: int) -> None:
-    line = [sys.executable, "-S", "-c", f"x = b'x' * ({mib} << 20)"]
-    try:
-        with memory_cgroup(64) as prefix:
-            assert subprocess.run([*prefix, *line], timeout=60, check=False).returncode == code
-    except NoCgroupError as error:
-        pytest.skip(str(error))

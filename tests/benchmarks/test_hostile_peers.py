@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 
@@ -14,13 +13,13 @@ import pytest
 from google.protobuf.message import DecodeError
 
 from plugind.benchmarks.peers.hostile import floods
-from plugind.benchmarks.peers.hostile.floods import Answer, Flood, Windows
+from plugind.benchmarks.peers.hostile.floods import Answer, Flood
 from plugind.benchmarks.peers.hostile.kinds import KINDS
 from plugind.benchmarks.peers.hostile.process import hostile_peers
-from plugind.benchmarks.plugins.cheap_protocol import GET_INFO, NOTIFY, PREFACE, SETTINGS, frame
+from plugind.benchmarks.plugins.cheap_protocol import GET_INFO, PREFACE, SETTINGS, frame
 from plugind.benchmarks.plugins.server_process import ServerProcess, scratch_directory
 from plugind.protocol.proto.dra_health_v1_pb2 import NodeWatchResourcesResponse
-from plugind.protocol.proto.pluginregistration_pb2 import PluginInfo, RegistrationStatus
+from plugind.protocol.proto.pluginregistration_pb2 import PluginInfo
 
 pytestmark = pytest.mark.extended
 
@@ -58,40 +57,11 @@ def frames(client: socket.socket) -> Iterator[Frame]:
             yield kind, on, stream.read(high << 8 | low)
 
 
-def info_of(server: ServerProcess, index: int = 0) -> PluginInfo:
-    with connected(server, index) as client:
-        client.sendall(calling(GET_INFO))
-        return next(PluginInfo.FromString(payload[5:]) for kind, _, payload in frames(client) if kind == DATA)
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_peers_of_each_kind_run_and_say_what_they_do(kind: str) -> None:
     assert KINDS[kind]().about
     with peers(kind, 2) as server:
         assert server.counts()["dials"] == 0
-
-
-def test_callers_call_register_all_the_time_and_read_no_answer() -> None:
-    with scratch_directory() as scratch, socket.socket(socket.AF_UNIX) as kubelet:
-        for name in ("root", "device-plugins"):
-            (scratch / name).mkdir()
-        kubelet.bind(str(scratch / "device-plugins" / "kubelet.sock"))
-        kubelet.listen(1)
-        kubelet.settimeout(PATIENCE)
-        with hostile_peers("callers", scratch / "root", 1):
-            for _ in range(3):
-                with kubelet.accept()[0] as caller:
-                    caller.settimeout(PATIENCE)
-                    data = caller.recv(65536)
-                    assert data.startswith(PREFACE)
-                    assert b"v1beta1" in data
 
 
 @pytest.mark.parametrize("flood", [floods.tiny_data(4096), floods.big_info(), floods.empty_versions()])
@@ -121,59 +91,8 @@ def test_a_flood_stops_where_the_windows_end_and_goes_on_when_they_grow() -> Non
         assert [len(payload) for _, _, payload in islice(received, 3)] == [16_384] * 3
 
 
-def test_windows_are_read_from_frames_in_any_pieces() -> None:
-    settings = frame(SETTINGS_FRAME, 0, 0, struct.pack(">HL", 4, 70_000))
-    update = frame(WINDOW_UPDATE, 0, 0, (10_000).to_bytes(4, "big"))
-    for size in (1, 5, 100):
-        windows, data = Windows(), settings + update + frame(WINDOW_UPDATE, 0, 3, (1).to_bytes(4, "big"))
-        for at in range(0, len(data), size):
-            windows.read(data[at : at + size])
-        assert windows.room == 70_000
-        windows.spend(60_000)
-        assert windows.room == 10_000
-
-
-@pytest.mark.parametrize("registered", [True, False])
-def test_a_crash_loop_replaces_its_socket_when_it_is_told(registered: bool) -> None:
-    with peers("crash-loop") as server:
-        path = next(server.options.directory.iterdir())
-        before = path.stat()
-        with connected(server) as client:
-            status = RegistrationStatus(plugin_registered=registered, error="" if registered else "no")
-            client.sendall(calling(NOTIFY, status.SerializeToString()))
-            wait_until(lambda: server.counts()["acts"] == 1)
-        assert path.stat().st_ino != before.st_ino
-        with connected(server):
-            counts = server.counts()
-        assert (counts["notified"], counts["refused"], counts["acts"]) == (int(registered), int(not registered), 1)
-
-
-def test_what_acts_unasked_stops_when_it_is_to_be_calm() -> None:
-    with peers("rebind") as server:
-        path = next(server.options.directory.iterdir())
-        for _ in range(2):
-            acts = server.counts()["acts"]
-            wait_until(lambda acts=acts: server.counts()["acts"] > acts)  # type: ignore[misc]
-        server.ask("calm")
-        acts, inode = server.counts()["acts"], path.stat().st_ino
-        time.sleep(0.05)
-        assert (server.counts()["acts"], path.stat().st_ino) == (acts, inode)
-
-
-def test_the_last_word_to_each_plugin_is_told() -> None:
-    with peers("own-names", 2) as server:
-        for registered in (True, False):
-            with connected(server) as client:
-                status = RegistrationStatus(plugin_registered=registered)
-                client.sendall(calling(NOTIFY, status.SerializeToString()))
-                assert next(kind for kind, _, _ in frames(client)) == SETTINGS_FRAME
-            server.ask("words")
-            assert list(server.event("words")["words"].values()) == [registered]  # type: ignore[attr-defined]
-
-
 # --- hostile endpoints ------------------------------------------------------------------------------------------------
 
-LISTS = "/v1beta1.DevicePlugin/ListAndWatch"
 HEALTH = "/v1.DRAResourceHealth/NodeWatchResources"
 
 
@@ -200,15 +119,3 @@ def first_message(server: ServerProcess, index: int) -> bytes:
                 return bytes(sent[5 : 5 + size])
             client.sendall(frame(WINDOW_UPDATE, 0, 1, struct.pack(">I", len(payload))))
     raise AssertionError("the driver has ended")
-
-
-def test_a_flood_of_lists_goes_on_when_the_client_allows_more() -> None:
-    with peers("list-flood") as server, connected(server) as client:
-        client.sendall(calling(LISTS))
-        found = frames(client)
-        first = [payload for kind, _, payload in islice(found, 8) if kind == DATA]
-        assert len(first) == 5
-        assert all(payload.startswith(first[0][:50]) for payload in first)
-        assert sum(len(payload) for kind, _, payload in islice(found, 3) if kind == DATA) > 40_000
-        client.sendall(frame(WINDOW_UPDATE, 0, 1, struct.pack(">I", 128 * 1024)))
-        assert sum(len(payload) for kind, _, payload in islice(found, 8) if kind == DATA) > 100_000

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-from plugind.benchmarks import idle, memory, scaling
-from plugind.benchmarks.memory import Memory
+from plugind.benchmarks import idle, scaling
 from plugind.benchmarks.report.storm_limits import verdicts
 from plugind.benchmarks.report.storm_tables import StormResult
 from plugind.benchmarks.scaling import Cost
 from plugind.benchmarks.storm_run import Scenario, StormRun
 
 pytestmark = pytest.mark.extended
-
-ROOT = Path(__file__).parents[2]
 
 
 def storm(seconds: float, answer: float) -> StormRun:
@@ -58,27 +50,6 @@ def test_rescans_are_judged_by_the_difference_to_a_daemon_without() -> None:
     assert list(idle.verdicts([measured("plugind", 0.5, 5), measured("without-rescans", 0.1, 5)])) == []
 
 
-def test_what_a_plugin_adds_to_memory_is_the_difference_to_the_fewest() -> None:
-    empty = Memory(registered=0, rss_mib=40.0, pss_mib=30.0, peak_mib=45.0)
-    full = Memory(registered=10_000, rss_mib=122.0, pss_mib=112.0, peak_mib=130.0)
-    first, last = memory.with_differences([empty, full])
-    assert (first.rss_kib_each, last.rss_kib_each, last.pss_kib_each) == (None, 8.3968, 8.3968)
-    assert [str(one) for one in memory.verdicts([first, last])] == [
-        "MISSED  10,000 registered: resident memory: 122 MiB, at most 121 (PSS 112, peak 130)"
-    ]
-
-
-def test_memory_of_a_daemon_is_measured(tmp_path: Path) -> None:
-    file = tmp_path / "rows"
-    line = [sys.executable, "-m", "benchmarks.memory", "--registered", "0", "5", "--settle", "0", "--json", str(file)]
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    empty, few = json.loads(file.read_text())
-    assert (empty["registered"], empty["rss_kib_each"], few["registered"]) == (0, None, 5)
-    for row in (empty, few):
-        assert 0 < row["pss_mib"] < row["rss_mib"] <= row["peak_mib"]
-
-
 def test_the_cost_of_a_plugin_is_flat_if_the_least_of_all_runs_is() -> None:
     def cost(registered: int, cpu_ms: float, kib: float) -> Cost:
         return Cost(registered=registered, cpu_ms=cpu_ms, kib=kib, wall_s=1.0)
@@ -91,9 +62,3 @@ def test_the_cost_of_a_plugin_is_flat_if_the_least_of_all_runs_is() -> None:
         "MISSED  90 registered: CPU of each: 1.5 times that among 10, at most 1.25",
         "kept    90 registered: memory of each: 1 times that among 10, at most 1.25",
     ]
-
-
-def test_plugins_of_a_simulated_node_are_registered_and_measured() -> None:
-    found = scaling.measure(30)
-    assert found.registered == 30
-    assert min(found.cpu_ms, found.kib, found.wall_s) > 0

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
 from pathlib import Path
 from xml.etree import ElementTree
 
-import attrs
 import pytest
 
-from plugind.benchmarks import compare, plots
+from plugind.benchmarks import plots
 from plugind.benchmarks.report.page_plots import BENCHMARKS
-from plugind.benchmarks.report.storm_tables import rows
-from plugind.tests.benchmarks.comparisons import BASE, THIS, comparison, run
-from plugind.tests.benchmarks.storms import three_storms
 
 pytestmark = pytest.mark.extended
 
@@ -44,20 +39,3 @@ def test_one_command_draws_the_plots_of_the_page(tmp_path: Path, capsys: pytest.
     for name in NAMES:
         drawn, stored = texts(tmp_path / f"{name}.svg"), texts(plots.DOCS / f"{name}.svg")
         assert drawn == stored, f"draw {name}.svg anew: python -m benchmarks.plots"
-
-
-def test_the_plots_of_a_comparison_are_drawn_from_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    client = {"client": "plugind", "concurrency": 64, "sockets": 10, "server": "spins"}
-    runs = [{"conversations_per_s": 100.0, "cpu_ms": 0.25}]
-    found = comparison(
-        attrs.evolve(run(0, THIS, {}), rows=rows(three_storms())),
-        attrs.evolve(run(0, THIS, {}, "wire"), rows=[client | {"runs": runs}]),
-        attrs.evolve(run(0, BASE, {}), rows=rows(three_storms())),
-        cases=("storm 1000", "wire"),
-    )
-    (tmp_path / "figures").write_text(json.dumps(found.to_json()))
-    assert compare.main(["--from", str(tmp_path / "figures"), "--plots", str(tmp_path)]) == 0
-    said = capsys.readouterr().out.splitlines()
-    assert said[-2:] == [f"wrote {tmp_path}/storms.svg", f"wrote {tmp_path}/wire.svg"]
-    words = {text.strip() for text in ElementTree.parse(tmp_path / "wire.svg").getroot().itertext()}
-    assert {"64 at once", "0.250", "plugind"} <= words

@@ -20,7 +20,3 @@ def test_a_registration_and_a_removal_cost_no_more_than_was_recorded() -> None:
     assert figures.keys() == before.keys()
     grown = {what: (before[what], now) for what, now in figures.items() if now > GROWTH * before[what]}
     assert grown == {}, "if that is meant: python -m benchmarks.counts --record"
-
-
-def test_two_measurements_are_the_same() -> None:
-    assert measure() == measure()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from plugind.benchmarks.start import EMPTY, LIMITS, WORDS, commands, measure
+from plugind.benchmarks.start import EMPTY, WORDS, commands, measure
 from plugind.tests.end_to_end.go_programs import peer
+from plugind.tests.end_to_end.processes import finish
 
 pytestmark = pytest.mark.extended
 
@@ -27,43 +27,10 @@ def test_each_command_is_measured_in_each_turn() -> None:
     assert all(spent > 0 for each in times.values() for spent in each)
 
 
-def test_the_figures_are_written_as_json_and_the_code_says_whether_a_limit_is_exceeded(tmp_path: Path) -> None:
-    environment = Path(sys.executable).parents[1]
-    command: list[str | Path] = [
-        sys.executable,
-        "-m",
-        "plugind.benchmarks.start",
-        "--installed",
-        environment,
-        "--turns",
-        "1",
-    ]
-    done = subprocess.run(
-        [*command, "--commands", "version", "--json", tmp_path / "figures"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        cwd=ROOT,
-    )
-    assert done.stderr == ""
-    empty, version = json.loads((tmp_path / "figures").read_text())
-    assert (empty["command"], empty["empty_interpreters"], empty["limit"]) == (EMPTY, 1, None)
-    assert (version["command"], version["limit"]) == ("version", LIMITS["version"])
-    assert done.returncode == (version["empty_interpreters"] > LIMITS["version"])
-
-
 def test_daemons_are_measured_until_they_have_registered_what_was_there(tmp_path: Path) -> None:
     peer("kubelet-pm")
     command = [sys.executable, "-m", "plugind.benchmarks.start", "--daemon", "plugind", "kubelet", "--there", "0", "3"]
-    done = subprocess.run(
-        [*command, "--turns", "1", "--json", str(tmp_path / "figures")],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-        cwd=ROOT,
-    )
+    done = finish([*command, "--turns", "1", "--json", str(tmp_path / "figures")], cwd=ROOT, timeout=240)
     assert (done.returncode, done.stderr) == (0, "")
     rows = json.loads((tmp_path / "figures").read_text())
     assert [(row["there"], row["daemon"]) for row in rows] == [

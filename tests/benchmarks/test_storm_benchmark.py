@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import importlib
 import itertools
-import json
-import subprocess
-import sys
-from pathlib import Path
 
 import attrs
 import pytest
 
 from plugind.benchmarks import steps
-from plugind.benchmarks.plugins.cheap_plugin import ServerOptions
-from plugind.benchmarks.plugins.server_process import cheap_server
-from plugind.benchmarks.plugins.storm_plugins import shares
-from plugind.benchmarks.storm_run import StormRun, run_storm
-from plugind.tests.benchmarks.storms import TINY
+from plugind.benchmarks.storm_run import Scenario, StormRun, run_storm
 from plugind.tests.end_to_end.go_programs import peer
 
 pytestmark = pytest.mark.extended
 
-ROOT = Path(__file__).parents[2]
+TINY = Scenario(sockets=12, idle_seconds=0, patience=30, settle=0)
 #: Retries are no faults: on a busy machine a plugin may take longer than the second that it has for GetInfo.
 QUIET = {"lost": 0, "notified_twice": 0, "refused": 0}
 
@@ -61,54 +53,6 @@ def test_the_kubelets_plugin_manager_registers_what_was_there_before_its_start()
     peer("kubelet-pm")
     run = run_storm(attrs.evolve(TINY, daemon="kubelet", existing=True), idle=False)
     assert (run.notified, run.last_error, _faults(run)) == (12, "", QUIET)
-
-
-def test_a_storm_ends_when_its_patience_is_exhausted(tmp_path: Path) -> None:
-    with cheap_server(ServerOptions(directory=tmp_path, sockets=2)) as server:
-        assert server.reached(2, seconds=0.05) == 0
-
-
-def test_cheap_plugins_share_a_process_while_descriptors_allow() -> None:
-    assert shares(1, "fake") == [1]
-    assert shares(501, "grpcio") == [167, 167, 167]
-    assert sum(shares(1_000_000, "fake")) == 1_000_000
-
-
-@pytest.mark.parametrize(
-    ("command", "figure", "count"),
-    [
-        (
-            [
-                "storm",
-                "--sockets",
-                "3",
-                "--runs",
-                "1",
-                "--idle-seconds",
-                "0",
-                "--settle",
-                "0",
-                "--no-floor",
-                "--no-pin",
-            ],
-            "last_notified_s",
-            1,
-        ),
-        (["churn", "--rates", "40", "--seconds", "0.3", "--life", "0.5", "--standing", "2", "--no-pin"], "p50_ms", 1),
-        (["idle", "--registered", "0", "3", "--seconds", "0.2", "--settle", "0"], "rss_mib", 2),
-    ],
-    ids=["storm", "churn", "idle"],
-)
-def test_the_commands_print_a_table_and_write_rows(tmp_path: Path, command: list[str], figure: str, count: int) -> None:
-    name, *options = command
-    line = [sys.executable, "-m", f"benchmarks.{name}", *options, "--json", str(tmp_path / "rows.json")]
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-    written = json.loads((tmp_path / "rows.json").read_text())
-    # Plugins of a churn are gone after their life, whether or not a busy machine has registered them by then.
-    lost = name == "churn" and written[0]["errors"] > 0
-    assert (done.returncode, done.stderr) == (int(lost), "")
-    assert "──" in done.stdout
-    assert [row[figure] > 0 for row in written] == [True] * count
 
 
 def test_each_step_of_a_registration_names_code_that_exists() -> None:

@@ -12,12 +12,6 @@ from plugind.benchmarks.report.trend import Slope
 pytestmark = pytest.mark.extended
 
 
-def test_the_slope_of_a_straight_line_has_no_error() -> None:
-    found = Slope.of([(at, 3.0 + 0.5 * at) for at in range(10)])
-    assert found.slope == pytest.approx(0.5)
-    assert found.error == pytest.approx(0.0)
-
-
 def test_the_error_is_that_of_ordinary_least_squares_where_neighbours_are_independent() -> None:
     """The samples alternate, so a high one is never followed by another: no fewer of them count."""
     found = Slope.of([(at, float(at % 2)) for at in range(6)])
@@ -37,12 +31,6 @@ def test_samples_that_follow_each_other_count_as_fewer() -> None:
     assert fast.error < slow.error < 2**0.5 * fast.error
 
 
-def test_a_few_samples_have_a_slope_and_no_error() -> None:
-    found = Slope.of([(0, 1.0), (1, 2.0), (2, 3.0)])
-    assert found.slope == pytest.approx(1.0)
-    assert found.error is None
-
-
 @pytest.mark.parametrize(
     ("slope", "error", "kept"),
     [(10.0, 1.0, True), (100.0, 60.0, True), (100.0, 20.0, False), (-500.0, 1.0, True), (18.0, 0.0, False)],
@@ -53,7 +41,3 @@ def test_memory_is_flat_if_its_slope_is_small_or_could_be_zero(slope: float, err
     (found,) = verdicts([one])
     assert found.kept is kept
     assert str(found) in summary([one])
-
-
-def test_there_is_no_verdict_on_a_slope_without_an_error() -> None:
-    assert list(verdicts([Churn(rate=200, seconds=600)])) == []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from pathlib import Path
 
 import attrs
@@ -34,14 +32,6 @@ async def test_twenty_random_scripts_differ_only_where_a_rule_allows_it() -> Non
     await compare_all(map(script, range(20)), peer("kubelet-pm"), collect)
     assert sorted(ended) == list(range(20))
     assert not found, "\n".join(f"seed {seed}: {one}" for seed, one in found)
-
-
-async def test_both_register_a_plugin_tell_it_and_deregister_it() -> None:
-    played = await play(Script(0, True, (), (START, Act("stop", "a.sock"))), peer("kubelet-pm"))
-    assert not differences(played)
-    seen = [{"a.example.com at a.sock": ["registered 1.0.0"], "process 0": ["registered"]}]
-    seen += [{"a.example.com at a.sock": ["deregistered"]}]
-    assert [(step.ours, step.theirs) for step in played.steps[1:]] == [(one, one) for one in seen]
 
 
 async def test_the_kubelet_keeps_the_old_path_of_a_socket_that_is_renamed() -> None:
@@ -125,10 +115,6 @@ def test_the_kubelet_may_register_what_is_below_a_link_to_a_directory() -> None:
     assert [found.rule for found in differences(made)] == ["behaviour 7"]
 
 
-def test_the_script_of_a_seed_is_always_the_same() -> None:
-    assert script(7) == script(7) != attrs.evolve(script(8), seed=7)
-
-
 def test_plugins_are_processes_that_are_stopped_continued_and_killed(tmp_path: Path) -> None:
     with Programs() as programs:
         world = World(tmp_path, programs)
@@ -143,12 +129,3 @@ def test_plugins_are_processes_that_are_stopped_continued_and_killed(tmp_path: P
             world.perform(act)
             found = [world.there(answering=answering) for answering in (False, True)]
             assert found == [{"a.sock": A} if yes else {} for yes in (there, answers)], act
-
-
-def test_a_killed_process_has_closed_its_socket(tmp_path: Path) -> None:
-    with Programs() as programs, socket.socket(socket.AF_UNIX) as client:
-        program = programs.start(A, tmp_path / "a.sock")
-        program.kill()
-        assert not os.path.exists(f"/proc/{program.pid}") or "Z" in Path(f"/proc/{program.pid}/stat").read_text()
-        with pytest.raises(ConnectionRefusedError):
-            client.connect(str(tmp_path / "a.sock"))

@@ -25,7 +25,7 @@ import attrs
 import pytest
 
 from plugind.tests.end_to_end.packages import program
-from plugind.tests.end_to_end.processes import DEADLINE
+from plugind.tests.end_to_end.processes import DEADLINE, finish
 
 REPOSITORY = Path(__file__).parents[2]
 #: Names the tree.
@@ -63,9 +63,7 @@ class Machine:
         """Run a command in the tree until it ends."""
         entered = ["nsenter", "--target", str(self.leader), "--all", "--root", "--wd"]
         cleared = ["/usr/bin/env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8", "HOME=/root"]
-        done = subprocess.run(
-            [*entered, *cleared, *command], capture_output=True, text=True, timeout=DEADLINE, check=False
-        )
+        done = finish([*entered, *cleared, *command])
         assert not check or done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 

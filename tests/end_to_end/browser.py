@@ -65,10 +65,6 @@ class Browser:
         feature = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._command("Emulation.setEmulatedMedia", {"features": [feature]})
 
-    def set_zone(self, zone: str) -> None:
-        """Have the user live in a time zone; the empty name is that of this machine."""
-        self._command("Emulation.setTimezoneOverride", {"timezoneId": zone})
-
     def picture(self, path: Path) -> None:
         """Write a picture of what is visible."""
         path.write_bytes(self._driver.get_screenshot_as_png())

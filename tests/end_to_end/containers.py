@@ -13,6 +13,7 @@ import attrs
 import pytest
 
 from plugind.tests.end_to_end.packages import program
+from plugind.tests.end_to_end.processes import finish
 
 #: Applets of busybox that tests use.
 _APPLETS = ("sh", "cat", "echo", "stat", "env")
@@ -55,14 +56,7 @@ class Engine:
 
     def run(self, options: Sequence[str], script: str) -> subprocess.CompletedProcess[str]:
         """Run ``script`` in a container to its end."""
-        return subprocess.run(
-            self.command(options, script),
-            env=self.environment,
-            cwd=self.directory,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return finish(self.command(options, script), cwd=self.directory, env=self.environment)
 
     @contextmanager
     def started(self, options: Sequence[str], script: str) -> Iterator[subprocess.Popen[str]]:

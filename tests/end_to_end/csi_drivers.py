@@ -1,9 +1,9 @@
 """CSI drivers made from ``csi_v1.proto`` with other implementations of gRPC, each a program of its own.
 
-Each program is run as ``PROGRAM SOCKET NAME ENDPOINT NODE_ID [late]``. It is a registrar and its driver in one process:
+Each program is run as ``PROGRAM SOCKET NAME ENDPOINT NODE_ID``. It is a registrar and its driver in one process:
 the registration service is at SOCKET, and ``csi.v1.Identity`` and ``csi.v1.Node`` are at ENDPOINT. The driver is of
-version 2.1.0. It stages volumes, has a controller, 16 volumes at most, and the topology ``zone=z1``. With ``late`` it
-listens at ENDPOINT once it reads a line. By hand, in a checkout, as in ``device_plugins.py``::
+version 2.1.0. It stages volumes, has a controller, 16 volumes at most, and the topology ``zone=z1``. By
+hand, in a checkout, as in ``device_plugins.py``::
 
     mkdir d && python tests/end_to_end/plugins/grpcio_csi.py d/a-reg.sock a.example.com $PWD/d/a.sock node-7
 
@@ -34,11 +34,9 @@ class CSIDriverProgram:
     label: str
     _start: Callable[[], list[str]]
 
-    def command(
-        self, socket: Path, name: str, endpoint: Path, node_id: str = "node-7", *, late: bool = False
-    ) -> list[str]:
+    def command(self, socket: Path, name: str, endpoint: Path, node_id: str = "node-7") -> list[str]:
         """Return the command; skip the test if the program cannot run here."""
-        return [*self._start(), str(socket), name, str(endpoint), node_id, *["late"] * late]
+        return [*self._start(), str(socket), name, str(endpoint), node_id]
 
 
 def _grpcio() -> list[str]:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import json
-import queue
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import attrs
 import grpc
@@ -45,32 +42,6 @@ def running(command: list[str], *, stdin: int = subprocess.PIPE) -> Iterator[Run
             yield Running(process)
         finally:
             process.kill()
-
-
-@contextmanager
-def kubelet(directory: Path, *, refuses: int = 0) -> Iterator[queue.SimpleQueue[device.RegisterRequest]]:
-    """Serve Register on ``kubelet.sock``. It refuses the first calls, and puts each other request into the queue."""
-    requests: queue.SimpleQueue[device.RegisterRequest] = queue.SimpleQueue()
-    refusals = [(grpc.StatusCode.UNKNOWN, "not now")] * refuses
-
-    def register(request: device.RegisterRequest, context: grpc.ServicerContext) -> device.Empty:
-        if refusals:
-            context.abort(*refusals.pop())
-        requests.put(request)
-        return device.Empty()
-
-    handler = grpc.unary_unary_rpc_method_handler(
-        register, device.RegisterRequest.FromString, device.Empty.SerializeToString
-    )
-    server = grpc.server(concurrent.futures.ThreadPoolExecutor(1))
-    service = grpc.method_handlers_generic_handler("v1beta1.Registration", {"Register": handler})
-    server.add_generic_rpc_handlers([service])
-    server.add_insecure_port(f"unix:{directory}/kubelet.sock")
-    server.start()
-    try:
-        yield requests
-    finally:
-        server.stop(None).wait()
 
 
 def call(channel: grpc.Channel, method: str, request: Message, reply: type[Message]) -> Message:

@@ -23,16 +23,7 @@ SIGHUP                    each open ListAndWatch stream ends with UNAVAILABLE; n
 SIGTERM                   ends, and removes its socket
 ========================  ======================================================================================
 
-The one on grpcio also plays plugins that are choosy or misbehave:
-
-========================  ======================================================================================
-``--by-numa``             it prefers devices of one NUMA node
-``--hang CALL``           it never answers Allocate, PreStartContainer or GetPreferredAllocation
-``--nonsense KIND``       Allocate answers for ``none`` or too many (``count``) containers, with a path that is
-                          ``relative`` or has a ``control`` character, with 5 MiB (``large``), with bytes that are
-                          no message (``garbage``); or the plugin ends instead (``die``). With ``each``, the first
-                          device of a request says which: the first one of the plugin for ``none``, and so on
-========================  ======================================================================================
+With ``--hang Allocate`` the one on grpcio never answers that call.
 
 Like real plugins, it looks at its own socket file, here each 0.1 s, and listens and registers anew when the file is
 gone or another one. It prints a line of JSON for everything that happens::

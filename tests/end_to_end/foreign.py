@@ -15,6 +15,7 @@ import attrs
 import pytest
 
 from plugind.tests.end_to_end.packages import program
+from plugind.tests.end_to_end.processes import finish
 
 PLUGINS = Path(__file__).parent / "plugins"
 GRPC_JS = PLUGINS / "grpc-js"
@@ -98,7 +99,7 @@ def npm_ci(npm: str, directory: Path, deadline: float) -> str | None:
     command = [npm, "ci", "--ignore-scripts", "--prefer-offline", "--no-audit", "--fetch-retries=1"]
     command += ["--fetch-retry-mintimeout=1000", f"--fetch-timeout={1000 * deadline / 4:.0f}", "--loglevel=error"]
     try:
-        subprocess.run(command, cwd=directory, check=True, timeout=deadline, capture_output=True, text=True)
+        finish(command, cwd=directory, check=True, timeout=deadline)
     except subprocess.TimeoutExpired:
         return f"npm's registry did not answer within {deadline:g} seconds"
     except subprocess.CalledProcessError as error:

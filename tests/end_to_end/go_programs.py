@@ -12,13 +12,13 @@ import functools
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from plugind.tests.end_to_end.packages import GO_SOURCES, go_package, program
+from plugind.tests.end_to_end.processes import finish
 from plugind.tests.tools.peers import PEERS, MissingError, built
 
 SOURCES = Path(__file__).parent / "plugins" / "go"
@@ -28,18 +28,12 @@ NOMAD = Path(__file__).parents[2] / "examples" / "nomad"
 PROTOS = {
     "csi": PROTO / "csi_v1.proto",
     "deviceplugin": PROTO / "deviceplugin_v1beta1.proto",
-    "dra": PROTO / "dra_v1.proto",
-    "drabeta": PROTO / "dra_v1beta1.proto",
-    "drahealth": PROTO / "dra_health_v1.proto",
-    "drahealthalpha": PROTO / "dra_health_v1alpha1.proto",
     "nomadbase": NOMAD / "nomad_base.proto",
     "nomaddevice": NOMAD / "nomad_device.proto",
     "pluginregistration": PROTO / "pluginregistration.proto",
 }
 #: Where Debian has the Go package of a .proto file that comes with protobuf.
 WRAPPERS = "Mgoogle/protobuf/wrappers.proto=github.com/golang/protobuf/ptypes/wrappers"
-#: A field that may be missing, which Debian's generator does not know, and the same message as one that it knows.
-OPTIONAL, AS_ONEOF = re.compile(r"optional (\w+ (\w+) = \d+;)"), r"oneof _\2 { \1 }"
 #: Seconds in which grpc-go must be compiled.
 BUILD_DEADLINE = 900.0
 
@@ -75,12 +69,12 @@ def go_program(name: str) -> str:
 
 def _generate(generator: str, proto: Path, into: Path, package: str) -> None:
     into.mkdir(parents=True, exist_ok=True)
-    (into / proto.name).write_text(OPTIONAL.sub(AS_ONEOF, proto.read_text()))
+    shutil.copyfile(proto, into / proto.name)
     options = f"plugins=grpc,import_path={package},{WRAPPERS}"
     compiler = [sys.executable, "-m", "grpc_tools.protoc", f"--plugin=protoc-gen-go={generator}", f"-I{into}"]
     _run([*compiler, f"--go_out={options}:{into}", proto.name], dict(os.environ))
 
 
 def _run(command: list[str], environment: dict[str, str]) -> None:
-    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment, timeout=BUILD_DEADLINE)
+    done = finish(command, env=environment, timeout=BUILD_DEADLINE)
     assert done.returncode == 0, f"{command[0]} failed: {done.stderr}"

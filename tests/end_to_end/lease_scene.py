@@ -10,8 +10,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from plugind.protocol.process_stat import has_ended
 from plugind.tests.end_to_end.processes import DEADLINE
 
 GPU = "example.com/gpu"
+CONNECTION = {"kind": "connection"}
 TOO_FEW = f"requested number of devices unavailable for {GPU}. Requested: {{}}, Available: {{}}"
 
 
@@ -197,6 +198,17 @@ class Scene:
         await self.until_files()
         status, answer = await self.lease(self.devices)
         assert status == 201, answer
+
+
+@asynccontextmanager
+async def owning(status: str, target: str, body: object) -> AsyncIterator[Any]:
+    """Own a lease by a connection for the block; yield the first line of the answer."""
+    async with ask(status, "POST", target, json.dumps(body).encode()) as reply:
+        assert reply.status == 201
+        pieces = reply.pieces()
+        assert isinstance(pieces, AsyncGenerator)
+        async with aclosing(pieces):
+            yield json.loads(await anext(pieces))
 
 
 @attrs.define(eq=False)

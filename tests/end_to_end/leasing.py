@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
 import trio
 
@@ -19,7 +20,7 @@ async def allocate(started: Daemon, resource: str, count: int = 1, **more: objec
 
 
 async def release(started: Daemon, lease: str) -> None:
-    status, body = await started.get(f"/v1/leases/{lease}", method="DELETE")
+    status, body = await started.get(f"/v1/leases/{quote(lease, safe='')}", method="DELETE")
     assert status == 200, body
 
 

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import IO
@@ -50,6 +50,21 @@ def run(
         cwd=directory,
     )
     return Done(done.returncode, done.stdout, done.stderr)
+
+
+def finish(
+    command: Sequence[str | Path],
+    *,
+    cwd: Path | str | None = None,
+    env: Mapping[str, str] | None = None,
+    stdin: str | None = None,
+    check: bool = False,
+    timeout: float = DEADLINE,
+) -> subprocess.CompletedProcess[str]:
+    """Run any program until it ends. Its output is text."""
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=cwd, env=env, input=stdin, check=check, timeout=timeout
+    )
 
 
 @attrs.frozen
@@ -224,20 +239,21 @@ def daemon(
     environment: Mapping[str, str] | None = None,
     timeouts: Mapping[str, float] | None = None,
     script: str | None = None,
+    by: Sequence[str] = (*PLUGIND, "run"),
     output: int | None = None,
 ) -> Iterator[Daemon]:
     """Start a daemon whose root, status socket and log are in ``directory``; kill it at exit if it still runs.
 
     It almost never rescans, since a rescan would hide events that were missed. Nor does it report that its loop was
     blocked, which a busy machine can do to it. It has the deadlines of ``plugind run``, unless ``timeouts`` names
-    others (see ``patient.py``). ``script`` names a file beside this one to run in place of ``plugind run``; ``output``
-    is where it prints.
+    others (see ``patient.py``). ``script`` names a file beside this one to run in place of ``plugind run``, and ``by``
+    is another command in its place; ``output`` is where it prints.
     """
     root = root or directory / "root"
     status = str(directory / "status.sock")
     options = ["--root", str(root), "--status", status, "--log-format", "json", "--rescan", "3600"]
     options += ["--blocked-after", str(DEADLINE), *arguments]
-    run = [*PLUGIND, "run"]
+    run = [*by]
     if script is not None:
         run = [sys.executable, str(Path(__file__).with_name(script))]
     elif timeouts is not None:

@@ -157,16 +157,6 @@ async def monitoring(
         yield Monitoring(prometheus, alertmanager, received)
 
 
-@asynccontextmanager
-async def prometheus_over(directory: Path) -> AsyncIterator[Monitoring]:
-    """Run a Prometheus that scrapes nothing: it has the series that are in ``directory / "series"``, up to now."""
-    _write_prometheus(directory, (), "127.0.0.1:1", 1)
-    options = [f"--config.file={directory / 'prometheus.yml'}", f"--storage.tsdb.path={directory / 'series'}"]
-    # The last samples do not grow old while the test runs.
-    async with _server(directory, "prometheus", *options, "--query.lookback-delta=1h") as prometheus:
-        yield Monitoring(prometheus, "", Received())
-
-
 def _write_prometheus(directory: Path, nodes: Sequence[tuple[str, str]], alertmanager: str, interval: int) -> None:
     scrape = (ALERTS.parent / "scrape.yml").read_text()
     scrape, count = re.subn(r"(?m)^(    scrape_interval): \w+$", rf"\1: {interval}s", scrape)

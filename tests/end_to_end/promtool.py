@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import attrs
 
 from plugind.tests.end_to_end.packages import program
+from plugind.tests.end_to_end.processes import finish
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 ALERTS = DEPLOY / "prometheus" / "plugind.alerts.yml"
@@ -33,7 +33,7 @@ class Rule:
 def promtool(*arguments: str, stdin: str = "") -> tuple[int, str]:
     """Run promtool; return its exit code, and what it prints. Skip the test where it is missing."""
     command = [program("promtool"), *arguments]
-    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120, check=False)
+    done = finish(command, stdin=stdin)
     return done.returncode, done.stdout + done.stderr
 
 

@@ -5,8 +5,13 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
+import trio
+
+from plugind.actors.console.fake import FakeSpec, run_fake
+from plugind.testing import FakePlugin
 from plugind.tests.end_to_end.foreign import GRPCLIB
 from plugind.tests.end_to_end.processes import Daemon, PluginProcess, plugin_process
 
@@ -43,3 +48,12 @@ async def place(shared: Daemon, name: str) -> Path:
     directory = shared.root / name
     directory.mkdir()
     return directory
+
+
+@asynccontextmanager
+async def serving(path: Path, plugin: FakePlugin) -> AsyncIterator[None]:
+    """Serve a plugin of the test kit from this process."""
+    async with trio.open_nursery() as nursery:
+        await nursery.start(partial(run_fake, FakeSpec(str(path), plugin), on_call=lambda _: None))
+        yield
+        nursery.cancel_scope.cancel()

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from plugind.protocol.devices.resources import GRACE
-from plugind.tests.end_to_end.prometheus_servers import prometheus_over, until
-from plugind.tests.end_to_end.promtool import ALERTS, assert_rules, expected, metrics_in, promtool, rules
+from plugind.tests.end_to_end.promtool import ALERTS, assert_rules, expected, metrics_in, rules
 
 pytestmark = pytest.mark.extended
 
@@ -87,50 +85,6 @@ def test_each_alert_fires_for_what_it_is_about_after_its_time_and_nothing_else_d
 
 
 # --- with a real Prometheus -------------------------------------------------------------------------------------------
-
-
-def expanded(values: str) -> list[str | None]:
-    """Return the value of each minute, in the form of promtool; None where there is none."""
-    found = list[str | None]()
-    for word in values.split():
-        match = re.fullmatch(r"(_|\d+)(?:(?:\+0)?x(\d+))?", word)
-        assert match is not None, word
-        value, repeated = match.groups()
-        # "_x3" is three gaps, and "1+0x3" is four values.
-        number = int(repeated or 1) if value == "_" else int(repeated or 0) + 1
-        found += [None if value == "_" else value] * number
-    return found
-
-
-def samples(now: int) -> Iterator[str]:
-    """Yield lines of OpenMetrics: for each alert a node of its name, on which it has fired for a minute by ``now``."""
-    by_metric: dict[str, list[str]] = {}
-    for alert, (given, minute) in EACH.items():
-        for series, values in given.items():
-            named = series.replace('node="node-7"', f'node="{alert}"')
-            seen = expanded(values)[: minute + 2]
-            began = now - 60 * (len(seen) - 1)
-            lines = by_metric.setdefault(series.partition("{")[0], [])
-            lines += [f"{named} {value} {began + 60 * at}" for at, value in enumerate(seen) if value is not None]
-    for metric, lines in by_metric.items():
-        yield f"# TYPE {metric} unknown"
-        yield from lines
-    yield "# EOF"
-
-
-async def test_each_alert_fires_in_a_prometheus_that_has_the_series_and_nothing_else_does(tmp_path: Path) -> None:
-    """The times of the rules are short there: the test above has them pass in the time of promtool."""
-    (text := tmp_path / "samples").write_text("\n".join(samples(int(time.time()))) + "\n")
-    code, said = promtool("tsdb", "create-blocks-from", "openmetrics", "--quiet", str(text), str(tmp_path / "series"))
-    assert code == 0, said
-    async with prometheus_over(tmp_path) as prometheus:
-
-        async def all_fire() -> bool:
-            return {labels["alertname"] for labels in await prometheus.firing()} == EACH.keys()
-
-        await until(all_fire)
-        about = {(labels["alertname"], labels.get("node")) for labels in await prometheus.firing()}
-    assert about == {(alert, None if alert == "PlugindVersionsDiffer" else alert) for alert in EACH}
 
 
 # --- what has an alert ------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -114,16 +113,6 @@ def test_the_journal_finds_a_plugin_by_its_name_and_no_time_or_level_is_said_twi
     named = ("PLUGIND_SOCKET", "PLUGIND_TYPE", "PRIORITY", "SYSLOG_IDENTIFIER", "_TRANSPORT", "_SYSTEMD_UNIT")
     assert [entry[name] for name in named] == [SOCKET, "CSIPlugin", "6", "plugind", "journal", "plugind.service"]
     assert str(entry["MESSAGE"]).startswith(f"plugin registered socket={SOCKET} type=CSIPlugin name={NAME} ")
-
-
-def test_lines_of_json_are_in_the_journal_as_they_are(machine: Machine) -> None:
-    machine.write("/etc/default/plugind", 'PLUGIND_OPTIONS="--log-format json"\n')
-    machine.run("systemctl", "restart", "plugind")
-    machine.until(lambda: any('"msg": "started"' in line for line in lines(machine)), lambda: lines(machine))
-    (line,) = (line for line in lines(machine) if '"msg": "started"' in line)
-    assert json.loads(line)["status"] == "/run/plugind/status.sock"
-    machine.run("rm", "/etc/default/plugind")
-    machine.run("systemctl", "restart", "plugind")
 
 
 def test_a_restart_finds_the_plugin_again_which_goes_on(machine: Machine) -> None:

@@ -19,7 +19,7 @@ import trio
 
 from plugind.tests.end_to_end.foreign import GRPCLIB
 from plugind.tests.end_to_end.packages import program
-from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, Daemon, daemon_process, plugin_process
+from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, Daemon, daemon, finish, plugin_process
 from plugind.tests.end_to_end.test_trust import ANN, plugin_of
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root has capabilities to lose")
@@ -34,16 +34,10 @@ def limited(*capabilities: str) -> list[str]:
 
 
 @contextmanager
-def limited_daemon(
-    directory: Path, *options: str, capabilities: tuple[str, ...] = (), groups: str | None = None
-) -> Iterator[Daemon]:
+def limited_daemon(directory: Path, *options: str, capabilities: tuple[str, ...] = ()) -> Iterator[Daemon]:
     directory.chmod(0o711)
-    root, status = directory / "root", str(directory / "status.sock")
-    command = [*PLUGIND, "run", "--root", str(root), "--status", status, "--log-format", "json", *options]
-    member = [] if groups is None else [f"--groups={groups}"]
-    command = [*limited(*capabilities), *member, *command]
-    with (directory / "log").open("ab") as log, daemon_process(command, log) as process:
-        yield Daemon(root, status, process, directory / "log")
+    with daemon(directory, *options, by=[*limited(*capabilities), *PLUGIND, "run"]) as started:
+        yield started
 
 
 def status_of(node: Daemon) -> str:
@@ -96,13 +90,6 @@ async def test_a_group_for_the_status_socket_needs_chown(tmp_path: Path) -> None
         assert (found.st_gid, stat.S_IMODE(found.st_mode)) == (GROUP, 0o660)
 
 
-async def test_a_member_of_the_group_for_the_status_socket_needs_no_capability(tmp_path: Path) -> None:
-    """As with ``SupplementaryGroups=`` in a drop-in."""
-    with limited_daemon(tmp_path, "--status-group", str(GROUP), groups=str(GROUP)) as node:
-        await node.ready()
-        assert os.stat(node.status).st_gid == GROUP
-
-
 #: Asks the process of the argument to end, as the daemon does when a device of its lease turns unhealthy.
 STOP = """
 import sys
@@ -131,7 +118,7 @@ def test_the_owner_of_a_lease_who_is_another_user_is_asked_to_end_with_kill(
             while Path(f"/proc/{owner.pid}/comm").read_text() != "sleep\n":
                 os.sched_yield()
             command = [*limited(*capabilities), sys.executable, "-c", STOP, str(owner.pid)]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
+            done = finish(command)
             assert (done.stderr, done.returncode) == (said, 1 if said else 0)
             if ended is None:
                 assert owner.poll() is None

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import trio
 
-from plugind.actors.console import commands
 from plugind.tests.end_to_end.foreign import GRPCIO, GRPCLIB
 from plugind.tests.end_to_end.processes import (
     DEADLINE,
@@ -133,15 +132,6 @@ async def test_each_command_shows_the_plugins_and_has_its_exit_code(shared: Daem
     assert json.loads(done["probe"].out)["ok"] is True
 
 
-async def test_an_unknown_plugin_is_one_line_and_exit_code_1(shared: Daemon) -> None:
-    await shared.ready()
-    said = "no plugin has the name, and no socket the path, nobody.example.com"
-    done = await all_done(
-        {command: [command, "nobody.example.com"] for command in ("describe", "retry")}, shared.status
-    )
-    assert set(done.values()) == {Done(1, "", f"plugind: {said}\n")}
-
-
 @pytest.mark.usefixtures("real_processes")
 async def test_watch_prints_a_json_line_for_each_change_until_the_daemon_stops(tmp_path: Path) -> None:
     with daemon(tmp_path) as node:
@@ -161,26 +151,6 @@ async def test_watch_prints_a_json_line_for_each_change_until_the_daemon_stops(t
             with trio.fail_after(DEADLINE):
                 assert await watch.process.wait() == 0
         assert await node.ended() == 0
-
-
-@pytest.mark.parametrize("left", [True, False], ids=["killed", "never-started"])
-def test_without_a_daemon_a_command_prints_one_line_and_exits_69(
-    left: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The command runs in this process, which gives the same exit code. A killed daemon leaves its socket."""
-    status = str(tmp_path / "status.sock")
-    if left:
-        with socket.socket(socket.AF_UNIX) as dead:
-            dead.bind(status)
-    why = "Connection refused" if left else "No such file or directory"
-    hint = "start one with 'plugind run', or name its socket with --status or PLUGIND_STATUS"
-    reason = f"no daemon answers at {status} ({why}); {hint}"
-    for command in ("ls", "ls --json", "describe a", "watch", "retry a", "wait a --timeout 0.1"):
-        code = commands.main([*command.split(), "--status", status])
-        prefix = "plugind: cannot tell whether a is registered: " if command.startswith("wait") else "plugind: "
-        # A program is told the same on standard output.
-        said = json.dumps({"error": reason}) + "\n" if command.endswith("--json") else ""
-        assert (command, code, *capsys.readouterr()) == (command, 69, said, f"{prefix}{reason}\n")
 
 
 async def test_the_command_is_installed_beside_its_python() -> None:

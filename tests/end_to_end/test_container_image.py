@@ -23,6 +23,7 @@ from plugind.tests.end_to_end.booted import tree
 from plugind.tests.end_to_end.containers import OPTIONS, Engine
 from plugind.tests.end_to_end.debian import package
 from plugind.tests.end_to_end.packages import program
+from plugind.tests.end_to_end.processes import finish
 
 pytestmark = pytest.mark.extended
 
@@ -42,14 +43,7 @@ class Podman:
     engine: Engine
 
     def run(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [*self.engine.podman, *arguments],
-            env=self.engine.environment,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
+        done = finish([*self.engine.podman, *arguments], env=self.engine.environment, timeout=PATIENCE)
         assert not check or done.returncode == 0, f"{arguments}\n{done.stdout}\n{done.stderr}"
         return done
 

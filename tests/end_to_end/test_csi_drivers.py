@@ -2,53 +2,35 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 
-import attrs
 import pytest
 import trio
 
-from plugind import Config, Root, StatusConfig, Supervisor
-from plugind.actors.http.on_trio import ask
+from plugind import Config, Root, Supervisor
 from plugind.benchmarks.peers.hostile.process import hostile_peers
-from plugind.protocol.health.checks import HealthChecks
 from plugind.protocol.messages.status import Snapshot
 from plugind.protocol.plugins.health import Health
 from plugind.protocol.plugins.status import PluginStatus, StateName
 from plugind.tests.end_to_end.csi_drivers import ALL, GRPCIO, CSIDriverProgram
 from plugind.tests.end_to_end.node_health import FAST, until
-from plugind.tests.end_to_end.processes import DEADLINE, Done, PluginProcess, plugin_process, run
+from plugind.tests.end_to_end.processes import DEADLINE, plugin_process
 
 NAME = "csi.example.com"
 
 
-@attrs.frozen
-class Scene:
-    """A node, and where a driver and its registrar have their sockets."""
-
-    node: Supervisor
-    status: str
-    socket: Path
-    endpoint: Path
-
-    async def command(self, *arguments: str) -> Done:
-        """Run a command of ``plugind`` beside the node."""
-        return await trio.to_thread.run_sync(lambda: run(*arguments, status=self.status))
-
-
 @asynccontextmanager
-async def scene(directory: Path, config: Config | None = None) -> AsyncIterator[Scene]:
-    root, drivers, status = directory / "root", directory / "drivers", str(directory / "s")
+async def scene(directory: Path) -> AsyncIterator[tuple[Supervisor, Path, Path]]:
+    """A node, and where a driver and its registrar have their sockets."""
+    root, drivers = directory / "root", directory / "drivers"
     root.mkdir()
     drivers.mkdir()
-    config = config or Config(health_checks=FAST)
-    config = attrs.evolve(config, roots=(Root(root),), endpoint_directories=(str(drivers),))
-    async with Supervisor(config, status_config=StatusConfig(socket=status)) as node:
-        yield Scene(node, status, root / "csi-reg.sock", drivers / "csi.sock")
+    config = Config(roots=(Root(root),), endpoint_directories=(str(drivers),), health_checks=FAST)
+    async with Supervisor(config) as node:
+        yield node, root / "csi-reg.sock", drivers / "csi.sock"
 
 
 @pytest.mark.parametrize("program", ALL, ids=lambda program: program.label)
@@ -56,21 +38,21 @@ async def test_a_driver_shows_its_facts_hangs_goes_on_is_killed_and_started_agai
     program: CSIDriverProgram, tmp_path: Path
 ) -> None:
     """SIGSTOP, SIGCONT and SIGKILL. Health never deregisters; a driver that is started again registers anew."""
-    async with scene(tmp_path) as here:
-        command = program.command(here.socket, NAME, here.endpoint)
+    async with scene(tmp_path) as (node, socket, endpoint):
+        command = program.command(socket, NAME, endpoint)
         async with plugin_process(command) as plugin:
             await plugin.notified_registered()
-            before = await until(here.node, Health.HEALTHY)
+            before = await until(node, Health.HEALTHY)
             plugin.process.send_signal(signal.SIGSTOP)
             try:
-                hung = await until(here.node, Health.UNHEALTHY)
+                hung = await until(node, Health.UNHEALTHY)
             finally:
                 plugin.process.send_signal(signal.SIGCONT)
-            back = await until(here.node, Health.HEALTHY)
+            back = await until(node, Health.HEALTHY)
             await plugin.end(signal.SIGKILL)
-            killed = await until(here.node, Health.DISCONNECTED)
+            killed = await until(node, Health.DISCONNECTED)
         async with plugin_process(command) as plugin:
-            again = await until(here.node, Health.HEALTHY, after=before.generation)
+            again = await until(node, Health.HEALTHY, after=before.generation)
     facts = dict(before.facts)
     assert facts.pop("refreshed")
     assert facts == {
@@ -86,48 +68,6 @@ async def test_a_driver_shows_its_facts_hangs_goes_on_is_killed_and_started_agai
     for later in (hung, back, killed):
         assert (later.state, later.generation) == (StateName.REGISTERED, before.generation)
     assert (again.state, dict(again.facts)["node-id"]) == (StateName.REGISTERED, "node-7")
-
-
-async def test_a_driver_that_starts_after_its_registrar_is_registered(tmp_path: Path) -> None:
-    """The kubelet tells the registrar at once that it is not registered, and the registrar exits."""
-    async with scene(tmp_path) as here, late(here) as plugin:
-        await plugin.line(call="GetInfo")
-        await reached(here.node, StateName.REGISTERING)
-        assert plugin.process.stdin is not None
-        await plugin.process.stdin.send_all(b"listen\n")
-        await plugin.notified_registered()
-        healthy = await until(here.node, Health.HEALTHY)
-        described = await here.command("describe", NAME)
-    assert healthy.generation == 1
-    shown = {key: said.strip() for key, _, said in (line.partition(":") for line in described.out.splitlines())}
-    assert (shown["Node id"], shown["Max volumes"], shown["Topology"], shown["Can"]) == (
-        "node-7",
-        "16",
-        "zone=z1",
-        "stage",
-    )
-
-
-async def test_a_driver_that_is_not_checked_says_so_and_nobody_waits_for_its_health(tmp_path: Path) -> None:
-    """With ``--health CSIPlugin=off`` its health was ``unknown`` without a reason, and a wait went on for its time."""
-    off = HealthChecks(off={"CSIPlugin"})
-    async with (
-        scene(tmp_path, Config(expected=(NAME,), ready_when="healthy", health_checks=off)) as here,
-        plugin_process(GRPCIO.command(here.socket, NAME, here.endpoint)) as plugin,
-    ):
-        await plugin.notified_registered()
-        waited = await here.command("wait", NAME, "--healthy", "--timeout", "3600")
-        async with ask(here.status, "GET", "/readyz") as reply:
-            awaiting = json.loads(await reply.body())["awaiting"]
-    why = "checks of its type are off: 'plugind run --health CSIPlugin=30' turns them on"
-    said = f"{NAME} is not healthy: {here.socket} is registered, but its health is unknown: {why}"
-    assert (waited.code, waited.err) == (1, f"plugind: {said}\n")
-    assert awaiting == [f"the plugin {NAME} (unknown: {why})"]
-
-
-def late(here: Scene) -> AbstractAsyncContextManager[PluginProcess]:
-    """A driver that listens once it reads a line."""
-    return plugin_process(GRPCIO.command(here.socket, NAME, here.endpoint, late=True))
 
 
 async def reached(node: Supervisor, state: StateName) -> PluginStatus:
@@ -154,20 +94,9 @@ async def test_a_hostile_driver_is_refused_and_a_good_one_beside_it_is_healthy(
     kind: str, why: str, tmp_path: Path
 ) -> None:
     """Fault 65 at an endpoint: an answer that is too large, one that is no message, headers without an end."""
-    async with scene(tmp_path) as here, plugin_process(GRPCIO.command(here.socket, NAME, here.endpoint)):
-        with hostile_peers(kind, here.socket.parent, 1):
-            refused = await reached(here.node, StateName.WAITING)
-            healthy = await until(here.node, Health.HEALTHY)
+    async with scene(tmp_path) as (node, socket, endpoint), plugin_process(GRPCIO.command(socket, NAME, endpoint)):
+        with hostile_peers(kind, socket.parent, 1):
+            refused = await reached(node, StateName.WAITING)
+            healthy = await until(node, Health.HEALTHY)
     assert (healthy.name, refused.name) == (NAME, f"{kind}-00000.example.com")
     assert why in str(refused.reason)
-
-
-async def test_a_driver_without_a_node_id_is_refused_in_the_words_of_the_kubelet(tmp_path: Path) -> None:
-    """Consumers A.4."""
-    async with (
-        scene(tmp_path) as here,
-        plugin_process(GRPCIO.command(here.socket, NAME, here.endpoint, "")) as plugin,
-    ):
-        said = await plugin.line(call="NotifyRegistrationStatus")
-    assert said["plugin_registered"] is False
-    assert "error adding CSI driver node info: driverNodeID must not be empty" in str(said["error"])

@@ -66,20 +66,6 @@ async def test_a_signal_stops_the_daemon_with_exit_code_0_and_plugins_stay_regis
     assert sorted(os.listdir(tmp_path)) == ["log", "root"]
 
 
-async def test_with_deregister_at_stop_every_plugin_is_deregistered_before_the_daemon_ends(tmp_path: Path) -> None:
-    """Behaviour 42."""
-    path = tmp_path / "root" / "a.sock"
-    with daemon(tmp_path, "--deregister-at-stop") as node:
-        await node.ready()
-        async with node.watch() as watch, plugin_process(GRPCLIB.command(path, GRPCLIB.name, path)) as plugin:
-            await plugin.notified_registered()
-            await watch.state(path, "registered")
-            node.process.terminate()
-            await watch.state(path, "gone")
-            assert await node.ended() == 0
-        assert [line["cause"] for line in node.lines() if line["msg"] == "plugin deregistered"] == ["plugind stops"]
-
-
 async def test_a_hung_plugin_does_not_delay_the_stop_and_a_second_signal_stops_at_once(tmp_path: Path) -> None:
     """Fault 87."""
     (tmp_path / "root").mkdir()

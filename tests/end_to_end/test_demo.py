@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND
+from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, finish
 
 PASTED = "shopt -s expand_aliases\n"
 
@@ -20,14 +20,7 @@ PASTED = "shopt -s expand_aliases\n"
 def test_the_demo_ends_by_itself_when_every_plugin_has_settled_even_if_temporary_files_lie_deep(tmp_path: Path) -> None:
     deep = tmp_path / ("deep" * 20)
     deep.mkdir()
-    ended = subprocess.run(
-        [sys.executable, "-m", "plugind", "demo", "--once"],
-        env={**os.environ, "TMPDIR": str(deep)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    ended = finish([sys.executable, "-m", "plugind", "demo", "--once"], env={**os.environ, "TMPDIR": str(deep)})
     assert (ended.returncode, ended.stderr) == (0, "")
     *table, devices, facts = ended.stdout.splitlines()
     assert facts == "csi.example.com: node id node-7, 16 volumes, zone=z1"
@@ -60,9 +53,7 @@ def test_the_commands_that_the_demo_shows_work_when_pasted() -> None:
                 if "  registered   faulty.example.com  " in line:
                     break
             script = PASTED + "\n".join(questions)
-            result = subprocess.run(
-                ["bash", "-euc", script], capture_output=True, text=True, timeout=DEADLINE, check=True
-            )
+            result = finish(["bash", "-euc", script], check=True)
             # Instead of three seconds' sleep, what the command got is shown.
             shown = watch.replace("sleep 3", "printenv PLUGIND_DEVICES")
             setting = PASTED + "\n".join([*questions[:2], shown])

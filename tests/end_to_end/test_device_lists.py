@@ -10,14 +10,12 @@ from pathlib import Path
 import pytest
 import trio
 
-from plugind.tests.end_to_end.device_plugins import GO, GRPCIO, NODE, DevicePluginProgram
+from plugind.tests.end_to_end.device_plugins import GO, NODE, DevicePluginProgram
 from plugind.tests.end_to_end.processes import DEADLINE, Daemon, daemon, plugin_process
-from plugind.tests.end_to_end.test_device_surge import Resources
 
 GPU = "example.com/gpu"
 HEALTHY = {"gpu-0": "Healthy", "gpu-1": "Healthy"}
 FIRST_UNHEALTHY = HEALTHY | {"gpu-0": "Unhealthy"}
-UNHEALTHY = {"gpu-0": "Unhealthy", "gpu-1": "Unhealthy"}
 
 
 async def shown(started: Daemon, wanted: dict[str, str]) -> None:
@@ -54,30 +52,3 @@ async def test_a_plugin_that_calls_is_followed_and_is_back_after_a_kill_of_the_d
             await shown(started, FIRST_UNHEALTHY)
             plugin.process.send_signal(signal.SIGUSR2)
             await shown(started, HEALTHY)
-
-
-async def test_a_stream_that_ends_is_opened_again_while_the_plugin_is_registered(tmp_path: Path) -> None:
-    """k8s 125501. Meanwhile all devices are unhealthy; the plugin is in a root, as SR-IOV plugins are."""
-    root = tmp_path / "root"
-    root.mkdir(0o755)
-    with daemon(tmp_path) as started:
-        async with plugin_process(
-            GRPCIO.command(root, "gpu.sock", GPU, "--devices", "2", "--route", "socket")
-        ) as plugin:
-            await shown(started, HEALTHY)
-            async with started.pieces("/v1/devices/watch") as pieces:
-                watch = Resources(pieces)
-                await watch.until(lambda resource: resource["allocatable"] == 2)
-                plugin.process.send_signal(signal.SIGHUP)
-                # It is opened again after a second, so a look from time to time might come too late.
-                await watch.until(lambda resource: (resource["capacity"], resource["allocatable"]) == (2, 0))
-                await watch.until(lambda resource: (resource["capacity"], resource["allocatable"]) == (2, 2))
-            await shown(started, HEALTHY)
-            plugin.process.send_signal(signal.SIGKILL)
-            await shown(started, UNHEALTHY)
-        (lost, gone) = (await started.logged("device plugin is lost", 2))[:2]
-        assert (lost["name"], lost["reason"]) == (
-            GPU,
-            "ListAndWatch has ended: UNAVAILABLE: the stream was told to end",
-        )
-        assert gone["reason"] == "ListAndWatch has ended: UNAVAILABLE: the peer closed the connection"

@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
 import trio
 
 from plugind.tests.end_to_end.processes import PluginProcess, daemon, run
@@ -71,26 +70,6 @@ async def test_a_device_plugin_registers_by_a_call_and_is_shown_like_any_other(t
             await started.metric('device_plugin_registration_total{resource_name="vendor.com/gpu"} 3.0')
 
 
-async def test_the_commands_tell_of_a_device_plugin_whose_call_was_refused(tmp_path: Path) -> None:
-    """It was in the log alone, and the commands led to each other."""
-    directory = tmp_path / "device-plugins"
-    with daemon(tmp_path, f"--device-plugins={directory}") as started:
-        await started.ready()
-        async with device_plugin(directory, "a.sock") as plugin:
-            code, reason = await register(plugin, "a.sock", "v1alpha")
-            assert code == "INVALID_ARGUMENT"
-            who = f"the last Register call for it, by pid {plugin.process.pid}, was refused"
-            commands = (["describe"], ["devices"], ["wait", "--timeout", "0", "--resource"])
-            for command in commands:
-                done = run(*command, "vendor.com/gpu", status=started.status)
-                assert who in done.err
-                assert str(reason) in done.err
-            done = run("devices", status=started.status)
-            assert f"vendor.com/gpu: {who}" in done.out
-            assert await register(plugin, "a.sock") == ("OK", "")
-            assert "refused" not in run("devices", status=started.status).out
-
-
 def test_a_directory_that_may_not_be_taken_ends_the_start_and_nothing_is_deleted(tmp_path: Path) -> None:
     """``--device-plugins=/run`` must not delete the socket of another daemon."""
     directory = tmp_path / "run"
@@ -107,23 +86,6 @@ def test_a_directory_that_may_not_be_taken_ends_the_start_and_nothing_is_deleted
         " sockets are not deleted: give plugind an empty directory with --device-plugins=DIR",
     )
     assert os.listdir(directory) == ["docker.sock"]
-
-
-@pytest.mark.parametrize("option", ["--root", "--device-plugins", "--state"])
-def test_a_file_where_a_directory_is_to_be_ends_the_start_and_the_option_is_named(tmp_path: Path, option: str) -> None:
-    """``--device-plugins=afile`` and ``--state afile`` ran on with a warning; ``--root afile`` always ended so."""
-    file = tmp_path / "afile"
-    file.write_text("a file")
-    paths = {"--root": "root", "--device-plugins": "device-plugins", "--state": "state"} | {option: "afile"}
-    options = [f"{name}={tmp_path / path}" for name, path in paths.items()]
-
-    done = run("run", *options, status=str(tmp_path / "s.sock"))
-
-    assert done.code == os.EX_CONFIG
-    why = done.err.splitlines()[-1]
-    assert f"{file} is not a directory" in why
-    assert option in why or option == "--root"
-    assert file.read_text() == "a file"
 
 
 async def test_a_daemon_whose_kubelet_socket_was_replaced_lets_its_device_plugins_go(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 import attrs
 import trio
 
-from plugind.tests.end_to_end.crashing import FILE
 from plugind.tests.end_to_end.device_plugins import GRPCIO
 from plugind.tests.end_to_end.processes import DEADLINE, daemon, plugin_process
 from plugind.tests.end_to_end.test_devices import listed
@@ -83,27 +82,3 @@ async def test_a_plugin_is_back_after_a_kill_of_the_daemon_that_looks_at_kubelet
             node.process.kill()
         with daemon(tmp_path, f"--device-plugins={directory}") as node:
             await listed(node)
-
-
-async def test_a_crash_of_the_device_server_leaves_everything_registered(tmp_path: Path) -> None:
-    """Fault 85: the registration and the stream are as they were, and no socket of a plugin is deleted."""
-    directory = tmp_path / "device-plugins"
-    directory.mkdir(0o755)
-    async with AsyncExitStack() as stack:
-        node = stack.enter_context(daemon(tmp_path, f"--device-plugins={directory}", script="crashing.py"))
-        await node.ready()
-        plugin = await stack.enter_async_context(plugin_process(GRPCIO.command(directory, "gpu.sock", GPU)))
-        await plugin.line(listed=4)
-        await listed(node)
-        watch = Resources(await stack.enter_async_context(node.pieces("/v1/devices/watch")))
-        await watch.until(lambda resource: resource["allocatable"] == 4)
-        (tmp_path / FILE).touch()
-        await node.logged("actor crashed and was restarted")
-        await node.ready()
-        plugin.process.send_signal(signal.SIGUSR1)
-        shown = await watch.until(lambda resource: resource["allocatable"] == 3)
-        plugins = await node.plugins()
-    (instance,) = shown["plugins"]
-    assert (instance["lists"], instance["generation"]) == (2, 1)
-    assert plugins[str(directory / "gpu.sock")]["state"] == "registered"
-    assert {(line["capacity"], line["state"]) for line in watch.lines} == {(4, "listed")}

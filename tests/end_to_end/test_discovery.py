@@ -3,70 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
 from pathlib import Path
 
-import trio
-
-from plugind.tests.end_to_end.foreign import GRPCIO, GRPCLIB
-from plugind.tests.end_to_end.processes import DEADLINE, PATIENT, Daemon, daemon, number, plugin_process
+from plugind.tests.end_to_end.processes import PATIENT, Daemon, daemon, number
 from plugind.tests.end_to_end.sockets import NAME, place, plugins_at, stale
-
-
-async def test_a_socket_without_a_listener_is_stale_until_a_plugin_takes_its_path(patient: Daemon) -> None:
-    """Behaviour 15."""
-    path = await place(patient, "stale") / "a.sock"
-    async with patient.watch() as watch:
-        stale(path)
-        first = await watch.state(path, "stale")
-        assert first["reason"]
-        async with plugin_process(GRPCIO.command(path, "stale.example.com", path)) as plugin:
-            await plugin.notified_registered()
-            second = await watch.state(path, "registered", after=number(first["generation"]))
-            assert second["attempt"] == 1
-            # On SIGTERM grpcio removes the socket.
-            assert await plugin.end() == 0
-            await watch.state(path, "gone")
-
-
-async def test_a_plugin_that_binds_long_before_it_listens_has_no_backoff(tmp_path: Path) -> None:
-    """Behaviour 12."""
-    path = tmp_path / "root" / "a.sock"
-    command = [*GRPCLIB.command(path, "", path)[:2], "--late", str(path), NAME.format("late")]
-    # The grace is long, so that the plugin listens in time even on a busy machine.
-    with daemon(tmp_path, timeouts={**PATIENT, "refused_grace": DEADLINE}) as node:
-        await node.ready()
-        await registered_late(node, path, command)
-
-
-async def registered_late(node: Daemon, path: Path, command: list[str]) -> None:
-    async with node.watch() as watch, plugin_process(command) as plugin:
-        await plugin.line(bound=str(path))
-        await watch.state(path, "dial")
-        # The connection is refused now, and at least once more.
-        await trio.sleep(0.2)
-        assert plugin.process.stdin is not None
-        await plugin.process.stdin.send_all(b"\n")
-        await plugin.notified_registered()
-        assert (await watch.state(path, "registered"))["attempt"] == 1
-        assert {"waiting", "stale"}.isdisjoint(watch.states(path))
-
-
-async def test_a_stopped_plugin_delays_no_other(patient: Daemon, tmp_path: Path) -> None:
-    """Behaviour 22: others do not wait for its answer to GetInfo, which here has all the time that they need."""
-    directory = await place(patient, "stopped")
-    hung, healthy = directory / "hung.sock", directory / "healthy.sock"
-    async with patient.watch() as watch, plugins_at(tmp_path / "a") as first, plugins_at(tmp_path / "b") as second:
-        first.process.send_signal(signal.SIGSTOP)
-        (tmp_path / "a").rename(hung)
-        await watch.state(hung, "info")
-        (tmp_path / "b").rename(healthy)
-        await watch.state(healthy, "registered")
-        assert watch.now[str(hung)]["step"] == "info"
-        await second.notified_registered()
-        first.process.send_signal(signal.SIGCONT)
-        assert (await watch.state(hung, "registered"))["attempt"] == 1
-        await first.notified_registered()
 
 
 async def test_sockets_are_found_in_directories_that_are_made_while_it_runs(shared: Daemon, tmp_path: Path) -> None:

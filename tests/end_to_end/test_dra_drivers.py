@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,10 +11,7 @@ from plugind import Config, DRACallError, DRAClaim, DRAClaimError, PreparedDevic
 from plugind.protocol.plugins.health import Health
 from plugind.tests.end_to_end.foreign import PYDRA
 from plugind.tests.end_to_end.node_health import until
-from plugind.tests.end_to_end.processes import DEADLINE, Daemon, plugin_process, run
-from plugind.tests.end_to_end.sockets import place
-
-FAKE = [sys.executable, "-m", "plugind", "fake", "--type", "DRAPlugin"]
+from plugind.tests.end_to_end.processes import DEADLINE, plugin_process
 
 
 async def test_pydra_prepares_a_claim_through_the_library(tmp_path: Path) -> None:
@@ -45,21 +41,3 @@ async def test_pydra_prepares_a_claim_through_the_library(tmp_path: Path) -> Non
                 await until(node, Health.HEALTHY, after=lost.generation)
                 assert await driver.prepare([claim]) == prepared
     assert str(broken.value) == "NodePrepareResources failed for ResourceClaim broken: chip-0 is broken"
-
-
-async def test_the_health_of_devices_of_a_fake_driver_is_described(shared: Daemon) -> None:
-    """The e2e line "health: reflected", by a daemon, a process and commands."""
-    directory = await place(shared, "dra")
-    socket, pipe, name = directory / "driver.sock", directory / "pipe", "fake-dra.example.com"
-    words = ["--name", name, "--socket", str(socket), "--serve", "v1.DRAResourceHealth", "--control", str(pipe)]
-    async with shared.watch() as watch, plugin_process([*FAKE, *words]):
-        await watch.until(lambda watch: watch.now.get(str(socket), {}).get("health") == "healthy")
-        await trio.Path(pipe).write_text("healthy pool-0/gpu-0\nunhealthy pool-0/gpu-1 ECC\n")
-        devices = "1 healthy, 1 unhealthy, 0 unknown"
-        facts = await shared.facts(name, lambda facts: facts.get("devices") == devices)
-        assert facts["device.pool-0/gpu-1"].startswith("Unhealthy: ECC (since ")
-        described = await trio.to_thread.run_sync(lambda: run("describe", name, status=shared.status))
-    lines = described.out.splitlines()
-    assert {"Service:    v1.DRAPlugin", "Usable:     yes, by 1 instance"} <= set(lines)
-    assert [line for line in lines if line.startswith("Connection: connected 00:00:")]
-    assert [line for line in lines if line.startswith("Devices:    pool-0/gpu-1 Unhealthy: ECC (since ")]

@@ -15,7 +15,7 @@ from plugind.actors.handlers.dra import calls as dra_calls
 from plugind.protocol.plugins.health import Health
 from plugind.protocol.plugins.status import StateName
 from plugind.tests.end_to_end.node_health import FAST, until
-from plugind.tests.end_to_end.processes import DEADLINE, Daemon, PluginProcess, Watch, daemon, number, plugin_process
+from plugind.tests.end_to_end.processes import DEADLINE, Daemon, PluginProcess, number, plugin_process
 from plugind.tests.end_to_end.sockets import place
 
 NAME = "faults.example.com"
@@ -59,37 +59,6 @@ async def test_a_registrar_is_killed_while_its_driver_hangs_and_again_once_it_is
             again = await watch.state(socket, "registered", after=number(registered["generation"]))
     assert (facts["node-id"], registered["generation"] != again["generation"]) == ("node-1", True)
     assert (alone["state"], alone["generation"]) == ("registered", registered["generation"])
-
-
-async def test_a_daemon_is_as_strict_as_it_is_told(tmp_path: Path) -> None:
-    """``--strict`` refuses a driver without NodeGetInfo, and ``--csi-topology warn`` takes one that collides."""
-    with daemon(tmp_path, "--strict", "--csi-topology", "warn") as node:
-        await node.ready()
-        a, b, c = (node.root / f"{name}.sock" for name in "abc")
-        lacking = fake("CSIPlugin", "a.example.com", a, "--command", "lack node-info")
-        one, other = (
-            fake("CSIPlugin", f"{path.stem}.example.com", path, "--topology", f"zone=z-{path.stem}") for path in (b, c)
-        )
-        async with node.watch() as watch, lacking as plugin, one as first:
-            said = await plugin.line(call="NotifyRegistrationStatus")
-            await first.notified_registered()
-            async with other as second:
-                await second.notified_registered()
-                await watch.until(lambda watch: warned(watch, c) != [])
-    assert said["plugin_registered"] is False
-    assert str(said["error"]).endswith(
-        'failed to get NodeGetInfo from driver "a.example.com": UNIMPLEMENTED: NodeGetInfo is not implemented, as by a'
-        " command"
-    )
-    assert warned(watch, b) == []
-    assert warned(watch, c) == [
-        'detected topology value collision: driver reported "zone":"z-c" but existing label is "zone":"z-b" (of the'
-        ' driver "b.example.com")'
-    ]
-
-
-def warned(watch: Watch, socket: Path) -> object:
-    return watch.now.get(str(socket), {}).get("warnings", [])
 
 
 @pytest.mark.parametrize("serves_health", [True, False])

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 from pathlib import Path
 
 import grpc
-import trio
 
 from plugind.protocol.proto import deviceplugin_v1beta1_pb2 as device
 from plugind.protocol.proto import pluginregistration_pb2 as registration
-from plugind.tests.end_to_end.device_clients import SERVICE, call, health, kubelet, running, watch
-from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, daemon, plugin_process
+from plugind.tests.end_to_end.device_clients import SERVICE, call, health, running, watch
+from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND
 
 #: A shell with job control: its own process group is in the foreground. The command ends when the shell is killed.
 SHELL = ["setsid", "--ctty", "bash", "-c", 'set -m; setpriv --pdeathsig KILL "$@" & wait', "bash"]
@@ -56,30 +54,6 @@ def test_a_fake_device_plugin_lists_its_devices_and_turns_them_by_command(tmp_pa
     assert os.listdir(tmp_path) == []
 
 
-def test_a_fake_device_plugin_calls_register_again_after_a_restart_of_the_node(tmp_path: Path) -> None:
-    """Consumers B.3: a node that starts deletes the plugins' sockets, and makes a new ``kubelet.sock``."""
-    command = [*FAKE, "--name", "example.com/gpu", f"--device-plugins={tmp_path}", "--preferred"]
-    options = device.DevicePluginOptions(get_preferred_allocation_available=True)
-    wanted = device.RegisterRequest(
-        version="v1beta1", endpoint="example.com_gpu.sock", resource_name="example.com/gpu", options=options
-    )
-    own = tmp_path / "example.com_gpu.sock"
-    with running(command) as fake:
-        with kubelet(tmp_path) as requests:
-            assert requests.get(timeout=DEADLINE) == wanted
-            assert fake.line(sent="Register")["plugin_registered"] is True
-            own.unlink()
-            assert requests.get(timeout=DEADLINE) == wanted
-        with kubelet(tmp_path) as requests:
-            # Its own socket is still there.
-            assert requests.get(timeout=DEADLINE) == wanted
-        with grpc.insecure_channel(f"unix:{own}") as channel:
-            assert len(next(watch(channel)).devices) == 4
-        fake.process.terminate()
-        assert fake.process.wait(DEADLINE) == 0
-    assert not own.exists()
-
-
 def test_a_fake_device_plugin_in_the_background_leaves_the_terminal_to_the_shell(tmp_path: Path) -> None:
     """A process that reads the terminal in the background is stopped, unless it ignores SIGTTIN."""
     socket, pipe = tmp_path / "gpu.sock", tmp_path / "gpu.control"
@@ -97,24 +71,3 @@ def test_a_fake_device_plugin_in_the_background_leaves_the_terminal_to_the_shell
         for command, health_1 in [("unhealthy", "Unhealthy"), ("healthy", "Healthy")]:
             pipe.write_text(f"{command} gpu-1\n")
             assert health(next(lists)) == {"gpu-0": "Healthy", "gpu-1": health_1}
-
-
-def devices_of(shown: bytes) -> dict[str, str]:
-    resources = json.loads(shown)["resources"]
-    return {device["id"]: device["health"] for resource in resources for device in resource["devices"]}
-
-
-async def test_a_daemon_shows_a_device_that_the_fake_turns_unhealthy_and_healthy(tmp_path: Path) -> None:
-    # The name is short, since the path of a socket in it has 107 bytes at most.
-    directory, pipe = tmp_path / "d", tmp_path / "gpu.control"
-    fake = [*FAKE, "--name", "example.com/gpu", f"--device-plugins={directory}", "--devices", "2"]
-    with daemon(tmp_path, f"--device-plugins={directory}", "--state", str(tmp_path / "state")) as started:
-        await started.ready()
-        async with plugin_process([*fake, "--control", str(pipe)]) as plugin:
-            assert (await plugin.line(sent="Register"))["plugin_registered"] is True
-            for command, health_1 in [("unhealthy", "Unhealthy"), ("healthy", "Healthy")]:
-                await trio.Path(pipe).write_text(f"{command} gpu-1\n")
-                with trio.fail_after(DEADLINE):
-                    wanted = {"gpu-0": "Healthy", "gpu-1": health_1}
-                    while devices_of((await started.get("/v1/devices"))[1]) != wanted:  # noqa: ASYNC110 - a process
-                        await trio.sleep(0.02)

@@ -9,8 +9,7 @@ import pytest
 
 from plugind.tests.end_to_end.fleet import campaign
 from plugind.tests.end_to_end.packages import program
-from plugind.tests.end_to_end.prometheus_servers import quick
-from plugind.tests.end_to_end.promtool import ALERTS, DEPLOY, promtool
+from plugind.tests.end_to_end.promtool import DEPLOY, promtool
 
 pytestmark = pytest.mark.extended
 
@@ -23,18 +22,6 @@ async def test_alerts_fire_for_the_nodes_whose_driver_is_killed_and_end_when_it_
     said: list[str] = []
     await campaign(tmp_path, nodes=3, broken=[1], say=said.append)
     assert said[-2] == "PlugindExpectedPluginMissing has ended for node-01"
-
-
-def test_only_the_times_of_the_rules_are_other_ones() -> None:
-    rules = ALERTS.read_text()
-    changed = [line for line in quick(rules).splitlines() if line not in rules.splitlines()]
-    assert set(changed) == {"        for: 2s"}
-    assert len(changed) == rules.count("        for: ")
-
-
-@pytest.mark.parametrize("text", ["    for: 5m\n", "        for: 1d\n"])
-def test_a_time_of_a_rule_becomes_two_seconds(text: str) -> None:
-    assert quick(text) == text.partition(":")[0] + ": 2s\n"
 
 
 def test_the_pieces_of_a_configuration_on_the_page_are_valid(tmp_path: Path) -> None:

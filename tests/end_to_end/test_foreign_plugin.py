@@ -17,7 +17,7 @@ from plugind.actors.io.connecting import stream_socket
 from plugind.actors.simulation.plugins import FakePlugin, FakeRegistration
 from plugind.protocol.proto import deviceplugin_v1beta1_pb2 as api
 from plugind.testing import Device, FakeDevices
-from plugind.tests.end_to_end.leasing import leases, listed
+from plugind.tests.end_to_end.leasing import leases, listed, release
 from plugind.tests.end_to_end.processes import DEADLINE, Daemon, Done, daemon, run
 from plugind.tests.end_to_end.test_trust import as_user
 
@@ -82,13 +82,14 @@ async def test_a_command_of_root_is_its_own_whatever_the_plugin_says(tmp_path: P
         assert "are left out, as leases.permitted does not have them" in done.err
 
 
-@pytest.mark.parametrize("form", ["env", "docker", "json", "text"])
-async def test_no_form_has_a_variable_of_the_plugin(tmp_path: Path, form: str) -> None:
+async def test_no_form_has_a_variable_of_the_plugin(tmp_path: Path) -> None:
     async with foreign_plugin(tmp_path) as (node, said):
         said.envs.update(evil(tmp_path / "evil"))
-        done = await asked(node, *PRINTED, form)
-        assert (done.code, "evil.so" in done.out) == (0, False)
-        assert "evil.so" not in json.dumps(await leases(node))
+        for form in ("env", "docker", "json", "text"):
+            done = await asked(node, *PRINTED, form)
+            assert (done.code, "evil.so" in done.out) == (0, False), form
+            assert "evil.so" not in json.dumps(await leases(node))
+            await release(node, "x")
 
 
 async def test_a_mount_over_the_root_gets_into_no_container_and_the_error_names_the_setting(tmp_path: Path) -> None:

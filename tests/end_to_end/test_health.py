@@ -8,7 +8,7 @@ import re
 import resource
 import signal
 import subprocess
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -16,13 +16,10 @@ import pytest
 import trio
 
 from plugind.actors.grpc.server.serve import serve_listener
-from plugind.actors.http.on_trio import ask
 from plugind.actors.io.unix_socket import listen
 from plugind.actors.simulation.plugins import FakeRegistration
 from plugind.testing import FakePlugin
 from plugind.tests.end_to_end.processes import DEADLINE, Daemon, daemon, run
-
-PAGES = Path(__file__).parents[2] / "docs"
 
 
 async def health(node: Daemon) -> tuple[int, dict[str, object]]:
@@ -67,36 +64,6 @@ async def test_an_actor_that_hangs_is_named_by_health_readiness_and_the_log_and_
         assert [(line["level"], line["actor"]) for line in node.about("actor hangs")] == [("error", actor)]
         await node.logged("actor goes on")
         assert [(line["level"], line["actor"]) for line in node.about("actor goes on")] == [("info", actor)]
-
-
-async def test_parameters_without_a_value_count_in_the_form_in_which_the_pages_have_them(tmp_path: Path) -> None:
-    """``GET /readyz?healthy`` was answered with 200 although an expected plugin was not healthy."""
-    documented = re.findall(r"`GET (/readyz\?[^`]+)`", (PAGES / "consumers.md").read_text())
-    documented += [
-        "/readyz" + form for form in re.findall(r"With `(\?healthy)`", (PAGES / "status-socket.md").read_text())
-    ]
-    assert documented == ["/readyz?healthy"] * 2
-    with daemon(tmp_path, "--expect", "a.sock.example.com") as node:
-        await node.logged("started")
-        path = str(node.root / "a.sock")
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(serve_listener, [answering(path, endpoint=f"{path}.absent")], listen(path))
-            await node.ready()
-            for target in (*documented, "/readyz?healthy=", "/readyz?healthy=1"):
-                code, body = await node.get(target)
-                (awaited,) = json.loads(body)["awaiting"]
-                assert (code, awaited.partition(" (")[0]) == (503, "the plugin a.sock.example.com"), target
-            nursery.cancel_scope.cancel()
-        for target in (
-            "/watch?foo",
-            "/watch?heartbeat",
-            "/watch?heartbeat=",
-            "/v1/devices?resource",
-            "/v1/devices?foo",
-        ):
-            code, body = await node.get(target)
-            assert code == 400, target
-            assert json.loads(body)["error"], target
 
 
 def actors(report: dict[str, object]) -> list[dict[str, object]]:
@@ -244,27 +211,3 @@ async def test_the_limit_of_conversations_is_that_of_the_descriptors_that_the_da
                 await watch.until(lambda watch: [p["step"] for p in watch.now.values()] == ["info"] * 100)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-async def watchable(node: Daemon) -> bool:
-    async with ask(node.status, "GET", "/watch") as reply:
-        return reply.status == 200
-
-
-async def test_watchers_that_hold_all_streams_and_idle_clients_do_not_keep_health_from_being_answered(
-    tmp_path: Path,
-) -> None:
-    """Fault 93: with 64 watchers /healthz answered 503, and with 128 clients not at all."""
-    with daemon(tmp_path) as node, trio.fail_after(DEADLINE):
-        await node.ready()
-        async with AsyncExitStack() as stack:
-            for _ in range(64):
-                await stack.enter_async_context(node.watch())
-            assert (await node.get("/watch"))[0] == 503
-            for _ in range(150):
-                await stack.enter_async_context(await trio.open_unix_socket(os.path.join(tmp_path, "status.sock")))
-            for target in ("/healthz", "/readyz", "/metrics", "/plugins"):
-                assert (await node.get(target))[0] == 200, target
-        # The places of the watchers that left are free again.
-        while not await watchable(node):  # noqa: ASYNC110 - it is in another process
-            await trio.sleep(0.02)

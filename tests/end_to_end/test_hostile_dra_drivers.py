@@ -6,14 +6,12 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-import trio
-
-from plugind.actors.console.fake import FakeSpec, run_fake
 from plugind.actors.simulation.dra_drivers import USUAL_SERVICES
 from plugind.benchmarks.peers.hostile.process import hostile_peers
 from plugind.protocol.handlers.dra_health import DeviceReport, DeviceStatus
 from plugind.testing import FakeDRADriver, FakePlugin
 from plugind.tests.end_to_end.processes import Daemon, daemon
+from plugind.tests.end_to_end.sockets import serving
 
 HEALTH = "v1.DRAResourceHealth"
 REFUSED = f"{HEALTH} is refused: "
@@ -52,13 +50,10 @@ async def test_hostile_health_of_devices_costs_little_and_a_good_driver_beside_i
         stack.enter_context(hostile_peers("dra-health", node.root, len(SHOWN)))
         for index, (key, text) in enumerate(SHOWN):
             await node.facts(f"dra-health-{index:05d}.example.com", partial(shows, key, text))
-        async with trio.open_nursery() as nursery:
-            spec = FakeSpec(str(node.root / "good.sock"), plugin)
-            await nursery.start(partial(run_fake, spec, on_call=lambda _: None))
+        async with serving(node.root / "good.sock", plugin):
             await node.facts(plugin.name, partial(shows, "devices", "1 healthy"))
             good.show(DeviceReport("pool-0", "gpu-0", DeviceStatus.UNHEALTHY, "ECC", timeout=3600))
             await node.facts(plugin.name, partial(shows, "devices", "1 unhealthy"))
-            nursery.cancel_scope.cancel()
         _, huge = await node.get(f"/plugins/{HUGE}")
         _, metrics = await node.get("/metrics")
         cost = most_memory(node) - before

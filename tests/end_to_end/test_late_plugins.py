@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
-
-import trio
 
 from plugind.protocol.registration.info_deadline import NOT_READ
 from plugind.tests.end_to_end.foreign import GRPCLIB
 from plugind.tests.end_to_end.processes import DEADLINE, Daemon, PluginProcess, daemon, plugin_process
-from plugind.tests.end_to_end.sockets import NAME, bound, plugins_at
-
-#: How many processes listen and never serve.
-IDLE = 300
+from plugind.tests.end_to_end.sockets import NAME
 
 
 @asynccontextmanager
@@ -47,34 +41,3 @@ async def test_a_process_that_listens_and_serves_when_its_second_is_long_over_is
             await watch.until(lambda watch: [p["state"] for p in watch.now.values()] == ["registered"])
             assert [line["call"] for line in plugin.lines if "call" in line] == ["GetInfo", "NotifyRegistrationStatus"]
         assert await dials(node) == 1.0
-
-
-async def test_a_process_that_reads_and_stays_silent_fails_when_its_second_is_over(tmp_path: Path) -> None:
-    with daemon(tmp_path) as node, ExitStack() as stack:
-        await node.ready()
-        path = node.root / "silent.sock"
-        listener = trio.socket.from_stdlib_socket(stack.enter_context(bound(path)))
-        listener.listen()
-        async with node.watch() as watch:
-            connection, _ = await listener.accept()
-            with connection:
-                assert (await connection.recv(4096)).startswith(b"PRI * HTTP/2.0")
-                await watch.until(lambda watch: [p["state"] for p in watch.now.values()] == ["waiting"])
-        reason = str((await node.plugins())[str(path)]["reason"])
-        assert reason.endswith("GetInfo at socket " + str(path) + ", err: no answer in 1 s")
-
-
-async def test_processes_that_listen_and_never_serve_keep_no_newcomer_waiting(tmp_path: Path) -> None:
-    """Fault 47: all of them have their first connection when the newcomer is registered, and keep it."""
-    with daemon(tmp_path, timeouts={"dial": DEADLINE, "get_info": 3.0}) as node, ExitStack() as stack:
-        await node.ready()
-        for number in range(IDLE):
-            listener: socket.socket = stack.enter_context(bound(node.root / f"{number}.sock"))
-            listener.listen()
-        async with node.watch() as watch:
-            await watch.until(lambda watch: [p["reason"] for p in watch.now.values()] == [NOT_READ] * IDLE)
-            async with plugins_at(node.root / "new.sock") as plugin:
-                await plugin.notified_registered()
-                await watch.until(lambda watch: "registered" in [p["state"] for p in watch.now.values()])
-                # The process still runs: its socket is dialed again when it ends.
-                assert await dials(node) == IDLE + 1

@@ -13,11 +13,11 @@ import attrs
 import pytest
 import trio
 
-from plugind.actors.console.fake import FakeSpec, run_fake
 from plugind.client import Client, LeaseFailedError, LeaseState, Problem, SyncClient
 from plugind.testing import Device, FakeDevices, FakePlugin
 from plugind.tests.end_to_end.leasing import ended, leases, listed
 from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, Daemon, Done, daemon, run
+from plugind.tests.end_to_end.sockets import serving
 
 GPU = "example.com/gpu"
 
@@ -61,12 +61,9 @@ async def running_node(
     state = ["--state", str(directory / "state")]
     with daemon(directory, *state, *options, timeouts=timeouts, environment=environment) as started:
         await started.ready()
-        async with trio.open_nursery() as nursery:
-            spec = FakeSpec(str(started.root / "gpu.sock"), plugin)
-            await nursery.start(lambda task_status: run_fake(spec, on_call=lambda _: None, task_status=task_status))
+        async with serving(started.root / "gpu.sock", plugin):
             await listed(started, GPU)
             yield Node(started, devices)
-            nursery.cancel_scope.cancel()
 
 
 async def code_of(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> int:
@@ -128,18 +125,6 @@ async def test_a_lease_for_a_time_is_given_again_by_its_name_and_renewed(tmp_pat
         assert ["bench" in line for line in table[1:3]] == [True, False]
         described = (await node.plugind("describe", GPU)).out
         assert "\nLeases:     1: bench (time, GPU-0, 00:00:" in described
-
-
-async def test_a_command_is_stopped_when_its_device_turns_unhealthy(tmp_path: Path) -> None:
-    async with running_node(tmp_path, "GPU-0", "GPU-1") as node:
-        words = ("allocate", f"{GPU}=1", "--stop-on-unhealthy", "--id")
-        with node.started(*words, "a", "--", "sleep", "600") as first, node.started(*words, "b", "--", "sleep", "600"):
-            await node.until(a="held", b="held")
-            sick = (await leases(node.daemon))["a"]["devices"][GPU][0]
-            well = "GPU-1" if sick == "GPU-0" else "GPU-0"
-            node.devices.show(Device(sick, "Unhealthy"), Device(well))
-            assert await code_of(first) == -signal.SIGTERM
-            await node.until(b="held")
 
 
 async def test_the_clients_lease_of_a_daemon(tmp_path: Path) -> None:

@@ -51,36 +51,10 @@ async def until_failures(scene: Scene, number: int) -> None:
             await trio.sleep(0.02)
 
 
-async def test_a_full_disk_is_seen_by_those_who_watch_until_it_has_room(tmp_path: Path, forks: Forks) -> None:
-    """Also while nobody asks for anything, and nothing is left to write."""
-    async with open_scene(tmp_path, forks, devices=40) as scene:
-        await scene.start(mount="tiny")
-        status, given = await scene.lease()
-        held = 1
-        fill(scene)
-        while status == 201:
-            status, given = await scene.lease(labels=LABELS)
-            held += status == 201
-        assert (status, given["problem"]) == (507, "storage")
-        assert len(await scene.leases()) == held
-        await until_failures(scene, 3)
-        assert await metric(scene, "plugind_state_failing") == 1
-        _, health = await scene.get("GET", "/healthz")
-        (leases,) = [actor for actor in health["actors"] if actor["name"] == "leases"]
-        assert leases["status"] == "degraded"
-        assert "database or disk is full; free space" in leases["reason"]
-        assert "the leases are kept again" not in (tmp_path / "log").read_text()
-        os.unlink(filler(scene))
-        with trio.fail_after(DEADLINE):
-            while await metric(scene, "plugind_state_failing"):  # noqa: ASYNC110 - as above
-                await trio.sleep(0.02)
-        assert (tmp_path / "log").read_text().count("the leases are kept again") == 1
-        assert await problem(scene) is None
-
-
 async def test_on_a_full_disk_nothing_is_given_and_what_is_released_is_free(tmp_path: Path, forks: Forks) -> None:
-    """What is written needs little space, so some leases succeed yet. A release cannot be written either: it is written
-    when the disk has room again.
+    """Some leases need so little space that they succeed yet. A release is written when the disk has room again.
+
+    Those who watch see that it fails, also while nobody asks for anything.
     """
     async with open_scene(tmp_path, forks, devices=40) as scene:
         await scene.start(mount="tiny")
@@ -93,14 +67,22 @@ async def test_on_a_full_disk_nothing_is_given_and_what_is_released_is_free(tmp_
         assert (status, given["problem"]) == (507, "storage")
         assert "database or disk is full; free space" in given["error"]
         assert sorted(await scene.leases()) == sorted(held)
+        await until_failures(scene, 3)
+        assert await metric(scene, "plugind_state_failing") == 1
+        _, health = await scene.get("GET", "/healthz")
+        (leases,) = [actor for actor in health["actors"] if actor["name"] == "leases"]
+        assert leases["status"] == "degraded"
+        assert "database or disk is full; free space" in leases["reason"]
         released = [await scene.get("DELETE", f"/v1/leases/{name}") for name in held]
         assert {status for status, _ in released} == {200}
         assert "database or disk is full; free space" in released[-1][1]["unwritten"]
         assert await scene.leases() == {}
+        assert "the leases are kept again" not in (tmp_path / "log").read_text()
         os.unlink(filler(scene))
         with trio.fail_after(DEADLINE):
             while await problem(scene) is not None:  # noqa: ASYNC110 - it is in another process
                 await trio.sleep(0.02)
+        assert (tmp_path / "log").read_text().count("the leases are kept again") == 1
         await scene.all_are_free()
 
 

@@ -7,95 +7,16 @@ import os
 import signal
 import sys
 import tempfile
-from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
 
-from plugind.actors.simulation.device_plugins import AllocationCall
-from plugind.tests.end_to_end.lease_scene import GPU, TOO_FEW, Forks, open_scene
+from plugind.tests.end_to_end.lease_scene import Forks, open_scene
 from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, plugin_process
 
 NIC = "example.com/nic"
 NOBODY = 65534
-MISSING = (
-    "leased and no longer listed: gpu-0; as many others are kept back, since they may be the same devices with other"
-    " ids: ask with --ignore-missing if they are not"
-)
-
-
-async def test_the_end_of_an_owner_gives_its_devices_to_one_that_waits(tmp_path: Path, forks: Forks) -> None:
-    async with open_scene(tmp_path, forks) as scene, trio.open_nursery() as nursery:
-        await scene.start()
-        owner, answers = scene.owner(), list[tuple[int, Any]]()
-        await scene.lease_of_process(owner)
-        await scene.lease_of_process(owner)
-
-        async def wait() -> None:
-            answers.append(await scene.lease(2, wait=60))
-
-        nursery.start_soon(wait)
-        await scene.until_states("held", "held", "queued")
-        owner.send_signal(signal.SIGKILL)
-        await scene.until_states("held")
-        while not answers:  # noqa: ASYNC110 - the daemon has answered
-            await trio.sleep(0.01)
-        assert [(status, lease["devices"]) for status, lease in answers] == [(201, {GPU: ["gpu-0", "gpu-1"]})]
-
-
-async def test_50_callers_for_4_devices(tmp_path: Path, forks: Forks) -> None:
-    """Exactly 4 succeed, and all others are told the same."""
-    async with open_scene(tmp_path, forks, devices=4) as scene:
-        await scene.start()
-        answers: list[tuple[int, Any]] = []
-
-        async def call() -> None:
-            answers.append(await scene.lease())
-
-        async with trio.open_nursery() as nursery:
-            for _ in range(50):
-                nursery.start_soon(call)
-        assert Counter(status for status, _ in answers) == {201: 4, 409: 46}
-        assert {answer["error"] for status, answer in answers if status == 409} == {TOO_FEW.format(1, 0)}
-        given = [lease["devices"][GPU] for status, lease in answers if status == 201]
-        assert sorted(given) == [["gpu-0"], ["gpu-1"], ["gpu-2"], ["gpu-3"]]
-
-
-async def test_a_plugin_that_hangs_delays_no_other(tmp_path: Path, forks: Forks) -> None:
-    async with open_scene(tmp_path, forks) as scene, trio.open_nursery() as nursery:
-        nic = await scene.plug(NIC, ["eth0", "eth1"])
-        nic.devices.hangs.add(AllocationCall.ALLOCATE)
-        await scene.start()
-        await scene.offered(NIC, 2)
-        nursery.start_soon(scene.abandon, NIC)
-        while not nic.devices.allocations:  # noqa: ASYNC110 - it counts what another process calls
-            await trio.sleep(0.01)
-        assert (await scene.lease())[0] == 201
-        assert sorted(lease["state"] for lease in (await scene.leases()).values()) == ["held", "pending"]
-        nursery.cancel_scope.cancel()
-
-
-async def test_a_plugin_that_renames_its_devices_has_no_leased_one_handed_out_again(
-    tmp_path: Path, forks: Forks
-) -> None:
-    """A plugin that comes back with the same ids goes on; one with other ids has as many devices as are not leased."""
-    async with open_scene(tmp_path, forks) as scene:
-        await scene.start()
-        _, lease = await scene.lease(id="kept")
-        for ids in (["gpu-0", "gpu-1"], ["uuid-a", "uuid-b"]):
-            await scene.plugs[GPU].stop()
-            await scene.offered(GPU, 0)
-            await scene.plug(GPU, ids)
-            await scene.offered(GPU, 2)
-            assert await scene.leases() == {"kept": lease}
-            status, failed = await scene.lease(2)
-            few, _, missing = failed["error"].partition("; ")
-            assert (status, few) == (409, TOO_FEW.format(2, 1))
-            # With the same ids none is missing, and with other ones the error says how to have them nevertheless.
-            assert missing == ("" if "gpu-0" in ids else MISSING)
-        assert (await scene.lease(2, ignore_missing=True))[0] == 201
 
 
 async def test_a_command_is_stopped_when_a_fake_plugin_unplugs_its_device(tmp_path: Path, forks: Forks) -> None:
@@ -115,34 +36,6 @@ async def test_a_command_is_stopped_when_a_fake_plugin_unplugs_its_device(tmp_pa
     log = map(json.loads, (tmp_path / "log").read_text().splitlines())
     (why,) = (line["reason"] for line in log if line["msg"] == "owner is stopped")
     assert why.endswith(f"(no longer listed: {device})")
-
-
-async def test_leases_of_another_boot_are_gone(tmp_path: Path, forks: Forks) -> None:
-    async with open_scene(tmp_path, forks) as scene:
-        await scene.start()
-        assert (await scene.lease(container=True))[0] == 201
-        await scene.kill()
-        await scene.start(boot="another boot")
-        await scene.all_are_free()
-
-
-async def test_a_state_that_is_lost_while_a_lease_is_held_withholds_all_devices(tmp_path: Path, forks: Forks) -> None:
-    async with open_scene(tmp_path, forks) as scene:
-        await scene.start()
-        assert (await scene.lease())[0] == 201
-        await scene.kill()
-        for path in scene.state.iterdir():
-            path.unlink()
-        for _ in range(2):
-            await scene.start()
-            status, failed = await scene.lease()
-            assert (status, failed["problem"]) == (507, "storage")
-            assert "all devices are withheld: " in failed["error"]
-            assert failed["error"].count("plugind leases recover --none-held") == 1
-            await scene.kill()
-        await scene.start()
-        assert await scene.get("POST", "/v1/leases/recover", {"none_held": True}) == (200, {"recovered": True})
-        await scene.all_are_free()
 
 
 async def test_a_damaged_state_is_set_aside_and_withholds_all_devices(tmp_path: Path, forks: Forks) -> None:

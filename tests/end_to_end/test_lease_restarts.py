@@ -11,42 +11,14 @@ import pytest
 import trio
 
 from plugind.client import Client, HeldLease, Lease, LeaseLostError
-from plugind.tests.end_to_end.lease_scene import GPU, Forks, Scene, open_scene
+from plugind.tests.end_to_end.lease_scene import CONNECTION, GPU, Forks, Scene, open_scene, owning
 from plugind.tests.end_to_end.processes import DEADLINE, plugin_process
-from plugind.tests.end_to_end.test_examples import started
-from plugind.tests.end_to_end.test_leases_http import CONNECTION, owning
 
 HOLD = """
 import sys, time
 from plugind.client import SyncClient
 with SyncClient(sys.argv[1]).hold({"example.com/gpu": 1}, id="theirs"):
     time.sleep(600)
-"""
-
-#: What the client does without Trio, over a restart: its watch ends, its wait finds the next daemon, its lease stays.
-ASYNCIO = """
-import asyncio, sys
-from plugind.client import Client, LeaseLostError, NoDaemonError
-
-async def main(client, wanted):
-    await client.wait_for_devices(wanted)
-    async with client.hold(wanted, id="mine"):
-        try:
-            async with client.watch() as changes:
-                print("watching", flush=True)
-                async for _ in changes:
-                    pass
-        except NoDaemonError as error:
-            print("the watch has ended", flush=True)
-        await client.wait_for_devices(wanted)
-        print("there again", flush=True)
-        await asyncio.sleep(600)
-
-try:
-    asyncio.run(main(Client(sys.argv[1]), {"example.com/gpu": 1}))
-except LeaseLostError as error:
-    print(error)
-assert "trio" not in sys.modules
 """
 
 
@@ -134,19 +106,3 @@ async def until_shown_again(mine: HeldLease, before: Lease) -> None:
         while mine.lease is before:  # noqa: ASYNC110 - the client has a task that comes back
             await trio.sleep(0.02)
     assert mine.lease == before
-
-
-async def test_a_program_on_asyncio_goes_on_over_a_restart(tmp_path: Path, forks: Forks) -> None:
-    async with open_scene(tmp_path, forks, devices=1) as scene:
-        await scene.start()
-        async with started("-c", ASYNCIO, scene.status) as program:
-            await program.until("watching")
-            await scene.kill()
-            await program.until("the watch has ended")
-            await scene.start()
-            await program.until("there again")
-            assert [*await scene.leases()] == ["mine"]
-            await scene.get("DELETE", "/v1/leases/mine")
-            await program.until("the lease mine has ended: it was released")
-            with trio.fail_after(DEADLINE):
-                assert await program.process.wait() == 0

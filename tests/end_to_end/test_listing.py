@@ -14,7 +14,6 @@ import subprocess
 import termios
 from collections.abc import Iterator
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from fcntl import ioctl
 from functools import partial
 from pathlib import Path
@@ -162,48 +161,6 @@ async def test_states_to_fail_on_decide_the_exit_code(node: Daemon) -> None:
     assert run("ls", "--fail-on", "stale", "--type", "CSIPlugin", status=node.status).code == 0
 
 
-async def test_all_sockets_of_a_name_are_described_with_their_times(node: Daemon) -> None:
-    async with plugin_process(fake(node.root / "twin.sock", "CSIPlugin", GOOD)) as plugin, node.watch() as watch:
-        await watch.until(lambda watch: watch.now.get(str(node.root / "twin.sock"), {}).get("name") == GOOD)
-        before = datetime.now(UTC)
-        described = json.loads(run("describe", GOOD, "--json", status=node.status).out)
-        assert {plugin["socket"] for plugin in described} == {
-            str(node.root / "good.sock"),
-            str(node.root / "twin.sock"),
-        }
-        text = run("describe", GOOD, status=node.status, environment={"TZ": "XYZ-01:30"})
-        assert await plugin.end() == 0
-        await watch.state(node.root / "twin.sock", "gone")
-    for plugin in described:
-        since = datetime.fromisoformat(plugin["since"])
-        assert since.tzinfo is not None
-        # Rounded down to the millisecond; the daemon read its clock after we read ours.
-        assert (since - before).total_seconds() >= -plugin["age"] - 0.002
-        assert [datetime.fromisoformat(entry["at"]) for entry in plugin["history"]]
-    assert len(re.findall(rf"^Name: +{re.escape(GOOD)}$", text.out, re.MULTILINE)) == 2
-    assert re.search(r"^State: +registered for \S+, since ([\d-]+ )?\d\d:\d\d:\d\d\+01:30$", text.out, re.MULTILINE)
-
-
-async def test_retry_prints_for_each_socket_what_follows(node: Daemon) -> None:
-    good, link, stale = (str(node.root / f"{name}.sock") for name in ("good", "link", "stale"))
-    for target, code, said in (
-        (GOOD, 1, f"{good}: registered already, nothing to retry\n"),
-        (good, 1, f"{good}: registered already, nothing to retry\n"),
-        (link, 1, f"{link}: not a plugin: a symbolic link, and links are not followed; retry does not help\n"),
-        (ODD, 0, f"{node.root}/odd.sock: tried now\n"),
-    ):
-        done = run("retry", target, status=node.status)
-        assert (done.code, done.out, done.err) == (code, said, "")
-    again = run("retry", stale, status=node.status)
-    assert (again.code, again.err) == (0, "")
-    code, body = await node.get("/retry", method="POST", body=json.dumps({"target": link}).encode())
-    why = "not a plugin: a symbolic link, and links are not followed; retry does not help"
-    assert (code, json.loads(body)) == (
-        200,
-        {"sockets": [], "answers": [{"socket": link, "tried": False, "why": why}]},
-    )
-
-
 async def test_a_socket_is_found_by_a_relative_path_and_by_its_file_name(node: Daemon) -> None:
     """A name may have slashes, so what is no plugin's name is tried as a path."""
     relative = f"{node.root.name}/stale.sock"
@@ -233,21 +190,6 @@ async def test_a_root_that_cannot_be_used_is_named_where_plugins_are_listed_or_m
             done = run(*command, status=node.status)
             assert done.code == 1
             assert done.err.endswith(f"; {note}\n"), command
-
-
-async def test_a_plugin_that_is_gone_has_no_next_try(tmp_path: Path) -> None:
-    with daemon(tmp_path) as node, socket.socket(socket.AF_UNIX) as stale:
-        await node.ready()
-        path = node.root / "stale.sock"
-        stale.bind(str(path))
-        async with node.watch() as watch:
-            waits = await watch.state(path, "stale")
-            assert waits["next_try_in"] is not None
-            path.unlink()
-            gone = await watch.state(path, "gone")
-        (described,) = json.loads(run("describe", str(path), "--json", status=node.status).out)
-        for said in (gone, described):
-            assert (said["state"], said["next_try_in"], said["next_try_at"]) == ("gone", None, None)
 
 
 async def test_ctrl_c_ends_watch_with_the_code_of_an_interrupt(tmp_path: Path) -> None:

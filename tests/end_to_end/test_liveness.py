@@ -5,16 +5,11 @@ from __future__ import annotations
 import json
 import re
 import signal
-import socket
-from functools import partial
 from pathlib import Path
 
 import trio
 
-from plugind.actors.grpc.server.serve import serve_listener
-from plugind.actors.io.unix_socket import UnixListener
-from plugind.actors.simulation.plugins import FakePlugin, FakeRegistration
-from plugind.tests.end_to_end.processes import PATIENT, PLUGIND, SOON, Done, Watch, daemon, plugin_process, run
+from plugind.tests.end_to_end.processes import PLUGIND, SOON, Done, Watch, daemon, plugin_process, run
 
 NAME = "dead.example.com"
 
@@ -72,34 +67,3 @@ async def test_a_plugin_killed_with_sigkill_is_shown_as_not_serving_until_it_is_
         warnings = [line for line in said if line["generation"] == killed["generation"]]
         assert len(warnings) == 1
         assert (warnings[0]["level"], warnings[0]["name"]) == ("warning", NAME)
-
-
-async def test_a_plugin_killed_with_sigkill_is_deregistered_where_that_is_asked_for(tmp_path: Path) -> None:
-    """Fault 39: as an option; it is stale then, and is registered again when somebody listens."""
-    with daemon(tmp_path, "--deregister-not-serving") as started:
-        path = started.root / "dead.sock"
-        await started.ready()
-        async with started.watch() as watch, plugin_process(fake(path)) as plugin:
-            await watch.state(path, "registered")
-            await plugin.end(signal.SIGKILL)
-            await watch.state(path, "stale")
-            assert "leaving" in watch.states(path)
-
-
-async def test_a_socket_that_is_listened_on_late_is_registered_within_a_rescans_period(tmp_path: Path) -> None:
-    """Behaviour 15: no event reports it. The next try by backoff would be the second, and come much later."""
-    timeouts = {**PATIENT, "backoff": 100.0}
-    with daemon(tmp_path, "--rescan", "0.5", timeouts=timeouts) as started, socket.socket(socket.AF_UNIX) as made:
-        path = started.root / "late.sock"
-        await started.ready()
-        made.setblocking(False)
-        made.bind(str(path))
-        async with started.watch() as watch, trio.open_nursery() as nursery:
-            assert (await watch.state(path, "stale"))["attempt"] == 1
-            made.listen()
-            listener = UnixListener(str(path), trio.socket.from_stdlib_socket(made), path.lstat())
-            plugin = FakePlugin("CSIPlugin", NAME)
-            service = FakeRegistration(plugin, lambda _call: None, lambda: None)
-            nursery.start_soon(partial(serve_listener, [service, *plugin.serves], listener))
-            assert (await watch.state(path, "registered"))["attempt"] == 1
-            nursery.cancel_scope.cancel()

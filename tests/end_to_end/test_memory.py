@@ -12,6 +12,8 @@ import pytest
 from plugind.benchmarks.peers.daemon_process import DaemonProcess
 from plugind.tests.tools.memory_limit import LIMIT, NoCgroupError, attack, limited_daemon, memory_cgroup
 
+pytestmark = pytest.mark.extended
+
 SOCKETS = 1000
 SECONDS = 30.0
 

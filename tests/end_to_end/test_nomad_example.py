@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -182,11 +181,3 @@ def test_the_job_has_arguments_that_plugind_takes_and_gives_it_the_time_to_stop(
     assert command == "run"
     # The daemon ends within twice its grace, by force if need be.
     assert task["KillTimeout"] / 1e9 > 2 * configured(arguments).config.timeouts.stop_grace + 1
-
-
-def test_the_job_reserves_the_memory_of_a_node_with_ten_thousand_plugins() -> None:
-    """64 MB were less than a daemon needs with a few hundred; a client without oversubscription ends it there."""
-    (task,) = json.loads((EXAMPLE / "plugind.nomad.json").read_text())["Job"]["TaskGroups"][0]["Tasks"]
-    page = (EXAMPLE.parents[1] / "docs" / "performance.md").read_text()
-    (needed,) = re.findall(r"^\| 10,000 \| [^|]+ \| [^|]+ \| (\d+) MiB \|", page, re.MULTILINE)
-    assert int(needed) * 1.1 < task["Resources"]["MemoryMB"]

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 import trio
 
-from plugind import __version__
 from plugind.tests.end_to_end.foreign import GRPCLIB
 from plugind.tests.end_to_end.processes import (
     DEADLINE,
@@ -24,10 +23,9 @@ from plugind.tests.end_to_end.processes import (
     Daemon,
     Watch,
     daemon,
-    daemon_process,
     plugin_process,
-    run,
 )
+from plugind.tests.end_to_end.service_manager import service_manager
 
 #: The command line of plugind, in a process that sends itself signals as soon as its own code runs.
 SIGNALLED_EARLY = """
@@ -106,37 +104,12 @@ def silent(path: Path) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def service_manager(directory: Path) -> Iterator[Callable[[], bytes]]:
-    """A socket for ``NOTIFY_SOCKET`` at ``directory / "notify"``; the function reads the next notification."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-        manager.bind(str(directory / "notify"))
-        manager.settimeout(DEADLINE)
-        yield lambda: manager.recv(100)
-
-
 @asynccontextmanager
 async def registered(node: Daemon, path: Path) -> AsyncIterator[Watch]:
     async with plugin_process(GRPCLIB.command(path, GRPCLIB.name, path)) as plugin, node.watch() as watch:
         await plugin.notified_registered()
         await watch.state(path, "registered")
         yield watch
-
-
-@contextmanager
-def unprivileged(directory: Path) -> Iterator[Daemon]:
-    """A daemon on ``directory / "root"`` that may read no more than its modes allow, also if it runs as root."""
-    root, status = directory / "root", str(directory / "status.sock")
-    command = [*PLUGIND, "run", "--root", str(root), "--status", status, "--log-format", "json"]
-    if os.geteuid() == 0:
-        setpriv = shutil.which("setpriv")
-        if setpriv is None:
-            pytest.skip("setpriv is not installed (Debian package util-linux)")
-        # Without these two the superuser may read no more than others.
-        dropped = "-dac_override,-dac_read_search"
-        command = [setpriv, "--bounding-set", dropped, "--inh-caps", dropped, *command]
-    with (directory / "log").open("ab") as log, daemon_process(command, log) as process:
-        yield Daemon(root, status, process, directory / "log")
 
 
 # --- signals ----------------------------------------------------------------------------------------------------------
@@ -183,61 +156,21 @@ async def test_sigusr1_logs_a_line_for_each_plugin_and_a_summary(tmp_path: Path)
         assert [line["watching"] for line in node.about("root")] == ["events"]
 
 
-async def test_sigusr1_is_answered_in_one_line_where_only_warnings_are_logged(tmp_path: Path) -> None:
-    with daemon(tmp_path, "--log-level", "warning") as node:
-        await node.ready()
-        node.process.send_signal(signal.SIGUSR1)
-        (summary,) = await node.logged("states")
-        assert (summary["level"], summary["plugins"], summary["listed"]) == ("warning", 0, 0)
-        assert node.lines() == [summary]
-
-
-async def test_a_burst_of_signals_ends_nothing_and_delays_no_stop(tmp_path: Path) -> None:
-    with daemon(tmp_path) as node:
-        await node.ready()
-        for _ in range(300):
-            node.process.send_signal(signal.SIGHUP)
-            node.process.send_signal(signal.SIGUSR1)
-        node.process.terminate()
-        assert await node.ended() == 0
-    assert 1 <= len(node.about("states")) <= 300
-
-
-async def test_signals_that_come_before_the_node_is_up_are_answered_once_it_is(tmp_path: Path) -> None:
-    root, status = tmp_path / "root", str(tmp_path / "status.sock")
-    numbers = f"{int(signal.SIGHUP)} {int(signal.SIGUSR1)}"
-    options = ["--root", str(root), "--status", status, "--log-format", "json"]
-    command = [sys.executable, "-c", SIGNALLED_EARLY, numbers, "run", *options]
-    with (tmp_path / "log").open("ab") as log, daemon_process(command, log) as process:
-        node = Daemon(root, status, process, tmp_path / "log")
-        await node.logged("scanning all roots")
-        await node.logged("states")
-        process.terminate()
-        assert await node.ended() == 0
-
-
 @pytest.mark.parametrize("entry", ["module", "script"])
 async def test_sighup_at_any_moment_from_the_first_line_on_ends_no_daemon_and_leads_to_a_reload(
     entry: str, tmp_path: Path
 ) -> None:
     """13 of 20 daemons were ended by one within 190 ms of their start."""
-    root, status = tmp_path / "root", str(tmp_path / "status.sock")
-    options = ["--root", str(root), "--status", status, "--log-format", "json"]
-    command = [sys.executable, "-c", SIGNALLED_AT_EACH_IMPORT, entry, "run", *options]
-    with (tmp_path / "log").open("ab") as log, daemon_process(command, log) as process:
-        node = Daemon(root, status, process, tmp_path / "log")
+    with daemon(tmp_path, by=[sys.executable, "-c", SIGNALLED_AT_EACH_IMPORT, entry, "run"]) as node:
         await node.logged("the configuration was read again")
         await node.logged("scanning all roots")
         await node.ready()
-        process.terminate()
+        node.process.terminate()
         assert await node.ended() == 0
 
 
-@pytest.mark.parametrize("command", ["run", "ls"])
-async def test_an_interrupt_while_a_command_is_imported_ends_it_without_a_traceback(
-    command: str, tmp_path: Path
-) -> None:
-    arguments = [sys.executable, "-c", SIGNALLED_EARLY, str(int(signal.SIGINT)), command]
+async def test_an_interrupt_while_a_command_is_imported_ends_it_without_a_traceback() -> None:
+    arguments = [sys.executable, "-c", SIGNALLED_EARLY, str(int(signal.SIGINT)), "run"]
     done = await trio.run_process(arguments, capture_stdout=True, capture_stderr=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
@@ -286,9 +219,8 @@ async def test_a_root_below_a_missing_directory_is_awaited_and_its_daemon_is_rea
 ) -> None:
     """Faults 1 and 4, behaviours 1 and 2; no directory above the root is made."""
     root = tmp_path / "missing" / "root"
-    environment = {"NOTIFY_SOCKET": str(tmp_path / "notify")}
-    with service_manager(tmp_path) as notified, daemon(tmp_path, root=root, environment=environment) as node:
-        assert await trio.to_thread.run_sync(notified) == b"READY=1"
+    with service_manager(tmp_path) as manager, daemon(tmp_path, root=root, environment=manager.environment) as node:
+        assert await manager.next() == {"READY": "1"}
         # The first try is over by now.
         found = await health(node)
         parent = f"its parent directory {root.parent} is missing, and plugind does not make it"
@@ -304,46 +236,6 @@ async def test_a_root_below_a_missing_directory_is_awaited_and_its_daemon_is_rea
         assert [line["root"] for line in node.about("root was missing and was made")] == [str(root)]
         node.process.terminate()
         assert await node.ended() == 0
-
-
-async def test_a_root_that_cannot_be_read_later_is_not_ready_until_it_can_be(tmp_path: Path) -> None:
-    """Fault 4, behaviour 40: ``/readyz`` stayed 200, and the log said ``ready=true``."""
-    root = tmp_path / "root"
-    with unprivileged(tmp_path) as node:
-        await node.ready()
-        root.chmod(0o000)
-        await root_becomes(node, lambda root: root["status"] == "failed")
-        reason = f"cannot use {root}: Permission denied"
-        code, body = await node.get("/readyz")
-        assert (code, json.loads(body)) == (503, {"ready": False, "awaiting": [f"the root {root} ({reason})"]})
-        (line,) = await node.logged("root is unavailable")
-        assert (line["level"], line["ready"], line["reason"]) == ("warning", False, reason)
-        root.chmod(0o755)
-        await node.ready()
-        assert [line["ready"] for line in await node.logged("root is watched", 2)] == [True, True]
-
-
-async def test_the_second_of_two_daemons_on_a_root_that_appears_late_waits_for_the_end_of_the_first(
-    tmp_path: Path,
-) -> None:
-    """Fault 96: the lock is taken when the root is there, and tried again."""
-    root = tmp_path / "missing" / "root"
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-    with daemon(tmp_path / "one", root=root) as one, daemon(tmp_path / "two", root=root) as two:
-        nodes = [one, two]
-        for node in nodes:
-            await root_becomes(node, lambda root: root["status"] == "failed")
-        root.parent.mkdir()
-        busy = f"another plugind runs on {root}: stop it, or choose another directory with --root"
-        reasons = [(await root_becomes(node, lambda root: root["reason"] in (None, busy)))["reason"] for node in nodes]
-        assert sorted(reasons, key=str) == [None, busy]
-        first, second = nodes if reasons[0] is None else nodes[::-1]
-        first.process.terminate()
-        assert await first.ended() == 0
-        # It would be tried again within 30 seconds.
-        second.process.send_signal(signal.SIGHUP)
-        await second.ready()
 
 
 async def test_two_daemons_never_have_the_same_plugin_registered_after_the_root_was_removed_and_made_again(
@@ -374,60 +266,15 @@ async def test_two_daemons_never_have_the_same_plugin_registered_after_the_root_
                     assert (await watch.state(path, "registered"))["attempt"] == 1
 
 
-async def test_ready_comes_after_the_first_scan_of_each_root(tmp_path: Path) -> None:
-    """Behaviour 40: what lay in the roots at the start is known when the service manager goes on."""
-    (tmp_path / "root").mkdir()
-    for number in range(3000):
-        (tmp_path / "root" / str(number)).touch()
-    environment = {"NOTIFY_SOCKET": str(tmp_path / "notify")}
-    with (
-        silent(tmp_path / "root" / "a.sock"),
-        service_manager(tmp_path) as notified,
-        daemon(tmp_path, environment=environment) as node,
-    ):
-        assert await trio.to_thread.run_sync(notified) == b"READY=1"
-        assert [(await health(node))[key] for key in ("status", "scans")] == ["ok", 1]
-        async with node.watch() as watch:
-            await watch.state(tmp_path / "root" / "a.sock", "info")
-        assert [(await health(node))[key] for key in ("scans", "sockets")] == [1, 1]
-
-
-def test_the_directory_above_that_of_the_status_socket_is_not_made(tmp_path: Path) -> None:
-    status = tmp_path / "missing" / "run" / "status.sock"
-    done = run("run", "--root", str(tmp_path / "root"), status=str(status))
-    missing = f"{tmp_path}/missing is missing, and plugind does not make it"
-    said = f"cannot make the status socket {status}: {missing}; give another path with --status or PLUGIND_STATUS"
-    assert (done.code, done.err) == (78, f"plugind: {said}\n")
-    assert not (tmp_path / "missing").exists()
-
-
 # --- the log, and what is inherited -----------------------------------------------------------------------------------
-
-
-async def test_the_line_of_the_start_names_the_version_the_roots_and_the_absolute_path_of_the_status_socket(
-    tmp_path: Path,
-) -> None:
-    root = tmp_path / "root"
-    options = ["--root", str(root), "--status", "s.sock", "--log-format", "json"]
-    command = ["sh", "-c", 'cd "$0" && exec "$@"', str(tmp_path), *PLUGIND, "run", *options]
-    with (tmp_path / "log").open("ab") as log, daemon_process(command, log) as process:
-        node = Daemon(root, str(tmp_path / "s.sock"), process, tmp_path / "log")
-        await node.ready()
-        (line,) = await node.logged("started")
-        assert (line["version"], line["status"], line["roots"]) == (__version__, node.status, str(node.root))
-        process.terminate()
-        assert await node.ended() == 0
 
 
 async def test_a_node_that_gives_up_logs_it_as_an_error_and_ends_the_daemon_with_code_1(tmp_path: Path) -> None:
     """Fault 85."""
-    root, status = tmp_path / "root", str(tmp_path / "status.sock")
-    options = ["--root", str(root), "--status", status, "--log-format", "json", "--log-level", "error"]
-    with (tmp_path / "log").open("ab") as log:
-        with daemon_process([sys.executable, "-c", CRASHING, "run", *options], log) as process:
-            node = Daemon(root, status, process, tmp_path / "log")
-            assert await node.ended() == 1
-        first, last = node.log.read_text().splitlines()
+    root = tmp_path / "root"
+    with daemon(tmp_path, "--log-level", "error", by=[sys.executable, "-c", CRASHING, "run"]) as node:
+        assert await node.ended() == 1
+    first, last = node.log.read_text().splitlines()
     said = f"actors crashed more often than 10 in 60 s, the last was watcher {root}: RuntimeError('a bug')"
     event = json.loads(first)
     assert (event["level"], event["msg"], event["error"]) == ("error", "gave up", said)
@@ -450,21 +297,9 @@ async def test_a_command_whose_standard_output_or_error_is_closed_prints_to_noth
 
 async def test_standard_descriptors_that_are_closed_are_opened_on_nothing(tmp_path: Path) -> None:
     """Fault 95: no socket of the daemon gets the number of standard output."""
-    arguments = ["run", "--root", str(tmp_path / "root"), "--status", str(tmp_path / "status.sock")]
-    command = ["sh", "-c", 'exec "$@" 0<&- 1>&- 2>&-', "sh", *PLUGIND, *arguments]
-    with (tmp_path / "log").open("wb") as log, daemon_process(command, log) as process:
-        node = Daemon(tmp_path / "root", str(tmp_path / "status.sock"), process, tmp_path / "log")
+    with daemon(tmp_path, by=["sh", "-c", 'exec "$@" 0<&- 1>&- 2>&-', "sh", *PLUGIND, "run"]) as node:
         await node.ready()
-        assert [os.readlink(f"/proc/{process.pid}/fd/{number}") for number in range(3)] == [os.devnull] * 3
-        process.terminate()
+        found = [os.readlink(f"/proc/{node.process.pid}/fd/{number}") for number in range(3)]
+        assert found == [os.devnull] * 3
+        node.process.terminate()
         assert await node.ended() == 0
-
-
-async def test_a_status_socket_that_is_removed_answers_again(tmp_path: Path) -> None:
-    """Fault 93: the daemon ran on, and nobody could ask it."""
-    with daemon(tmp_path) as node:
-        await node.ready()
-        os.unlink(node.status)
-        await node.ready()
-        (line,) = await node.logged("status socket was removed and was made again")
-        assert line["socket"] == node.status

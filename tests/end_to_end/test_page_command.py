@@ -16,7 +16,6 @@ import attrs
 import pytest
 import trio
 
-from plugind.actors.http.server import problem
 from plugind.tests.actors.status.page.events import Browser, Chunks
 from plugind.tests.actors.status.page.stand_in import standing_in
 from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, SOON, daemon, plugin_process, run
@@ -137,57 +136,21 @@ def test_without_a_daemon_it_says_what_to_do_and_ends(tmp_path: Path) -> None:
     )
 
 
-async def test_who_may_not_read_the_status_socket_is_told_so(tmp_path: Path) -> None:
+async def test_a_port_is_chosen_and_one_that_is_taken_or_is_none_ends_it(tmp_path: Path) -> None:
+    """No process sees the token: it is neither among the arguments nor in the environment."""
     async with standing_in(str(tmp_path / "s")) as stand_in:
-        stand_in.instead["/rules"] = problem(403, "only the user of the daemon and root may ask that")
-        done = await trio.to_thread.run_sync(partial(run, "page", status=stand_in.path))
-    assert (done.code, done.out) == (1, "")
-    assert done.err == "plugind: only the user of the daemon and root may ask that\n"
-
-
-async def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        async with standing_in(str(tmp_path / "s")) as stand_in:
-            done = await trio.to_thread.run_sync(partial(run, "page", "--port", port, status=stand_in.path))
-    assert (done.code, done.out) == (1, "")
-    assert done.err == f"plugind: cannot listen at port {port} of 127.0.0.1: Address already in use\n"
-
-
-async def test_the_port_can_be_chosen(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    async with standing_in(str(tmp_path / "s")) as stand_in, page(stand_in.path, "--port", str(port)) as shown:
-        assert shown.port == port
-
-
-@pytest.mark.parametrize("port", ["0", "65536", "-1", "http", "٣"])
-def test_what_is_no_port_is_a_wrong_usage(port: str, tmp_path: Path) -> None:
-    done = run("page", f"--port={port}", status=str(tmp_path / "s"))
-    assert (done.code, done.out) == (2, "")
-    assert "is no port: give a number from 1 to 65535" in done.err
-
-
-async def test_a_daemon_that_is_silent_is_no_daemon(tmp_path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as silent:
-        silent.bind(str(tmp_path / "s"))
-        silent.listen()
-        command = partial(run, "page", "--answer-timeout", "0.2", status=str(tmp_path / "s"))
-        done = await trio.to_thread.run_sync(command)
-    assert (done.code, done.out) == (69, "")
-    assert "sent nothing within 0.2 s" in done.err
-
-
-async def test_its_token_is_not_among_its_arguments_and_every_start_has_another(tmp_path: Path) -> None:
-    tokens = set()
-    async with standing_in(str(tmp_path / "s")) as stand_in:
-        for _ in range(2):
-            async with page(stand_in.path) as shown:
-                for file in ("cmdline", "environ"):
-                    seen = await trio.Path(f"/proc/{shown.process.pid}/{file}").read_bytes()
-                    assert shown.token.encode() not in seen
-                tokens.add(shown.token)
-    assert len(tokens) == 2
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            done = await trio.to_thread.run_sync(partial(run, "page", "--port", str(port), status=stand_in.path))
+        said = f"plugind: cannot listen at port {port} of 127.0.0.1: Address already in use\n"
+        assert (done.code, done.out, done.err) == (1, "", said)
+        async with page(stand_in.path, "--port", str(port)) as shown:
+            assert shown.port == port
+            for file in ("cmdline", "environ"):
+                seen = await trio.Path(f"/proc/{shown.process.pid}/{file}").read_bytes()
+                assert shown.token.encode() not in seen
+    done = run("page", "--port=65536", status=stand_in.path)
+    assert (done.code, "is no port: give a number from 1 to 65535" in done.err) == (2, True)
 
 
 async def test_a_reader_of_its_output_that_has_gone_ends_it(tmp_path: Path) -> None:

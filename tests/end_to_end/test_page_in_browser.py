@@ -13,13 +13,11 @@ from pathlib import Path
 
 import attrs
 import pytest
-import trio
 
 from plugind.actors.http.server import problem
-from plugind.protocol.leases.values import Lease, LeaseState, ProcessIdentity, ProcessOwner, Request, TimeOwner, Wanted
+from plugind.protocol.leases.values import Lease, LeaseState, ProcessIdentity, ProcessOwner, Request, Wanted
 from plugind.protocol.plugins.health import Health
 from plugind.protocol.plugins.status import PluginStatus, StateName
-from plugind.protocol.words import STATE_IN
 from plugind.tests.actors.status.page.stand_in import GPU, StandIn, history, plugin, resource
 from plugind.tests.end_to_end.browser import Browser, Player, browser, page_of, playing
 
@@ -40,19 +38,6 @@ AWAY = r"/ away since \d\d:\d\d:\d\d[+-]\d\d:\d\d, what you see is from then$/"
 #: How the counts and the health look.
 LOOK = "[getComputedStyle(document.getElementById('summary')).filter, document.getElementById('health').className]"
 COLOURS = "['#sentence', '#counts button'].map((it) => getComputedStyle(document.querySelector(it)).color)"
-#: The cells of the first row.
-CELLS = "document.querySelector('#pane .grid:not([hidden]) .row[aria-rowindex=\"2\"]').children"
-#: Whether a letter of a cell is inside of the part of the cell that has it.
-IN_SIGHT = """((cell, at) => {
-    const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
-    let node = texts.nextNode();
-    while (at >= node.length) { at -= node.length; node = texts.nextNode(); }
-    const range = document.createRange();
-    range.setStart(node, at); range.setEnd(node, at + 1);
-    const letter = range.getBoundingClientRect();
-    const part = node.parentElement.closest('.cut > span').getBoundingClientRect();
-    return letter.left >= part.left - 0.5 && letter.right <= part.right + 0.5;
-})"""
 #: Clicks on the row with this name.
 CLICK = """const row = [...document.querySelectorAll('#pane .grid:not([hidden]) .row')]
     .find((it) => it.children[1].textContent === arguments[0]); row.click()"""
@@ -197,12 +182,6 @@ def test_a_title_sorts_the_list_by_its_column_also_by_keys(scene: Scene) -> None
     assert scene.shown.run(f"return {title}") == "Type ↓descending"
     scene.put(made("d", type="Yak"))
     scene.until_names("a", "d", "c", "b")
-
-
-def test_plugins_that_are_observed_are_no_problem(scene: Scene) -> None:
-    scene.put(made("a", StateName.OBSERVED), made("b", StateName.OBSERVED, health=Health.UNHEALTHY), made("c"))
-    scene.until_names("b", "a", "c")
-    assert scene.shown.run(f"return {SENTENCE}") == "3 sockets · 1 registered · 2 observed · 1 problem"
 
 
 def test_the_history_of_a_plugin_is_a_timeline_that_grows(scene: Scene) -> None:
@@ -393,27 +372,6 @@ def test_a_page_of_a_telephone_needs_no_scrolling_aside(scene: Scene) -> None:
     scene.shown.until(f"{DETAILS}.hidden")
 
 
-def test_light_and_dark_are_as_the_user_prefers_and_texts_stand_out_in_both(scene: Scene) -> None:
-    scene.put(
-        made("a"), made("b", StateName.WAITING, cause="no"), made("c", StateName.STALE), made("d", StateName.DIALING)
-    )
-    scene.until_names("b", "c", "d", "a")
-    contrast = """
-        const parts = (text) => text.match(/[\\d.]+/g).slice(0, 3).map((it) => it / 255)
-            .map((it) => it <= 0.04045 ? it / 12.92 : ((it + 0.055) / 1.055) ** 2.4);
-        const light = (text) => { const [r, g, b] = parts(text); return 0.2126 * r + 0.7152 * g + 0.0722 * b };
-        const back = light(getComputedStyle(document.querySelector('.grid')).backgroundColor);
-        const cells = [...document.querySelectorAll('.row .cell'), ...document.querySelectorAll('header p')];
-        return [back, Math.min(...cells.map((it) => light(getComputedStyle(it).color))
-            .map((it) => (Math.max(it, back) + 0.05) / (Math.min(it, back) + 0.05)))]"""
-    for dark in (False, True):
-        scene.shown.set_dark(dark)
-        background, least = scene.shown.run(contrast)
-        assert (background < 0.1) == dark
-        assert least >= 4.5
-    scene.shown.set_dark(dark=False)
-
-
 def test_the_token_leaves_the_address_and_the_page_can_be_loaded_again(scene: Scene) -> None:
     scene.put(made("a"))
     scene.until_names("a")
@@ -486,132 +444,3 @@ def test_a_server_that_is_silent_or_has_gone_is_said_and_what_was_shown_stays(
             assert chromium.run(f"return {NAMES}") == ["a"]
             assert chromium.run(f"return {AWAY}.test({HEALTH})")
     chromium.open("about:blank")
-
-
-def test_a_daemon_that_has_said_nothing_is_away_and_nothing_is_from_then(chromium: Browser, tmp_path: Path) -> None:
-    with playing(str(tmp_path / "s")) as player:
-        player.do(lambda daemon: daemon.instead.update({"/watch": problem(503, "the node has not started")}))
-        with page_of(player.daemon.path) as (address, _):
-            chromium.open(address)
-            chromium.until(f"/^daemon away since \\d\\d:\\d\\d:\\d\\d[+-]\\d\\d:\\d\\d$/.test({HEALTH})")
-        chromium.open("about:blank")
-
-
-def test_sockets_without_a_name_are_told_apart_also_beside_the_details(scene: Scene) -> None:
-    directory = "/var/lib/kubelet/plugins_registry/a.directory.with.a.long.name/another"
-    paths = [f"{directory}/driver-{number}.example.com-reg.sock" for number in range(3)]
-    scene.put(*(made("x", StateName.WAITING, name=None, type=None, cause="no answer", socket=path) for path in paths))
-    scene.until_names(*paths)
-    for width in (1280, 1180):
-        scene.shown.set_width(width, 800)
-        scene.shown.run(CLICK, paths[1])
-        scene.shown.until(f"!{DETAILS}.hidden && {DETAILS}.textContent.includes('waiting')")
-        # The visible part of each name: what is inside of its part of the cell.
-        visible = scene.shown.run(f"""return [...document.querySelectorAll('#plugins .row')]
-            .sort((a, b) => a.ariaRowIndex - b.ariaRowIndex).map((row) => [row.children[1].title,
-            [...row.children[1].textContent].filter((_, at) => {IN_SIGHT}(row.children[1], at)).join('')])""")
-        assert [title for title, _ in visible] == paths
-        for number, (_, text) in enumerate(visible):
-            assert text.endswith(f"{number}.example.com-reg.sock"[-14:])
-        assert len({text for _, text in visible}) == 3, visible
-        # Details have it whole.
-        assert scene.shown.run(f"return {DETAILS}.textContent.includes(arguments[0])", paths[1])
-        scene.shown.press(ESCAPE)
-
-
-def test_every_time_has_its_offset_and_the_whole_date_in_its_title(scene: Scene) -> None:
-    scene.shown.set_zone("Asia/Kolkata")
-    past = ((200_000.0, StateName.DIALING, None), (9.0, StateName.WAITING, "no"))
-    scene.put(lambda: plugin("a", StateName.WAITING, next_try=trio.current_time() + 60, history=history(*past)))
-    scene.until_names("a")
-    scene.shown.run(CLICK, "a")
-    times = "[...document.querySelectorAll('time')].map((it) => [it.textContent, it.title, it.dateTime])"
-    scene.shown.until(f"{times}.length >= 5")
-    for text, title, machine in scene.shown.run(f"return {times}"):
-        assert re.fullmatch(r"(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d\+05:30", text)
-        assert re.fullmatch(r"(\S+ \S+)\+05:30, in UTC \d{4}-\d\d-\d\d \d\d:\d\d:\d\d", title)
-        assert title.startswith(text) or f" {text}" in title
-        assert title.rpartition("in UTC ")[2] == machine[:19].replace("T", " ")
-    # Another day has its date.
-    assert scene.shown.run(f"return {times}.some(([text]) => text.startsWith('20'))")
-    assert re.match(r"since \S+ \S+\+05:30, in UTC ", scene.shown.run(f"return {CELLS}[4].title"))
-    # Whatever has the form of a time has an offset.
-    said = scene.shown.run("return document.body.innerText")
-    assert re.findall(r"\d:\d\d:\d\d(?!\+05:30)", said) == []
-    scene.shown.set_zone("")
-
-
-def test_a_lease_for_some_time_says_when_it_ends_and_its_user(scene: Scene) -> None:
-    request = Request((Wanted(GPU, 1),))
-    lease = Lease("train", 0, request, TimeOwner(600.0, 500_000_000_000), LeaseState.HELD, 5.0, {GPU: ("d1",)})
-    scene.player.do(lambda daemon: daemon.put_lease(lease))
-    scene.player.do(
-        lambda daemon: daemon.put_lease(
-            attrs.evolve(
-                lease, id="wait", uid=4_000_000_000, owner=TimeOwner(600.0), state=LeaseState.QUEUED, devices={}
-            )
-        )
-    )
-    scene.shown.run("document.getElementById('tab-leases').click()")
-    scene.until_names("wait", "train")
-    waits, held = scene.shown.run(f"return {ROWS}.map((cells) => cells[2])")
-    assert waits == "ttl of 10 min, user 4000000000"
-    assert re.fullmatch(
-        r"ttl, until \d\d:\d\d:\d\d[+-]\d\d:\d\d, user 0 \(root\)", re.sub(r"\d{4}-\d\d-\d\d ", "", held)
-    )
-    # It is the time at which it ends, and no time that moves.
-    assert held == scene.shown.run(f"return new Promise((done) => setTimeout(() => done({ROWS}[1][2]), 1200))")
-
-
-def test_columns_of_counts_and_tabs_stay_where_they_are_as_numbers_change(scene: Scene) -> None:
-    places = """JSON.stringify([
-        ...document.querySelectorAll('#counts thead th, #tabs button, #filter, #plugins .head button')]
-        .map((it) => [it.textContent, it.getBoundingClientRect().left, it.getBoundingClientRect().right]))"""
-    scene.put(made("a"))
-    scene.until_names("a")
-    before = scene.shown.run(f"return {places}")
-    states = scene.shown.run("return [...document.querySelectorAll('#counts thead th')].map((it) => it.textContent)")
-    assert states[:2] == ["type", "all"]
-    assert {*states[2:]} == {*StateName} - {StateName.GONE, *STATE_IN.values()} | {"registering"}
-    scene.put(*(made(f"p{number:04}", StateName.WAITING, cause="no") for number in range(1200)))
-    scene.shown.until(f"{SHOWN} === '1,201 sockets'")
-    after = scene.shown.run(f"return {places}")
-    assert after == before, (before, after)
-
-    def empty(daemon: StandIn) -> None:
-        for path in list(daemon.tables["/watch"]):
-            daemon.remove("/watch", path)
-
-    scene.player.do(empty)
-    scene.shown.until(f"{SHOWN} === '0 sockets'")
-    # The type stays, with no numbers.
-    after = scene.shown.run(f"return {places}")
-    assert after == before, (before, after)
-    cells = (
-        "[...document.querySelectorAll('#counts tbody tr')].map((row) => [...row.cells].map((it) => it.textContent))"
-    )
-    assert scene.shown.run(f"return {cells}") == [["CSIPlugin", *["\N{EN DASH}"] * 8]]
-    scene.put(made("a"))
-    scene.until_names("a")
-    scene.shown.run("document.getElementById('tab-leases').click()")
-    scene.shown.until("document.getElementById('tab-leases').ariaSelected === 'true'")
-    tabs = "[...document.querySelectorAll('#tabs button')].map((it) => it.getBoundingClientRect().left)"
-    after = scene.shown.run(f"return {tabs}")
-    scene.shown.run("document.getElementById('tab-plugins').click()")
-    assert scene.shown.run(f"return {tabs}") == after
-    assert "tabular-nums" in scene.shown.run(
-        "return getComputedStyle(document.querySelector('#counts button')).fontVariantNumeric"
-    )
-
-
-def test_a_plugin_on_standby_says_what_that_is(scene: Scene) -> None:
-    scene.put(made("a"), made("b", active=False))
-    scene.until_names("b", "a")
-    assert scene.shown.run(f"return {SENTENCE}") == "2 sockets · 2 registered (1 of them standby) · 0 problems"
-    row = scene.shown.run(f"return {ROWS}[0]")
-    assert (row[0], row[3]) == ("standby", "another instance of the name is used")
-    assert scene.shown.run(f"return {CELLS}[0].title").startswith("standby: It is registered, and not in use: ")
-    scene.shown.run(CLICK, "b")
-    scene.shown.until(f"{DETAILS}.textContent.includes('It is registered, and not in use: another instance')")
-    titles = scene.shown.run("return [...document.querySelectorAll('#counts thead th')].map((it) => it.title)")
-    assert titles[2] == "The handler has accepted it, and the plugin has been told."

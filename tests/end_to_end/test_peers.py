@@ -93,6 +93,7 @@ async def test_a_driver_on_kubernetes_helper_for_dra_is_usable_and_tells_of_its_
 
 
 async def test_a_driver_on_kubernetes_helper_for_dra_prepares_claims(place: Path) -> None:
+    """TestGRPCMethods, and fault 54: a server of grpc-go sends a PING for each request, and these are no flood."""
     registry, own = _directories(place)
     claims = [DRAClaim("default", "uid-1", "train"), DRAClaim("default", "uid-2", "infer")]
     with trio.fail_after(DEADLINE):
@@ -105,6 +106,8 @@ async def test_a_driver_on_kubernetes_helper_for_dra_prepares_claims(place: Path
             prepared = await driver.prepare(claims)
             called = await plugin.line(call="NodePrepareResources")
             await plugin.line(prepared=["uid-1", "uid-2"])
+            for _ in range(150):
+                assert await driver.prepare(claims) == prepared
             await driver.unprepare(claims)
             await plugin.line(unprepared=["uid-1", "uid-2"])
             with pytest.raises(DRAClaimError, match="it is broken"):

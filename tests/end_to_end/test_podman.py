@@ -20,7 +20,7 @@ import trio
 
 from plugind.tests.end_to_end.containers import engine
 from plugind.tests.end_to_end.leasing import ended, leases, listed, release
-from plugind.tests.end_to_end.processes import PLUGIND, Daemon, daemon_process
+from plugind.tests.end_to_end.processes import PLUGIND, Daemon, daemon_process, finish
 
 pytestmark = pytest.mark.extended
 
@@ -45,7 +45,7 @@ class Served:
         """Return the options that ``plugind allocate -o podman`` prints for a user, as a shell splits them."""
         command = [*(as_user(uid) if uid else []), *self.plugind, "allocate", *arguments, "-o", "podman"]
         status = ["--status", self.daemon.status]
-        done = subprocess.run([*command, *status], capture_output=True, text=True, cwd="/", check=False)
+        done = finish([*command, *status], cwd="/")
         assert done.returncode == 0, done.stderr
         return done.stdout.split()
 
@@ -162,7 +162,7 @@ def test_a_user_has_containers_of_leases_of_its_own(served: Served) -> None:
     """Where an engine can make no nodes, it mounts them. A lease of another user is not bound: the hook has a user."""
     podman = engine(served.directory / "u", USER)
     alone = [*as_user(USER), "unshare", "--user", "--map-root-user", *served.plugind, "--version"]
-    tried = subprocess.run(alone, capture_output=True, text=True, check=False, cwd="/")
+    tried = finish(alone, cwd="/")
     if tried.returncode:
         pytest.skip(f"users have no user namespaces here, or do not reach plugind: {tried.stderr}")
     own = served.allocate(f"{GPU}=1", "--ids=gpu-1", "--id=own", uid=USER)
@@ -184,7 +184,7 @@ def test_a_shell_gives_the_options_to_podman(served: Served) -> None:
     line = " ".join(podman.command(["$OPTIONS"], "'cat /dev/data-0'")).replace("$OPTIONS", f"$({allocate})")
 
     def run() -> subprocess.CompletedProcess[str]:
-        return subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=podman.environment, check=False)
+        return finish(["sh", "-c", line], env=podman.environment)
 
     served.allocate(f"{DATA}=1", "--id=before")
     done = run()

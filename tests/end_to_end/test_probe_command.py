@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import sys
-from functools import partial
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import attrs
 import pytest
 import trio
 
-from plugind.actors.console.fake import FakeSpec, run_fake
 from plugind.testing import FakePlugin
-from plugind.tests.end_to_end.foreign import ALL, GRPCIO, GRPCLIB, PLUGINS, PYDRA, Foreign
+from plugind.tests.end_to_end.foreign import ALL, PLUGINS, Foreign
 from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, Daemon, Done, daemon, plugin_process
+from plugind.tests.end_to_end.sockets import place, serving, stale
 
 
 async def probed(path: Path, *options: str) -> Done:
@@ -49,13 +48,10 @@ def steps(result: dict[str, object]) -> dict[str, tuple[str, str]]:
 @pytest.mark.parametrize("foreign", ALL, ids=lambda foreign: foreign.label)
 async def test_a_probe_does_not_affect_a_registered_plugin(foreign: Foreign, patient: Daemon) -> None:
     """The probe opens a call of NotifyRegistrationStatus and does not complete it: no server hands that on."""
-    directory = patient.root / f"probe-{foreign.label}"
-    await patient.ready()
-    directory.mkdir()
-    path = directory / "a.sock"
+    path = await place(patient, f"probe-{foreign.label}") / "a.sock"
     async with (
         patient.watch() as watch,
-        plugin_process(foreign.command(path, foreign.name, directory / ".service.sock")) as plugin,
+        plugin_process(foreign.command(path, foreign.name, path.with_name(".service.sock"))) as plugin,
     ):
         await plugin.notified_registered()
         await watch.state(path, "registered")
@@ -74,28 +70,13 @@ async def test_a_probe_does_not_affect_a_registered_plugin(foreign: Foreign, pat
         assert "NotifyRegistrationStatus" not in await plugin.rest()
 
 
-@pytest.mark.parametrize("foreign", [GRPCIO, GRPCLIB, PYDRA], ids=lambda program: program.label)
-async def test_real_plugins_satisfy_the_kubelet(foreign: Foreign, tmp_path: Path) -> None:
-    """Behaviour 44: the kubelet calls a CSI driver and a device plugin when it registers them; these serve the call."""
-    path = tmp_path / "a.sock"
-    async with plugin_process(foreign.command(path, foreign.name, tmp_path / "service.sock")):
-        with trio.fail_after(DEADLINE):
-            while (done := await probed(path, "--strict")).code:
-                assert "✗ path" in done.out or "✗ connect" in done.out or "✗ endpoint" in done.out, done.out
-    assert done.out.splitlines()[-1] == (
-        "the kubelet would register this plugin; it was not notified (--notify does that)"
-    )
-
-
+@pytest.mark.usefixtures("real_processes")
 @pytest.mark.parametrize(("kind", "options"), [("none", []), ("base", ["--notify"])])
 async def test_a_plugin_that_cannot_be_notified_is_judged_as_the_daemon_does(
     kind: str, options: list[str], patient: Daemon
 ) -> None:
     """Fault 71: a daemon registers it, deregisters it and parks it. A method that is there is called by --notify."""
-    directory = patient.root / f"no-notify-{kind}"
-    await patient.ready()
-    directory.mkdir()
-    path = directory / "a.sock"
+    path = await place(patient, f"no-notify-{kind}") / "a.sock"
     command = [sys.executable, str(PLUGINS / "no_notify_plugin.py"), str(path), f"{kind}.example.com", kind]
     async with patient.watch() as watch, plugin_process(command):
         parked = await watch.state(path, "parked")
@@ -110,73 +91,40 @@ async def test_a_plugin_that_cannot_be_notified_is_judged_as_the_daemon_does(
 # --- the daemon's verdict ---------------------------------------------------------------------------------------------
 
 CSI = FakePlugin("CSIPlugin", "csi.example.com")
-DEVICE = FakePlugin("DevicePlugin", "example.com/gpu", ("v1beta1",))
-DRA = FakePlugin("DRAPlugin", "dra.example.com", ("v1.DRAPlugin",))
+#: The plugins of fakes, with their outcomes.
 FAKES = {
     "csi": (CSI, "registered"),
-    "csi-0.3": (attrs.evolve(CSI, versions=("0.3.0",)), "failed"),
-    "device": (DEVICE, "registered"),
-    "dra-1.0.0": (attrs.evolve(DRA, versions=("1.0.0",)), "failed"),
-    "endpoint": (attrs.evolve(CSI, endpoint="/etc/passwd"), "failed"),
+    "csi-0.3": (attrs.evolve(CSI, name="old.example.com", versions=("0.3.0",)), "failed"),
+    "device": (FakePlugin("DevicePlugin", "example.com/gpu", ("v1beta1",)), "registered"),
+    "dra-1.0.0": (FakePlugin("DRAPlugin", "dra.example.com", ("1.0.0",)), "failed"),
+    "endpoint": (attrs.evolve(CSI, name="elsewhere.example.com", endpoint="/etc/passwd"), "failed"),
     "name": (attrs.evolve(CSI, name=""), "failed"),
     "type": (attrs.evolve(CSI, type="csi"), "no-handler"),
-    "slow": (attrs.evolve(CSI, delay=1.5), "failed"),
 }
 #: The state in which the daemon shows a plugin of each outcome.
-STATES = {
-    "registered": "registered",
-    "unusable": "registered",
-    "failed": "waiting",
-    "no-handler": "parked",
-    "parked": "parked",
-    "stale": "stale",
-}
+STATES = {"registered": "registered", "failed": "waiting", "no-handler": "parked", "parked": "parked", "stale": "stale"}
 
 
-@pytest.mark.parametrize("label", FAKES)
-async def test_the_probe_and_the_daemon_agree(label: str, request: pytest.FixtureRequest) -> None:
-    """Behaviours 28, 29, 30 and 44; faults 44, 73 and 74: where both have words for it, they have the same."""
-    plugin, outcome = FAKES[label]
-    # The first answer of a plugin decides, also on a busy machine.
-    node: Daemon = request.getfixturevalue("shared" if plugin.delay else "patient")
-    directory = node.root / f"agree-{label}"
-    await node.ready()
-    directory.mkdir()
-    path = directory / "a.sock"
-    async with node.watch() as watch, trio.open_nursery() as nursery:
-        await nursery.start(partial(run_fake, FakeSpec(str(path), plugin), on_call=lambda _: None))
-        shown = await watch.state(path, STATES[outcome])
-        code, result = await found(path)
-        nursery.cancel_scope.cancel()
-    assert (code, result["outcome"]) == (0 if outcome == "registered" else 1, outcome)
-    for step in ("info", "validation"):
-        verdict, detail = steps(result).get(step, ("ok", ""))
-        assert verdict == "ok" or str(shown["reason"]).endswith(detail)
+async def test_the_probe_and_the_daemon_agree(patient: Daemon) -> None:
+    """Behaviours 7, 15, 28, 29, 30 and 44; faults 7, 28, 44, 73 and 74: they have the same words, where both have some.
 
-
-async def test_beside_a_daemon_a_second_driver_of_a_name_is_judged_as_the_daemon_does(patient: Daemon) -> None:
-    """TestValidatePluginExistingDriver: without ``--status`` the other one is unknown."""
-    directory = patient.root / "beside"
-    await patient.ready()
-    directory.mkdir()
-    first, second = directory / "first.sock", directory / "second.sock"
-    driver = FakePlugin("CSIPlugin", "beside.example.com")
-    async with patient.watch() as watch, trio.open_nursery() as nursery:
-        await nursery.start(partial(run_fake, FakeSpec(str(first), driver), on_call=lambda _: None))
-        await watch.state(first, "registered")
-        await nursery.start(partial(run_fake, FakeSpec(str(second), driver), on_call=lambda _: None))
-        shown = await watch.state(second, "waiting")
-        alone, beside = await found(second), await found(second, "--status", patient.status)
-        itself = await found(first, "--status", patient.status)
-        nursery.cancel_scope.cancel()
-    assert [(code, result["outcome"]) for code, result in (alone, beside, itself)] == [
-        (0, "registered"),
-        (1, "failed"),
-        (0, "registered"),
-    ]
-    verdict, detail = steps(beside[1])["validation"]
-    assert verdict == "wrong"
-    assert str(shown["reason"]).endswith(detail)
+    A stale socket and a link to it are no plugins for either.
+    """
+    directory = await place(patient, "agree")
+    outcomes = {directory / f"{label}.sock": outcome for label, (_, outcome) in FAKES.items()}
+    outcomes |= {directory / "stale.sock": "stale", directory / "link.sock": "parked"}
+    stale(directory / "stale.sock")
+    (directory / "link.sock").symlink_to("stale.sock")
+    async with patient.watch() as watch, AsyncExitStack() as stack:
+        for label, (plugin, _) in FAKES.items():
+            await stack.enter_async_context(serving(directory / f"{label}.sock", plugin))
+        for path, outcome in outcomes.items():
+            shown = await watch.state(path, STATES[outcome])
+            code, result = await found(path)
+            assert (code, result["outcome"]) == (0 if outcome == "registered" else 1, outcome), path
+            for step in ("info", "validation"):
+                verdict, detail = steps(result).get(step, ("ok", ""))
+                assert verdict == "ok" or str(shown["reason"]).endswith(detail), path
 
 
 async def test_a_probe_judges_by_the_rules_of_a_daemon_and_in_its_words(tmp_path: Path) -> None:
@@ -190,10 +138,8 @@ async def test_a_probe_judges_by_the_rules_of_a_daemon_and_in_its_words(tmp_path
     with daemon(tmp_path, "--trust-uid", "4242", "--trust-uid", "5000-5009", "--endpoint-dir", str(drivers)) as node:
         await node.ready()
         (shown,) = json.loads((await node.get("/healthz"))[1])["roots"][0]["directories"]
-        async with trio.open_nursery() as nursery:
-            await nursery.start(partial(run_fake, FakeSpec(str(path), plugin), on_call=lambda _: None))
+        async with serving(path, plugin):
             code, result = await found(path, "--status", node.status, "--trust-uid", "7")
-            nursery.cancel_scope.cancel()
     assert (code, result["outcome"]) == (1, "ignored")
     said = steps(result)
     users = ", ".join(dict.fromkeys(("0", str(os.geteuid()), "4242", "5000-5009", "7")))
@@ -204,45 +150,3 @@ async def test_a_probe_judges_by_the_rules_of_a_daemon_and_in_its_words(tmp_path
     )
     assert said["directory"] == ("wrong", f"directory {path.parent} is insecure: {shown['reason']}")
     assert said["info"][0] == "ok"
-
-
-async def test_a_probe_beside_a_daemon_that_does_not_answer_says_so(tmp_path: Path) -> None:
-    done = await probed(tmp_path / "a.sock", "--status", str(tmp_path / "no.sock"))
-    assert (done.code, done.out) == (69, "")
-    assert done.err.startswith(f"plugind: no daemon answers at {tmp_path}/no.sock")
-
-
-async def test_the_probe_and_the_daemon_agree_on_what_is_no_plugin(shared: Daemon) -> None:
-    """Behaviours 7 and 15, faults 7 and 28."""
-    directory = shared.root / "no-plugins"
-    await shared.ready()
-    directory.mkdir()
-    stale, link = directory / "stale.sock", directory / "link.sock"
-    async with shared.watch() as watch:
-        with socket.socket(socket.AF_UNIX) as bound:
-            bound.bind(str(stale))
-        link.symlink_to(stale)
-        await watch.state(stale, "stale")
-        await watch.state(link, "parked")
-        assert [(await found(path))[1]["outcome"] for path in (stale, link)] == ["stale", "parked"]
-
-
-# --- what an author reads ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("real_processes")
-async def test_the_lines_of_a_refusal(tmp_path: Path) -> None:
-    path = tmp_path / "a.sock"
-    plugin = attrs.evolve(CSI, type="csi-plugin", endpoint="/nowhere/csi.sock")
-    async with trio.open_nursery() as nursery:
-        await nursery.start(partial(run_fake, FakeSpec(str(path), plugin), on_call=lambda _: None))
-        done = await probed(path, "--endpoint-dir", "/nowhere")
-        nursery.cancel_scope.cancel()
-    assert (done.code, done.err) == (1, "")
-    lines = [line.partition(" (")[0] for line in done.out.splitlines()]
-    assert lines[4:] == [
-        f"✗ type: no handler registered for plugin type: csi-plugin at socket {path}: did you mean CSIPlugin?",
-        "✗ endpoint: cannot connect to '/nowhere/csi.sock': No such file or directory",
-        "✓ NotifyRegistrationStatus: the server has this method; it was not called",
-        "a daemon would not register this plugin, and park it until a handler for its type is added: see ✗ above",
-    ]

@@ -143,26 +143,6 @@ def test_promtool_reads_each_query_of_the_dashboard(tmp_path: Path) -> None:
     assert len(listed_rules) > 25
 
 
-def test_the_panels_of_the_dashboard_have_places_and_titles_of_their_own() -> None:
-    dashboard = json.loads(DASHBOARD.read_text())
-    panels = dashboard["panels"]
-    assert len({panel["id"] for panel in panels}) == len({panel["title"] for panel in panels}) == len(panels)
-    taken: set[tuple[int, int]] = set()
-    for panel in panels:
-        place = panel["gridPos"]
-        cells = {
-            (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
-        }
-        assert max(x for x, _ in cells) < 24, panel["title"]
-        assert not cells & taken, panel["title"]
-        taken |= cells
-    variables = {variable["name"] for variable in dashboard["templating"]["list"]}
-    assert set(re.findall(r"\$\{?(\w+)", DASHBOARD.read_text())) <= variables | {"__rate_interval"}
-    assert all('job=~"$job",node=~"$node"' in expression for _, expression in queries())
-
-
 #: The alerts that fire, with the labels that say about what. When the daemon finds out that the
 #: connection to a killed plugin is lost is a matter of its backoff.
 FIRING = (
@@ -238,7 +218,3 @@ def test_no_alert_fires_for_a_daemon_on_which_all_is_well(texts: Mapping[str, st
     scrapes = [(2000, exposed(texts["well"], NODE) | {f"up{{{TARGET}}}": "1"})]
     pending = expected("ALERTS", 1999, [])
     assert_rules(tmp_path, [{"input_series": stretched(scrapes), "promql_expr_test": [pending]}])
-
-
-async def test_the_text_over_tcp_is_that_of_the_status_socket(texts: Mapping[str, str]) -> None:
-    assert kinds(texts["over TCP"]) == kinds(texts["well again"])

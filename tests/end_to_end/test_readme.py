@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from plugind.tests.end_to_end.packages import PACKAGES
-from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND
+from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, finish
 from plugind.tests.tools.interpreters import SETTLED, block
 
 CHECKOUT = Path(__file__).parents[2]
@@ -28,15 +28,7 @@ def test_the_commands_to_try_show_a_registered_plugin_and_leave_nothing_running(
     temporary.mkdir()
     environment = {**os.environ, "TMPDIR": str(temporary)}
     # A pipe ends when no process can write to it any more, so the daemon and the plugin have ended too.
-    done = subprocess.run(
-        ["bash", "-euc", block("try")],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-        check=False,
-    )
+    done = finish(["bash", "-euc", block("try")], cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     (directory,) = temporary.iterdir()
     path = f"{directory}/plugins/red.sock"
@@ -54,25 +46,11 @@ def test_the_commands_to_try_show_a_registered_plugin_and_leave_nothing_running(
     assert os.listdir(directory / "plugins") == [".plugind.lock"]
 
 
-def test_commands_that_fail_leave_nothing_running(tmp_path: Path) -> None:
-    """A pipe ends when no process can write to it any more: those that were started have ended."""
-    (tmp_path / ".venv").symlink_to(sys.prefix)
-    (tmp_path / "tmp").mkdir()
-    commands = block("try")
-    failing = commands.replace("plugind wait red.example.com --timeout 60", "false")
-    assert failing != commands
-    environment = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
-    done = subprocess.run(
-        ["bash", "-euc", failing], cwd=tmp_path, env=environment, capture_output=True, timeout=DEADLINE, check=False
-    )
-    assert done.returncode != 0
-
-
 @pytest.fixture
 def fresh_copy(tmp_path: Path) -> Path:
     """Copy the files of the checkout as a clone would have them, including uncommitted changes."""
     listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-    names = subprocess.run(listed, cwd=CHECKOUT, capture_output=True, text=True, check=True).stdout.split("\0")
+    names = finish(listed, cwd=CHECKOUT, check=True).stdout.split("\0")
     for name in filter(None, names):
         if (CHECKOUT / name).is_file():
             (tmp_path / "plugind" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -85,12 +63,7 @@ def offline(python: Path, directory: Path) -> dict[str, str]:
 
     Only the download differs from what a reader runs; the environment, the build and the installation do not.
     """
-    here = subprocess.run(
-        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    here = finish([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], check=True)
     return {
         **os.environ,
         "PATH": f"{python.parent}:{os.environ['PATH']}",
@@ -109,15 +82,7 @@ def test_the_commands_about_devices_show_the_table_of_the_page() -> None:
     # The path of a device plugin's socket may have 107 bytes, so the directory must have a short one.
     with tempfile.TemporaryDirectory(dir="/tmp") as directory:
         os.symlink(sys.prefix, f"{directory}/.venv")
-        done = subprocess.run(
-            ["bash", "-euc", commands],
-            cwd=directory,
-            env={**os.environ, "TMPDIR": directory},
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE,
-            check=False,
-        )
+        done = finish(["bash", "-euc", commands], cwd=directory, env={**os.environ, "TMPDIR": directory})
     assert done.returncode == 0, done.stderr
     table = [line.split() for line in README.split("```\n")[1].split("```")[0].splitlines()]
     shown = [line.split() for line in done.stdout.splitlines()[-len(table) :]]
@@ -125,6 +90,7 @@ def test_the_commands_about_devices_show_the_table_of_the_page() -> None:
     assert shown[-1] == table[-1]
 
 
+@pytest.mark.extended
 def test_the_first_command_installs_plugind_and_shows_a_running_node_until_ctrl_c(
     fresh_copy: Path, tmp_path: Path
 ) -> None:
@@ -157,7 +123,7 @@ def test_the_first_command_installs_plugind_and_shows_a_running_node_until_ctrl_
     assert f"  alias plugind={fresh_copy}/.venv/bin/plugind\n" in shown
     installed = [sys.executable, "-c", "import plugind; print(plugind.__file__)"]
     installed[0] = str(fresh_copy / ".venv/bin/python")
-    found = subprocess.run(installed, env=environment, cwd="/", capture_output=True, text=True, check=True)
+    found = finish(installed, cwd="/", env=environment, check=True)
     assert found.stdout.startswith(f"{fresh_copy}/.venv/lib/")
 
 
@@ -170,14 +136,7 @@ def test_the_program_that_embeds_a_node_is_complete_and_registers_its_plugin(tmp
     fake = [*PLUGIND, "fake", "--socket", str(path), "--type", "ColourPlugin", "--name", "red.example.com"]
     with subprocess.Popen([*fake, "--version", "1.0.0"], stdout=subprocess.DEVNULL) as plugin:
         try:
-            done = subprocess.run(
-                [sys.executable, "program.py"],
-                cwd=tmp_path,
-                capture_output=True,
-                text=True,
-                timeout=DEADLINE,
-                check=False,
-            )
+            done = finish([sys.executable, "program.py"], cwd=tmp_path)
         finally:
             plugin.terminate()
     assert done.stdout == f"red.example.com serves at {path}\nred.example.com is registered\n", done.stderr
@@ -202,16 +161,3 @@ def test_benchmarks_are_started_in_the_same_way_everywhere() -> None:
     ]
     assert len(commands) > 5
     assert [(page, command) for page, command in commands if not command.startswith("benchmarks.")] == []
-
-
-def test_a_folder_named_plugind_shadows_the_installed_one_unless_python_runs_with_dash_p(tmp_path: Path) -> None:
-    (tmp_path / "plugind").mkdir()
-    (tmp_path / "plugind" / "__init__.py").touch()
-
-    def found(*options: str) -> Path:
-        command = [sys.executable, *options, "-c", "import plugind; print(plugind.__file__)"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-        return Path(done.stdout.strip()).parent
-
-    assert found() == tmp_path / "plugind"
-    assert found("-P") == CHECKOUT

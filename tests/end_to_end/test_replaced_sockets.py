@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -131,18 +130,6 @@ async def test_a_socket_that_is_replaced_between_look_and_dial_is_told_once(
     assert handler.asked() == ["validate", "register"]
 
 
-async def test_a_chmod_between_look_and_dial_replaces_nothing(directory: Path) -> None:
-    """Behaviour 13."""
-    async with plugin(directory) as process:
-        hook = Hook(lambda: os.chmod(process.path, 0o700))
-        process.start()
-        async with node(directory, hook, FakeHandler()) as supervisor:
-            await registered(supervisor)
-            await no_event_left()
-            assert (hook.dials, (await supervisor.snapshot()).plugins[0].attempt) == (1, 1)
-        assert process.heard == [ONCE]
-
-
 async def test_sockets_that_are_recreated_while_the_node_starts_are_told_once(directory: Path) -> None:
     """Behaviour 9: the first scan finds the new socket, and the events of its replacement come after it."""
 
@@ -170,40 +157,3 @@ async def test_sockets_that_are_recreated_while_the_node_starts_are_told_once(di
             assert [entry.generation for entry in (await supervisor.snapshot()).plugins] == [status.generation]
         assert (Racing.raced, process.heard) == (True, [[], ONCE])
     assert handler.asked() == ["validate", "register"]
-
-
-async def test_a_link_that_is_accepted_leads_to_the_socket_that_the_look_found(tmp_path: Path) -> None:
-    """Behaviour 7, fault 41: the link leads to another socket by the time of the dial, then to the first again."""
-    (tmp_path / "root/.there").mkdir(parents=True)
-    link = tmp_path / "root/red.sock"
-    async with plugin(tmp_path / "root/.there") as process:
-        process.start()
-        link.symlink_to(".there/a.sock")
-        config = Config(roots=(Root(str(tmp_path / "root")),), follow_symlinks_inside_root=True)
-        async with Supervisor(config, handlers={"Colour": FakeHandler()}) as supervisor:
-            status = await registered(supervisor)
-        assert (status.socket, process.heard) == (str(link), [ONCE])
-
-
-async def test_a_node_without_proc_says_once_that_it_dials_by_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Faults 23 and 41."""
-    lines: list[str] = []
-
-    class Logger:
-        def enabled(self, level: object) -> bool:
-            return True
-
-        def event(self, level: object, message: str, /, **fields: object) -> None:
-            lines.append(message)
-
-    monkeypatch.setattr("plugind.actors.node.node.can_connect_to_descriptors", lambda: False)
-    monkeypatch.setattr(exact_connect, "can_connect_to_descriptors", lambda: False)
-    async with plugin(tmp_path) as process:
-        process.start()
-        config = Config(roots=(Root(str(tmp_path)),))
-        async with Supervisor(config, handlers={"Colour": FakeHandler()}, log=Logger()) as supervisor:
-            await registered(supervisor)
-        assert process.heard == [ONCE]
-    assert lines.count("sockets are dialed by path") == 1

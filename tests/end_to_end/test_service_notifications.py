@@ -68,28 +68,6 @@ async def test_a_daemon_without_its_root_says_so_in_its_status(optional: str, tm
         await manager.until("STATUS", "0 plugins")
 
 
-@pytest.mark.parametrize("actor", ["reconciler", "status"])
-async def test_a_daemon_whose_actor_hangs_says_that_it_is_not_fed_until_it_goes_on(actor: str, tmp_path: Path) -> None:
-    hang = tmp_path / actor
-    with (
-        service_manager(tmp_path, watchdog=0.6) as manager,
-        daemon(tmp_path, "--rescan", "0.2", script="hanging.py", environment=manager.environment) as node,
-    ):
-        await manager.until("WATCHDOG", "1")
-        hang.touch()
-        for number in range(10):
-            (node.root / f"link{number}").symlink_to(node.status)
-        while not (message := await manager.until("STATUS"))["STATUS"].startswith("not fed: "):
-            pass
-        assert message["STATUS"].startswith(f"not fed: {actor}: it hangs: it has taken no message for ")
-        (line,) = await node.logged("the watchdog is not fed any more")
-        assert line["level"] == "error"
-        hang.unlink()
-        await manager.until("WATCHDOG", "1")
-        await node.logged("the watchdog is fed again")
-        await manager.until("STATUS", "10 plugins: 10 parked")
-
-
 async def test_a_daemon_that_the_watchdog_ends_leaves_its_stacks_in_the_log(tmp_path: Path) -> None:
     """systemd sends SIGABRT. What blocks the loop is in these stacks."""
     with (

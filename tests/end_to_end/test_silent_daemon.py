@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -46,27 +45,19 @@ def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
         yield started
 
 
-@pytest.mark.parametrize("command", CLIENTS)
-async def test_a_daemon_that_is_stopped_hangs_no_command(command: str, quiet: Daemon) -> None:
+async def test_a_daemon_that_is_stopped_hangs_no_command(quiet: Daemon) -> None:
     """It still accepts connections, since the kernel does that."""
     await quiet.ready()
     with stopped(quiet.process):
-        done = run(*command.split(), "--answer-timeout", "0.3", status=quiet.status)
-    reason = f"process {quiet.process.pid} is stopped and sent nothing within 0.3 s"
-    why = f"no daemon answers at {quiet.status} ({reason}); --answer-timeout gives it more time"
-    assert (done.code, done.out) == (69, json.dumps({"error": why}) + "\n" if "json" in command else "")
-    assert f"{why}\n" in done.err
-
-
-async def test_wait_does_not_call_a_plugin_unregistered_that_it_could_not_ask_about(quiet: Daemon) -> None:
-    await quiet.ready()
-    with stopped(quiet.process):
+        for command in CLIENTS:
+            done = run(*command.split(), "--answer-timeout", "0.3", status=quiet.status)
+            reason = f"process {quiet.process.pid} is stopped and sent nothing within 0.3 s"
+            why = f"no daemon answers at {quiet.status} ({reason}); --answer-timeout gives it more time"
+            assert (done.code, done.out) == (69, json.dumps({"error": why}) + "\n" if "json" in command else "")
+            assert f"{why}\n" in done.err
         done = run("wait", "a", "--timeout", "0.3", status=quiet.status)
-        served = run("wait", "a", "--serving", "--timeout", "0", "--answer-timeout", "0.3", status=quiet.status)
     said = f"the daemon at {quiet.status} has not answered within 0.3 s"
     assert done == Done(69, "", f"plugind: cannot tell whether a is registered: {said}\n")
-    assert served.code == 69
-    assert served.err.startswith("plugind: cannot tell whether a is serving: no daemon answers at ")
 
 
 async def test_wait_with_no_time_looks_once(quiet: Daemon) -> None:
@@ -97,49 +88,6 @@ async def test_wait_says_that_a_daemon_is_busy_if_all_its_streams_are_taken(quie
     assert watched == Done(75, "", f"plugind: {said}\n")
 
 
-async def connections(node: Daemon, sockets: int) -> None:
-    """Wait until the status socket has so many sockets in the kernel: the one that listens, and one of each client."""
-    with trio.fail_after(DEADLINE):
-        while True:
-            shown = (await trio.Path("/proc/net/unix").read_text(errors="replace")).splitlines()
-            if sum(line.endswith(f" {node.status}") for line in shown) == sockets:
-                return
-            await trio.sleep(0.02)
-
-
-async def test_wait_says_how_long_a_registration_took_only_if_it_has_just_happened(quiet: Daemon) -> None:
-    await quiet.ready()
-    path = quiet.root / "new.sock"
-    fake = [*PLUGIND, "fake", "--socket", str(path), "--type", "CSIPlugin", "--name", "new.example.com"]
-    async with trio.open_nursery() as nursery:
-        ended: list[Done] = []
-
-        async def wait() -> None:
-            ended.append(await in_thread("wait", "new.example.com", status=quiet.status))
-
-        async with AsyncExitStack() as stack:
-            watch = await stack.enter_async_context(quiet.watch())
-            # The listener, and the watch.
-            await connections(quiet, 2)
-            nursery.start_soon(wait)
-            await connections(quiet, 3)
-            await stack.enter_async_context(plugin_process(fake))
-            await watch.state(path, "registered")
-            with trio.fail_after(DEADLINE):
-                while not ended:  # noqa: ASYNC110 - a process ends
-                    await trio.sleep(0.02)
-            again = await in_thread("wait", "new.example.com", status=quiet.status)
-    assert re.fullmatch(rf"new\.example\.com was registered in \S+: {path}\n", ended[0].out)
-    assert again == Done(0, f"new.example.com is registered: {path}\n", "")
-
-
-def test_a_status_path_that_is_no_socket_is_named_as_such(tmp_path: Path) -> None:
-    path = tmp_path / "f.txt"
-    path.touch()
-    said = f"{path} is no socket; name the daemon's status socket with --status or PLUGIND_STATUS"
-    assert run("ls", status=str(path)) == Done(69, "", f"plugind: {said}\n")
-
-
 async def test_a_watch_notices_that_the_daemon_is_stopped(quiet: Daemon) -> None:
     await quiet.ready()
     marker = quiet.root / "marker.sock"
@@ -152,24 +100,12 @@ async def test_a_watch_notices_that_the_daemon_is_stopped(quiet: Daemon) -> None
                 assert await watch.process.wait() == 69
 
 
-def test_a_daemon_of_another_user_is_named_as_such() -> None:
+def test_a_status_path_of_another_user_or_that_is_no_socket_is_named_as_such(tmp_path: Path) -> None:
     said = unreachable(UnreachableError("/run/s", "Permission denied", 13))
     assert said == "may not talk to the daemon at /run/s (Permission denied); run this as the daemon's user or as root"
-
-
-# --- daemons of other versions ----------------------------------------------------------------------------------------
-
-
-@asynccontextmanager
-async def stub(path: str, answer: http_server.RequestHandler) -> AsyncIterator[None]:
-    """Serve a status socket that is no daemon's."""
-    async with trio.open_nursery() as nursery:
-        limits = http_server.HttpLimits()
-        with listen(path) as listener:
-            allowed = frozenset({0, os.geteuid()})
-            nursery.start_soon(partial(http_server.serve, listener, answer, limits, allowed=allowed))
-            yield
-            nursery.cancel_scope.cancel()
+    (path := tmp_path / "f.txt").touch()
+    said = f"{path} is no socket; name the daemon's status socket with --status or PLUGIND_STATUS"
+    assert run("ls", status=str(path)) == Done(69, "", f"plugind: {said}\n")
 
 
 async def in_thread(*arguments: str, status: str) -> Done:
@@ -182,96 +118,41 @@ async def test_wait_does_not_take_a_list_that_has_begun_for_the_whole(tmp_path: 
             await send(b'{"socket": "/r/a.sock", "state": "stale"}\n')
             await trio.sleep_forever()
 
-        return http_server.HttpResponse(
-            200, "application/jsonl", write=write, endless=True, headers=(("Heartbeat", "1"),)
-        )
+        headers = (("Heartbeat", "1"),)
+        return http_server.HttpResponse(200, "application/jsonl", write=write, endless=True, headers=headers)
 
-    path = str(tmp_path / "s")
-    async with stub(path, answer):
-        done = await in_thread("wait", "nobody", "--timeout", SOON, status=path)
+    path, allowed = str(tmp_path / "s"), frozenset({0, os.geteuid()})
+    with listen(path) as listener:
+        async with trio.open_nursery() as nursery:
+            serve = partial(http_server.serve, listener, answer, http_server.HttpLimits(), allowed=allowed)
+            nursery.start_soon(serve)
+            done = await in_thread("wait", "nobody", "--timeout", SOON, status=path)
+            nursery.cancel_scope.cancel()
     said = "the daemon has not sent its whole list yet, which may hold that name"
     assert done == Done(75, "", f"plugind: cannot tell whether nobody is registered: {said}\n")
-
-
-async def test_the_answers_of_an_older_daemon_are_understood(tmp_path: Path) -> None:
-    """It says ages under ``since``, has no heartbeats, and names only the sockets that are tried."""
-    plugin = (
-        b'{"socket": "/r/a.sock", "name": "a", "type": "CSIPlugin", "state": "registered", "since": 3.5, "new": {}}'
-    )
-
-    async def answer(request: http_server.HttpRequest, /) -> http_server.HttpResponse:
-        if request.path == "/retry":
-            return http_server.HttpResponse(200, "application/json", b'{"sockets": ["/r/a.sock"]}')
-        if request.path != "/watch":
-            return http_server.HttpResponse(200, "application/json", b"[" + plugin + b"]")
-
-        async def write(send: http_server.Send) -> None:
-            # Longer than the command would let a daemon with heartbeats be silent.
-            await trio.sleep(4)
-            await send(plugin + b"\n")
-
-        return http_server.HttpResponse(200, "application/jsonl", write=write, endless=True)
-
-    path = str(tmp_path / "s")
-    async with stub(path, answer):
-        done = {
-            words[0]: await in_thread(*words, "--answer-timeout", "3", status=path)
-            for words in (["ls"], ["describe", "a"], ["watch"], ["wait", "a"], ["retry", "a"])
-        }
-    assert {command: ended.code for command, ended in done.items()} == dict.fromkeys(done, 0)
-    assert done["ls"].out.splitlines()[1].split()[:5] == ["registered", "a", "CSIPlugin", "3.5s", "-"]
-    assert "State:      registered for 3.5s, since " in done["describe"].out
-    assert done["retry"].out == "/r/a.sock: asked to try now\n"
-    assert "registered" in done["watch"].out
-    assert done["wait"].out == "a is registered: /r/a.sock\n"
 
 
 # --- output that cannot be written ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
-async def test_a_full_disk_is_one_line_in_every_command(unbuffered: str, quiet: Daemon) -> None:
-    """Fault 95."""
+async def test_a_full_disk_is_one_line(unbuffered: str, quiet: Daemon) -> None:
+    """Fault 95: the interpreter would print a traceback as it exits, and argparse ignores the error."""
     await quiet.ready()
     path = quiet.root / f"full{unbuffered}.sock"
-    clients = [["ls"], ["ls", "-o", "name"], ["describe", str(path)], ["retry", str(path)], ["watch"]]
-    others = [["probe", str(path)], ["probe", str(path), "--json"]]
-    ended: dict[str, tuple[int, bytes]] = {}
-
-    async def print_to_a_full_disk(words: list[str]) -> None:
-        status = ["--status", quiet.status] if words in clients else []
-        with open("/dev/full", "wb") as full, trio.fail_after(DEADLINE):  # noqa: ASYNC230
-            done = await trio.run_process(
-                [*PLUGIND, *words, *status],
-                stdout=full,
-                capture_stderr=True,
-                check=False,
-                env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
-            )
-        ended[" ".join(words)] = done.returncode, done.stderr
-
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    asking = [[*words, "--status", quiet.status] for words in (["ls"], ["retry", str(path)], ["watch"])]
     with socket.socket(socket.AF_UNIX) as stale:
         stale.bind(str(path))
         async with quiet.watch() as watch:
             await watch.state(path, "stale")
-        async with trio.open_nursery() as nursery:
-            for words in (*clients, *others):
-                nursery.start_soon(print_to_a_full_disk, words)
-    said = b"plugind: standard output cannot be written: No space left on device\n"
-    assert ended == dict.fromkeys((" ".join(words) for words in (*clients, *others)), (1, said))
-
-
-@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
-def test_a_help_that_cannot_be_written_is_one_line(unbuffered: str) -> None:
-    """Fault 95: the interpreter would print a traceback as it exits, and argparse ignores the error."""
-    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
-    with open("/dev/full", "wb") as full:
-        for words in (["--help"], ["ls", "--help"], ["--version"]):
-            ended = subprocess.run(
-                [*PLUGIND, *words], stdout=full, stderr=subprocess.PIPE, text=True, env=environment, check=False
-            )
-            said = "plugind: standard output cannot be written: No space left on device\n"
-            assert (ended.returncode, ended.stderr) == (1, said)
+        for words in (*asking, ["probe", str(path)], ["ls", "--help"], ["--version"]):
+            with open("/dev/full", "wb") as full, trio.fail_after(DEADLINE):  # noqa: ASYNC230
+                done = await trio.run_process(
+                    [*PLUGIND, *words], stdout=full, capture_stderr=True, check=False, env=environment
+                )
+            said = b"plugind: standard output cannot be written: No space left on device\n"
+            assert (done.returncode, done.stderr) == (1, said), words
 
 
 # --- names that the locale cannot show --------------------------------------------------------------------------------
@@ -307,8 +188,6 @@ async def test_names_beyond_ascii_are_found_in_a_locale_of_ascii(ends: str, tmp_
                 shown = again.out.partition(": ")[0]
                 given_back = run("describe", shown, status=node.status, environment=environment)
                 assert (given_back.code, given_back.err) == (0, ""), f"{shown} is what the command itself has shown"
-            waited = run("wait", name, "--timeout", "30", status=node.status, environment=environment)
-            assert (waited.code, waited.err) == (0, "")
-            for command in (["ls"], ["ls", "-o", "json"], ["ls", "-o", "name"], ["describe", name]):
+            for command in (["wait", name, "--timeout", "30"], ["ls"], ["ls", "-o", "json"], ["describe", name]):
                 done = run(*command, status=node.status, environment=environment)
                 assert (done.code, done.err) == (0, ""), command

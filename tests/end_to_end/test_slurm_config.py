@@ -8,11 +8,11 @@ from pathlib import Path
 
 import trio
 
-from plugind.actors.console.fake import FakeSpec, run_fake
 from plugind.protocol.proto import deviceplugin_v1beta1_pb2 as api
 from plugind.testing import Device, FakeDevices, FakePlugin
 from plugind.tests.end_to_end.leasing import allocate, leases, listed
 from plugind.tests.end_to_end.processes import Daemon, Done, daemon, run
+from plugind.tests.end_to_end.sockets import serving
 
 GPU = "example.com/gpu"
 
@@ -36,12 +36,9 @@ async def node(directory: Path, devices: FakeDevices) -> AsyncIterator[Daemon]:
     plugin = FakePlugin("DevicePlugin", GPU, ("v1beta1",), serves=[devices])
     with daemon(directory, "--state", str(directory / "state")) as started:
         await started.ready()
-        async with trio.open_nursery() as nursery:
-            spec = FakeSpec(str(started.root / "gpu.sock"), plugin)
-            await nursery.start(lambda task_status: run_fake(spec, on_call=lambda _: None, task_status=task_status))
+        async with serving(started.root / "gpu.sock", plugin):
             await listed(started, GPU)
             yield started
-            nursery.cancel_scope.cancel()
 
 
 async def config(started: Daemon, *words: str) -> Done:

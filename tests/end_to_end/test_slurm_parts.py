@@ -7,18 +7,15 @@ import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import attrs
 import pytest
 import trio
 
-from plugind.actors.console.fake import FakeSpec, run_fake
-from plugind.protocol.proto import deviceplugin_v1beta1_pb2 as api
-from plugind.testing import Device, FakeDevices, FakePlugin
-from plugind.tests.end_to_end.leasing import allocate, capacity, leases, listed
-from plugind.tests.end_to_end.processes import DEADLINE, Daemon, Done, daemon
+from plugind.tests.end_to_end.leasing import allocate, capacity, leases, listed, release
+from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, Daemon, Done, daemon, daemon_process, finish
 
 GPU = "example.com/gpu"
 PARTS = Path(__file__).parents[2] / "deploy" / "slurm"
@@ -69,12 +66,24 @@ FORGED_NAME = FORGED.replace("x", "x\n   JOB_GRES=gpu:4") + "\n   MinCPUsNode=1"
 NODE = "NodeName=n Arch=x86_64 State={} ThreadsPerCore=1 Comment=(null){}"
 
 
+#: What the plugin answers, with all that a shell would replace.
+WORDS = 'a "b" $(c) `d` \\e'
+
+
+@attrs.frozen
+class Node:
+    """A daemon, and the pipe on which its plugin reads commands."""
+
+    daemon: Daemon
+    control: Path
+
+
 @attrs.frozen
 class Slurm:
     """A node of Slurm: a daemon, and what the stand-ins answer."""
 
     daemon: Daemon
-    devices: FakeDevices
+    control: Path
     directory: Path
 
     def __attrs_post_init__(self) -> None:
@@ -118,9 +127,10 @@ class Slurm:
             "PLUGIND_SLURM_PATIENCE": "1",
             **more,
         }
-        done = await trio.run_process(
-            ["sh", str(PARTS / name)], env=environment, check=False, capture_stdout=True, capture_stderr=True
-        )
+        with trio.fail_after(DEADLINE):
+            done = await trio.run_process(
+                ["sh", str(PARTS / name)], env=environment, check=False, capture_stdout=True, capture_stderr=True
+            )
         return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     async def healthy(self, number: int) -> None:
@@ -134,20 +144,26 @@ class Slurm:
         return {name: list(lease["devices"][GPU]) for name, lease in (await leases(self.daemon)).items()}
 
 
-@asynccontextmanager
-async def scripted_slurm(directory: Path) -> AsyncIterator[Slurm]:
-    devices = FakeDevices(Device(f"GPU-{number}") for number in range(4))
-    plugin = FakePlugin("DevicePlugin", GPU, ("v1beta1",), serves=[devices])
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A daemon with a plugin, for all tests: to start both takes longer than most of them."""
+    directory = tmp_path_factory.mktemp("slurm")
     with daemon(directory, "--state", str(directory / "kept")) as started:
-        await started.ready()
-        async with trio.open_nursery() as nursery:
-            spec = FakeSpec(str(started.root / "gpu.sock"), plugin)
-            await nursery.start(lambda task_status: run_fake(spec, on_call=lambda _: None, task_status=task_status))
-            await listed(started, GPU)
-            (place := directory / "slurm").mkdir()
-            with trio.fail_after(DEADLINE):
-                yield Slurm(started, devices, place)
-            nursery.cancel_scope.cancel()
+        trio.run(started.ready)
+        devices = [f"--device=GPU-{number}=/dev/null" for number in range(4)]
+        command = [*PLUGIND, "fake", "--type=DevicePlugin", f"--name={GPU}", f"--socket={started.root}/gpu.sock"]
+        command += [*devices, "--same-paths", f"--env=WORDS={WORDS}", f"--control={directory}/control"]
+        with daemon_process(command, subprocess.DEVNULL, stdout=subprocess.DEVNULL):
+            trio.run(listed, started, GPU)
+            yield Node(started, directory / "control")
+
+
+@pytest.fixture
+async def slurm(node: Node, tmp_path: Path) -> AsyncIterator[Slurm]:
+    """A node of Slurm without leases."""
+    yield Slurm(node.daemon, node.control, tmp_path)
+    for lease in await leases(node.daemon):
+        await release(node.daemon, lease)
 
 
 @contextmanager
@@ -161,252 +177,204 @@ def process_of_the_job() -> Iterator[int]:
             process.kill()
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_a_part_is_a_script_that_a_shell_and_shellcheck_accept(name: str) -> None:
-    command = ["sh", "-n"] if shutil.which("shellcheck") is None else ["shellcheck", "-x", "-P", "SCRIPTDIR"]
-    done = subprocess.run([*command, name], cwd=PARTS, check=False, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+def test_the_parts_are_scripts_that_a_shell_and_shellcheck_accept() -> None:
+    checks = [["sh", "-n", name] for name in SCRIPTS]
+    if shutil.which("shellcheck") is not None:
+        checks = [["shellcheck", "-x", "-P", "SCRIPTDIR", *SCRIPTS]]
+    for command in checks:
+        done = finish(command, cwd=PARTS)
+        assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
-async def test_a_job_has_the_devices_that_slurm_chose_from_the_prolog_to_the_epilog(tmp_path: Path) -> None:
-    async with scripted_slurm(tmp_path) as slurm:
-        answer = slurm.devices.answer = api.AllocateResponse()
-        answer.container_responses.add().envs["WORDS"] = 'a "b" $(c) `d` \\e'
-        assert await slurm.part("prolog", SLURM_JOB_GPUS="1,3") == Done(0, "", "")
-        assert await slurm.held() == {LEASE: ["GPU-1", "GPU-3"]}
-        labels = (await leases(slurm.daemon))[LEASE]["request"]["labels"]
-        assert labels == {"job": "77", "user": "alice"}
-        assert slurm.variables.stat().st_mode & 0o777 == 0o600
-        exported = await slurm.part("task-prolog")
-        assert exported.out.splitlines() == [
-            'export WORDS=a "b" $(c) `d` \\e',
-            f"export PLUGIND_LEASE={LEASE}",
-            f"export PLUGIND_DEVICES={GPU}=GPU-1,GPU-3",
-            "export PLUGIND_NODES=",
-        ]
-        assert await slurm.part("epilog") == Done(0, "", "")
-        assert (await slurm.held(), list(slurm.variables.parent.iterdir()), slurm.updates) == ({}, [], [])
-        assert await slurm.part("epilog") == Done(0, "", "")
+async def test_a_job_has_the_devices_that_slurm_chose_from_the_prolog_to_the_epilog(slurm: Slurm) -> None:
+    assert await slurm.part("prolog", SLURM_JOB_GPUS="1,3") == Done(0, "", "")
+    assert await slurm.held() == {LEASE: ["GPU-1", "GPU-3"]}
+    labels = (await leases(slurm.daemon))[LEASE]["request"]["labels"]
+    assert labels == {"job": "77", "user": "alice"}
+    assert slurm.variables.stat().st_mode & 0o777 == 0o600
+    *exported, nodes = (await slurm.part("task-prolog")).out.splitlines()
+    assert exported == [
+        f"export WORDS={WORDS}",
+        f"export PLUGIND_LEASE={LEASE}",
+        f"export PLUGIND_DEVICES={GPU}=GPU-1,GPU-3",
+    ]
+    assert nodes.startswith("export PLUGIND_NODES=/dev/")
+    assert await slurm.part("epilog") == Done(0, "", "")
+    assert (await slurm.held(), list(slurm.variables.parent.iterdir()), slurm.updates) == ({}, [], [])
+    assert await slurm.part("epilog") == Done(0, "", "")
 
 
-async def test_the_number_of_devices_comes_from_slurm_for_this_node_alone(tmp_path: Path) -> None:
-    async with scripted_slurm(tmp_path) as slurm:
-        slurm.says(map=f"# none\n\ngpu\t{GPU}\n", hostnames=f"{HERE}\nn2\n")
-        slurm.shows("nic:1(IDX:0),gpu:a100(CNT:3)")
-        assert await slurm.part("prolog") == Done(0, "", "")
-        assert {name: len(ids) for name, ids in (await slurm.held()).items()} == {LEASE: 3}
-        assert (await slurm.part("epilog")).code == 0
-        slurm.says(hostnames="n2\nn3\n")
-        assert await slurm.part("prolog") == Done(0, "", "")
-        assert (await slurm.held(), slurm.variables.exists()) == ({}, False)
+async def test_the_number_of_devices_comes_from_slurm_for_this_node_alone(slurm: Slurm) -> None:
+    slurm.says(map=f"# none\n\ngpu\t{GPU}\n", hostnames=f"{HERE}\nn2\n")
+    slurm.shows("nic:1(IDX:0),gpu:a100(CNT:3)")
+    assert await slurm.part("prolog") == Done(0, "", "")
+    assert {name: len(ids) for name, ids in (await slurm.held()).items()} == {LEASE: 3}
+    assert (await slurm.part("epilog")).code == 0
+    slurm.says(hostnames="n2\nn3\n")
+    assert await slurm.part("prolog") == Done(0, "", "")
+    assert (await slurm.held(), slurm.variables.exists()) == ({}, False)
 
 
-async def test_of_gpus_of_several_types_a_job_has_those_that_slurm_shows(tmp_path: Path) -> None:
-    async with scripted_slurm(tmp_path) as slurm:
-        slurm.says(map=f"gpu {GPU} ids=GPU-0,GPU-1,GPU-2,GPU-3\n", hostnames=f"{HERE}\n")
-        slurm.shows("gpu:a:0(IDX:),gpu:b:1(IDX:1),gpu:c:1(IDX:3)")
-        # In the environment Slurm has those of one type.
-        assert await slurm.part("prolog", SLURM_JOB_GPUS="3") == Done(0, "", "")
-        assert await slurm.held() == {LEASE: ["GPU-1", "GPU-3"]}
-        assert (await slurm.part("epilog")).code == 0
-        # A job without GPUs is no question.
-        (slurm.directory / "job").unlink()
-        assert await slurm.part("prolog") == Done(0, "", "")
-        assert await slurm.held() == {}
+async def test_of_gpus_of_several_types_a_job_has_those_that_slurm_shows(slurm: Slurm) -> None:
+    slurm.says(map=f"gpu {GPU} ids=GPU-0,GPU-1,GPU-2,GPU-3\n", hostnames=f"{HERE}\n")
+    slurm.shows("gpu:a:0(IDX:),gpu:b:1(IDX:1),gpu:c:1(IDX:3)")
+    # In the environment Slurm has those of one type.
+    assert await slurm.part("prolog", SLURM_JOB_GPUS="3") == Done(0, "", "")
+    assert await slurm.held() == {LEASE: ["GPU-1", "GPU-3"]}
+    assert (await slurm.part("epilog")).code == 0
+    # A job without GPUs is no question.
+    (slurm.directory / "job").unlink()
+    assert await slurm.part("prolog") == Done(0, "", "")
+    assert await slurm.held() == {}
 
 
-async def test_a_task_with_gpus_that_begins_without_a_prolog_is_refused(tmp_path: Path) -> None:
-    async with scripted_slurm(tmp_path) as slurm:
-        none = "plugind: no lease has the GPUs of job 77 here, since its prolog has not ended\n"
-        assert await slurm.part("task-prolog", SLURM_JOB_GPUS="1") == Done(1, "", none)
-        assert await slurm.part("task-prolog", SLURM_STEP_GPUS="1") == Done(1, "", none)
-        # The prolog has begun.
-        slurm.variables.parent.mkdir()
-        slurm.variables.touch()
-        assert await slurm.part("task-prolog", SLURM_JOB_GPUS="1") == Done(1, "", none)
-        # A job without GPUs, and GPUs that are no resource of plugind.
-        assert await slurm.part("task-prolog") == Done(0, "", "")
-        slurm.says(map=f"nic {GPU}\n")
-        assert await slurm.part("task-prolog", SLURM_JOB_GPUS="1") == Done(0, "", "")
+async def test_a_task_with_gpus_that_begins_without_a_prolog_is_refused(slurm: Slurm) -> None:
+    none = "plugind: no lease has the GPUs of job 77 here, since its prolog has not ended\n"
+    assert await slurm.part("task-prolog", SLURM_JOB_GPUS="1") == Done(1, "", none)
+    assert await slurm.part("task-prolog", SLURM_STEP_GPUS="1") == Done(1, "", none)
+    # The prolog has begun.
+    slurm.variables.parent.mkdir()
+    slurm.variables.touch()
+    assert await slurm.part("task-prolog", SLURM_JOB_GPUS="1") == Done(1, "", none)
+    # A job without GPUs, and GPUs that are no resource of plugind.
+    assert await slurm.part("task-prolog") == Done(0, "", "")
+    slurm.says(map=f"nic {GPU}\n")
+    assert await slurm.part("task-prolog", SLURM_JOB_GPUS="1") == Done(0, "", "")
 
 
-@pytest.mark.parametrize(
-    ("of", "one"), [("ArrayJobId=77 ArrayTaskId=9 ", "77_9"), ("HetJobId=77 HetJobOffset=0 ", "77+0")]
-)
-async def test_the_first_job_of_an_array_or_of_several_components_gets_its_own_devices(
-    tmp_path: Path, of: str, one: str
-) -> None:
-    async with scripted_slurm(tmp_path) as slurm:
-        slurm.says(map=f"gpu {GPU}\n", hostnames=f"{HERE}\n")
+async def test_the_first_job_of_an_array_or_of_several_components_gets_its_own_devices(slurm: Slurm) -> None:
+    slurm.says(map=f"gpu {GPU}\n", hostnames=f"{HERE}\n")
+    for of, one in (("ArrayJobId=77 ArrayTaskId=9 ", "77_9"), ("HetJobId=77 HetJobOffset=0 ", "77+0")):
         mine, other = (SHOWN.format(of=of, name="x", nodes="n[1-2]", gres=f"gpu(CNT:{n})", comment="") for n in (2, 1))
         # By the id alone Slurm shows all of them.
         slurm.says(**{"job": f"{mine}\n\n{other}", f"job.{one}": mine})
         assert await slurm.part("prolog") == Done(0, "", "")
         assert {name: len(ids) for name, ids in (await slurm.held()).items()} == {LEASE: 2}
-
-
-async def test_the_name_and_the_comment_of_a_job_give_it_no_devices(tmp_path: Path) -> None:
-    async with scripted_slurm(tmp_path) as slurm:
-        slurm.says(map=f"gpu {GPU}\n", hostnames=f"{HERE}\n")
-        slurm.shows("", name=FORGED, comment=FORGED)
-        assert await slurm.part("prolog") == Done(0, "", "")
-        slurm.shows("gpu:2(IDX:0-1)", name=FORGED_NAME)
-        ambiguous = "plugind: job 77: what Slurm shows of it is ambiguous, so it gets no devices\n"
-        assert await slurm.part("prolog") == Done(0, "", ambiguous)
-        assert await slurm.held() == {}
-        slurm.says(map=f"gpu {GPU} ids=GPU-3,GPU-2\nnic {GPU}\n")
-        slurm.shows("gpu:a:1(IDX:0),gpu:b:1(IDX:1)", name=FORGED, comment=FORGED)
-        assert await slurm.part("prolog") == Done(0, "", "")
-        assert await slurm.held() == {LEASE: ["GPU-3", "GPU-2"]}
-
-
-async def test_a_prolog_that_fails_leaves_no_lease(tmp_path: Path) -> None:
-    async with scripted_slurm(tmp_path) as slurm:
-        slurm.says(map=f"gpu {GPU} ids=GPU-0\nmore {GPU}\n", hostnames=f"{HERE}\n")
-        slurm.shows("gpu:1(IDX:0),more(CNT:4)")
-        failed = await slurm.part("prolog", SLURM_JOB_GPUS="0")
-        assert (failed.code, failed.err.splitlines()[-1]) == (1, f"plugind: job 77: {GPU} gives no 4 devices")
-        assert (await slurm.held(), slurm.variables.exists()) == ({}, False)
-        slurm.shows("gpu:1(IDX:1),more(CNT:4)")
-        failed = await slurm.part("prolog", SLURM_JOB_GPUS="1")
-        why = f"{GPU}: Slurm chose the devices 1, and {slurm.directory / 'map'} has only the ids GPU-0"
-        assert (failed.code, failed.err) == (1, f"plugind: job 77: {why}\n")
-        # Without an answer of Slurm, nobody knows what the job has.
-        (slurm.directory / "job").unlink()
-        assert (await slurm.part("prolog", SLURM_JOB_GPUS="0")).code == 1
-
-
-async def test_a_job_without_devices_needs_no_plugind(tmp_path: Path) -> None:
-    async with scripted_slurm(tmp_path) as slurm:
-        nowhere = {"PLUGIND_STATUS": str(tmp_path / "nowhere")}
-        slurm.says(map=f"gpu {GPU}\n", hostnames=f"{HERE}\n")
-        slurm.shows("other:1(IDX:0)")
-        assert await slurm.part("prolog", **nowhere) == await slurm.part("epilog", **nowhere) == Done(0, "", "")
-
-
-async def test_a_job_that_is_requeued_gets_devices_again_unless_its_processes_live(tmp_path: Path) -> None:
-    async with scripted_slurm(tmp_path) as slurm:
-        assert (await slurm.part("prolog", SLURM_JOB_GPUS="0")).code == 0
-        again = {"SLURM_JOB_GPUS": "0-1", "SLURM_JOB_RESTART_COUNT": "1"}
-        with process_of_the_job() as pid:
-            refused = await slurm.part("prolog", **again)
-            words = f"plugind: job 77: processes of an earlier run live and have devices: {pid} \n"
-            # As often as Slurm tries.
-            assert await slurm.part("prolog", **again) == refused
-            assert (refused.code, refused.err, await slurm.held()) == (1, words, {LEASE: ["GPU-0"]})
-        assert (await slurm.part("prolog", **again)).code == 0
-        assert await slurm.held() == {LEASE.replace(":0:", ":1:"): ["GPU-0", "GPU-1"]}
-
-
-async def test_the_epilog_keeps_the_devices_of_processes_that_live_and_reconciling_frees_them(tmp_path: Path) -> None:
-    async with scripted_slurm(tmp_path) as slurm:
-        assert (await slurm.part("prolog", SLURM_JOB_GPUS="0")).code == 0
-        slurm.says(jobs="")
-        with process_of_the_job() as pid:
-            assert (await slurm.part("epilog")).code == 0
-            reason = f"plugind: leases: job 77 has ended, and its processes live: {pid} "
-            drained = f"update nodename={HERE} state=drain reason={reason}"
-            assert (await slurm.held(), slurm.updates) == ({LEASE: ["GPU-0"]}, [drained])
-            slurm.says(node=NODE.format("IDLE+DRAIN", f" Reason={reason} [root@2026-01-01T00:00:00]"), updates="")
-            assert (await slurm.part("plugind-slurm-reconcile", PLUGIND_SLURM_APART="0")).code == 0
-            assert (await slurm.held(), slurm.updates) == ({LEASE: ["GPU-0"]}, [])
-        assert (await slurm.part("plugind-slurm-reconcile", PLUGIND_SLURM_APART="0")).code == 0
-        assert (await slurm.held(), slurm.updates) == ({}, [f"update nodename={HERE} state=resume"])
-
-
-async def test_an_epilog_without_plugind_drains_the_node_and_keeps_what_it_needs_to_try_again(tmp_path: Path) -> None:
-    async with scripted_slurm(tmp_path) as slurm:
-        assert (await slurm.part("prolog", SLURM_JOB_GPUS="0")).code == 0
-        assert (await slurm.part("epilog", PLUGIND_STATUS=str(tmp_path / "nowhere"))).code == 0
-        reason = "plugind: leases: job 77 has ended, and plugind does not release what it has"
-        drained = f"update nodename={HERE} state=drain reason={reason}"
-        assert (await slurm.held(), slurm.updates, slurm.variables.exists()) == ({LEASE: ["GPU-0"]}, [drained], True)
         assert (await slurm.part("epilog")).code == 0
-        assert (await slurm.held(), slurm.variables.exists()) == ({}, False)
 
 
-async def test_a_lease_without_a_job_ends_with_the_second_look_and_not_while_slurm_is_silent(tmp_path: Path) -> None:
-    async with scripted_slurm(tmp_path) as slurm:
-        assert (await slurm.part("prolog", SLURM_JOB_GPUS="2")).code == 0
-        reconcile = "plugind-slurm-reconcile"
-        note = slurm.directory / "state" / f"absent.{HERE}" / LEASE
-        assert ((await slurm.part(reconcile)).code, note.exists()) == (0, False)
-        slurm.says(jobs="78\n")
-        assert ((await slurm.part(reconcile)).code, note.exists()) == (0, True)
-        # A second look that is too early, and two that see nothing.
-        assert ((await slurm.part(reconcile)).code, await slurm.held()) == (0, {LEASE: ["GPU-2"]})
-        note.write_text("0\n")
-        (slurm.directory / "jobs").unlink()
-        assert ((await slurm.part(reconcile)).code, await slurm.held()) == (1, {LEASE: ["GPU-2"]})
-        slurm.says(jobs="", config="")
-        assert ((await slurm.part(reconcile)).code, await slurm.held()) == (1, {LEASE: ["GPU-2"]})
-        slurm.says(config="ClusterName = test\n")
-        assert ((await slurm.part(reconcile)).code, await slurm.held()) == (0, {})
-        assert (note.exists(), slurm.variables.exists(), slurm.updates) == (False, False, [])
+async def test_the_name_and_the_comment_of_a_job_give_it_no_devices(slurm: Slurm) -> None:
+    slurm.says(map=f"gpu {GPU}\n", hostnames=f"{HERE}\n")
+    slurm.shows("", name=FORGED, comment=FORGED)
+    assert await slurm.part("prolog") == Done(0, "", "")
+    slurm.shows("gpu:2(IDX:0-1)", name=FORGED_NAME)
+    ambiguous = "plugind: job 77: what Slurm shows of it is ambiguous, so it gets no devices\n"
+    assert await slurm.part("prolog") == Done(0, "", ambiguous)
+    assert await slurm.held() == {}
+    slurm.says(map=f"gpu {GPU} ids=GPU-3,GPU-2\nnic {GPU}\n")
+    slurm.shows("gpu:a:1(IDX:0),gpu:b:1(IDX:1)", name=FORGED, comment=FORGED)
+    assert await slurm.part("prolog") == Done(0, "", "")
+    assert await slurm.held() == {LEASE: ["GPU-3", "GPU-2"]}
 
 
-@pytest.mark.parametrize("rest", ["1/x:0:0:gpu", "1:0:0:*", "1:0:0", "x:0:0:gpu", "1:0:0:gpu held nobody root"])
-async def test_reconciling_names_what_is_no_lease_of_a_job_and_goes_on(tmp_path: Path, rest: str) -> None:
-    async with scripted_slurm(tmp_path) as slurm:
-        odd = f"slurm:test:{HERE}:{rest}"
-        assert (await allocate(slurm.daemon, GPU, id=odd, ids=["GPU-0"]))[0] == 201
-        assert (await slurm.part("prolog", SLURM_JOB_GPUS="2")).code == 0
-        slurm.says(jobs="")
-        done = await slurm.part("plugind-slurm-reconcile", PLUGIND_SLURM_APART="0")
-        assert (done.code, await slurm.held()) == (0, {odd: ["GPU-0"]})
-        if " " not in rest:
-            assert f"left alone, since it is no lease of a job: {odd} " in done.err
+async def test_a_prolog_that_fails_leaves_no_lease(slurm: Slurm) -> None:
+    slurm.says(map=f"gpu {GPU} ids=GPU-0\nmore {GPU}\n", hostnames=f"{HERE}\n")
+    slurm.shows("gpu:1(IDX:0),more(CNT:4)")
+    failed = await slurm.part("prolog", SLURM_JOB_GPUS="0")
+    assert (failed.code, failed.err.splitlines()[-1]) == (1, f"plugind: job 77: {GPU} gives no 4 devices")
+    assert (await slurm.held(), slurm.variables.exists()) == ({}, False)
+    slurm.shows("gpu:1(IDX:1),more(CNT:4)")
+    failed = await slurm.part("prolog", SLURM_JOB_GPUS="1")
+    why = f"{GPU}: Slurm chose the devices 1, and {slurm.directory / 'map'} has only the ids GPU-0"
+    assert (failed.code, failed.err) == (1, f"plugind: job 77: {why}\n")
+    # Without an answer of Slurm, nobody knows what the job has.
+    (slurm.directory / "job").unlink()
+    assert (await slurm.part("prolog", SLURM_JOB_GPUS="0")).code == 1
 
 
-async def test_a_lease_that_has_the_form_of_a_job_and_another_owner_is_no_lease_of_a_job(tmp_path: Path) -> None:
-    async with scripted_slurm(tmp_path) as slurm:
-        owner = {"kind": "time", "seconds": 600}
-        assert (await allocate(slurm.daemon, GPU, id=LEASE, owner=owner))[0] == 201
-        slurm.says(jobs="")
-        done = await slurm.part("plugind-slurm-reconcile", PLUGIND_SLURM_APART="0")
-        assert (done.code, list(await slurm.held()), LEASE in done.err) == (0, [LEASE], True)
+async def test_a_job_that_is_requeued_gets_devices_again_unless_its_processes_live(slurm: Slurm) -> None:
+    assert (await slurm.part("prolog", SLURM_JOB_GPUS="0")).code == 0
+    again = {"SLURM_JOB_GPUS": "0-1", "SLURM_JOB_RESTART_COUNT": "1"}
+    with process_of_the_job() as pid:
+        refused = await slurm.part("prolog", **again)
+        words = f"plugind: job 77: processes of an earlier run live and have devices: {pid} \n"
+        # As often as Slurm tries.
+        assert await slurm.part("prolog", **again) == refused
+        assert (refused.code, refused.err, await slurm.held()) == (1, words, {LEASE: ["GPU-0"]})
+    assert (await slurm.part("prolog", **again)).code == 0
+    assert await slurm.held() == {LEASE.replace(":0:", ":1:"): ["GPU-0", "GPU-1"]}
 
 
-async def test_reconciling_leaves_the_variables_of_a_run_that_has_begun_since_the_first_look(tmp_path: Path) -> None:
-    async with scripted_slurm(tmp_path) as slurm:
-        assert (await slurm.part("prolog", SLURM_JOB_GPUS="2")).code == 0
-        slurm.says(jobs="")
-        assert (await slurm.part("plugind-slurm-reconcile", PLUGIND_SLURM_APART="600")).code == 0
-        after = (slurm.directory / "state" / f"absent.{HERE}" / LEASE).stat().st_mtime + 1
-        os.utime(slurm.variables, (after, after))
+async def test_the_epilog_keeps_the_devices_of_processes_that_live_and_reconciling_frees_them(slurm: Slurm) -> None:
+    assert (await slurm.part("prolog", SLURM_JOB_GPUS="0")).code == 0
+    slurm.says(jobs="")
+    with process_of_the_job() as pid:
+        assert (await slurm.part("epilog")).code == 0
+        reason = f"plugind: leases: job 77 has ended, and its processes live: {pid} "
+        drained = f"update nodename={HERE} state=drain reason={reason}"
+        assert (await slurm.held(), slurm.updates) == ({LEASE: ["GPU-0"]}, [drained])
+        slurm.says(node=NODE.format("IDLE+DRAIN", f" Reason={reason} [root@2026-01-01T00:00:00]"), updates="")
         assert (await slurm.part("plugind-slurm-reconcile", PLUGIND_SLURM_APART="0")).code == 0
-        assert (await slurm.held(), slurm.variables.exists()) == ({}, True)
+        assert (await slurm.held(), slurm.updates) == ({LEASE: ["GPU-0"]}, [])
+    assert (await slurm.part("plugind-slurm-reconcile", PLUGIND_SLURM_APART="0")).code == 0
+    assert (await slurm.held(), slurm.updates) == ({}, [f"update nodename={HERE} state=resume"])
 
 
-async def test_a_job_that_is_back_needs_two_looks_again(tmp_path: Path) -> None:
-    async with scripted_slurm(tmp_path) as slurm:
-        assert (await slurm.part("prolog", SLURM_JOB_GPUS="2")).code == 0
-        note = slurm.directory / "state" / f"absent.{HERE}" / LEASE
-        note.parent.mkdir()
-        note.write_text("0\n")
-        assert ((await slurm.part("plugind-slurm-reconcile")).code, note.exists()) == (0, False)
-        assert await slurm.held() == {LEASE: ["GPU-2"]}
+async def test_an_epilog_without_plugind_drains_the_node_and_keeps_what_it_needs_to_try_again(slurm: Slurm) -> None:
+    assert (await slurm.part("prolog", SLURM_JOB_GPUS="0")).code == 0
+    assert (await slurm.part("epilog", PLUGIND_STATUS=str(slurm.directory / "nowhere"))).code == 0
+    reason = "plugind: leases: job 77 has ended, and plugind does not release what it has"
+    drained = f"update nodename={HERE} state=drain reason={reason}"
+    assert (await slurm.held(), slurm.updates, slurm.variables.exists()) == ({LEASE: ["GPU-0"]}, [drained], True)
+    assert (await slurm.part("epilog")).code == 0
+    assert (await slurm.held(), slurm.variables.exists()) == ({}, False)
 
 
-async def test_the_node_is_drained_while_a_device_is_unhealthy_and_only_for_that(tmp_path: Path) -> None:
-    async with scripted_slurm(tmp_path) as slurm:
+async def test_a_lease_without_a_job_ends_with_the_second_look_and_not_while_slurm_is_silent(slurm: Slurm) -> None:
+    assert (await slurm.part("prolog", SLURM_JOB_GPUS="2")).code == 0
+    reconcile = "plugind-slurm-reconcile"
+    note = slurm.directory / "state" / f"absent.{HERE}" / LEASE
+    assert ((await slurm.part(reconcile)).code, note.exists()) == (0, False)
+    slurm.says(jobs="78\n")
+    assert ((await slurm.part(reconcile)).code, note.exists()) == (0, True)
+    # A second look that is too early, and two that see nothing.
+    assert ((await slurm.part(reconcile)).code, await slurm.held()) == (0, {LEASE: ["GPU-2"]})
+    note.write_text("0\n")
+    (slurm.directory / "jobs").unlink()
+    assert ((await slurm.part(reconcile)).code, await slurm.held()) == (1, {LEASE: ["GPU-2"]})
+    slurm.says(jobs="", config="")
+    assert ((await slurm.part(reconcile)).code, await slurm.held()) == (1, {LEASE: ["GPU-2"]})
+    slurm.says(config="ClusterName = test\n")
+    assert ((await slurm.part(reconcile)).code, await slurm.held()) == (0, {})
+    assert (note.exists(), slurm.variables.exists(), slurm.updates) == (False, False, [])
+
+
+async def test_reconciling_names_what_is_no_lease_of_a_job_and_goes_on(slurm: Slurm) -> None:
+    """Also what has the form of a lease of a job, and another owner."""
+    rests = ("1/x:0:0:gpu", "1:0:0:*", "1:0:0", "x:0:0:gpu", "1:0:0:gpu held nobody root")
+    odd = [f"slurm:test:{HERE}:{rest}" for rest in rests]
+    for lease in odd[:3]:
+        assert (await allocate(slurm.daemon, GPU, id=lease))[0] == 201
+    assert (await slurm.part("prolog", SLURM_JOB_GPUS="3")).code == 0
+    slurm.says(jobs="")
+    done = await slurm.part("plugind-slurm-reconcile", PLUGIND_SLURM_APART="0")
+    assert (done.code, sorted(await slurm.held())) == (0, sorted(odd[:3]))
+    for lease in odd[:3]:
+        assert f"left alone, since it is no lease of a job: {lease} " in done.err
+        await release(slurm.daemon, lease)
+    for lease in odd[3:]:
+        assert (await allocate(slurm.daemon, GPU, id=lease))[0] == 201
+    assert (await allocate(slurm.daemon, GPU, id=LEASE, owner={"kind": "time", "seconds": 600}))[0] == 201
+    done = await slurm.part("plugind-slurm-reconcile", PLUGIND_SLURM_APART="0")
+    assert (done.code, sorted(await slurm.held()), LEASE in done.err) == (0, sorted([*odd[3:], LEASE]), True)
+
+
+async def test_the_node_is_drained_while_a_device_is_unhealthy_and_only_for_that(slurm: Slurm) -> None:
+    assert ((await slurm.part("health")).code, slurm.updates) == (0, [])
+    await trio.Path(slurm.control).write_text("".join(f"unhealthy GPU-{number}\n" for number in (1, 2, 3)))
+    await slurm.healthy(1)
+    assert (await slurm.part("health")).code == 0
+    (drained,) = slurm.updates
+    assert drained.startswith(f"update nodename={HERE} state=drain reason=plugind: devices: {GPU} has 1 of 4 healthy")
+    reason = drained.partition("reason=")[2]
+    other = NODE.format("IDLE+DRAIN", " Reason=a fan is broken [root@2026-01-01T00:00:00]")
+    ours = NODE.format("IDLE+DRAIN", f" Reason={reason} [root@2026-01-01T00:00:00]")
+    for shown in (other, ours):
+        slurm.says(node=shown, updates="")
         assert ((await slurm.part("health")).code, slurm.updates) == (0, [])
-        slurm.devices.show(*(Device(f"GPU-{number}", "Unhealthy" if number else "Healthy") for number in range(4)))
-        await slurm.healthy(1)
-        assert (await slurm.part("health")).code == 0
-        (drained,) = slurm.updates
-        assert drained.startswith(
-            f"update nodename={HERE} state=drain reason=plugind: devices: {GPU} has 1 of 4 healthy"
-        )
-        reason = drained.partition("reason=")[2]
-        other = NODE.format("IDLE+DRAIN", " Reason=a fan is broken [root@2026-01-01T00:00:00]")
-        ours = NODE.format("IDLE+DRAIN", f" Reason={reason} [root@2026-01-01T00:00:00]")
-        for shown in (other, ours):
-            slurm.says(node=shown, updates="")
-            assert ((await slurm.part("health")).code, slurm.updates) == (0, [])
-        slurm.devices.show(*(Device(f"GPU-{number}") for number in range(4)))
-        await slurm.healthy(4)
-        slurm.says(node=other)
-        assert ((await slurm.part("health")).code, slurm.updates) == (0, [])
-        slurm.says(node=ours)
-        assert ((await slurm.part("health")).code, slurm.updates) == (0, [f"update nodename={HERE} state=resume"])
+    await trio.Path(slurm.control).write_text("healthy all\n")
+    await slurm.healthy(4)
+    slurm.says(node=other)
+    assert ((await slurm.part("health")).code, slurm.updates) == (0, [])
+    slurm.says(node=ours)
+    assert ((await slurm.part("health")).code, slurm.updates) == (0, [f"update nodename={HERE} state=resume"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ import pytest
 
 from plugind.actors.status.api import REQUESTS
 from plugind.actors.status.serving import READERS_ONLY
-from plugind.tests.end_to_end.processes import DEADLINE, Daemon, daemon
+from plugind.tests.end_to_end.processes import Daemon, daemon, finish
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be other users")
 
@@ -40,7 +39,7 @@ def asked(node: Daemon, groups: str, method: str, target: str, body: str = "") -
     """Ask as a user in these groups; a user who cannot even connect gets 0."""
     request = f"{method} {target} HTTP/1.0\r\nContent-Length: {len(body)}\r\n\r\n{body}"
     command = [sys.executable, "-S", "-c", AS, groups, node.status, request]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    done = finish(command)
     if "PermissionError" in done.stderr:
         return 0, ""
     assert done.returncode == 0, done.stderr

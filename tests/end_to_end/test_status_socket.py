@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,9 +18,9 @@ from plugind.actors.http.on_trio import ask
 from plugind.actors.status import actor as status
 from plugind.actors.status.actor import StatusConfig
 from plugind.protocol.messages.reconciler import ReconcilerMessage, RetryAnswer, RetryAnswered, RetryAsked
-from plugind.protocol.messages.status import RootReported, StateChanged, StatusMessage
+from plugind.protocol.messages.status import StateChanged, StatusMessage
 from plugind.protocol.plugins.info import PluginInfo
-from plugind.protocol.plugins.status import StateName, Watching
+from plugind.protocol.plugins.status import StateName
 from plugind.tests.end_to_end.processes import DEADLINE
 
 
@@ -84,26 +82,6 @@ async def waited(capsys: pytest.CaptureFixture[str], *words: str) -> int:
     return await command("wait", *words, "--timeout", "30")
 
 
-async def test_the_commands_show_the_state_of_the_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = str(tmp_path / "s")
-    async with daemon(path) as node:
-        await node.show("a", StateName.REGISTERED)
-        await node.show("b", StateName.WAITING, "no answer", with_info=False)
-        await node.until(2)
-        assert await command("ls", "--status", path) == 0
-        lines = capsys.readouterr().out.splitlines()
-        assert [line.split()[0] for line in lines] == ["STATE", "registered", "waiting", "2"]
-        assert await command("ls", "--json", "--status", path) == 0
-        assert {plugin["socket"] for plugin in json.loads(capsys.readouterr().out)} == {"/r/a.sock", "/r/b.sock"}
-        assert await command("describe", "/r/b.sock", "--status", path) == 0
-        assert "Reason:     no answer\n" in capsys.readouterr().out
-        assert await command("describe", "none", "--status", path) == 1
-        assert capsys.readouterr() == ("", "plugind: no plugin has the name, and no socket the path, none\n")
-        assert await command("retry", "a", "--status", path) == 0
-        assert capsys.readouterr().out == "/r/a.sock: tried now\n"
-        assert await command("retry", "unknown", "--status", path) == 1
-
-
 async def test_wait_waits_for_a_daemon_that_is_not_up_yet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Kubernetes issue 91758."""
     path = str(tmp_path / "s")
@@ -149,67 +127,6 @@ async def test_wait_prints_at_its_timeout_why_each_plugin_is_not_registered(
         )
     assert await command("wait", "good", "--timeout", "0.1", "--status", path) == 69
     assert capsys.readouterr().err.startswith("plugind: cannot tell whether good is registered: no daemon answers at ")
-
-
-async def test_wait_reports_a_timeout_that_ends_before_the_daemon_answers(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = str(tmp_path / "s")
-    with socket.socket(socket.AF_UNIX) as silent:
-        silent.bind(path)
-        silent.listen()
-        assert await command("wait", "a", "--timeout", "0.1", "--status", path) == 69
-    said = f"plugind: cannot tell whether a is registered: the daemon at {path} has not answered within 0.1 s\n"
-    assert capsys.readouterr().err == said
-
-
-@pytest.mark.parametrize("words", [["ls"], ["watch"]])
-async def test_a_closed_standard_output_is_not_an_error(tmp_path: Path, words: list[str]) -> None:
-    """Fault 95: EPIPE, as by ``| head -1``."""
-    path = str(tmp_path / "s")
-    async with daemon(path) as node:
-        for number in range(2000):
-            await node.show(f"plugin{number}", StateName.REGISTERED)
-        await node.until(2000)
-        reader, writer = os.pipe()
-        os.close(reader)
-        try:
-            ended = await trio.run_process(
-                [sys.executable, "-m", "plugind", *words, "--status", path, "--answer-timeout", "60"],
-                stdout=writer,
-                capture_stderr=True,
-                check=False,
-            )
-        finally:
-            os.close(writer)
-    assert (ended.returncode, ended.stderr) == (0, b"")
-
-
-async def test_ten_thousand_plugins_are_listed_while_others_are_served(tmp_path: Path) -> None:
-    path = str(tmp_path / "s")
-    async with daemon(path) as node:
-        await node.inbox.send(RootReported("/r", Watching.EVENTS, trio.current_time(), ready=True))
-        for number in range(10_000):
-            await node.show(f"plugin{number}", StateName.REGISTERED)
-        order: list[str] = []
-
-        async def get(target: str) -> bytes:
-            async with ask(path, "GET", target) as reply:
-                assert reply.status == 200
-                body = await reply.body()
-            order.append(target)
-            return body
-
-        listings: list[int] = []
-
-        async def list_all() -> None:
-            listings.append(len(json.loads(await get("/plugins"))))
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(list_all)
-            nursery.start_soon(get, "/readyz")
-        assert listings == [10_000]
-        assert order == ["/readyz", "/plugins"], "a long listing delays no other request"
 
 
 def test_the_default_socket_depends_on_the_user(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import trio
 
 from plugind.actors.http.on_trio import ask
@@ -73,34 +71,15 @@ async def test_the_file_of_a_newer_plugind_is_set_aside_and_its_devices_are_give
     assert version_of(path) == VERSION
 
 
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with daemon(tmp_path_factory.mktemp("node")) as node:
-        trio.run(node.ready)
-        yield node
-
-
-@pytest.mark.parametrize(
-    ("method", "target", "status"),
-    [
-        ("GET", "/", 200),
-        ("HEAD", "/plugins", 200),
-        ("GET", "/watch", 200),
-        ("GET", "/metrics", 200),
-        ("GET", "/nothing", 404),
-        ("POST", "/plugins", 405),
-        ("POST", "/retry", 400),
-        ("BREW", "/plugins", 405),
-    ],
-)
-async def test_every_answer_says_the_version(node: Daemon, method: str, target: str, status: int) -> None:
-    with trio.fail_after(DEADLINE):
-        async with ask(node.status, method, target) as reply:
-            assert (reply.status, reply.version) == (status, str(STATUS_VERSION))
-
-
-async def test_the_list_of_requests_has_the_versions(node: Daemon) -> None:
-    said = json.loads((await node.get("/"))[1])
+async def test_every_answer_says_the_version(shared: Daemon) -> None:
+    await shared.ready()
+    asked = {"GET /": 200, "HEAD /plugins": 200, "GET /watch": 200, "GET /nothing": 404, "POST /retry": 400}
+    for line, status in (asked | {"BREW /plugins": 405}).items():
+        method, target = line.split()
+        with trio.fail_after(DEADLINE):
+            async with ask(shared.status, method, target) as reply:
+                assert (reply.status, reply.version) == (status, str(STATUS_VERSION)), line
+    said = json.loads((await shared.get("/"))[1])
     assert (said["version"], said["status_version"]) == (__version__, STATUS_VERSION)
 
 

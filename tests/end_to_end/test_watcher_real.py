@@ -17,7 +17,7 @@ import pytest
 import trio
 
 from plugind.actors.discovery import watcher
-from plugind.actors.discovery.directory import RealDirectory, RealEvents, describe, describe_inotify
+from plugind.actors.discovery.directory import RealDirectory, describe, describe_inotify
 from plugind.protocol.messages.discovery import EntryRefused, ScanCompleted, SocketAppeared, SocketVanished
 from plugind.protocol.messages.reconciler import ReconcilerMessage
 from plugind.protocol.messages.status import RootReported, StatusMessage
@@ -172,42 +172,6 @@ async def test_a_root_that_is_moved_away_and_recreated_is_watched_again(tmp_path
         bind(tmp_path / "old/c.sock")
         path_again = bind(root / "d.sock")
         await seen.until(lambda: seen.sockets.keys() == {path, path_again})
-
-
-async def test_other_files_are_ignored_and_odd_names_work(tmp_path: Path, bind: Bind) -> None:
-    """Faults 5, 6 and 21: opening a FIFO would block."""
-    os.mkfifo(tmp_path / "fifo.sock")
-    (tmp_path / "plain.sock").write_text("")
-    bind(tmp_path / ".dot.sock")
-    odd = bind(tmp_path / os.fsdecode(b"\xff\xfe\n\x1b.sock"))
-    async with watching(tmp_path) as seen:
-        assert seen.sockets.keys() == {odd}
-        (tmp_path / "plain.sock").unlink()
-        (tmp_path / "fifo.sock").unlink()
-        plain = bind(tmp_path / "plain.sock")
-        await seen.until(lambda: seen.sockets.keys() == {odd, plain})
-
-
-async def test_polling_alone_finds_sockets_that_appear_and_vanish(
-    tmp_path: Path, bind: Bind, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Faults 18 and 24."""
-
-    def exhausted(self: RealEvents, open_directory: object) -> None:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    monkeypatch.setattr(RealEvents, "__init__", exhausted)
-    async with watching(tmp_path, rescan=0.05) as seen:
-        assert seen.report is not None
-        assert seen.report.watching == "polling"
-        path = bind(tmp_path / "a.sock")
-        await seen.until(lambda: seen.sockets.keys() == {path})
-        generation = seen.sockets[path]
-        os.unlink(path)
-        bind(Path(path))
-        await seen.until(lambda: seen.sockets.get(path, 0) > generation)
-        os.unlink(path)
-        await seen.until(lambda: seen.sockets == {})
 
 
 async def test_a_root_that_cannot_be_opened_for_want_of_descriptors_names_their_limit(tmp_path: Path) -> None:

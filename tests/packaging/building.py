@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
+
+from plugind.tests.end_to_end.processes import finish
 
 REPOSITORY = Path(__file__).parents[2]
 
 
 def run(*command: str | Path, cwd: Path | None = None) -> None:
     """Run a command that must succeed; the message of a failure is its output."""
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=180, check=False)
+    done = finish(command, cwd=cwd, timeout=180)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -8,7 +8,6 @@ import pty
 import select
 import shlex
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ import pytest
 from plugind.actors.console.commands import COMMANDS, whole_parser
 from plugind.protocol.settings.table import settings
 from plugind.tests.end_to_end.packages import program
-from plugind.tests.end_to_end.processes import DEADLINE
+from plugind.tests.end_to_end.processes import DEADLINE, finish
 
 pytest.importorskip("shtab", reason="PyPI package shtab, in the extra dev")
 
@@ -58,7 +57,7 @@ function=$(complete -p plugind | sed 's/.* -F \\([^ ]*\\) .*/\\1/')
 def in_bash(script: str, place: Path, lines: Sequence[Sequence[str]]) -> list[set[str]]:
     source = "\n".join([script, _BASH, *(f"try {shlex.join(words)}" for words in lines)])
     command = [program("bash"), "--noprofile", "--norc", "-uc", source]
-    done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    done = finish(command, cwd=place)
     assert done.stderr == ""
     return [set(block.split("\n")) - {""} for block in done.stdout.split("--end--\n")[:-1]]
 
@@ -67,9 +66,7 @@ def in_fish(script: str, place: Path, lines: Sequence[Sequence[str]]) -> list[se
     asked = [f"complete -C {shlex.quote(shlex.join(words[:-1]) + ' ' + words[-1])}; echo --end--" for words in lines]
     command = [program("fish"), "--no-config", "-c", "\n".join([script, *asked])]
     environment = {**os.environ, "HOME": str(place), "LC_ALL": "C.UTF-8"}
-    done = subprocess.run(
-        command, cwd=place, env=environment, capture_output=True, text=True, timeout=DEADLINE, check=False
-    )
+    done = finish(command, cwd=place, env=environment)
     assert done.stderr == ""
     blocks = done.stdout.split("--end--\n")[:-1]
     return [{line.partition("\t")[0] for line in block.splitlines()} for block in blocks]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 from plugind.tests.end_to_end.packages import program
+from plugind.tests.end_to_end.processes import finish
 
 REPOSITORY = Path(__file__).parents[2]
 PAGE = (REPOSITORY / "docs" / "contributing.md").read_text()
@@ -27,5 +27,5 @@ def test_each_path_and_tool_that_is_named_exists() -> None:
 
 
 def test_the_script_of_ci_can_be_read_by_bash() -> None:
-    done = subprocess.run([program("bash"), "-n", REPOSITORY / ".ci/run"], capture_output=True, text=True, check=False)
+    done = finish([program("bash"), "-n", REPOSITORY / ".ci/run"])
     assert (done.returncode, done.stderr) == (0, "")

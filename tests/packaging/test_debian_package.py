@@ -19,6 +19,7 @@ from plugind.deploy.debian.documents import documents
 from plugind.protocol.version import __version__
 from plugind.tests.end_to_end.debian import package
 from plugind.tests.end_to_end.packages import program
+from plugind.tests.end_to_end.processes import finish
 
 pytestmark = pytest.mark.extended
 
@@ -26,7 +27,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def output(*command: str | Path) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = finish(command, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -92,9 +93,3 @@ def test_a_second_build_gives_the_same_bytes(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert Path(done.stdout.strip()).read_bytes() == built.read_bytes()
-
-
-@pytest.mark.parametrize("script", ["postinst", "prerm", "postrm"])
-def test_the_package_has_the_scripts_of_the_tree(script: str) -> None:
-    text = (REPOSITORY / "deploy/debian/scripts" / script).read_text()
-    assert output(program("dpkg-deb"), "--info", package(), script) == text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -11,6 +10,7 @@ from zipfile import ZipFile
 import pytest
 
 from plugind.protocol.version import __version__
+from plugind.tests.end_to_end.processes import finish
 from plugind.tests.packaging.building import REPOSITORY, wheel_of
 
 pytestmark = pytest.mark.extended
@@ -20,7 +20,7 @@ def judged(tool: str, *arguments: str | Path) -> tuple[int, str]:
     """Return the exit code of a tool that is a Python package, and what it says; skip the test without it."""
     pytest.importorskip(tool, reason=f"PyPI package {tool.replace('_', '-')}, in the extra dev")
     command = [sys.executable, "-m", tool, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    done = finish(command, timeout=180)
     return done.returncode, done.stdout + done.stderr
 
 

@@ -73,12 +73,6 @@ def test_runtime_dependencies_are_locked_at_the_tested_versions(python: str) -> 
     assert locked("run", python).items() <= locked("dev", python).items()
 
 
-def test_the_requirements_of_the_test_kit_are_those_of_the_test_extra() -> None:
-    extras = {name: set(texts) for name, texts in PROJECT["optional-dependencies"].items()}
-    assert {Requirement(text).name for text in extras["testing"]} == {"pytest", "pytest-trio"}
-    assert extras["testing"] < extras["test"]
-
-
 def test_the_classifiers_name_the_versions_that_are_locked_and_tested() -> None:
     named = [line.rpartition(" ")[2] for line in PROJECT["classifiers"] if line.startswith("Programming Language")]
     assert named == list(VERSIONS)

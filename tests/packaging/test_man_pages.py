@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,6 +20,7 @@ pytest.importorskip("shtab", reason="PyPI package shtab, in the extra dev")
 
 from plugind.deploy import manuals
 from plugind.deploy.man_pages import commands_of, man_pages
+from plugind.tests.end_to_end.processes import finish
 
 pytestmark = pytest.mark.extended
 
@@ -37,7 +37,7 @@ def pages() -> dict[str, str]:
 def rendered(page: str, *options: str) -> str:
     """Return what groff makes of a page; it must warn of nothing."""
     command = [program("groff"), "-man", "-ww", "-K", "utf8", "-rLL=200n", *options]
-    done = subprocess.run(command, input=page, capture_output=True, text=True, timeout=60, check=False)
+    done = finish(command, stdin=page)
     assert (done.returncode, done.stderr) == (0, "")
     # Bold and underlined characters are struck twice.
     return re.sub(".\b", "", done.stdout)
@@ -53,27 +53,16 @@ def options_of(parser: argparse.ArgumentParser) -> set[str]:
     return {option for action in parser._actions for option in action.option_strings}
 
 
-def test_there_is_a_page_for_plugind_for_each_command_and_for_its_configuration(pages: dict[str, str]) -> None:
+def test_each_command_has_a_page_with_its_name_and_each_option(pages: dict[str, str]) -> None:
     assert sorted(pages) == sorted([*(f"man1/{name}.1" for name in NAMES), "man5/plugind.toml.5"])
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_page_has_its_name_and_each_option(name: str, pages: dict[str, str]) -> None:
-    parser = whole_parser()
-    command = commands_of(parser)[name.removeprefix("plugind-")] if name != "plugind" else parser
-    text = as_text(pages[f"man1/{name}.1"])
-    assert re.search(rf"^NAME\n +{name} - \w", text, re.MULTILINE), text
-    shown = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", text))
-    assert options_of(command) - shown == set()
-    for nested in commands_of(command).values() if name != "plugind" else ():
-        assert options_of(nested) - shown == set()
-
-
-def test_the_page_of_plugind_has_each_command_with_its_line(pages: dict[str, str]) -> None:
-    text = " ".join(as_text(pages["man1/plugind.1"]).split())
-    for name, line in COMMANDS.items():
-        assert f"plugind {name} {line}" in text
-        assert f"plugind-{name}(1)" in text
+    whole = whole_parser()
+    for name in NAMES:
+        text = as_text(pages[f"man1/{name}.1"])
+        assert re.search(rf"^NAME\n +{name} - \w", text, re.MULTILINE), text
+        shown = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", text))
+        command = commands_of(whole)[name.removeprefix("plugind-")] if name != "plugind" else whole
+        nested = commands_of(command).values() if name != "plugind" else ()
+        assert set[str]().union(*map(options_of, (command, *nested))) <= shown, name
 
 
 def test_the_page_of_the_configuration_has_each_setting(pages: dict[str, str]) -> None:
@@ -81,29 +70,11 @@ def test_the_page_of_the_configuration_has_each_setting(pages: dict[str, str]) -
     assert re.findall(r"^ {7}([a-z_.]+)(?=\s)", text, re.MULTILINE) == [*settings()]
 
 
-def test_the_page_of_the_configuration_says_how_to_see_what_is_in_force(pages: dict[str, str]) -> None:
-    """Without ``--running``, 'plugind config' shows what the next daemon would use."""
-    text = " ".join(as_text(pages["man5/plugind.toml.5"]).split())
-    assert "plugind config --running what is in force in the daemon" in text
-
-
 def test_the_unit_names_manuals_that_are_there(pages: dict[str, str]) -> None:
     (line,) = (line for line in unit("/usr/bin/plugind").splitlines() if line.startswith("Documentation="))
     named = re.findall(r"man:([a-z.]+)\((\d)\)", line)
     assert len(named) == 2
     assert {f"man{section}/{name}.{section}" for name, section in named} <= {*pages}
-
-
-def test_examples_stay_as_they_are_and_exit_codes_have_a_section(pages: dict[str, str]) -> None:
-    text = as_text(pages["man1/plugind-devices.1"])
-    examples = text.split("\nEXAMPLES\n")[1].split("\nSEE ALSO\n")[0]
-    assert [line.strip() for line in examples.strip("\n").splitlines()] == [
-        "plugind devices",
-        "plugind devices vendor.com/gpu",
-        r"""plugind devices -o json | jq -r '.resources[] | "\(.resource) \(.allocatable) of \(.capacity)"'""",
-    ]
-    codes = text.split("\nEXIT STATUS\n")[1].split("\nNOTES\n")[0]
-    assert " ".join(codes.split()).startswith("0 ok, 1 there is no such resource, 2 usage")
 
 
 def test_pages_do_not_depend_on_the_terminal_or_on_the_user(
@@ -120,7 +91,7 @@ def test_man_shows_a_page(tmp_path: Path, pages: dict[str, str]) -> None:
     path.write_text(pages["man1/plugind-ls.1"])
     command = [program("man"), "--warnings", "-E", "UTF-8", "-l", str(path)]
     environment = {**os.environ, "MANWIDTH": "80", "LC_ALL": "C.UTF-8", "MANPAGER": "cat"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = finish(command, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
     assert re.search(r"^PLUGIND-LS\(1\) +plugind +PLUGIND-LS\(1\)$", done.stdout, re.MULTILINE), done.stdout
 

@@ -91,13 +91,9 @@ def serve(socket: str, handlers: list[grpc.GenericRpcHandler]) -> grpc.Server:
     return server
 
 
-def main(socket: str, name: str, endpoint: str, node_id: str, late: str = "") -> None:
-    servers = [] if late else [serve(endpoint, services(name, node_id))]
-    servers.append(serve(socket, [registrar(name, endpoint)]))
+def main(socket: str, name: str, endpoint: str, node_id: str) -> None:
+    servers = [serve(endpoint, services(name, node_id)), serve(socket, [registrar(name, endpoint)])]
     say(listening=socket)
-    if late:
-        sys.stdin.readline()
-        servers.append(serve(endpoint, services(name, node_id)))
     signal.sigwait({signal.SIGTERM})
     for server in servers:
         server.stop(1).wait()

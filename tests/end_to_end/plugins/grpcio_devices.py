@@ -34,34 +34,6 @@ def encoded(message: Message) -> bytes:
     return message.SerializeToString()
 
 
-#: How answers to Allocate are spoiled.
-KINDS = ("none", "count", "relative", "control", "large", "garbage", "die")
-
-
-def nonsense(kind: str | None, answer: device.AllocateResponse) -> Message:
-    """Spoil an answer to Allocate."""
-    first = answer.container_responses[0]
-    match kind:
-        case "none":
-            del answer.container_responses[:]
-        case "count":
-            answer.container_responses.append(first)
-        case "relative":
-            first.devices[0].host_path = "null"
-        case "control":
-            first.devices[0].host_path = "/dev/nu\nll"
-        case "large":
-            first.envs["LARGE"] = "x" * 5 * 1024 * 1024
-        case "garbage":
-            # A list of strings is no list of containers.
-            return device.PreStartContainerRequest(devices_ids=["\x7f\x7f"])
-        case "die":
-            os.kill(os.getpid(), signal.SIGKILL)
-        case _:
-            pass
-    return answer
-
-
 class Devices:
     """The list of devices, and the streams that follow it."""
 
@@ -126,7 +98,6 @@ class Devices:
         self, request: device.PreferredAllocationRequest, context: grpc.aio.ServicerContext
     ) -> device.PreferredAllocationResponse:
         say(call="GetPreferredAllocation")
-        await self._hang_in("GetPreferredAllocation")
         answers = [
             device.ContainerPreferredAllocationResponse(deviceIDs=self._prefer(one))
             for one in request.container_requests
@@ -136,14 +107,7 @@ class Devices:
     def _prefer(self, request: device.ContainerPreferredAllocationRequest) -> list[str]:
         """Return what must be included first, then what is available; each device once."""
         chosen = list(dict.fromkeys([*request.must_include_deviceIDs, *request.available_deviceIDs]))
-        if self._arguments.by_numa:
-            wanted = self._ids.index(chosen[0]) % 2
-            chosen.sort(key=lambda name: self._ids.index(name) % 2 != wanted)
         return chosen[: request.allocation_size]
-
-    async def _hang_in(self, call: str) -> None:
-        if self._arguments.hang == call:
-            await asyncio.Event().wait()
 
     async def allocate(self, request: device.AllocateRequest, context: grpc.aio.ServicerContext) -> Message:
         answers = []
@@ -159,19 +123,14 @@ class Devices:
             ]
             envs = {"VISIBLE_DEVICES": ",".join(one.devices_ids)}
             answers.append(device.ContainerAllocateResponse(envs=envs, devices=nodes))
-        await self._hang_in("Allocate")
-        return nonsense(self._kind(request), device.AllocateResponse(container_responses=answers))
-
-    def _kind(self, request: device.AllocateRequest) -> str | None:
-        """Return how to spoil the answer to ``request``."""
-        kind: str | None = self._arguments.nonsense
-        return KINDS[self._ids.index(request.container_requests[0].devices_ids[0])] if kind == "each" else kind
+        if self._arguments.hang:
+            await asyncio.Event().wait()
+        return device.AllocateResponse(container_responses=answers)
 
     async def pre_start(
         self, request: device.PreStartContainerRequest, context: grpc.aio.ServicerContext
     ) -> device.PreStartContainerResponse:
         say(call="PreStartContainer", ids=list(request.devices_ids))
-        await self._hang_in("PreStartContainer")
         return device.PreStartContainerResponse()
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -294,9 +253,7 @@ if __name__ == "__main__":
     parser.add_argument("--pre-start", action="store_true")
     parser.add_argument("--preferred", action="store_true")
     parser.add_argument("--plain", action="store_true")
-    parser.add_argument("--by-numa", action="store_true")
-    parser.add_argument("--hang", choices=["Allocate", "PreStartContainer", "GetPreferredAllocation"])
-    parser.add_argument("--nonsense", choices=[*KINDS, "each"])
+    parser.add_argument("--hang", choices=["Allocate"])
     # SIGTERM cancels it; then it ends in order.
     with contextlib.suppress(asyncio.CancelledError):
         asyncio.run(main(parser.parse_args()))

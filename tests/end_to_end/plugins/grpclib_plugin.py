@@ -1,7 +1,7 @@
-"""Device plugins on grpclib's own asyncio server: ``python grpclib_plugin.py [--late|--idle] (SOCKET NAME)...``.
+"""Device plugins on grpclib's own asyncio server: ``python grpclib_plugin.py [--idle] (SOCKET NAME)...``.
 
-It prints a JSON line when it listens, and for each call. With ``--late`` it binds, prints a line, and listens once it
-reads a line. With ``--idle`` it binds and listens, prints a line, and serves once it reads a line.
+It prints a JSON line when it listens, and for each call. With ``--idle`` it binds and listens, prints a line, and
+serves once it reads a line.
 """
 
 import asyncio
@@ -81,16 +81,15 @@ class Devices(DevicePluginBase):
 
 
 async def main(arguments: list[str]) -> None:
-    late, idle = arguments[:1] == ["--late"], arguments[:1] == ["--idle"]
-    pairs = arguments[1:] if late or idle else arguments
+    idle = arguments[:1] == ["--idle"]
+    pairs = arguments[1:] if idle else arguments
     servers = []
     for path, name in zip(pairs[::2], pairs[1::2], strict=True):
         server = Server([Registration(name), Devices()])
-        if late or idle:
+        if idle:
             bound = socket.socket(socket.AF_UNIX)
             bound.bind(path)
-            if idle:
-                bound.listen()
+            bound.listen()
             say(bound=path)
             sys.stdin.readline()
             await server.start(sock=bound)

@@ -1,9 +1,8 @@
-// A CSI driver on grpc-go: `csi_driver SOCKET NAME ENDPOINT NODE_ID [late]`.
+// A CSI driver on grpc-go: `csi_driver SOCKET NAME ENDPOINT NODE_ID`.
 // The docstring of csi_drivers.py describes it, and the lines that it prints.
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"net"
@@ -94,19 +93,12 @@ func serve(server *grpc.Server, where string) {
 
 func main() {
 	d := &driver{name: os.Args[2], endpoint: os.Args[3], nodeID: os.Args[4]}
-	late := len(os.Args) > 5
 	services, registrar := grpc.NewServer(), grpc.NewServer()
 	csi.RegisterIdentityServer(services, d)
 	csi.RegisterNodeServer(services, d)
 	registration.RegisterRegistrationServer(registrar, d)
-	if !late {
-		serve(services, d.endpoint)
-	}
+	serve(services, d.endpoint)
 	serve(registrar, os.Args[1])
 	say(map[string]interface{}{"listening": os.Args[1]})
-	if late {
-		bufio.NewReader(os.Stdin).ReadString('\n')
-		serve(services, d.endpoint)
-	}
 	select {}
 }

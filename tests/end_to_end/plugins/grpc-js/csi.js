@@ -1,14 +1,13 @@
-// A CSI driver on @grpc/grpc-js: `node csi.js SOCKET NAME ENDPOINT NODE_ID [late]`.
+// A CSI driver on @grpc/grpc-js: `node csi.js SOCKET NAME ENDPOINT NODE_ID`.
 // The docstring of csi_drivers.py describes it, and the lines that it prints.
 'use strict'
 
 const fs = require('node:fs')
 const path = require('node:path')
-const readline = require('node:readline')
 const grpc = require('@grpc/grpc-js')
 const loader = require('@grpc/proto-loader')
 
-const [socket, name, endpoint, node_id, late] = process.argv.slice(2)
+const [socket, name, endpoint, node_id] = process.argv.slice(2)
 const protos = ['pluginregistration.proto', 'csi_v1.proto'].map((file) =>
   path.join(__dirname, '../../../../protocol/proto', file))
 const { pluginregistration, csi } = grpc.loadPackageDefinition(loader.loadSync(protos, { keepCase: true }))
@@ -56,10 +55,9 @@ const listen = (server, where) => new Promise((resolve, reject) => {
 })
 
 const main = async () => {
-  if (!late) await listen(driver, endpoint)
+  await listen(driver, endpoint)
   await listen(registrar, socket)
   say({ listening: socket })
-  if (late) readline.createInterface({ input: process.stdin }).once('line', () => listen(driver, endpoint))
 }
 process.on('SIGTERM', () => process.exit(0))
 main()
