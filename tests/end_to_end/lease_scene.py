@@ -10,8 +10,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -205,10 +205,7 @@ async def owning(status: str, target: str, body: object) -> AsyncIterator[Any]:
     """Own a lease by a connection for the block; yield the first line of the answer."""
     async with ask(status, "POST", target, json.dumps(body).encode()) as reply:
         assert reply.status == 201
-        pieces = reply.pieces()
-        assert isinstance(pieces, AsyncGenerator)
-        async with aclosing(pieces):
-            yield json.loads(await anext(pieces))
+        yield json.loads(await reply.piece())
 
 
 @attrs.define(eq=False)
