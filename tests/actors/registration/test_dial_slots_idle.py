@@ -111,16 +111,6 @@ async def test_the_idle_conversations_of_retries_are_closed_first_and_of_each_ki
     assert order == ["c", "c d", "a c d", "a b c d"]
 
 
-async def test_a_retry_closes_no_idle_conversation_of_a_first_attempt() -> None:
-    """Else thousands of silent sockets that have failed would end the conversations with new plugins."""
-    slots = DialSlots()
-    _, first = await begun(slots, "first")
-    assert not slots.close_idle(retry=True)
-    _, retry = await begun(slots, "retry", retry=True)
-    assert slots.close_idle(retry=True)
-    assert closed(first, retry) == "retry"
-
-
 async def test_a_conversation_that_goes_on_is_not_closed() -> None:
     """What was read since the last look, was said, or is over counts."""
     slots = DialSlots()
@@ -147,22 +137,6 @@ async def test_a_conversation_in_which_nothing_is_read_is_closed_for_one_that_ha
     with trio.move_on_after(1.0) as waiting:
         await slots.acquire()
     assert waiting.cancelled_caught, "the third one is not idle, and its slot did not expire"
-
-
-async def test_who_waits_for_a_place_gets_that_of_a_conversation_that_is_found_idle(
-    autojump_clock: MockClock,
-) -> None:
-    slots = DialSlots(limit=2, most_open=lambda: 2)
-    slot = await slots.acquire()
-    await slots.acquire()
-    conversation = Conversation("a")
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(slots.acquire)
-        await trio.sleep(1.0)
-        assert slots.read().waiting == 1
-        slot.expire()
-        slot.note_idle(conversation)
-    assert closed(conversation) == "a"
 
 
 async def test_a_pause_of_dials_ends_when_an_idle_conversation_is_found(autojump_clock: MockClock) -> None:

@@ -37,10 +37,6 @@ def test_what_a_plugin_answers_is_what_the_owner_gets() -> None:
     assert checked(FULL) == FULL
 
 
-def test_an_answer_may_be_empty() -> None:
-    assert checked(Answer()) == Answer()
-
-
 def test_what_is_said_twice_is_there_once() -> None:
     """Each of two devices of one kind needs the same control node: NVIDIA's, and KVM's."""
     twice = Answer(nodes=(node(), node()), mounts=(Mount("/a", "/b"),) * 2, cdi_devices=("a.com/b=c",) * 2)
@@ -188,7 +184,3 @@ def test_answers_that_contradict_each_other_are_an_error(first: Answer, second: 
     with pytest.raises(AnswerError) as caught:
         joined({GPU: first, NIC: second})
     assert str(caught.value) == text
-
-
-def test_the_answer_of_one_resource_is_the_answer() -> None:
-    assert joined({GPU: FULL}) is FULL
