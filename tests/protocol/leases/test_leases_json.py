@@ -174,6 +174,7 @@ def test_a_lease_shows_no_token_and_when_it_ends() -> None:
         (_body(wait=-1), "wait is -1: give seconds from 0 to 2147483648, or null to fail at once"),
         (_body(wait=1e300), "wait is 1e\\+300: give seconds"),
         (_body(wait=True), "wait is true: give seconds"),
+        (b'{"resources": {"gpu": 1}}', "there is no owner: give an object that has a kind"),
         (_body(owner="none"), 'owner is "none": give an object that has a kind: "process"'),
         (_body(owner={}), "there is no owner.kind: give"),
         (_body(owner={"kind": "me"}), 'owner.kind is "me": give "process" .with pid., "container"'),
@@ -190,11 +191,6 @@ def test_a_lease_shows_no_token_and_when_it_ends() -> None:
 def test_what_is_asked_wrongly_is_refused_with_what_to_give_instead(body: bytes, why: str) -> None:
     with pytest.raises(RequestError, match=f"^{why}"):
         asked_from_json(body)
-
-
-def test_no_owner_is_not_taken_for_the_owner_none() -> None:
-    with pytest.raises(RequestError, match="there is no owner: give an object that has a kind"):
-        asked_from_json(json.dumps({"resources": {GPU: 1}}).encode())
 
 
 @pytest.mark.parametrize(

@@ -34,14 +34,6 @@ def number(of: Stock, asked: Request, reserved: Reserved = NONE) -> int:
 ONE = request((GPU, 1))
 
 
-def test_healthy_devices_that_nobody_has_are_available() -> None:
-    of = stock("a", "b", "c!", "d", taken="b c")
-    assert number(of, ONE) == 2
-    assert set(of.free((GPU, None))) == {"a", "d"}
-    of.give_back(GPU, ["b", "c"])
-    assert number(of, ONE) == 3
-
-
 def test_a_device_is_not_taken_twice() -> None:
     of = stock("a", "b", taken="a")
     with pytest.raises(ValueError, match=r"a of vendor\.com/gpu is already taken by the lease other"):
