@@ -119,6 +119,60 @@ def test_a_directory_whose_attributes_change_again_does_not_wait_once_something_
     assert (watches.take(), watches.holds) == ({"/p/r/x/a.sock": LOOK, "/p/r/x": changed}, False)
 
 
+def test_after_an_overflow_no_directory_is_trusted() -> None:
+    """Fault 19."""
+    watches = watched()
+    watches.note((-1, mask.Q_OVERFLOW, ""))
+    assert watches.overflowed
+    assert not watches.trusts("/p/r")
+    watches.trust("/p/r")
+    assert not watches.trusts("/p/r")
+    watches.clear_overflow()
+    assert not watches.overflowed
+    watches.trust("/p/r")
+    assert watches.trusts("/p/r")
+
+
+def test_a_watch_that_the_kernel_ended_marks_its_path() -> None:
+    """Fault 20."""
+    watches = watched()
+    watches.note((3, mask.IGNORED, ""))
+    assert not watches.has("/p/r/x")
+    assert not watches.trusts("/p/r/x")
+    assert watches.take() == {"/p/r/x": LOOK}
+    watches.note((1, mask.IGNORED, ""))
+    assert watches.take() == {"/p/r": LOOK}
+
+
+def test_one_descriptor_may_stand_for_several_paths() -> None:
+    """Fault 15: a moved directory keeps its watch descriptor, under both paths, until the old path is removed."""
+    watches = watched()
+    watches.add("/p/r/y", 3)
+    watches.note((3, mask.CREATE, "a.sock"))
+    assert watches.take() == {"/p/r/x/a.sock": LOOK, "/p/r/y/a.sock": LOOK}
+    assert watches.drop("/p/r/x") is None
+    assert watches.drop("/p/r/y") == 3
+    assert watches.drop("/p/r/y") is None
+    watches.note((3, mask.CREATE, "a.sock"))
+    assert watches.take() == {}
+
+
+def test_the_watch_of_the_parent_is_not_removed_with_a_path_that_shares_it() -> None:
+    """A root that is bind-mounted on its own parent shares the descriptor."""
+    watches = watched()
+    watches.add("/p/r/up", 1)
+    assert watches.drop("/p/r/up") is None
+
+
+def test_events_of_a_parent_whose_watch_ended_are_ignored() -> None:
+    """Fault 20."""
+    watches = watched()
+    watches.note((1, mask.IGNORED, ""))
+    watches.take()
+    watches.note((1, mask.CREATE, "r"))
+    assert watches.take() == {}
+
+
 @pytest.mark.parametrize(
     ("notice", "needed"),
     [

@@ -127,6 +127,18 @@ def test_stale_sockets_take_a_hundredth_of_a_core_at_most_however_many_there_are
     assert 0.009 * 60 < spent <= 0.01 * 60 + liveness.CHUNK * looks.cost  # the last batch may have just begun
 
 
+def test_a_stale_socket_that_accepts_wakes_its_registration_once_and_is_watched_no_more() -> None:
+    """Behaviour 15."""
+    looks = Looks()
+    looks.schedule.watch(stale("a"), 0.0, process_is_watched=False)
+    looks.until(15.0)
+    assert looks.said == []
+    looks.answers["a"] = ConnectAnswer.ACCEPTED
+    looks.until(100.0)
+    assert looks.said == [ListenerFound("a", 1)]
+    assert "a" not in looks.schedule
+
+
 def test_a_plugin_that_refuses_and_serves_again_is_said_so_each_time_once() -> None:
     """Fault 39: as long as it refuses, it is looked at once in a rescan's period."""
     looks = Looks(answers={"a": ConnectAnswer.ACCEPTED})

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -59,6 +60,7 @@ def test_plugins_share_the_texts_that_they_have_in_common() -> None:
     assert one.type is other.type
     assert one.versions is other.versions
     assert one.endpoint is other.endpoint is SOCKET
+    assert attrs.evolve(one, name="third").versions is one.versions
 
 
 def test_versions_of_many_characters_are_kept_for_their_plugin_alone() -> None:
