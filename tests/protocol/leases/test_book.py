@@ -386,6 +386,15 @@ def test_a_lost_call_withholds_the_devices_for_a_minute() -> None:
     assert node.book.next_end == math.inf
 
 
+def test_a_lost_call_withholds_the_devices_until_the_plugin_has_ended() -> None:
+    node = Node("a")
+    lost(node)
+    node.send(m.PluginEnded(("/r/other.sock", 1)))
+    assert node.states() == ["uncertain"]
+    node.send(m.PluginEnded(PLUGIN))
+    assert node.states() == []
+
+
 # --- askers that leave ------------------------------------------------------------------------------------------------
 
 
