@@ -139,6 +139,22 @@ async def test_a_conversation_in_which_nothing_is_read_is_closed_for_one_that_ha
     assert waiting.cancelled_caught, "the third one is not idle, and its slot did not expire"
 
 
+async def test_who_waits_for_a_place_gets_that_of_a_conversation_that_is_found_idle(
+    autojump_clock: MockClock,
+) -> None:
+    slots = DialSlots(limit=2, most_open=lambda: 2)
+    slot = await slots.acquire()
+    await slots.acquire()
+    conversation = Conversation("a")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(slots.acquire)
+        await trio.sleep(1.0)
+        assert slots.read().waiting == 1
+        slot.expire()
+        slot.note_idle(conversation)
+    assert closed(conversation) == "a"
+
+
 async def test_a_pause_of_dials_ends_when_an_idle_conversation_is_found(autojump_clock: MockClock) -> None:
     """Fault 46: its descriptor is the one that is missing."""
     conversation = Conversation("a")
